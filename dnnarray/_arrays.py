@@ -1,0 +1,222 @@
+"""Which engine an array belongs to, and borrowing arrays of other namespaces without a copy.
+
+A `Door` is one namespace: `take` turns its array into the engine's own (NumPy, CuPy) over the same memory, `give` turns a
+result of the engine back. Well-known namespaces have their own door; everything else passes through DLPack.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from dnnarray._errors import ArrayTypeError, DeviceError
+from dnnarray._problems.base import leaves, tree_map
+from dnnarray._spec import BFLOAT16, INT64, Spec, as_dtype
+
+_DLPACK_CPU, _DLPACK_CUDA = 1, 2
+
+
+@dataclass(frozen=True)
+class Door:
+    """How arrays of one namespace come in and go out."""
+
+    namespace: str
+    take: Callable[[Any], Any]
+    give: Callable[[Any], Any]
+
+
+def _same(array: Any) -> Any:
+    return array
+
+
+def _take_numpy(array: Any) -> np.ndarray:
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArrayTypeError("a masked array has no meaning here; fill it first with x.filled(value)")
+    return np.asarray(array)
+
+
+def _take_torch_cpu(tensor: Any) -> np.ndarray:
+    torch = sys.modules["torch"]
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ArrayTypeError(
+            "a torch tensor that requires grad would lose its gradient here; pass x.detach(), or call under torch.no_grad()"
+        )
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
+    return tensor.numpy()
+
+
+def _give_torch_cpu(array: np.ndarray) -> Any:
+    torch = sys.modules["torch"]
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _take_jax_cpu(array: Any) -> np.ndarray:
+    tracer = sys.modules["jax"].core.Tracer
+    if isinstance(array, tracer):
+        raise ArrayTypeError("a JAX tracer (inside jit, grad or vmap) holds no data; call dnnarray outside of the transformation")
+    return np.asarray(array)
+
+
+def _give_jax_cpu(array: np.ndarray) -> Any:
+    jax = sys.modules["jax"]
+    if array.dtype == INT64 and not jax.config.jax_enable_x64:
+        array = array.astype(np.int32)  # JAX without x64 has no int64; it would truncate with a warning
+    return jax.numpy.asarray(array)
+
+
+def _dlpack_door(array: Any) -> Door:
+    namespace = array.__array_namespace__()
+    return Door(type(array).__module__.partition(".")[0], np.from_dlpack, namespace.from_dlpack)
+
+
+NUMPY = Door("numpy", _take_numpy, _same)
+_TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
+_JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
+
+
+def _dlpack_device(array: Any, where: str) -> tuple[int, int]:
+    device_type, index = array.__dlpack_device__()
+    kind = getattr(device_type, "value", device_type)
+    if kind not in (_DLPACK_CPU, _DLPACK_CUDA):
+        raise DeviceError(f"{where} lives on DLPack device type {kind}; expected memory of the CPU (1) or of a CUDA device (2).")
+    return kind, index
+
+
+def _family(array: Any) -> str:
+    cls: Any = type(array)
+    return _family_of_class(cls)
+
+
+@lru_cache(maxsize=256)
+def _family_of_class(cls: Any) -> str:
+    """The namespace a class belongs to: numpy, cupy, torch, jax, dlpack (any other array), or none."""
+    top = {base.__module__.partition(".")[0] for base in cls.__mro__}
+    if issubclass(cls, (np.ndarray, np.generic)):
+        return "numpy"
+    for name, modules in (("cupy", {"cupy"}), ("torch", {"torch"}), ("jax", {"jax", "jaxlib"})):
+        if top & modules and hasattr(cls, "__dlpack__"):
+            return name
+    if hasattr(cls, "__dlpack__") and hasattr(cls, "__array_namespace__"):
+        return "dlpack"
+    return "none"
+
+
+def _is_cuda(array: Any, where: str) -> bool:
+    family = _family(array)
+    if family == "numpy":
+        return False
+    return family == "cupy" or _dlpack_device(array, where)[0] == _DLPACK_CUDA
+
+
+def _door(array: Any, where: str) -> tuple[Door, ModuleType]:
+    family = _family(array)
+    if family == "none":
+        raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array (NumPy, CuPy, PyTorch, JAX or another that speaks "
+                             f"DLPack). Convert it first, for example with numpy.asarray(..., dtype='float32').")  # fmt: skip
+    if family == "jax" and isinstance(array, sys.modules["jax"].core.Tracer):
+        return _JAX_CPU, _cpu()  # its take() says what is wrong
+    if _is_cuda(array, where):
+        return _cuda_door(array, family, where)
+    if family == "dlpack":
+        return _dlpack_door(array), _cpu()
+    return {"numpy": NUMPY, "torch": _TORCH_CPU, "jax": _JAX_CPU}[family], _cpu()
+
+
+def _cpu() -> ModuleType:
+    from dnnarray._cpu import engine
+
+    return engine
+
+
+def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
+    raise DeviceError(f"{where} lives on a CUDA device; this version of dnnarray has the CPU engine only. Move it to the host first.")
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text}" if len(text) <= 40 else f"a {type(value).__name__}"
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """The arrays of one call as the engine sees them, and the way back."""
+
+    arrays: tuple[Any, ...]
+    door: Door
+    engine: ModuleType
+
+
+def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: frozenset[str] = frozenset()) -> Borrowed:
+    """All `arrays` of a call through the one door of their namespace.
+
+    Raises
+    ------
+    ArrayTypeError
+        An entry is no array, or entries belong to different namespaces or devices.
+    """
+    found: list[tuple[str, Any, Door, ModuleType]] = []
+
+    def visit(name: str, value: Any) -> Any:
+        door, engine = _door(value, f"{op}: {name}")
+        found.append((name, value, door, engine))
+        try:
+            return door.take(value)
+        except ArrayTypeError as error:
+            raise ArrayTypeError(f"{op}: {name}: {error}.") from None
+
+    def visit_argument(name: str, value: Any) -> Any:
+        if name in nested:
+            return tree_map(partial(visit, name), value)
+        return None if value is None else visit(name, value)
+
+    taken = tuple(map(visit_argument, names, arrays))
+    if not found:
+        raise ArrayTypeError(f"{op}: {names[0]} is None; expected an array.")
+    first, door, engine = found[0][0], found[0][2], found[0][3]
+    for name, _, other, other_engine in found[1:]:
+        if other.namespace != door.namespace or other_engine is not engine:
+            raise ArrayTypeError(
+                f"{op}: {name} is an array of {other.namespace} and {first} of {door.namespace}; expected one namespace and one device "
+                f"in a call. Convert one of them first."
+            )
+    return Borrowed(taken, door, engine)
+
+
+def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Byte-swapped arrays converted, all others as they are."""
+
+    def convert(array: Any) -> Any:
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+    return tuple(tree_map(convert, array) for array in arrays)
+
+
+def spec_of(array: Any) -> Spec:
+    """The `Spec` of an array of any namespace, or a `Spec` itself."""
+    if isinstance(array, Spec):
+        return array
+    if isinstance(array, (np.ndarray, np.generic)):
+        itemsize = array.dtype.itemsize
+        return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
+    if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+        raise ArrayTypeError(f"expected an array or a dnnarray.Spec, got {_describe(array)}.")
+    stride = getattr(array, "stride", None)
+    return Spec(tuple(array.shape), as_dtype(array.dtype), tuple(stride()) if callable(stride) else None)
+
+
+def engine_of(arrays: tuple[Any, ...]) -> ModuleType:
+    """The engine that would run a call on these arrays; for Specs alone, the CPU engine."""
+    for array in leaves(arrays):
+        if not isinstance(array, Spec):
+            return _door(array, "the array")[1]
+    return _cpu()

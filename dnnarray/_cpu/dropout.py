@@ -1,0 +1,5 @@
+"""Dropout, alone and fused, on NumPy arrays."""
+
+from dnnarray._select import Method
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {}

@@ -1,0 +1,5 @@
+"""Linear (fully connected) layers, on NumPy arrays."""
+
+from dnnarray._select import Method
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {}

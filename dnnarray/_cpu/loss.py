@@ -1,0 +1,5 @@
+"""Losses, on NumPy arrays."""
+
+from dnnarray._select import Method
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {}

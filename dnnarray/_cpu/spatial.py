@@ -1,0 +1,5 @@
+"""Sampling, resizing, region pooling, shuffles, embedding, on NumPy arrays."""
+
+from dnnarray._select import Method
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {}

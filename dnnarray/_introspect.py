@@ -1,0 +1,188 @@
+"""Questions about an operation that need no data: `infer`, `algorithms`, `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dnnarray._arrays import engine_of, spec_of
+from dnnarray._operation import Operation, find
+from dnnarray._options import current
+from dnnarray._problems.base import Problem, tree_map
+from dnnarray._select import Algorithm, Device, choose, rank
+from dnnarray._select.choose import Judged
+from dnnarray._spec import Spec
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a call would give and need.
+
+    Attributes
+    ----------
+    output : Spec or named tuple of Spec
+        In the form of the call's own result.
+    outputs : tuple of Spec
+        The same, flat; None where a result is absent.
+    workspace : int
+        Bytes of scratch memory of the algorithm that the options in force choose.
+    """
+
+    output: Any
+    outputs: tuple[Spec | None, ...]
+    workspace: int
+
+
+def _question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[Operation, Problem, Any, str | None]:
+    """The operation, the checked problem, the engine it would run on and the algorithm asked for by name, if any."""
+    operation = find(op)
+    algorithm = options.pop("algorithm", None)
+    bound, chosen = operation.bind(arrays, options)
+    specs = tuple(tree_map(spec_of, array) for array in bound)
+    problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
+    return operation, problem, engine_of(bound), algorithm
+
+
+def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
+    """Shapes and dtypes of the results and the workspace of a call, from shapes and dtypes alone.
+
+    Parameters
+    ----------
+    op : callable or str
+        A public function of dnnarray, or its name.
+    *arrays : array or Spec
+        The arrays of the call in signature order, None where omitted; only their shape, dtype and strides are looked at.
+    **options
+        Everything else, by name.
+
+    Returns
+    -------
+    Inference
+        ``output`` in the form of the call's result, ``outputs`` flat, ``workspace`` in bytes.
+
+    Raises
+    ------
+    ShapeError, DTypeError, OptionError
+        As the call itself would.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn
+    >>> dnn.infer("relu", dnn.Spec((2, 3), "float32")).output.shape
+    (2, 3)
+    """
+    operation, problem, engine, algorithm = _question(op, arrays, options)
+    chosen = choose(problem, engine.device(), current(), engine.methods(operation), algorithm)
+    returns: Callable[..., Any] = problem.returns or (lambda *outputs: outputs[0])
+    return Inference(returns(*problem.outputs), problem.outputs, chosen.algorithm.workspace)
+
+
+def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
+    """The algorithms that may run a call, best first.
+
+    Parameters
+    ----------
+    op : callable or str
+        A public function of dnnarray, or its name.
+    *arrays : array or Spec
+        The arrays of the call in signature order, None where omitted.
+    **options
+        Everything else, by name.
+
+    Returns
+    -------
+    list of Algorithm
+        Each with ``name``, ``workspace`` (bytes), ``deterministic``, ``precision`` and ``predicted_ms``.
+
+    Raises
+    ------
+    ShapeError, DTypeError, OptionError
+        As the call itself would.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn
+    >>> [a.name for a in dnn.algorithms("relu", dnn.Spec((4,), "float32"))]
+    ['elementwise']
+    """
+    operation, problem, engine, _ = _question(op, arrays, options)
+    judged = rank(problem, engine.device(), current(), engine.methods(operation))
+    return [j.algorithm for j in judged if j.reason is None]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A printable report on the choice of an algorithm; ``str(...)`` gives its text."""
+
+    problem: Problem
+    device: Device
+    candidates: list[Judged]
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), "", *self._table()])
+
+    __repr__ = __str__
+
+    def _head(self) -> list[str]:
+        flops, moved = self.problem.flops, self.problem.bytes
+        peak = self.device.peak["float32"]
+        arithmetic, memory = flops / peak * 1e3, moved / self.device.bandwidth * 1e3
+        bound = "arithmetic" if arithmetic > memory else "memory"
+        return [
+            f"{self.problem.op}: {self.problem.legend()}",
+            f"on {self.device.name}: {peak / 1e9:,.0f} GFLOP/s float32, {self.device.bandwidth / 1e9:,.0f} GB/s",
+            f"roofline: {flops:,} operations take {arithmetic:.3g} ms, {moved:,} bytes take {memory:.3g} ms: bound by {bound}",
+        ]
+
+    def _table(self) -> list[str]:
+        rows = [("", "algorithm", "predicted ms", "workspace", "numerics", "why")]
+        best = next((j for j in self.candidates if j.reason is None), None)
+        rows += [self._row(j, best) for j in self.candidates]
+        widths = [max(len(r[i]) for r in rows) for i in range(5)]
+        return ["  ".join([*(r[i].ljust(widths[i]) for i in range(5)), r[5]]).rstrip() for r in rows]
+
+    def _row(self, judged: Judged, best: Judged | None) -> tuple[str, str, str, str, str, str]:
+        a = judged.algorithm
+        if judged.reason is not None:
+            return ("-", a.name, "", "", "", f"left out: {judged.reason}")
+        if judged is best:
+            why = f"taken: the shortest predicted time; {judged.method.summary}"
+        else:
+            times = a.predicted_ms / best.algorithm.predicted_ms if best else 1.0
+            why = f"{times:.3g} times the best; {judged.method.summary}"
+        return ("*" if judged is best else " ", a.name, f"{a.predicted_ms:.4g}", f"{a.workspace:,}", a.precision, why.rstrip("; "))
+
+
+def explain(op: Any, *arrays: Any, **options: Any) -> Explanation:
+    """Why a call runs by the algorithm it does: the candidates, the verdict on each, and the roofline they were held against.
+
+    Parameters
+    ----------
+    op : callable or str
+        A public function of dnnarray, or its name.
+    *arrays : array or Spec
+        The arrays of the call in signature order, None where omitted.
+    **options
+        Everything else, by name.
+
+    Returns
+    -------
+    Explanation
+        Prints as a report; ``problem``, ``device`` and ``candidates`` hold what it was made of.
+
+    Raises
+    ------
+    ShapeError, DTypeError, OptionError
+        As the call itself would.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn
+    >>> print(dnn.explain("relu", dnn.Spec((4,), "float32")))  # doctest: +ELLIPSIS
+    relu: float32[4]
+    ...
+    * ...elementwise...
+    """
+    operation, problem, engine, _ = _question(op, arrays, options)
+    return Explanation(problem, engine.device(), rank(problem, engine.device(), current(), engine.methods(operation)))

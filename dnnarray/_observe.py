@@ -1,0 +1,125 @@
+"""Looking at calls from outside: `telemetry` and `check_finite`. With both off a call does not come through here at all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnnarray._options import Options
+from dnnarray._problems.base import leaves
+
+if TYPE_CHECKING:
+    from dnnarray._operation import Operation
+
+_KEPT_LATENCIES = 4096
+
+
+class _Record:
+    """What is counted of one operation."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.errors = 0
+        self.latencies: deque[float] = deque(maxlen=_KEPT_LATENCIES)
+        self.algorithms: Counter[str] = Counter()
+        self.switched = 0
+        self.layout_copies = 0
+        self.workspace_bytes = 0
+        self.workspace_failures = 0
+        self.last_choice: dict[Any, str] = {}
+
+
+_lock = threading.Lock()
+_records: dict[str, _Record] = defaultdict(_Record)
+_active = threading.local()
+
+
+def observed(config: Options, op: Operation, arrays: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+    """Run `call`; count and time it, and check its arrays for NaN and infinity, as the options ask."""
+    if config.check_finite:
+        for name, array in zip(op.arrays, arrays, strict=True):
+            _require_finite(op.name, f"the input {name}", array)
+    result = _timed(op.name, call) if config.telemetry else call()
+    if config.check_finite:
+        _require_finite(op.name, "the output", result)
+    return result
+
+
+def _require_finite(op: str, what: str, tree: Any) -> None:
+    for leaf in leaves(tree):
+        array = np.asarray(leaf)
+        if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+            raise FloatingPointError(f"{op}: {what} holds NaN or infinity (check_finite=True).")
+
+
+def _timed(op: str, call: Callable[[], Any]) -> Any:
+    outer, _active.op = getattr(_active, "op", None), op
+    start = time.perf_counter()
+    try:
+        result = call()
+    except BaseException as error:
+        with _lock:
+            _records[op].errors += 1
+            _records[op].workspace_failures += isinstance(error, MemoryError)
+        raise
+    finally:
+        _active.op = outer
+    with _lock:
+        record = _records[op]
+        record.calls += 1
+        record.latencies.append(time.perf_counter() - start)
+    return result
+
+
+def note_algorithm(problem: Any, name: str, workspace: int) -> None:
+    """The engine tells which algorithm runs; counted only inside an observed call."""
+    op = getattr(_active, "op", None)
+    if op is None:
+        return
+    key = (problem.op, problem.inputs)
+    with _lock:
+        record = _records[op]
+        record.algorithms[name] += 1
+        record.switched += record.last_choice.get(key, name) != name
+        record.last_choice[key] = name
+        record.workspace_bytes = max(record.workspace_bytes, workspace)
+
+
+def note_layout_copy() -> None:
+    """The engine had to copy an array because of its strides."""
+    op = getattr(_active, "op", None)
+    if op is not None:
+        with _lock:
+            _records[op].layout_copies += 1
+
+
+def snapshot() -> dict[str, dict[str, Any]]:
+    """The counts by operation, as plain numbers; see `dnnarray.telemetry.snapshot`."""
+    with _lock:
+        return {name: _summary(record) for name, record in sorted(_records.items())}
+
+
+def _summary(record: _Record) -> dict[str, Any]:
+    times = sorted(record.latencies)
+    quantiles = {f"p{q}": times[min(len(times) - 1, len(times) * q // 100)] * 1e3 for q in (50, 90, 99)} if times else {}
+    return {
+        "calls": record.calls,
+        "errors": record.errors,
+        "latency_ms": quantiles,
+        "algorithms": dict(record.algorithms),
+        "switched": record.switched,
+        "layout_copies": record.layout_copies,
+        "workspace_bytes": record.workspace_bytes,
+        "workspace_failures": record.workspace_failures,
+    }
+
+
+def reset() -> None:
+    """Forget all counts."""
+    with _lock:
+        _records.clear()

@@ -1,0 +1,311 @@
+"""`@operation` and `dispatch`: the one way from a public function to an engine.
+
+A public function is a signature and a docstring. `@operation(problem)` gives it its body: hand the arrays and the options to
+`dispatch`, which finds the engine, builds the problem (every user error is raised there), lets the selection choose, and runs.
+What was decided is kept per signature of the call, so that a warm call costs a look-up.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dnnarray import _arrays, _observe
+from dnnarray._errors import OptionError, fail
+from dnnarray._options import Options, current
+from dnnarray._problems import checks
+from dnnarray._problems.base import Problem, leaves, tree_map
+
+_PLAIN = ("out", "workspace", "algorithm")
+_CACHE_SIZE = 4096
+_registry: dict[str, Operation] = {}
+_prepared: dict[tuple, Any] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One public operation: what its arguments are and who checks, runs and differentiates it.
+
+    Attributes
+    ----------
+    name, base : the public name; for a rank-checked alias (``conv2d``) `base` is the general operation's
+    family : stem of the modules ``_problems.<family>``, ``_cpu.<family>``, ``_cuda.<family>``
+    build : ``build(op_name, *specs, **options)`` gives the `Problem` or raises
+    arrays : names of all array arguments in signature order
+    defaults : option name to default, `inspect.Parameter.empty` where required
+    runtime : options that change from call to call and not the plan (``seed``, ``offset``); `run` gets them by name
+    nested : array arguments that are lists of weights or tuples of gradients
+    numbers : array arguments for which a Python integer is taken too
+    values : ``values(problem, *arrays)`` checks what only the data can tell (labels, lengths); the CPU engine calls it
+    gradients : the arrays that the backward returns a gradient for, in order
+    save : ``save(*arrays, **options)`` gives ``(result, saved)`` for `vjp`; `saved` goes to the backward by name
+    """
+
+    name: str
+    base: str
+    family: str
+    function: Callable[..., Any]
+    build: Callable[..., Problem]
+    arrays: tuple[str, ...]
+    defaults: dict[str, Any]
+    runtime: tuple[str, ...] = ()
+    nested: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
+    values: Callable[..., None] | None = None
+    gradients: tuple[str, ...] = ()
+    save: Callable[..., tuple[Any, dict[str, Any]]] | None = None
+    static: tuple[str, ...] = field(default=())
+    ndim: int | None = None
+
+    def problem(self, specs: tuple[Any, ...], options: dict[str, Any]) -> Problem:
+        """The checked problem for these specs and the options that are not run-time ones."""
+        if self.ndim is not None and specs[0] is not None:
+            checks.rank(self.name, self.arrays[0], specs[0], self.ndim, f"batch, channels and {self.ndim - 2} spatial axes")
+        return self.build(self.name, *specs, **options)
+
+    def bind(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arrays in signature order and everything else by name, as `vjp` and `infer` take them, made complete."""
+        if len(arrays) > len(self.arrays):
+            raise TypeError(f"{self.name}: takes {len(self.arrays)} arrays ({', '.join(self.arrays)}), got {len(arrays)}.")
+        given = dict(zip(self.arrays, arrays, strict=False))
+        chosen = dict(self.defaults)
+        for name, value in options.items():
+            if name in self.arrays and name not in given:
+                given[name] = value
+            elif name in chosen:
+                chosen[name] = value
+            else:
+                raise TypeError(f"{self.name}: unknown or repeated argument {name!r}; it takes {', '.join((*self.arrays, *chosen))}.")
+        return tuple(given.get(name) for name in self.arrays), chosen
+
+    def call(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The public function on all arrays in signature order and everything else by name."""
+        parameters = self.function.__signature__.parameters  # type: ignore[attr-defined]
+        named = dict(zip(self.arrays, arrays, strict=True))
+        positional = [named.pop(n) for n in self.arrays if parameters[n].kind is inspect.Parameter.POSITIONAL_ONLY]
+        return self.function(*positional, **named, **options)
+
+
+def operation(
+    build: Callable[..., Problem],
+    *,
+    arrays: tuple[str, ...] = (),
+    runtime: tuple[str, ...] = (),
+    nested: tuple[str, ...] = (),
+    numbers: tuple[str, ...] = (),
+    values: Callable[..., None] | None = None,
+    gradients: tuple[str, ...] | None = None,
+    save: Callable[..., tuple[Any, dict[str, Any]]] | None = None,
+) -> Callable[[F], F]:
+    """Make a signature with a docstring into a public operation; the arguments are the attributes of `Operation`.
+
+    Positional-only parameters are arrays; `arrays` names the others that are (optional and keyword-only ones).
+    """
+
+    def decorate(function: F) -> F:
+        parameters = inspect.signature(function).parameters
+        array_names = tuple(n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY or n in arrays)
+        defaults = {n: p.default for n, p in parameters.items() if n not in array_names and n not in _PLAIN}
+        op = Operation(
+            name=function.__name__,
+            base=function.__name__,
+            family=function.__module__.rpartition(".")[2],
+            function=function,
+            build=build,
+            arrays=array_names,
+            defaults=defaults,
+            runtime=runtime,
+            nested=frozenset(nested),
+            numbers=frozenset(numbers),
+            values=values,
+            gradients=array_names[:1] if gradients is None else gradients,
+            save=save,
+            static=tuple(n for n in defaults if n not in runtime),
+        )
+        return _public(op, function)
+
+    return decorate
+
+
+def ranked(name: str, general: F, spatial: int) -> F:
+    """The same operation under another name, with the number of spatial axes of its first array checked."""
+    op: Operation = general.operation  # type: ignore[attr-defined]
+    text = f"`{op.name}` with {spatial} spatial {'axis' if spatial == 1 else 'axes'}; any other rank is a `ShapeError`.\n\n"
+    alias = replace(op, name=name, ndim=spatial + 2)
+    return _public(alias, general, doc=text + inspect.cleandoc(general.__doc__ or ""))
+
+
+def _public(op: Operation, template: Any, doc: str | None = None) -> Any:
+    """The callable: native argument binding of `template`'s signature, then one call of `dispatch`.
+
+    Written as source text, as `dataclasses` and `namedtuple` do: a generic ``*args, **kwargs`` wrapper costs a microsecond a call.
+    """
+    signature = inspect.signature(template)
+    scope: dict[str, Any] = {"_dispatch": dispatch, "_op": op}
+    header = []
+    for n, p in signature.parameters.items():
+        if p.default is not p.empty:
+            scope[f"_default_{n}"] = p.default
+        header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
+    plain = ", ".join(n if n in signature.parameters else "None" for n in _PLAIN)
+    source = (
+        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:\n"
+        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n"
+    )
+    exec(compile(source, f"<dnnarray {op.name}>", "exec"), scope)  # noqa: S102 - the source is made of our own signatures
+    function = scope[op.name]
+    function.__doc__ = doc or template.__doc__
+    function.__module__ = template.__module__
+    function.__qualname__ = op.name
+    function.__signature__ = signature
+    object.__setattr__(op, "function", function)
+    function.operation = op
+    _registry[op.name] = op
+    return function
+
+
+class _Name:
+    """Prints as a bare name, so that a signature can refer to its defaults by name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _tuple(names: tuple[str, ...]) -> str:
+    return "(" + "".join(f"{n}, " for n in names) + ")"
+
+
+def find(op: Any) -> Operation:
+    """The operation for a public function or its name."""
+    if isinstance(op, str):
+        if op not in _registry:
+            fail(OptionError, "dnnarray", "op", repr(op), "the name of a public operation", "dir(dnnarray) lists them.")
+        return _registry[op]
+    if not isinstance(getattr(op, "operation", None), Operation):
+        fail(OptionError, "dnnarray", "op", repr(op), "a public function of dnnarray or its name")
+    return op.operation
+
+
+def operations() -> dict[str, Operation]:
+    """All operations by name."""
+    return dict(_registry)
+
+
+def dispatch(
+    op: Operation,
+    arrays: tuple[Any, ...],
+    options: tuple[Any, ...],
+    runtime: tuple[Any, ...],
+    out: Any,
+    workspace: Any,
+    algorithm: str | None,
+) -> Any:
+    """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``."""
+    config = current()
+    if config.observed:
+        return _observe.observed(config, op, arrays, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
+    return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
+
+
+def _run(
+    config: Options,
+    op: Operation,
+    arrays: tuple[Any, ...],
+    options: tuple[Any, ...],
+    runtime: tuple[Any, ...],
+    out: Any,
+    workspace: Any,
+    algorithm: str | None,
+) -> Any:
+    borrowed = None
+    for array in arrays:
+        if type(array) is not np.ndarray and array is not None:
+            borrowed = _borrow(op, arrays)
+            arrays = borrowed.arrays
+            break
+    # The types keep True from being taken for 1 where 1 was seen before.
+    key = (op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
+    try:
+        prepared = _prepared.get(key)
+    except TypeError:  # a list or an array among the options
+        prepared = None
+    if prepared is None:
+        arrays = _arrays.native_byte_order(arrays)
+        engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
+        prepared = prepare(engine, config, op, algorithm, tuple(map(_freeze, options)), arrays)
+    if op.runtime:
+        runtime = _checked_runtime(op, runtime)
+    if borrowed is None or borrowed.door is _arrays.NUMPY:
+        return prepared.pack(*prepared.call(arrays, runtime, out, workspace))
+    return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+
+
+def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
+    """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many."""
+    specs = tuple(tree_map(_arrays.spec_of, a) for a in arrays)
+    problem = op.problem(specs, dict(zip(op.static, options, strict=True)))
+    prepared = engine.prepare(op, problem, config, algorithm)
+    if len(_prepared) >= _CACHE_SIZE:
+        for old in list(_prepared)[: _CACHE_SIZE // 2]:
+            _prepared.pop(old, None)
+    _prepared[(op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))] = prepared
+    return prepared
+
+
+def forget() -> None:
+    """Drop all that was decided, so that the next call of each kind chooses anew (after tuning, for example)."""
+    _prepared.clear()
+
+
+def _signature(array: Any) -> Any:
+    """What the plan depends on in an array; nested arguments become nested tuples."""
+    if array is None:
+        return None
+    if isinstance(array, (tuple, list)):
+        return tuple(map(_signature, array))
+    return array.shape, array.dtype, array.strides
+
+
+def _freeze(value: Any) -> Any:
+    """Lists and small arrays among the options as tuples, so that they can be remembered."""
+    if isinstance(value, (tuple, list)):
+        frozen = [_freeze(v) for v in value]
+        return type(value)(*frozen) if hasattr(value, "_fields") else tuple(frozen)
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return tuple(value.tolist())
+    return value
+
+
+def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
+    """Borrow the arrays; a Python integer where the operation takes one becomes a 0-d array."""
+    numbers = {i: a for i, a in enumerate(arrays) if op.arrays[i] in op.numbers and type(a) is int}
+    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if i in numbers else a for i, a in enumerate(arrays)), op.nested)
+    if not numbers:
+        return borrowed
+    return replace(borrowed, arrays=tuple(np.asarray(numbers[i]) if i in numbers else a for i, a in enumerate(borrowed.arrays)))
+
+
+def _checked_runtime(op: Operation, values: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Run-time options are non-negative 64-bit integers; None stays None where the operation allows it by default."""
+    return tuple(
+        None if value is None and op.defaults[name] is None else checks.integer(op.name, name, value, 0, 2**64 - 1)
+        for name, value in zip(op.runtime, values, strict=True)
+    )
+
+
+def _foreign(borrowed: _arrays.Borrowed, prepared: Any, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Any:
+    """Run on borrowed arrays and hand the results back in the caller's namespace."""
+    take, give = borrowed.door.take, borrowed.door.give
+    taken = prepared.call(arrays, runtime, tree_map(take, out), tree_map(take, workspace))
+    if out is None:
+        return prepared.pack(*(None if r is None else give(r) for r in taken))
+    users = iter(leaves(out))
+    return prepared.pack(*(None if r is None else next(users) for r in taken))

@@ -1,0 +1,151 @@
+"""`dnn.options`: settings of the current context. A ContextVar keeps threads and asyncio tasks apart."""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from dnnarray._errors import OptionError, fail
+
+PRECISIONS = ("highest", "high", "medium")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The settings in force. Compared by identity: one object per distinct setting keeps look-ups cheap."""
+
+    deterministic: bool = False
+    autotune: bool = False
+    workspace_limit: int | None = None
+    float32_precision: str = "highest"
+    telemetry: bool = False
+    check_finite: bool = False
+
+    @property
+    def observed(self) -> bool:
+        """Whether a call must be looked at from outside (counted, timed, or its arrays checked)."""
+        return self.telemetry or self.check_finite
+
+
+_interned: dict[tuple, Options] = {}
+_current: ContextVar[Options] = ContextVar("dnnarray_options")
+_NAMES = tuple(f.name for f in fields(Options))
+
+
+def _intern(options: Options) -> Options:
+    return _interned.setdefault(tuple(getattr(options, n) for n in _NAMES), options)
+
+
+_DEFAULT = _intern(Options())
+
+
+def current() -> Options:
+    """The options of this context."""
+    return _current.get(_DEFAULT)
+
+
+def parse_bytes(op: str, value: Any) -> int | None:
+    """``None``, a number of bytes, or a text such as ``"256MB"`` (powers of ten) or ``"256MiB"`` (powers of two)."""
+    expected = 'None, a number of bytes of 0 or more, or a text such as "256MB"'
+    if value is None:
+        return None
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        if not match or match[2].upper() not in _UNITS:
+            fail(OptionError, op, "workspace_limit", repr(value), expected)
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+        fail(OptionError, op, "workspace_limit", repr(value), expected)
+    return int(value)
+
+
+def _checked(op: str, changes: dict[str, Any]) -> dict[str, Any]:
+    for name, value in changes.items():
+        if name not in _NAMES:
+            fail(OptionError, op, "the option name", repr(name), f"one of {', '.join(_NAMES)}")
+        if name == "float32_precision" and value not in PRECISIONS:
+            fail(OptionError, op, name, repr(value), f"one of {', '.join(map(repr, PRECISIONS))}")
+        if name not in ("float32_precision", "workspace_limit") and not isinstance(value, bool):
+            fail(OptionError, op, name, repr(value), "True or False")
+    if "workspace_limit" in changes:
+        changes = changes | {"workspace_limit": parse_bytes(op, changes["workspace_limit"])}
+    return changes
+
+
+class options:  # noqa: N801 - a context manager that is called like a function
+    """Change settings for the calls inside a ``with`` block.
+
+    Parameters
+    ----------
+    deterministic : bool
+        Only algorithms whose result is the same bits from run to run.
+    autotune : bool
+        Measure the candidates the first time a problem is met and remember the winner on disk.
+    workspace_limit : int, str or None
+        Most scratch memory an algorithm may take: bytes, or a text such as ``"256MB"``; None for no limit.
+    float32_precision : {"highest", "high", "medium"}
+        float32 arithmetic: float32-accurate, TF32, bfloat16.
+    telemetry : bool
+        Count and time every call; see `dnnarray.telemetry`.
+    check_finite : bool
+        Raise `FloatingPointError` where an input or an output holds NaN or infinity.
+
+    Raises
+    ------
+    OptionError
+        A name or a value is not one of these. Nothing is changed then.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn, numpy as np
+    >>> with dnn.options(deterministic=True):
+    ...     y = dnn.relu(np.array([-1.0, 2.0]))
+    >>> y
+    array([0., 2.])
+    """
+
+    def __init__(self, **changes: Any) -> None:
+        self._changes = _checked("options", changes)
+        self._tokens: list[Token[Options]] = []
+
+    def __enter__(self) -> Options:
+        new = _intern(replace(current(), **self._changes))
+        self._tokens.append(_current.set(new))
+        return new
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._tokens.pop())
+
+
+def set_options(**changes: Any) -> Options:
+    """Change settings for the rest of this context (this thread, this task) and return those now in force.
+
+    Parameters
+    ----------
+    **changes
+        The names and values of `options`.
+
+    Returns
+    -------
+    Options
+        All settings in force, as attributes.
+
+    Raises
+    ------
+    OptionError
+        A name or a value is not allowed. Nothing is changed then.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn
+    >>> dnn.set_options(workspace_limit="256MB").workspace_limit
+    256000000
+    >>> dnn.set_options(workspace_limit=None).workspace_limit is None
+    True
+    """
+    new = _intern(replace(current(), **_checked("set_options", changes)))
+    _current.set(new)
+    return new

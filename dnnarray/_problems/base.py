@@ -1,0 +1,60 @@
+"""`Problem`: what an operation has to compute, without the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dnnarray._spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Base of all problems.
+
+    Attributes
+    ----------
+    op : name of the public function, for messages and reports
+    inputs : a `Spec` per array in signature order, None where omitted (nested where the function takes a list of weights)
+    outputs : a `Spec` per result, None for a result that is absent
+    returns : builds what the user gets from the outputs (a NamedTuple class, usually); None gives the first output itself
+    """
+
+    op: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[Spec | None, ...]
+    returns: Callable[..., Any] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that must move: each input read once, each output written once."""
+        return sum(s.nbytes for s in leaves(self.inputs)) + sum(s.nbytes for s in self.outputs if s is not None)
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations of the definition; families whose work is not proportional to their size override it."""
+        return sum(s.size for s in self.outputs if s is not None)
+
+    def legend(self) -> str:
+        """The problem in one line, for reports."""
+        return ", ".join(str(s) for s in leaves(self.inputs))
+
+
+def leaves(tree: Any) -> list[Any]:
+    """All entries of nested tuples and lists that are not None, in order."""
+    if tree is None:
+        return []
+    if isinstance(tree, (tuple, list)):
+        return [leaf for branch in tree for leaf in leaves(branch)]
+    return [tree]
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """`function` over every leaf of nested tuples, lists and named tuples; None stays None. Lists become tuples."""
+    if tree is None:
+        return None
+    if isinstance(tree, (tuple, list)):
+        branches = [tree_map(function, branch) for branch in tree]
+        return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
+    return function(tree)

@@ -1,0 +1,1 @@
+"""Convolution, its gradients, transposed convolution, unfold and fold: the problems."""

@@ -1,0 +1,1 @@
+"""Dropout, alone and fused: the problems."""

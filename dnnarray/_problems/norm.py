@@ -1,0 +1,1 @@
+"""Normalization: batch, layer, RMS, group, instance, local response: the problems."""

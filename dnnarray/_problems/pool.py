@@ -1,0 +1,1 @@
+"""Pooling, its gradients and its inverse: the problems."""

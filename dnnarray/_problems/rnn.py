@@ -1,0 +1,1 @@
+"""Recurrent networks: rnn, gru, lstm and their single steps: the problems."""

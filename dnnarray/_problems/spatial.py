@@ -1,0 +1,1 @@
+"""Sampling, resizing, region pooling, shuffles, embedding: the problems."""

@@ -1,0 +1,93 @@
+"""Ranking: validity first, then what the options allow, then predicted time. No clock, no data, no device is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dnnarray._errors import OptionError, UnsupportedError, fail
+from dnnarray._options import PRECISIONS, Options
+from dnnarray._problems.base import Problem, leaves
+from dnnarray._select.device import Device
+from dnnarray._select.method import Algorithm, Cost, Method
+from dnnarray._spec import FLOAT32
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One candidate with the verdict on it: `reason` is None if it may run, else why it may not."""
+
+    method: Method
+    algorithm: Algorithm
+    cost: Cost
+    reason: str | None
+
+
+def predict(problem: Problem, device: Device, cost: Cost) -> float:
+    """Seconds by the roofline: the slower of arithmetic and memory, plus the launches."""
+    unit = cost.unit or _compute_dtype(problem)
+    peak = device.peak.get(unit) or device.peak["float32"]
+    return max(cost.flops / (peak * cost.efficiency), cost.bytes / device.bandwidth) + cost.launches * device.launch
+
+
+def _compute_dtype(problem: Problem) -> str:
+    specs = leaves(problem.inputs)
+    return specs[0].dtype.name if specs else "float32"
+
+
+def rank(problem: Problem, device: Device, options: Options, methods: Sequence[Method]) -> list[Judged]:
+    """All candidates: those that may run first, fastest first; then those passed over, each with its reason."""
+    judged = [_judge(problem, device, options, method) for method in methods]
+    return sorted(judged, key=lambda j: (j.reason is not None, j.algorithm.predicted_ms))
+
+
+def _judge(problem: Problem, device: Device, options: Options, method: Method) -> Judged:
+    rejected = method.rejects(problem, device)
+    if rejected is not None:
+        nothing = Algorithm(method.name, 0, method.deterministic, method.precision, float("inf"))
+        return Judged(method, nothing, Cost(0, 0), rejected)
+    cost, workspace = method.cost(problem, device), method.workspace(problem)
+    predicted = predict(problem, device, cost) * 1e3
+    algorithm = Algorithm(method.name, workspace, method.deterministic, method.precision, predicted)
+    return Judged(method, algorithm, cost, _forbidden(problem, options, method, workspace))
+
+
+def _forbidden(problem: Problem, options: Options, method: Method, workspace: int) -> str | None:
+    """Why the options in force leave out an algorithm that could run, or None."""
+    if options.deterministic and not method.deterministic:
+        return "its result may differ from run to run and deterministic=True"
+    is_float32 = any(s.dtype == FLOAT32 for s in leaves(problem.inputs))
+    if is_float32 and PRECISIONS.index(method.precision) > PRECISIONS.index(options.float32_precision):
+        return f'its float32 numerics are "{method.precision}" and float32_precision="{options.float32_precision}"'
+    if options.workspace_limit is not None and workspace > options.workspace_limit:
+        return f"it needs {workspace:,} bytes of workspace and workspace_limit is {options.workspace_limit:,}"
+    return None
+
+
+def choose(problem: Problem, device: Device, options: Options, methods: Sequence[Method], name: str | None = None) -> Judged:
+    """The fastest candidate that may run, or the one called `name`.
+
+    A named algorithm overrides the options (the caller has decided), but never `rejects`.
+    """
+    judged = rank(problem, device, options, methods)
+    usable = [j for j in judged if j.reason is None]
+    if name is not None:
+        return _named(problem, device, judged, usable, name)
+    if not usable:
+        reasons = "; ".join(f"{j.method.name}: {j.reason}" for j in judged)
+        raise UnsupportedError(f"{problem.op}: no algorithm does {problem.legend()} on {device.name} with these options. {reasons}.")
+    return usable[0]
+
+
+def _named(problem: Problem, device: Device, judged: list[Judged], usable: list[Judged], name: str) -> Judged:
+    found = [j for j in judged if j.method.name == name]
+    if not found:
+        names = ", ".join(repr(j.method.name) for j in judged)
+        fail(OptionError, problem.op, "algorithm", repr(name), f"one of {names}")
+    rejected = found[0].method.rejects(problem, device)
+    if rejected is not None:
+        would_do = ", ".join(j.method.name for j in usable) or "none"
+        raise UnsupportedError(
+            f"{problem.op}: algorithm {name!r} does not do {problem.legend()}: {rejected}. Those that would do: {would_do}."
+        )
+    return found[0]

@@ -1,0 +1,86 @@
+"""`Method`, an entry of an engine's ALGORITHMS table, and `Algorithm`, what the user is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dnnarray._problems.base import Problem
+from dnnarray._select.device import Device
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an algorithm will spend: the terms of the roofline.
+
+    `efficiency` is the share of the peak rate that its arithmetic reaches, `unit` the key into ``Device.peak`` where the
+    arithmetic does not run in the dtype of the first input, `launches` the kernels or NumPy calls it starts.
+    """
+
+    flops: float
+    bytes: float
+    efficiency: float = 1.0
+    launches: int = 1
+    unit: str | None = None
+
+
+def plain_cost(problem: Problem, device: Device) -> Cost:
+    """The definition's own operations and bytes: right for every algorithm that reads and writes once."""
+    return Cost(problem.flops, problem.bytes)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One algorithm of one operation on one engine.
+
+    Attributes
+    ----------
+    name : lower case, the same in files, symbols, tests and reports
+    run : on the CPU ``run(problem, outputs, scratch, *arrays)``, which writes every element of `outputs`
+    rejects : ``rejects(problem, device)`` gives None, or why this algorithm cannot do this problem
+    workspace : ``workspace(problem)`` gives the bytes of scratch memory that `run` needs
+    cost : ``cost(problem, device)`` gives a `Cost`
+    deterministic : the same bits from run to run
+    precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like
+    native : the run takes the arrays in their own dtype; otherwise the CPU engine hands half types over as float32
+    summary : one line for reports and docs
+    """
+
+    name: str
+    run: Callable[..., Any]
+    summary: str = ""
+    rejects: Callable[[Any, Device], str | None] = lambda problem, device: None
+    workspace: Callable[[Any], int] = lambda problem: 0
+    cost: Callable[[Any, Device], Cost] = plain_cost
+    deterministic: bool = True
+    precision: str = "highest"
+    native: bool = False
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A candidate for a problem, as `dnnarray.algorithms` lists it.
+
+    Attributes
+    ----------
+    name : str
+        What `algorithm=` takes.
+    workspace : int
+        Bytes of scratch memory.
+    deterministic : bool
+        The same bits from run to run.
+    precision : str
+        Numerics class: "highest", "high" or "medium".
+    predicted_ms : float
+        Time by the roofline model, milliseconds.
+    measured_ms : float or None
+        Time measured by `autotune`, milliseconds.
+    """
+
+    name: str
+    workspace: int
+    deterministic: bool
+    precision: str
+    predicted_ms: float
+    measured_ms: float | None = None

@@ -1,0 +1,82 @@
+"""`vjp`: output and pullback of any differentiable operation, from the one registry of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dnnarray._errors import UnsupportedError
+from dnnarray._operation import Operation, find, operations
+
+
+def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """Run an operation and return, beside its output, the function that pulls a gradient back.
+
+    Parameters
+    ----------
+    op : callable or str
+        A public function of dnnarray, or its name.
+    *arrays : array
+        The arrays of the call in signature order, None where omitted.
+    **options
+        Everything else, by name. Keyword-only arrays (``residual``, ``mask``) may be given by name too.
+
+    Returns
+    -------
+    output : array or named tuple
+        What ``op(*arrays, **options)`` returns.
+    pullback : callable
+        ``pullback(grad)`` takes the gradient of the output (of the first one where there are several, or a tuple with None
+        for the others) and returns a tuple with one entry per array passed, None for what has no gradient. Arrays given by
+        name follow in signature order.
+
+    Raises
+    ------
+    UnsupportedError
+        The operation has no gradient.
+    OptionError
+        `op` is no operation.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn, numpy as np
+    >>> y, pullback = dnn.vjp("relu", np.array([-1.0, 2.0]))
+    >>> pullback(np.array([10.0, 10.0]))
+    (array([ 0., 10.]),)
+    """
+    operation = find(op)
+    backward = operations().get(f"{operation.base}_backward")
+    if backward is None:
+        raise UnsupportedError(f"{operation.name}: has no gradient; it moves or counts data, or is itself a gradient.")
+    forced = {"algorithm": options.pop("algorithm")} if "algorithm" in options else {}
+    bound, chosen = operation.bind(arrays, options)
+    passed = operation.arrays[: len(arrays)] + tuple(n for n in operation.arrays[len(arrays) :] if n in options)
+    named = dict(zip(operation.arrays, bound, strict=True))
+    saved: dict[str, Any]
+    if operation.save is None:
+        output, saved = operation.call(bound, chosen | forced), {}
+    else:
+        output, saved = operation.save(*bound, **chosen)
+    kept = {n: v for n, v in (named | chosen | saved).items() if n in backward.arrays or n in backward.defaults}
+
+    def pullback(grad: Any) -> tuple[Any, ...]:
+        arrays_of_backward, rest = backward.bind((_only_first(operation, backward, grad),), kept)
+        gradients = _by_name(operation, backward.call(arrays_of_backward, rest))
+        return tuple(gradients.get(name) for name in passed)
+
+    return output, pullback
+
+
+def _only_first(operation: Operation, backward: Operation, grad: Any) -> Any:
+    """The gradient as the backward takes it: of the first result, unless it takes those of all."""
+    if "grad" in backward.nested or not isinstance(grad, (tuple, list)):
+        return grad
+    if any(g is not None for g in grad[1:]):
+        raise UnsupportedError(f"{operation.name}: only the first result has a gradient; pass None for the others.")
+    return grad[0]
+
+
+def _by_name(operation: Operation, gradients: Any) -> dict[str, Any]:
+    if hasattr(gradients, "_asdict"):
+        return gradients._asdict()
+    return {operation.gradients[0]: gradients}

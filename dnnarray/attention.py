@@ -1,0 +1,3 @@
+"""Attention and what belongs to it."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Convolution, its gradients, transposed convolution, unfold and fold."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Dropout, alone and fused."""
+
+__all__: list[str] = []

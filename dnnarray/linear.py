@@ -1,0 +1,3 @@
+"""Linear (fully connected) layers."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Losses."""
+
+__all__: list[str] = []

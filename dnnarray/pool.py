@@ -1,0 +1,3 @@
+"""Pooling, its gradients and its inverse."""
+
+__all__: list[str] = []

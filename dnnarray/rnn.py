@@ -1,0 +1,3 @@
+"""Recurrent networks: rnn, gru, lstm and their single steps."""
+
+__all__: list[str] = []

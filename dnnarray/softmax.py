@@ -1,0 +1,3 @@
+"""Softmax and its relatives."""
+
+__all__: list[str] = []

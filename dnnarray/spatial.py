@@ -1,0 +1,3 @@
+"""Sampling, resizing, region pooling, shuffles, embedding."""
+
+__all__: list[str] = []

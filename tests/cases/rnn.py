@@ -1,0 +1,5 @@
+"""Cases of the rnn family."""
+
+from tests.support import Case
+
+CASES: list[Case] = []

@@ -1,0 +1,5 @@
+"""Attention and what belongs to it, by definition, in float64."""
+
+from collections.abc import Callable
+
+ORACLES: dict[str, Callable] = {}

@@ -1,0 +1,222 @@
+"""What all tests share: cases, drawn arrays, the one tolerance function, finite differences."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._problems.base import leaves, tree_map
+from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
+
+DTYPES = (FLOAT64, FLOAT32, FLOAT16, BFLOAT16)
+_EPS = {FLOAT64: 2.0**-52, FLOAT32: 2.0**-23, FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7}
+_TINY = {FLOAT64: 0.0, FLOAT32: 0.0, FLOAT16: 2.0**-24, BFLOAT16: 2.0**-133}
+_ROUNDINGS = 16  # roundings that meet in one term of a sum: transforms, an exp, a division, the product itself
+
+
+@dataclass(frozen=True)
+class Draw:
+    """An array to be drawn; `kind` "float" is cast to the dtype under test, "fixed" keeps its own."""
+
+    make: Callable[[np.random.Generator], np.ndarray]
+    kind: str = "float"
+
+
+def normal(*shape: int, scale: float = 1.0) -> Draw:
+    """Standard normal numbers times `scale`."""
+    return Draw(lambda rng: rng.standard_normal(shape) * scale)
+
+
+def uniform(low: float, high: float, *shape: int) -> Draw:
+    return Draw(lambda rng: rng.uniform(low, high, shape))
+
+
+def distinct(*shape: int) -> Draw:
+    """Numbers at least 1/8 apart in any order, exact in every dtype up to 2048 of them: no ties, no kinks for a maximum."""
+    return Draw(lambda rng: (rng.permutation(math.prod(shape)).reshape(shape) - math.prod(shape) // 2) / 8 + 1 / 16)
+
+
+def values(data: Any) -> Draw:
+    """These numbers, cast to the dtype under test."""
+    return Draw(lambda rng: np.asarray(data, np.float64))
+
+
+def fixed(data: Any, dtype: Any = np.int64) -> Draw:
+    """These numbers in their own dtype (indices, lengths, masks)."""
+    return Draw(lambda rng: np.asarray(data, dtype), "fixed")
+
+
+def integers(low: int, high: int, *shape: int) -> Draw:
+    """Integers of [low, high)."""
+    return Draw(lambda rng: rng.integers(low, high, shape), "fixed")
+
+
+def float32_beside_half(draw: Draw) -> Draw:
+    """Norm parameters: float32 where the dtype under test is a half type."""
+    return Draw(draw.make, "float32_beside_half")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one operation.
+
+    `arrays` in signature order (None where omitted, tuples where nested), `options` by name. `reduction` is the longest sum
+    behind one element of a result, `condition` how much a rounding error of an input can grow (with its reason in `reason`).
+    `gradient` False leaves the finite differences out; `dtypes` restricts the dtypes.
+    """
+
+    op: str
+    id: str
+    arrays: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    reduction: int = 1
+    condition: float = 1.0
+    gradient: bool = True
+    dtypes: tuple[np.dtype, ...] = DTYPES
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.id}"
+
+    def draw(self, dtype: np.dtype = FLOAT64) -> tuple[Any, ...]:
+        """The arrays of the case, the same ones at every call."""
+        rng = np.random.default_rng(zlib.crc32(str(self).encode()))
+
+        def materialise(draw: Draw) -> np.ndarray:
+            array = np.array(draw.make(rng))
+            if draw.kind == "fixed":
+                return array
+            return np.array(array, FLOAT32 if draw.kind == "float32_beside_half" and dtype in HALF else dtype)
+
+        return tuple(tree_map(materialise, a) for a in self.arrays)
+
+
+def as_float64(tree: Any) -> Any:
+    """Floating arrays in float64, others as they are: what an oracle is given."""
+    return tree_map(lambda a: a.astype(np.float64) if a.dtype in DTYPES else a, tree)
+
+
+def call(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """The public function on arrays in signature order; `options` may hold out, workspace and algorithm too."""
+    operation = find(op)
+    plain = {n: v for n, v in options.items() if n in ("out", "workspace", "algorithm")}
+    bound, chosen = operation.bind(arrays, {n: v for n, v in options.items() if n not in plain})
+    return operation.call(bound, chosen | plain)
+
+
+def flat(result: Any) -> list[np.ndarray]:
+    """The results of a call as a list of NumPy arrays, None left out."""
+    return [np.asarray(r) for r in leaves(result)]
+
+
+def tolerance(dtype: np.dtype, reduction: int, scale: float, expected: np.ndarray, condition: float = 1.0) -> np.ndarray:
+    """The largest error allowed for each element of `expected`.
+
+    A result is rounded once to its own dtype: eps(dtype) * |expected| (a whole ulp, for a double rounding), and the smallest
+    subnormal. Before that, in the arithmetic dtype (float64, or float32 for all others), each of `reduction` terms carries up to
+    `_ROUNDINGS` roundings of random sign: `_ROUNDINGS` * eps * sqrt(reduction) * scale, where scale is the largest magnitude of
+    the result. `condition` is the growth of an input's rounding error that the mathematics itself brings.
+    """
+    arithmetic = _EPS[FLOAT64] if dtype == FLOAT64 else _EPS[FLOAT32]
+    rounding = _EPS[dtype] * np.abs(expected) + _TINY[dtype]
+    return rounding + _ROUNDINGS * arithmetic * math.sqrt(max(reduction, 1)) * scale * condition
+
+
+def assert_close(actual: Any, expected: Any, reduction: int = 1, condition: float = 1.0, note: str = "") -> None:
+    """`actual` agrees with the float64 `expected` within `tolerance`; NaN and infinity stand in the same places."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape, f"{note} shape {actual.shape}, expected {expected.shape}"
+    if actual.dtype not in DTYPES:
+        np.testing.assert_array_equal(actual, expected, err_msg=note)
+        return
+    got = actual.astype(np.float64)
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(got[~finite], expected[~finite], err_msg=f"{note} NaN or infinity")
+    expected, got = expected[finite], got[finite]
+    if not expected.size:
+        return
+    allowed = tolerance(actual.dtype, reduction, float(np.abs(expected).max()), expected, condition)
+    error = np.abs(got - expected)
+    worst = int(np.argmax(error - allowed))
+    assert (np.isfinite(got) & (error <= allowed)).all(), (
+        f"{note} {actual.dtype}: got {got.flat[worst]!r}, expected {expected.flat[worst]!r}, error {error.flat[worst]:.3g} over the "
+        f"allowed {allowed.flat[worst]:.3g}; {(error > allowed).sum()} of {error.size} elements"
+    )
+
+
+def check_forward(case: Case, dtype: np.dtype, oracle: Callable[..., Any], **extra: Any) -> None:
+    """The engine's result for a case agrees with its oracle."""
+    arrays = case.draw(dtype)
+    actual = flat(call(case.op, arrays, case.options | extra))
+    expected = flat(oracle(*as_float64(arrays), **case.options))
+    assert len(actual) == len(expected), f"{len(actual)} results, the oracle gives {len(expected)}"
+    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        assert_close(a, e, case.reduction, case.condition, f"{case} result {i}")
+
+
+_FD_STEP = 1e-5
+_FD_TOLERANCE = 1e-6
+_FD_ELEMENTS = 40  # elements of each array that are differentiated one by one
+
+
+def check_gradient(case: Case, **extra: Any) -> None:
+    """The pullback agrees with a central finite difference of the forward, in float64, element by element."""
+    arrays = case.draw(FLOAT64)
+    options = case.options | extra
+    output, pullback = dnn.vjp(case.op, *arrays, **options)
+    rng = np.random.default_rng(7)
+    results = output if isinstance(output, tuple) else (output,)
+    cotangents = _cotangents(case.op, results, rng)
+    gradients = pullback(cotangents if isinstance(output, tuple) else cotangents[0])
+    assert len(gradients) == len(arrays)
+    weighted = [(i, c) for i, c in enumerate(cotangents) if c is not None]
+
+    def objective() -> float:
+        again = call(case.op, arrays, options)
+        again = again if isinstance(again, tuple) else (again,)
+        return sum(float(np.sum(c * again[i])) for i, c in weighted)
+
+    for n, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
+        for leaf, got in _pairs(array, gradient):
+            _check_leaf(f"{case} argument {n}", objective, leaf, got, rng)
+
+
+def _cotangents(op: str, results: tuple[Any, ...], rng: np.random.Generator) -> tuple[Any, ...]:
+    """Random gradients: of every floating result where the backward takes them all, else of the first."""
+    takes_all = "grad" in find(f"{find(op).base}_backward").nested
+    return tuple(
+        rng.standard_normal(r.shape) if (i == 0 or takes_all) and r is not None and r.dtype.kind == "f" else None
+        for i, r in enumerate(results)
+    )
+
+
+def _pairs(array: Any, gradient: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    if gradient is None:
+        return []
+    if isinstance(array, (tuple, list)):
+        return [pair for a, g in zip(array, gradient, strict=True) for pair in _pairs(a, g)]
+    return [(array, gradient)]
+
+
+def _check_leaf(note: str, objective: Callable[[], float], array: np.ndarray, gradient: np.ndarray, rng: np.random.Generator) -> None:
+    assert gradient.shape == array.shape, f"{note}: gradient of shape {gradient.shape} for {array.shape}"
+    chosen = np.arange(array.size) if array.size <= _FD_ELEMENTS else rng.choice(array.size, _FD_ELEMENTS, replace=False)
+    expected = np.empty(len(chosen))
+    for k, i in enumerate(chosen):
+        index, kept = np.unravel_index(i, array.shape), array.flat[i]
+        array[index] = kept + _FD_STEP
+        above = objective()
+        array[index] = kept - _FD_STEP
+        below = objective()
+        array[index] = kept
+        expected[k] = (above - below) / (2 * _FD_STEP)
+    got = gradient.reshape(-1)[chosen]
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=_FD_TOLERANCE * scale, err_msg=f"{note} gradient")

@@ -1,0 +1,155 @@
+"""Any memory, any namespace: strides, byte order, read-only, out=, workspace=, infer, torch, JAX, array-api-strict."""
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._problems.base import leaves, tree_map
+from dnnarray._spec import Spec
+from tests.registry import CASES, FIRST
+from tests.support import FLOAT32, FLOAT64, assert_close, call, flat
+
+_FLOAT_CASES = [c for c in FIRST if FLOAT64 in c.dtypes]
+
+
+def _fortran(a):
+    return np.asfortranarray(a)
+
+
+def _every_other(a):
+    wide = np.zeros(tuple(2 * n for n in a.shape), a.dtype)
+    wide[tuple(slice(None, None, 2) for _ in a.shape)] = a
+    return wide[tuple(slice(None, None, 2) for _ in a.shape)]
+
+
+def _backwards(a):
+    return np.flip(np.flip(a).copy())
+
+
+def _swapped(a):
+    return a.astype(a.dtype.newbyteorder()) if a.dtype.itemsize > 1 else a
+
+
+def _read_only(a):
+    b = a.copy()
+    b.flags.writeable = False
+    return b
+
+
+def _channels_last_memory(a):
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1) if a.ndim > 2 else a
+
+
+def _unaligned(a):
+    raw = np.zeros(a.nbytes + 1, np.uint8)
+    view = raw[1:].view(a.dtype).reshape(a.shape)
+    view[...] = a
+    return view
+
+
+_MEMORIES = [_fortran, _every_other, _backwards, _swapped, _read_only, _channels_last_memory, _unaligned]
+
+
+@pytest.mark.parametrize("memory", _MEMORIES, ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("case", _FLOAT_CASES, ids=str)
+def test_any_memory_gives_the_same_result(case, memory):
+    arrays = case.draw(FLOAT64)
+    expected = flat(call(case.op, arrays, case.options))
+    actual = flat(call(case.op, tuple(tree_map(memory, a) for a in arrays), case.options))
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e, case.reduction, case.condition)
+
+
+@pytest.mark.parametrize("memory", _MEMORIES, ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("case", [c for c in _FLOAT_CASES if c.gradient], ids=str)
+def test_any_memory_gives_the_same_gradient(case, memory):
+    arrays = case.draw(FLOAT64)
+    output, pullback = dnn.vjp(case.op, *arrays, **case.options)
+    head = output[0] if isinstance(output, tuple) else output
+    grad = np.random.default_rng(1).standard_normal(head.shape)
+    absent = (None,) * (len(output) - 1) if isinstance(output, tuple) else None
+    expected = flat(pullback((grad, *absent) if absent is not None else grad))
+    _, other = dnn.vjp(case.op, *(tree_map(memory, a) for a in arrays), **case.options)
+    moved = memory(grad)
+    for a, e in zip(flat(other((moved, *absent) if absent is not None else moved)), expected, strict=True):
+        assert_close(a, e, max(case.reduction, e.size), case.condition)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_infer_tells_shapes_and_dtypes(case):
+    arrays = case.draw(case.dtypes[0])
+    specs = tuple(tree_map(lambda a: Spec(a.shape, a.dtype), a) for a in arrays)
+    inferred = [s for s in dnn.infer(case.op, *specs, **case.options).outputs if s is not None]
+    results = flat(call(case.op, arrays, case.options))
+    assert [(s.shape, s.dtype) for s in inferred] == [(r.shape, r.dtype) for r in results]
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_out_and_workspace_receive_the_result(case):
+    arrays = case.draw(case.dtypes[0])
+    expected = flat(call(case.op, arrays, case.options))
+    out = tuple(np.full(e.shape, 99).astype(e.dtype) for e in expected)
+    scratch = np.empty(dnn.infer(case.op, *arrays, **case.options).workspace, np.uint8)
+    result = call(case.op, arrays, case.options | {"out": out if len(out) > 1 else out[0], "workspace": scratch})
+    assert all(a is b for a, b in zip(leaves(result), out, strict=True))
+    for a, e in zip(out, expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_out_is_checked(case):
+    arrays = case.draw(case.dtypes[0])
+    right = [np.empty(r.shape, r.dtype) for r in flat(call(case.op, arrays, case.options))]
+
+    def attempt(first):
+        out = (first, *right[1:]) if len(right) > 1 else first
+        return call(case.op, arrays, case.options | {"out": out})
+
+    with pytest.raises(dnn.ShapeError, match=f"{case.op}: out"):
+        attempt(np.empty((*right[0].shape, 2), right[0].dtype))
+    with pytest.raises(dnn.DTypeError, match=f"{case.op}: out"):
+        attempt(np.empty(right[0].shape, np.complex64))
+    with pytest.raises(dnn.OptionError, match="read-only"):
+        attempt(_read_only(right[0]))
+
+
+def _torch():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    return torch.from_numpy, lambda t: t.numpy(), torch.Tensor
+
+
+def _jax():
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    return jax.numpy.asarray, np.asarray, jax.Array
+
+
+def _strict():
+    xp = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    return xp.asarray, np.from_dlpack, type(xp.asarray(1))
+
+
+@pytest.mark.parametrize("namespace", [_torch, _jax, _strict], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("case", [c for c in FIRST if FLOAT32 in c.dtypes], ids=str)
+def test_arrays_of_any_namespace_come_back_in_it(case, namespace):
+    there, back, kind = namespace()
+    arrays = case.draw(FLOAT32)
+    foreign = tuple(tree_map(lambda a: there(a), a) for a in arrays)
+    result = leaves(call(case.op, foreign, case.options))
+    assert all(isinstance(r, kind) for r in result)
+    for r, e in zip(result, flat(call(case.op, arrays, case.options)), strict=True):
+        np.testing.assert_array_equal(back(r), e)
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_lists_and_mixed_namespaces_are_refused(case):
+    arrays = case.draw(case.dtypes[0])
+    with pytest.raises(TypeError, match=case.op):
+        call(case.op, (arrays[0].tolist(), *arrays[1:]), case.options)
+    if sum(isinstance(a, np.ndarray) for a in arrays) > 1:
+        xp = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+        first = next(i for i, a in enumerate(arrays) if isinstance(a, np.ndarray))
+        mixed = tuple(xp.asarray(a) if i == first and a.dtype in (FLOAT64, FLOAT32) else a for i, a in enumerate(arrays))
+        if mixed[first] is not arrays[first]:
+            with pytest.raises(dnn.ArrayTypeError, match=find(case.op).name):
+                call(case.op, mixed, case.options)

@@ -1,0 +1,48 @@
+"""Every case of every operation, every dtype, every algorithm, against the float64 oracle."""
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._operation import find, operations
+from tests.registry import CASES, FIRST, ORACLES
+from tests.support import call, check_forward, flat
+
+_FORWARD = [op for op in operations().values() if op.name == op.base and not op.name.endswith("_backward")]
+
+
+@pytest.mark.parametrize("op", _FORWARD, ids=lambda op: op.name)
+def test_every_operation_has_an_oracle_and_a_case(op):
+    assert op.name in ORACLES
+    assert any(case.op == op.name for case in CASES)
+
+
+@pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in CASES for d in c.dtypes], ids=str)
+def test_forward_agrees_with_the_oracle(case, dtype):
+    check_forward(case, dtype, ORACLES[find(case.op).base])
+
+
+def _every_algorithm():
+    for case in CASES:
+        arrays = case.draw(case.dtypes[0])
+        candidates = dnn.algorithms(case.op, *arrays, **case.options)
+        if len(candidates) > 1:
+            yield from ((case, dtype, a.name) for a in candidates for dtype in case.dtypes[:2])
+
+
+@pytest.mark.parametrize(("case", "dtype", "algorithm"), list(_every_algorithm()), ids=str)
+def test_every_algorithm_agrees_with_the_oracle(case, dtype, algorithm):
+    if algorithm not in [a.name for a in dnn.algorithms(case.op, *case.draw(dtype), **case.options)]:
+        pytest.skip(f"{algorithm} does not do {case} in {dtype}")
+    check_forward(case, dtype, ORACLES[find(case.op).base], algorithm=algorithm)
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_inputs_are_not_changed_and_repeats_give_the_same_bits(case):
+    arrays = case.draw(case.dtypes[0])
+    first = flat(call(case.op, arrays, case.options))
+    second = flat(call(case.op, arrays, case.options))
+    for a, b in zip(flat(arrays), flat(case.draw(case.dtypes[0])), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a.view(np.uint8) if a.ndim else a, b.view(np.uint8) if b.ndim else b)
