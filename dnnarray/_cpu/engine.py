@@ -97,21 +97,28 @@ class Prepared:
             self.op.values(self.problem, *arrays)
         results = [o.empty(np.empty) for o in self._outputs] if out is None else self._users_own(out, arrays)
         scratch = self._scratch(workspace) if self.workspace or workspace is not None else None
-        _observe.note_algorithm(self.problem, self.method.name, self.workspace)
+        if self._config.telemetry:
+            _observe.note_algorithm(self.problem, self.method.name, self.workspace)
+        named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
         with np.errstate(all="ignore"):
-            self._execute(arrays, runtime, results, scratch)
-        for i in self._absent:
-            results.insert(i, None)
-        return tuple(results)
+            if self._widen:
+                self._run_widened(arrays, named, results, scratch)
+            else:
+                self.method.run(self.problem, self._placed(results), scratch, *arrays, **named)
+        return self._placed(results)
 
-    def _execute(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], results: list[Any], scratch: Any) -> None:
-        targets = results
-        if self._widen:
-            arrays = tuple(tree_map(_widened, a) for a in arrays)
-            targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
-        filled = iter(targets)
-        outputs = tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
-        self.method.run(self.problem, outputs, scratch, *arrays, **dict(zip(self.op.runtime, runtime, strict=True)))
+    def _placed(self, results: list[Any]) -> tuple[Any, ...]:
+        """The results with None where one is absent."""
+        if not self._absent:
+            return tuple(results)
+        filled = iter(results)
+        return tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
+
+    def _run_widened(self, arrays: tuple[Any, ...], named: dict[str, Any], results: list[Any], scratch: Any) -> None:
+        """Half types in and out, float32 in between."""
+        wide = tuple(tree_map(_widened, a) for a in arrays)
+        targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
+        self.method.run(self.problem, self._placed(targets), scratch, *wide, **named)
         for result, target in zip(results, targets, strict=True):
             if target is not result:
                 result[...] = target

@@ -48,14 +48,14 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
     here = device()
     measured = tuning.lookup(here, tuning.key_of(problem, here, config)) if len(table) > 1 else None
     chosen = choose(problem, here, config, table, algorithm, measured)
-    return Prepared(op, problem, chosen.method, chosen.algorithm.workspace)
+    return Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config)
 
 
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
     """Milliseconds on the device by algorithm: the median of repeats between events, after a first run."""
-    return {m.name: _device_time(Prepared(op, problem, m, m.workspace(problem)), arrays, runtime) for m in candidates}
+    return {m.name: _device_time(Prepared(op, problem, m, m.workspace(problem), Options()), arrays, runtime) for m in candidates}
 
 
 def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...], repeats: int = 15) -> float:
@@ -74,31 +74,36 @@ def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any
 class Prepared:
     """A problem with its planned launches."""
 
-    def __init__(self, op: Operation, problem: Problem, method: Method, workspace: int) -> None:
-        self.op, self.problem, self.method, self.workspace = op, problem, method, workspace
+    def __init__(self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options) -> None:
+        self.op, self.problem, self.method, self.workspace, self.config = op, problem, method, workspace, config
         self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns or _first
         self.device = cupy.cuda.runtime.getDevice()
         self._arch = architecture(device())
         self._launches: dict[bool, list[_Launch]] = {}
-        self._orders = [_memory_order(spec) for spec in leaves(problem.inputs)]
+        self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
+        self._copied = [i for i, spec in enumerate(leaves(problem.inputs)) if spec.axis_order() is None]
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
-        inputs = [_dense(a, order) for a, order in zip(leaves(arrays), self._orders, strict=True)]
+        inputs = leaves(arrays) if self._nested else [a for a in arrays if a is not None]
+        for i in self._copied:
+            _observe.note_layout_copy()
+            inputs[i] = cupy.ascontiguousarray(inputs[i])
         results = self._allocate() if out is None else users_own(self.problem, self.outputs, out, inputs, ARRAY, _overlap)
         pointers = [a.data.ptr for a in inputs] + [r.data.ptr for r in results]
         if self.workspace:
             scratch = self._scratch(workspace)
             pointers.append(scratch.data.ptr)
-        _observe.note_algorithm(self.problem, self.method.name, self.workspace)
-        aligned = True
+        if self.config.telemetry:
+            _observe.note_algorithm(self.problem, self.method.name, self.workspace)
+        bits = 0
         for p in pointers:
-            if p % _VECTOR:
-                aligned = False
+            bits |= p
+        launches = self._launches.get(bits % _VECTOR == 0)
         stream = get_current_stream()
-        for launch in self._launches.get(aligned) or self._plan(aligned):
+        for launch in self._plan(bits % _VECTOR == 0) if launches is None else launches:
             launch(pointers, runtime, stream)
         for i in self.absent:
             results.insert(i, None)
@@ -131,26 +136,21 @@ class _Launch:
 
     def __init__(self, plan: Plan, function: Any) -> None:
         self._function, self._grid, self._block, self._shared = function, plan.grid, (plan.block, 1, 1), plan.shared_memory
-        self._arguments = plan.arguments
+        self._template = [0 if type(a) is Array else a for a in plan.arguments]
+        self._slots = [(i, a.index, a.offset) for i, a in enumerate(plan.arguments) if type(a) is Array]
 
     def __call__(self, pointers: list[int], runtime: tuple[Any, ...], stream: Any) -> None:
-        arguments = tuple(pointers[a.index] + a.offset if type(a) is Array else a for a in self._arguments)
-        self._function(self._grid, self._block, arguments, self._shared, stream)
-
-
-def _memory_order(spec: Any) -> tuple[int, ...] | None:
-    """The permutation that makes the array C-contiguous, or None where it has to be copied."""
-    return spec.axis_order()
-
-
-def _dense(array: Any, order: tuple[int, ...] | None) -> Any:
-    if order is not None:
-        return array
-    _observe.note_layout_copy()
-    return cupy.ascontiguousarray(array)
+        arguments = self._template.copy()
+        for slot, index, offset in self._slots:
+            arguments[slot] = pointers[index] + offset
+        self._function(self._grid, self._block, tuple(arguments), self._shared, stream)
 
 
 def _overlap(a: Any, b: Any) -> bool:
+    """Whether two arrays can touch the same bytes; exact for dense ones, on the safe side for others."""
+    first, second = a.data.ptr, b.data.ptr
+    if a.flags.c_contiguous and b.flags.c_contiguous:
+        return first < second + b.nbytes and second < first + a.nbytes
     return bool(cupy.may_share_memory(a, b))
 
 
