@@ -86,7 +86,8 @@ def _dlpack_door(array: Any) -> Door:
 
 NUMPY = Door("numpy", _take_numpy, _same)
 _CUPY = Door("cupy", _same, _same)
-NATIVE: dict[type, str] = {np.ndarray: "cpu"}  # the engines' own array types and names; CuPy's joins when its first array arrives
+# The engines' own array types, each with the place of an array: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
+NATIVE: dict[type, Callable[[Any], Any]] = {np.ndarray: lambda array: "cpu"}
 _TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
 _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 
@@ -154,7 +155,7 @@ def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
         raise DeviceError(
             f"{where} lives on a CUDA device, and the CUDA engine does not load: {error}. dnnarray.check() says more."
         ) from error
-    NATIVE[engine.ARRAY] = engine.NAME
+    NATIVE[engine.ARRAY] = engine.place
     return _CUPY, engine
 
 

@@ -241,7 +241,7 @@ def _run(
             arrays = borrowed.arrays
             break
     # The types keep True from being taken for 1 where 1 was seen before.
-    place = borrowed.engine.NAME if borrowed else _arrays.NATIVE[kind]
+    place = _arrays.NATIVE[kind](arrays[0]) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
     key = (place, op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
     try:
         prepared = _prepared.get(key)
@@ -268,7 +268,9 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    _prepared[(engine.NAME, op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))] = prepared
+    _prepared[
+        (engine.place(next(iter(leaves(arrays)))), op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
+    ] = prepared
     return prepared
 
 

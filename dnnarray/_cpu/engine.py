@@ -23,7 +23,6 @@ from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
 if TYPE_CHECKING:
     from dnnarray._operation import Operation
 
-NAME = "cpu"
 _GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- or 512-bit vectors, counted as two operations each
 _BANDWIDTH = 20e9  # bytes per second of two channels of memory, as a desktop or a small server slice has
 _NUMPY_CALL = 2e-6  # seconds that one NumPy call on small arrays costs
@@ -38,6 +37,11 @@ def device() -> Device:
     peak = {"float32": cores * _GFLOPS_PER_CORE, "float64": cores * _GFLOPS_PER_CORE / 2}
     peak |= dict.fromkeys(("float16", "bfloat16"), peak["float32"])
     return Device(f"CPU ({cores} cores)", "cpu", cores, peak, _BANDWIDTH, _NUMPY_CALL)
+
+
+def place(array: Any) -> str:
+    """Where an array lives, as far as plans depend on it: one processor, one place."""
+    return "cpu"
 
 
 def methods(op: Operation) -> tuple[Method, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.activation import PARAMETERS, ElementwiseProblem
 from dnnarray._select import Device, Method
 
-_THREADS, _VECTOR_BYTES = 128, 16
+_THREADS = 128
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,22 @@ def struct_name(activation: str) -> str:
     return "dnnarray::" + "".join(part.capitalize() for part in activation.split("_"))
 
 
-def elementwise(problem: ElementwiseProblem, device: Device, aligned: bool) -> tuple[Plan, ...]:
+def elementwise(problem: ElementwiseProblem, device: Device, aligned: bool) -> Program:
     """One launch over the flat memory of the arrays."""
     spec, gradient = problem.outputs[0], len(problem.inputs) == 2
     assert spec is not None
     if spec.size == 0:
-        return ()
+        return Program(())
     name, dtype = problem.activation.name, spec.dtype
-    vector = _VECTOR_BYTES // dtype.itemsize if aligned else 1
+    vector = vector_length(dtype, aligned)
     config = ElementwiseConfig(TYPES[dtype], struct_name(name), gradient, vector, _THREADS)
     direction = "backward" if gradient else "forward"
     kernel = Kernel("activation/elementwise.cu", f"{name}_elementwise_{direction}_{SHORT[dtype]}x{vector}", config, ("activation",))
     blocks = -(-spec.size // (_THREADS * vector))
     p, q = (*map(float, problem.activation.parameters), 0.0, 0.0)[:2]
     pointers = (Array(0), Array(1), Array(2)) if gradient else (Array(0), Array(0), Array(1))
-    return (Plan(kernel, (blocks, 1, 1), _THREADS, (*pointers, spec.size, p, q)),)
+    order = spec.axis_order() or tuple(range(spec.ndim))
+    return Program((Plan(kernel, (blocks, 1, 1), _THREADS, (*pointers, spec.size, p, q)),), (order,) * len(problem.inputs))
 
 
 _METHOD = Method("elementwise", elementwise, "the formula over each element")

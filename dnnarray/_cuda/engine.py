@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,24 +13,30 @@ from cupy.cuda import get_current_stream
 from dnnarray import _observe
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
-from dnnarray._cuda.plan import Array, Plan
-from dnnarray._errors import UnsupportedError, WorkspaceError
+from dnnarray._cuda.plan import Array, Plan, Runtime
+from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._select import Device, Method, choose, tuning
+from dnnarray._spec import Spec
 
 if TYPE_CHECKING:
     from dnnarray._operation import Operation
 
-NAME = "cuda"
 ARRAY = cupy.ndarray
+_STATIC_SHARED = 48 << 10  # bytes of shared memory a block gets without asking
 _VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
 
 
 def device() -> Device:
     """The current device."""
     return facts(cupy.cuda.runtime.getDevice())
+
+
+def place(array: Any) -> int:
+    """Where an array lives, as far as plans depend on it."""
+    return array.data.device_id
 
 
 def methods(op: Operation) -> tuple[Method, ...]:
@@ -80,40 +87,69 @@ class Prepared:
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns or _first
         self.device = cupy.cuda.runtime.getDevice()
-        self._arch = architecture(device())
-        self._launches: dict[bool, list[_Launch]] = {}
+        self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
-        self._copied = [i for i, spec in enumerate(leaves(problem.inputs)) if spec.axis_order() is None]
+        self._ready: dict[bool, _Ready] = {}
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
+        if cupy.cuda.runtime.getDevice() != self.device:
+            with cupy.cuda.Device(self.device):
+                return self.call(arrays, runtime, out, workspace)
         inputs = leaves(arrays) if self._nested else [a for a in arrays if a is not None]
-        for i in self._copied:
-            _observe.note_layout_copy()
-            inputs[i] = cupy.ascontiguousarray(inputs[i])
-        results = self._allocate() if out is None else users_own(self.problem, self.outputs, out, inputs, ARRAY, _overlap)
-        pointers = [a.data.ptr for a in inputs] + [r.data.ptr for r in results]
-        if self.workspace:
-            scratch = self._scratch(workspace)
-            pointers.append(scratch.data.ptr)
-        if self.config.telemetry:
-            _observe.note_algorithm(self.problem, self.method.name, self.workspace)
-        bits = 0
-        for p in pointers:
-            bits |= p
-        launches = self._launches.get(bits % _VECTOR == 0)
-        stream = get_current_stream()
-        for launch in self._plan(bits % _VECTOR == 0) if launches is None else launches:
-            launch(pointers, runtime, stream)
-        for i in self.absent:
-            results.insert(i, None)
+        results = self._allocate() if out is None else self._users_own(out, inputs)
+        targets = (
+            results
+            if out is None
+            else [r if _as_planned(r, o) else o.empty(cupy.empty) for r, o in zip(results, self.outputs, strict=True)]
+        )
+        self._launch(inputs, targets, runtime, workspace)
+        for result, target in zip(results, targets, strict=True):
+            if target is not result:
+                _observe.note_layout_copy()
+                result[...] = target
+        if self.absent:
+            filled = iter(results)
+            return tuple(None if i in self.absent else next(filled) for i in range(len(self.problem.outputs)))
         return tuple(results)
 
-    def _plan(self, aligned: bool) -> list[_Launch]:
-        plans = self.method.run(self.problem, device(), aligned)
-        launches = [_Launch(plan, module.load(plan.kernel, self.device, self._arch)) for plan in plans]
-        self._launches[aligned] = launches
-        return launches
+    def _launch(self, inputs: list[Any], targets: list[Any], runtime: tuple[Any, ...], workspace: Any) -> None:
+        if self.config.telemetry:
+            _observe.note_algorithm(self.problem, self.method.name, self.workspace)
+        memory = [*inputs, *targets]
+        if self.workspace or workspace is not None:
+            memory.append(self._scratch(workspace))
+        pointers, bits = [], 0
+        for array in memory:
+            data = array.data
+            if data.device_id != self.device:
+                raise ArrayTypeError(
+                    f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {data.device_id}; expected one device."
+                )
+            bits |= data.ptr
+            pointers.append(data.ptr)
+        aligned = bits % _VECTOR == 0
+        ready = self._ready.get(aligned) or self._prepare(aligned)
+        copies = []  # kept alive until the launches are queued; the pool reuses their memory in stream order
+        for i, order in ready.copied:
+            _observe.note_layout_copy()
+            copies.append(cupy.ascontiguousarray(inputs[i].transpose(order)))
+            pointers[i] = copies[-1].data.ptr
+        stream = get_current_stream()
+        for launch in ready.launches:
+            launch(pointers, runtime, stream)
+
+    def _prepare(self, aligned: bool) -> _Ready:
+        here = device()
+        program = self.method.run(self.problem, here, aligned)
+        orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
+        copied = [(i, order) for i, (s, order) in enumerate(zip(self._specs, orders, strict=True)) if not _lies(s, order)]
+        launches = [_Launch(plan, module.load(plan.kernel, self.device, architecture(here))) for plan in program.plans]
+        self._ready[aligned] = _Ready(launches, copied)
+        return self._ready[aligned]
+
+    def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
+        return users_own(self.problem, self.outputs, out, inputs, ARRAY, _overlap)
 
     def _allocate(self) -> list[Any]:
         try:
@@ -131,19 +167,49 @@ class Prepared:
         return cupy.empty(self.workspace, np.uint8)
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """The launches of a problem for one alignment, and the inputs to be copied before them, each with its order."""
+
+    launches: list[_Launch]
+    copied: list[tuple[int, tuple[int, ...]]]
+
+
 class _Launch:
     """A planned kernel with its function; turns pointers and numbers into launch arguments."""
 
     def __init__(self, plan: Plan, function: Any) -> None:
         self._function, self._grid, self._block, self._shared = function, plan.grid, (plan.block, 1, 1), plan.shared_memory
-        self._template = [0 if type(a) is Array else a for a in plan.arguments]
+        if plan.shared_memory > _STATIC_SHARED:
+            function.max_dynamic_shared_size_bytes = plan.shared_memory
+        self._template: list[Any] = [0 if type(a) in (Array, Runtime) else a for a in plan.arguments]
         self._slots = [(i, a.index, a.offset) for i, a in enumerate(plan.arguments) if type(a) is Array]
+        self._runtime = [(i, a.index) for i, a in enumerate(plan.arguments) if type(a) is Runtime]
 
     def __call__(self, pointers: list[int], runtime: tuple[Any, ...], stream: Any) -> None:
         arguments = self._template.copy()
         for slot, index, offset in self._slots:
             arguments[slot] = pointers[index] + offset
+        for slot, index in self._runtime:
+            arguments[slot] = np.uint64(runtime[index])
         self._function(self._grid, self._block, tuple(arguments), self._shared, stream)
+
+
+def _lies(spec: Spec, order: tuple[int, ...]) -> bool:
+    """Whether the array is dense with its axes in this order; axes of extent 1 may stand anywhere."""
+    step = 1
+    strides = spec.strides or Spec(spec.shape, spec.dtype).c_strides
+    for axis in reversed(order):
+        if spec.shape[axis] != 1 and strides[axis] != step:
+            return spec.size == 0
+        step *= spec.shape[axis]
+    return True
+
+
+def _as_planned(array: Any, output: Output) -> bool:
+    """Whether a caller's output lies in memory as the launches write it."""
+    order = output.spec.axis_order() or tuple(range(array.ndim))
+    return _lies(Spec(array.shape, array.dtype, tuple(s // array.dtype.itemsize for s in array.strides)), order)
 
 
 def _overlap(a: Any, b: Any) -> bool:

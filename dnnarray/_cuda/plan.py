@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
 TYPES = {FLOAT64: "double", FLOAT32: "float", FLOAT16: "dnnarray::float16_t", BFLOAT16: "dnnarray::bfloat16_t"}
@@ -57,11 +59,38 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Runtime:
+    """A launch argument: the `index`-th run-time option of the operation (``seed``, ``offset``), an unsigned 64-bit integer."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """One launch. `arguments` are `Array` pointers, ints (64 bits) and floats (double)."""
+    """One launch. `arguments` are `Array` pointers, `Runtime` options, ints (64 bits) and floats (double)."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
     block: int
-    arguments: tuple[Array | int | float, ...]
+    arguments: tuple[Array | Runtime | int | float, ...]
     shared_memory: int = 0
+
+
+@dataclass(frozen=True)
+class Program:
+    """All launches of a problem, in stream order, and the memory they expect.
+
+    `orders` holds, for each input that is given, the axes from the slowest to the fastest in memory; an input that lies otherwise is
+    copied first. Empty means C order for all. Outputs are dense in the order of their `Spec`.
+    """
+
+    plans: tuple[Plan, ...]
+    orders: tuple[tuple[int, ...], ...] = ()
+
+
+def vector_length(dtype: np.dtype, aligned: bool, *extents: int) -> int:
+    """Elements that a thread may move at once: 16 bytes, or fewer where a row's extent is not a multiple; 1 if not aligned."""
+    length = 16 // dtype.itemsize if aligned else 1
+    while any(n % length for n in extents):
+        length //= 2
+    return length

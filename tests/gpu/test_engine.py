@@ -74,6 +74,7 @@ def test_any_size_and_any_alignment(n, dtype):
         np.testing.assert_array_equal(cupy.asnumpy(dnn.relu(x)), np.maximum(host[start : start + n], np.zeros(1, dtype)))
 
 
+@pytest.mark.heavy
 def test_more_than_two_to_the_31_elements():
     n = 2**31 + 4099
     x = cupy.full(n, -1, np.float16)
