@@ -27,11 +27,16 @@ def slabs(shape: tuple[int, ...], limit: int = BLOCK) -> Iterator[tuple[Any, ...
 
 
 def blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Views of the same part of each array, in any order; the arrays have one shape. A 0-d array comes as one of one element."""
+    """Views of the same part of each array, in any order.
+
+    All arrays broadcast to the shape of the first without new axes; parts may still have to be broadcast. Arrays without axes
+    come as arrays of one element.
+    """
     first = arrays[0]
     if first.size <= BLOCK:
         yield tuple(a.reshape(1) for a in arrays) if first.ndim == 0 else arrays
         return
+    arrays = tuple(a if a.shape == first.shape else np.broadcast_to(a, first.shape) for a in arrays)
     if not all(a.flags.c_contiguous for a in arrays):
         # Walk the memory of the first array in its own order: channels-last memory is then as good as any.
         order = sorted(range(first.ndim), key=lambda i: -abs(first.strides[i]))
