@@ -270,26 +270,28 @@ def _tanh_cdf(x: Array) -> Array:
 
 
 def _mish(x: Array, out: Array) -> None:
-    n = _mish_term(np.minimum(x, _MISH_SATURATED))
-    n /= n + 2
+    # With e = exp(x) and n = e (e + 2), tanh(softplus(x)) is n / (n + 2).
+    e = np.exp(np.minimum(x, _MISH_SATURATED))
+    n = e + 2
+    n *= e
+    np.add(n, 2, out=e)
+    n /= e
     np.multiply(x, n, out=out)
 
 
-def _mish_term(x: Array) -> Array:
-    """n = e (e + 2) with e = exp(x): tanh(softplus(x)) is n / (n + 2)."""
-    e = np.exp(x)
-    return e * (e + 2)
-
-
 def _mish_gradient(grad: Array, x: Array, out: Array) -> None:
+    # The slope is t + x s (1 - t^2) with t as above and s = e / (1 + e); 1 - t^2 = 4 (1 + e)^2 / (n + 2)^2.
     x = np.minimum(x, _MISH_SATURATED)
-    n = _mish_term(x)
+    e = np.exp(x)
+    n = e * (e + 2)
     d = n + 2
-    # t' = 1 - t^2 = 4 (n + 1) / (n + 2)^2, times the slope s(x) of softplus
-    slope = 4 * (n + 1) / d / d
+    slope = e + 1
+    slope *= e
+    slope *= 4
+    slope /= d
     slope *= x
-    slope *= _logistic(x)
-    slope += n / d
+    slope += n
+    slope /= d
     np.multiply(grad, slope, out=out)
 
 

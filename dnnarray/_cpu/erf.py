@@ -1,7 +1,10 @@
-"""The error function on NumPy arrays, which NumPy lacks, to full precision of float32 and float64.
+"""The error function on NumPy arrays, which NumPy lacks, within 4 units in the last place of float32 and float64.
 
-erf(x) = x R(x^2) for |x| <= 1/2 and 1 - exp(-x^2) S(x) above, with rational R and S in the form of W. J. Cody, "Rational Chebyshev
-approximations for the error function", Mathematics of Computation 23 (1969); the coefficients are those published there.
+float64: erf(x) = x R(x^2) for |x| <= 1/2 and 1 - exp(-x^2) S(x) above, with rational R and S in the form of W. J. Cody, "Rational
+Chebyshev approximations for the error function", Mathematics of Computation 23 (1969); the coefficients are those published there.
+
+float32: erf(x) = 1 - exp(-x P(x)) for x > 0. The polynomial P is a weighted minimax fit to -log(1 - erf(x)) / x on [0, 4] with relative
+error 1e-8 in erf; expm1 keeps the relative precision around 0, and the form itself keeps it near 1.
 """
 
 from __future__ import annotations
@@ -22,11 +25,28 @@ _MIDDLE_Q = (
 )  # fmt: skip
 _LINEAR = 0.5  # up to here erf(x) = x R(x^2); past erf(0.477) = 1/2, so that 1 - exp(-x^2) S(x) loses no digit
 _SATURATED = 6.0  # from here erf is 1 to the last bit of float64
+_EXPONENT = (
+    -7.21453624e-06, 0.000100902974, -0.000578876612, 0.00157951013, -8.4590536e-05, -0.0191873447, 0.102785126, 0.636618818, 1.12837918
+)  # fmt: skip
+_SATURATED_SINGLE = 4.0  # from here erf is 1 to the last bit of float32
 
 
 def erf(x: np.ndarray) -> np.ndarray:
     """erf of every element of an array of one axis or more, in its dtype (float32 or float64); NaN stays NaN."""
-    magnitude = np.minimum(np.abs(x), x.dtype.type(_SATURATED))
+    return _erf_single(x) if x.dtype == np.float32 else _erf_double(x)
+
+
+def _erf_single(x: np.ndarray) -> np.ndarray:
+    magnitude = np.minimum(np.abs(x), _SATURATED_SINGLE)
+    exponent = _horner(magnitude, _EXPONENT)
+    exponent *= magnitude
+    np.negative(exponent, out=exponent)
+    np.expm1(exponent, out=exponent)
+    return np.copysign(exponent, x, out=exponent)
+
+
+def _erf_double(x: np.ndarray) -> np.ndarray:
+    magnitude = np.minimum(np.abs(x), _SATURATED)
     near = magnitude <= _LINEAR
     square = magnitude * magnitude
     tail = np.exp(-square)
@@ -43,8 +63,9 @@ def _ratio(x: np.ndarray, p: tuple[float, ...], q: tuple[float, ...]) -> np.ndar
 
 
 def _horner(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
-    total = np.full_like(x, coefficients[0])
-    for c in coefficients[1:]:
+    total = x * coefficients[0]
+    for c in coefficients[1:-1]:
+        total += c
         total *= x
-        total += x.dtype.type(c)
+    total += coefficients[-1]
     return total
