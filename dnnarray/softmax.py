@@ -28,8 +28,8 @@ def _save(name):
 def softmax(x, /, *, axis=-1, out=None, workspace=None):
     """Exponentials, scaled so that they sum to 1 along an axis.
 
-    ``y = exp(x) / sum(exp(x))``. The maximum is subtracted first, so that nothing overflows; as in PyTorch, a row of -inf alone, or with inf or NaN
-    in it, is NaN.
+    ``y = exp(x) / sum(exp(x))``. The maximum is subtracted first, so that nothing overflows; as in PyTorch, a row of
+    -inf alone, or with inf or NaN in it, is NaN.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ def softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=None):
 def log_softmax(x, /, *, axis=-1, out=None, workspace=None):
     """Logarithm of `softmax`.
 
-    ``y = x - log(sum(exp(x)))``. The maximum is subtracted first, so that nothing overflows; as in PyTorch, a row of -inf alone, or with inf or NaN
-    in it, is NaN.
+    ``y = x - log(sum(exp(x)))``. The maximum is subtracted first, so that nothing overflows; as in PyTorch, a row of
+    -inf alone, or with inf or NaN in it, is NaN.
 
     Parameters
     ----------
@@ -188,8 +188,8 @@ def log_softmax_backward(grad, x, /, *, axis=-1, y=None, out=None, workspace=Non
 def softmin(x, /, *, axis=-1, out=None, workspace=None):
     """`softmax` of the negative: the smallest element gets the largest share.
 
-    ``y = exp(-x) / sum(exp(-x))``. The minimum is subtracted first, so that nothing overflows; as in PyTorch, a row of inf alone, or with -inf or NaN
-    in it, is NaN.
+    ``y = exp(-x) / sum(exp(-x))``. The minimum is subtracted first, so that nothing overflows; as in PyTorch, a row
+    of inf alone, or with -inf or NaN in it, is NaN.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
     if first.ndim == 0:
         yield tuple(a if a is None else a.reshape(1) for a in arrays)
     elif first.size <= BLOCK:
-        yield tuple(a if a is None else np.moveaxis(a, axis, -1) for a in arrays)
+        yield tuple(a if a is None else a.swapaxes(axis, -1) for a in arrays)  # many times cheaper than moveaxis
     else:
         moved = [a if a is None else np.moveaxis(a, axis, -1) for a in arrays]
         extent = first.shape[axis]
