@@ -1,84 +1,146 @@
-"""Activations on NumPy arrays: each formula and its derivative once, for stand-alone and fused use."""
+"""Activations on NumPy arrays, stand-alone and fused; the formulas are in `activation_formulas`."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.erf import erf
-from dnnarray._problems.activation import PARAMETERS, Activation, ElementwiseProblem
+from dnnarray._cpu.activation_formulas import FORMULAS
+from dnnarray._cpu.blocks import blocks, drop, select
+from dnnarray._problems.activation import PARAMETERS, Activation, BiasActivationProblem, ElementwiseProblem, GatedProblem, PReLUProblem
 from dnnarray._select import Method
 
-_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+Array = np.ndarray
 
 
-def _relu(x: np.ndarray, out: np.ndarray) -> None:
-    np.maximum(x, 0, out=out)
-
-
-def _relu_slope(x: np.ndarray) -> np.ndarray:
-    return x > 0
-
-
-def _leaky_relu(x: np.ndarray, out: np.ndarray, negative_slope: float) -> None:
-    np.multiply(x, np.where(x > 0, x.dtype.type(1), x.dtype.type(negative_slope)), out=out)
-
-
-def _leaky_relu_slope(x: np.ndarray, negative_slope: float) -> np.ndarray:
-    return np.where(x > 0, x.dtype.type(1), x.dtype.type(negative_slope))
-
-
-def _gelu(x: np.ndarray, out: np.ndarray, approximate: str) -> None:
-    np.multiply(x, _normal_cdf(x) if approximate == "none" else _tanh_cdf(x), out=out)
-
-
-def _gelu_slope(x: np.ndarray, approximate: str) -> np.ndarray:
-    if approximate == "none":
-        return _normal_cdf(x) + x * np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    cdf = _tanh_cdf(x)
-    return cdf + x * 2 * cdf * (1 - cdf) * (_SQRT_2_OVER_PI * (1 + 3 * 0.044715 * x * x))
-
-
-def _normal_cdf(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + erf(x * (1 / math.sqrt(2))))
-
-
-def _tanh_cdf(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + np.tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
-
-
-# name -> (forward(x, out, *parameters), slope(x, *parameters)); `out` may be `x` itself.
-FORMULAS: dict[str, tuple[Callable[..., None], Callable[..., np.ndarray]]] = {
-    "relu": (_relu, _relu_slope),
-    "leaky_relu": (_leaky_relu, _leaky_relu_slope),
-    "gelu": (_gelu, _gelu_slope),
-}
-
-
-def apply(activation: Activation | None, x: np.ndarray, out: np.ndarray) -> None:
+def apply(activation: Activation | None, x: Array, out: Array) -> None:
     """out = activation(x); `out` may be `x`. Without an activation a copy, or nothing where they are the same array."""
     if activation is not None:
-        FORMULAS[activation.name][0](x, out, *activation.parameters)
+        forward = FORMULAS[activation.name][0]
+        for part, target in blocks(x, out):
+            forward(part, target, *activation.parameters)
     elif out is not x:
         out[...] = x
 
 
-def apply_gradient(activation: Activation | None, grad: np.ndarray, x: np.ndarray) -> np.ndarray:
+def apply_gradient(activation: Activation | None, grad: Array, x: Array) -> Array:
     """The gradient before the activation, from the one behind it and the input `x` of the activation."""
-    return grad if activation is None else grad * FORMULAS[activation.name][1](x, *activation.parameters)
+    if activation is None:
+        return grad
+    out = np.empty_like(x)
+    gradient_into(activation, grad, x, out)
+    return out
 
 
-def _forward(problem: ElementwiseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray) -> None:
+def gradient_into(activation: Activation | None, grad: Array, x: Array, out: Array) -> None:
+    """`apply_gradient` into `out`, which may be `grad` or `x`."""
+    if activation is not None:
+        gradient = FORMULAS[activation.name][1]
+        for source, part, target in blocks(grad, x, out):
+            gradient(source, part, target, *activation.parameters)
+    elif out is not grad:
+        out[...] = grad
+
+
+def _forward(problem: ElementwiseProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
     apply(problem.activation, x, outputs[0])
 
 
-def _backward(problem: ElementwiseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
-    np.multiply(grad, FORMULAS[problem.activation.name][1](x, *problem.activation.parameters), out=outputs[0])
+def _backward(problem: ElementwiseProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array) -> None:
+    gradient_into(problem.activation, grad, x, outputs[0])
 
 
-ALGORITHMS = {name: (Method("elementwise", _forward, "the formula over each element"),) for name in PARAMETERS} | {
-    f"{name}_backward": (Method("elementwise", _backward, "the gradient times the slope at each element"),) for name in PARAMETERS
+# --- a slope per channel ----------------------------------------------------------------------------------------------
+
+
+def _prelu(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, weight: Array) -> None:
+    for part, slope, target in blocks(x, weight.reshape(problem.slope_shape), outputs[0]):
+        select(part > 0, part, part * slope, target)
+
+
+def _prelu_backward(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, weight: Array) -> None:
+    out, weight_out = outputs
+    # The result for x first serves as memory for the terms of the other.
+    for source, part, target in blocks(grad, x, out):
+        drop(source * part, part > 0, target)
+    weight_out[...] = out.sum(axis=problem.shared).reshape(weight.shape)
+    for source, part, slope, target in blocks(grad, x, weight.reshape(problem.slope_shape), out):
+        select(part > 0, source, source * slope, target)
+
+
+# --- gated units ------------------------------------------------------------------------------------------------------
+
+
+def _gated(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, gate: Array, x: Array) -> None:
+    forward = FORMULAS[problem.activation.name][0]
+    for door, part, target in blocks(gate, x, outputs[0]):
+        forward(door, target, *problem.activation.parameters)
+        target *= part
+
+
+def _gated_backward(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, gate: Array, x: Array) -> None:
+    forward, gradient = FORMULAS[problem.activation.name]
+    parameters = problem.activation.parameters
+    for source, door, part, gate_target, x_target in blocks(grad, gate, x, *outputs):
+        gradient(source * part, door, gate_target, *parameters)
+        forward(door, x_target, *parameters)
+        x_target *= source
+
+
+def _glu(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
+    _gated(problem, outputs, scratch, *_gate_and_value(problem, x))
+
+
+def _glu_backward(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array) -> None:
+    _gated_backward(problem, _gate_and_value(problem, outputs[0]), scratch, grad, *_gate_and_value(problem, x))
+
+
+def _gate_and_value(problem: GatedProblem, x: Array) -> tuple[Array, Array]:
+    axis = problem.axis or 0
+    half = x.shape[axis] // 2
+    before = (slice(None),) * axis
+    return x[(*before, slice(half, None))], x[(*before, slice(half))]
+
+
+# --- bias, residual, activation ---------------------------------------------------------------------------------------
+
+
+def _bias_activation(
+    problem: BiasActivationProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, bias: Array, residual: Array | None
+) -> None:
+    _add_bias(problem, x, bias, residual, outputs[0])
+    apply(problem.activation, outputs[0], outputs[0])
+
+
+def _bias_activation_backward(
+    problem: BiasActivationProblem, outputs: tuple[Any, ...], scratch: Any, grad: Array, x: Array, bias: Array, residual: Array | None
+) -> None:
+    out, bias_out, residual_out = outputs
+    if problem.activation is not None:
+        _add_bias(problem, x, bias, residual, out)
+    gradient_into(problem.activation, grad, out, out)
+    bias_out[...] = out.sum(axis=problem.others)
+    if residual_out is not None:
+        residual_out[...] = out
+
+
+def _add_bias(problem: BiasActivationProblem, x: Array, bias: Array, residual: Array | None, out: Array) -> None:
+    np.add(x, bias.reshape(problem.bias_shape), out=out)
+    if residual is not None:
+        out += residual
+
+
+_FUSED = "one pass over cache-sized blocks"
+ALGORITHMS = {
+    **{name: (Method("elementwise", _forward, "the formula over each element"),) for name in PARAMETERS},
+    **{f"{name}_backward": (Method("elementwise", _backward, "the gradient times the slope at each element"),) for name in PARAMETERS},
+    "prelu": (Method("elementwise", _prelu, _FUSED),),
+    "prelu_backward": (Method("elementwise", _prelu_backward, "one pass for each gradient"),),
+    "glu": (Method("elementwise", _glu, _FUSED),),
+    "glu_backward": (Method("elementwise", _glu_backward, _FUSED),),
+    **{name: (Method("elementwise", _gated, _FUSED),) for name in ("swiglu", "geglu")},
+    **{f"{name}_backward": (Method("elementwise", _gated_backward, _FUSED),) for name in ("swiglu", "geglu")},
+    "bias_activation": (Method("elementwise", _bias_activation, "the sum, then the formula over each element"),),
+    "bias_activation_backward": (Method("elementwise", _bias_activation_backward, "the gradient before the activation, then its sum"),),
 }

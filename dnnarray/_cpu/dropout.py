@@ -1,5 +1,82 @@
-"""Dropout, alone and fused, on NumPy arrays."""
+"""Dropout, alone and fused, on NumPy arrays; the random numbers are in `philox`."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import philox
+from dnnarray._cpu.blocks import slabs
+from dnnarray._problems.dropout import DropoutProblem
 from dnnarray._select import Method
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {}
+Array = np.ndarray
+
+
+def _masked(problem: DropoutProblem, seed: int, offset: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Parts of the arrays after the factor of each element: 0 or the scale. Elements are counted in C order."""
+    arrays = tuple(np.atleast_1d(a) for a in arrays)
+    scale = arrays[0].dtype.type(problem.scale)
+    for index in slabs(arrays[0].shape):
+        parts = tuple(a[index] for a in arrays)
+        size = parts[0].size
+        yield philox.bernoulli_keep(seed, offset, size, problem.p).reshape(parts[0].shape) * scale, *parts
+        offset += size
+
+
+def _dropout(problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, *, seed: int, offset: int) -> None:
+    for factor, part, target in _masked(problem, seed, offset, x, outputs[0]):
+        np.multiply(part, factor, out=target)
+
+
+def _dropout_backward(
+    problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, *, seed: int, offset: int
+) -> None:
+    _dropout(problem, outputs, scratch, grad, seed=seed, offset=offset)
+
+
+def _bias_dropout_add(
+    problem: DropoutProblem,
+    outputs: tuple[Array, ...],
+    scratch: Any,
+    x: Array,
+    bias: Array,
+    residual: Array,
+    *,
+    seed: int,
+    offset: int,
+) -> None:
+    bias = np.broadcast_to(bias, x.shape)
+    for factor, part, shift, rest, target in _masked(problem, seed, offset, x, bias, residual, outputs[0]):
+        np.add(part, shift, out=target)
+        target *= factor
+        target += rest
+
+
+def _bias_dropout_add_backward(
+    problem: DropoutProblem,
+    outputs: tuple[Array, ...],
+    scratch: Any,
+    grad: Array,
+    x: Array,
+    bias: Array,
+    residual: Array,
+    *,
+    seed: int,
+    offset: int,
+) -> None:
+    out, bias_out, residual_out = outputs
+    _dropout(problem, (out,), scratch, grad, seed=seed, offset=offset)
+    bias_out[...] = out.sum(axis=tuple(range(out.ndim - 1)))
+    residual_out[...] = grad
+
+
+_SUMMARY = "the mask drawn again in cache-sized blocks"
+ALGORITHMS = {
+    "dropout": (Method("philox", _dropout, "the mask drawn in cache-sized blocks"),),
+    "dropout_backward": (Method("philox", _dropout_backward, _SUMMARY),),
+    "bias_dropout_add": (Method("philox", _bias_dropout_add, "the mask drawn in cache-sized blocks"),),
+    "bias_dropout_add_backward": (Method("philox", _bias_dropout_add_backward, _SUMMARY),),
+}

@@ -1,5 +1,98 @@
-"""Softmax and its relatives, on NumPy arrays."""
+"""Softmax and its relatives, on NumPy arrays: rows in blocks that stay in the cache, everything in the output's own memory."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu.blocks import BLOCK, slabs
+from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._select import Method
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {}
+Array = np.ndarray
+
+
+def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
+    """Parts of each array with whole rows along their last axis, which is `axis` moved there."""
+    first = arrays[0]
+    assert first is not None
+    if first.size == 0:
+        return
+    if first.ndim == 0:
+        yield tuple(a if a is None else a.reshape(1) for a in arrays)
+    elif first.size <= BLOCK:
+        yield tuple(a if a is None else a.swapaxes(axis, -1) for a in arrays)  # many times cheaper than moveaxis
+    else:
+        moved = [a if a is None else np.moveaxis(a, axis, -1) for a in arrays]
+        extent = first.shape[axis]
+        for index in slabs(moved[0].shape[:-1], max(BLOCK // extent, 1)):  # type: ignore[union-attr]
+            yield tuple(a if a is None else a[index] for a in moved)
+
+
+def _softmax_rows(x: Array, out: Array) -> None:
+    np.subtract(x, x.max(axis=-1, keepdims=True), out=out)
+    np.exp(out, out=out)
+    out /= out.sum(axis=-1, keepdims=True)
+
+
+def _log_softmax_rows(x: Array, out: Array) -> None:
+    np.subtract(x, x.max(axis=-1, keepdims=True), out=out)
+    out -= np.log(np.exp(out).sum(axis=-1, keepdims=True))
+
+
+def _softmin_rows(x: Array, out: Array) -> None:
+    np.subtract(x.min(axis=-1, keepdims=True), x, out=out)
+    np.exp(out, out=out)
+    out /= out.sum(axis=-1, keepdims=True)
+
+
+def _softmax_gradient(grad: Array, y: Array, out: Array) -> None:
+    np.multiply(grad, y, out=out)
+    np.subtract(grad, out.sum(axis=-1, keepdims=True), out=out)
+    out *= y
+
+
+def _log_softmax_gradient(grad: Array, y: Array, out: Array) -> None:
+    np.exp(y, out=out)
+    out *= grad.sum(axis=-1, keepdims=True)
+    np.subtract(grad, out, out=out)
+
+
+def _softmin_gradient(grad: Array, y: Array, out: Array) -> None:
+    _softmax_gradient(grad, y, out)
+    np.negative(out, out=out)
+
+
+def _forward(rows: Callable[[Array, Array], None]) -> Callable[..., None]:
+    def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
+        for part, target in _rows(problem.axis, x, outputs[0]):
+            rows(part, target)
+
+    return run
+
+
+def _backward(rows: Callable[[Array, Array], None], gradient: Callable[[Array, Array, Array], None]) -> Callable[..., None]:
+    """The gradient from the output; without it, from the input, by computing the rows of the output again."""
+
+    def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, y: Array | None) -> None:
+        for source, part, result, target in _rows(problem.axis, grad, x, y, outputs[0]):
+            if result is None:
+                result = np.empty_like(part)
+                rows(part, result)
+            gradient(source, result, target)
+
+    return run
+
+
+_SUMMARY = "rows in cache-sized blocks, shifted by their maximum"
+_FORMULAS = {
+    "softmax": (_softmax_rows, _softmax_gradient),
+    "log_softmax": (_log_softmax_rows, _log_softmax_gradient),
+    "softmin": (_softmin_rows, _softmin_gradient),
+}
+ALGORITHMS = {name: (Method("blocked", _forward(rows), _SUMMARY),) for name, (rows, _) in _FORMULAS.items()} | {
+    f"{name}_backward": (Method("blocked", _backward(rows, gradient), "rows in cache-sized blocks"),)
+    for name, (rows, gradient) in _FORMULAS.items()
+}
