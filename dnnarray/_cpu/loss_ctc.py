@@ -143,26 +143,24 @@ def _ctc_loss_backward(problem: CTCProblem, outputs: tuple[np.ndarray, ...], scr
     result = outputs[0] if problem.batched else outputs[0][:, None]
     if not result.size:
         return
-    segments = Segments(lattice)
+    segments, beta = Segments(lattice), Beta(lattice)
     likelihood = segments.log_likelihood
+    impossible = np.isneginf(likelihood)
     scale = -_loss_gradients(problem, lattice, grad)
-    if problem.zero_infinity:
-        scale = np.where(np.isneginf(likelihood), scale.dtype.type(0), scale)
-    beta = Beta(lattice)
     for step, alpha in segments.backwards():
+        occupied = alpha[:, _PAD:] + beta.at(step) - likelihood[:, None]
+        np.exp(occupied, out=occupied)
+        occupied *= scale[:, None]
         running = step < lattice.lengths
-        joint = alpha[:, _PAD:] + beta.at(step) - likelihood[:, None]
-        occupied = np.exp(joint, out=joint)
-        if problem.zero_infinity:
-            running &= ~np.isneginf(likelihood)
-        occupied[~running] = 0
-        _scatter(lattice, occupied, scale, result[step])
+        occupied[impossible | ~running] = 0
+        _scatter(lattice, occupied, result[step])
+        if not problem.zero_infinity:
+            result[step, impossible & running] = np.nan
 
 
-def _scatter(lattice: Lattice, occupied: np.ndarray, scale: np.ndarray, out: np.ndarray) -> None:
-    """out[n, c] = scale[n] times the sum over the states of class c: a class stands in many states."""
-    sums = np.bincount(lattice.position.ravel(), weights=occupied.ravel(), minlength=out.size)
-    np.multiply(sums.reshape(out.shape), scale[:, None], out=out)
+def _scatter(lattice: Lattice, occupied: np.ndarray, out: np.ndarray) -> None:
+    """out[n, c] = the sum over the states of class c: a class stands in many states."""
+    out[...] = np.bincount(lattice.position.ravel(), weights=occupied.ravel(), minlength=out.size).reshape(out.shape)
 
 
 class Beta:

@@ -58,13 +58,12 @@ class Layer:
         return z
 
     def add_product(self, a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -> None:
-        """total += a @ b, or = for the first term, by way of the shared memory."""
-        product = self._products[: total.size].reshape(total.shape)
-        np.matmul(a, b, out=product)
+        """total = a @ b for the first term of a sum, total += a @ b for the others, by way of the shared memory."""
         if first:
-            total[...] = product
-        else:
-            total += product
+            np.matmul(a, b, out=total)
+            return
+        product = self._products[: total.size].reshape(total.shape)
+        total += np.matmul(a, b, out=product)
 
 
 def _workspace(block: Block, gradients: bool, problem: LinearProblem) -> int:
