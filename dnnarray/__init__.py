@@ -16,6 +16,7 @@ from dnnarray._introspect import Explanation, Inference, algorithms, explain, in
 from dnnarray._options import Options, options, set_options
 from dnnarray._select import Algorithm
 from dnnarray._spec import Spec
+from dnnarray._versions import check, show_versions
 from dnnarray._vjp import vjp
 from dnnarray.activation import *
 from dnnarray.activation import __all__ as _activation
@@ -55,10 +56,12 @@ __all__ = [
     "UnsupportedError",
     "WorkspaceError",
     "algorithms",
+    "check",
     "explain",
     "infer",
     "options",
     "set_options",
+    "show_versions",
     "telemetry",
     "vjp",
     *_activation,
