@@ -91,13 +91,8 @@ def _labels_of_block(chosen: Labels, rows: slice, classes: slice, count: int) ->
 
 
 def _statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None) -> Statistics:
-    found = Statistics.empty(chosen.index.shape, layer.x.dtype, problem.label_smoothing > 0)
-    for rows in layer.row_blocks():
-        part = _row_statistics(problem, layer, chosen, weight, rows)
-        for name, value in vars(part).items():
-            if value is not None:
-                getattr(found, name)[rows] = value
-    return found
+    parts = ((rows, _row_statistics(problem, layer, chosen, weight, rows)) for rows in layer.row_blocks())
+    return Statistics.assembled(chosen.index.shape, layer.x.dtype, problem.label_smoothing > 0, parts)
 
 
 def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, rows: slice) -> Statistics:
@@ -134,7 +129,7 @@ def _forward(
     weight: np.ndarray | None,
 ) -> None:
     layer = Layer(block.fitted(problem), scratch, x, w, bias)
-    chosen = labels(problem, target, weight, x.dtype, layer.x.shape[:1])
+    chosen = labels(problem, target, weight, layer.x.shape[:1])
     found = _statistics(problem, layer, chosen, weight)
     reduce(problem, losses(problem, found, chosen, weight), chosen.total, outputs[0])
     if problem.return_lse:
@@ -155,7 +150,7 @@ def _backward(
     lse: np.ndarray | None,
 ) -> None:
     layer = Layer(block.fitted(problem), scratch, x, w, bias)
-    chosen = labels(problem, target, weight, x.dtype, layer.x.shape[:1])
+    chosen = labels(problem, target, weight, layer.x.shape[:1])
     known = _statistics(problem, layer, chosen, weight).lse() if lse is None else lse.reshape(chosen.index.shape)
     gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight))
     dx, dw, db = outputs

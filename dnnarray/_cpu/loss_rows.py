@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +13,36 @@ from dnnarray._problems.loss import RowsProblem
 
 @dataclass
 class Labels:
-    """The targets of all rows: `index` is safe to gather with, `weight` is 0 for the rows to ignore, `total` sums `weight`."""
+    """The targets of all rows: `index` is safe to gather with, `total` sums the weights.
+
+    `kept` is None where no row is ignored; `weight` is None where it is 1 for every row, and 0 for the rows to ignore.
+    """
 
     index: np.ndarray
-    kept: np.ndarray
-    weight: np.ndarray
+    kept: np.ndarray | None
+    weight: np.ndarray | None
     total: Any
 
+    def only_kept(self, rows: np.ndarray) -> np.ndarray:
+        """`rows` with 0, whatever stands there, for those to ignore."""
+        return rows if self.kept is None else np.where(self.kept, rows, rows.dtype.type(0))
 
-def labels(problem: RowsProblem, target: np.ndarray, weight: np.ndarray | None, dtype: np.dtype, shape: tuple[int, ...]) -> Labels:
+    def weighted(self, rows: np.ndarray) -> np.ndarray:
+        return rows if self.weight is None else rows * self.weight
+
+
+def labels(problem: RowsProblem, target: np.ndarray, weight: np.ndarray | None, shape: tuple[int, ...]) -> Labels:
     target = target.reshape(shape)
     kept = target != problem.ignore_index
-    index = np.where(kept, target, 0).astype(np.intp, copy=False)
-    if weight is None:
-        return Labels(index, kept, kept.astype(dtype), np.count_nonzero(kept))
-    chosen = np.where(kept, weight[index], weight.dtype.type(0))
-    return Labels(index, kept, chosen, chosen.sum())
+    index = target.astype(np.intp, copy=False)  # positions are computed from them, which would wrap around in 8 bits
+    count = np.count_nonzero(kept)
+    found = Labels(index, None, None, count)
+    if count < index.size:
+        found.kept, found.index = kept, np.where(kept, index, 0)
+    if weight is not None:
+        found.weight = found.only_kept(weight[found.index])
+        found.total = found.weight.sum()
+    return found
 
 
 @dataclass
@@ -41,10 +56,23 @@ class Statistics:
     peak: np.ndarray
     log_sum: np.ndarray
     picked: np.ndarray
-    smooth: np.ndarray | None = None
+    smooth: np.ndarray | None
 
     @classmethod
-    def empty(cls, shape: tuple[int, ...], dtype: np.dtype, smoothed: bool) -> Statistics:
+    def assembled(cls, shape: tuple[int, ...], dtype: np.dtype, smoothed: bool, parts: Iterable[tuple[Any, Statistics]]) -> Statistics:
+        """All rows out of blocks of them, each with its index."""
+        whole: Statistics | None = None
+        for rows, part in parts:
+            if part.peak.shape == shape:
+                return part
+            whole = whole or cls._empty(shape, dtype, smoothed)
+            for name, value in vars(part).items():
+                if value is not None:
+                    getattr(whole, name)[rows] = value
+        return whole or cls._empty(shape, dtype, smoothed)
+
+    @classmethod
+    def _empty(cls, shape: tuple[int, ...], dtype: np.dtype, smoothed: bool) -> Statistics:
         peak, log_sum, picked = (np.empty(shape, dtype) for _ in range(3))
         return cls(peak, log_sum, picked, np.empty(shape, dtype) if smoothed else None)
 
@@ -56,11 +84,11 @@ class Statistics:
 def losses(problem: RowsProblem, found: Statistics, chosen: Labels, weight: np.ndarray | None) -> np.ndarray:
     """The loss of each row, 0 where the label is to be ignored."""
     share = problem.label_smoothing
-    result = (found.log_sum - found.picked) * chosen.weight
+    result = chosen.weighted(found.log_sum - found.picked)
     if found.smooth is not None:
         result *= 1 - share
         result += (found.log_sum * weight_sum(problem, weight) - found.smooth) * (share / problem.classes)
-    return np.where(chosen.kept, result, result.dtype.type(0))
+    return chosen.only_kept(result)
 
 
 def weight_sum(problem: RowsProblem, weight: np.ndarray | None) -> Any:
@@ -91,11 +119,11 @@ def row_factors(problem: RowsProblem, grad: np.ndarray, chosen: Labels, weight: 
     """
     share = problem.label_smoothing
     own = unreduce(problem, grad, chosen.total, chosen.index.shape)
-    own = np.where(chosen.kept, own, own.dtype.type(0))
-    hard = own * chosen.weight
+    own = chosen.only_kept(np.broadcast_to(own, chosen.index.shape))
+    hard = chosen.weighted(own)
     if not share:
         return hard, own, hard
-    hard *= 1 - share
+    hard = hard * (1 - share)
     smooth = own * (share / problem.classes)
     return hard + smooth * weight_sum(problem, weight), smooth, hard
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,23 +15,21 @@ from dnnarray._select import Method
 _BLOCK = 1 << 17  # scores at a time: half a megabyte of float32, which the second-level cache of a core holds
 
 
-def _row_shape(problem: ScoresProblem) -> tuple[int, ...]:
-    return problem.shape[:1] + problem.shape[2:]
-
-
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """Blocks of scores of this shape: the index of the scores, and that of their rows."""
+@lru_cache(maxsize=256)
+def _blocks(shape: tuple[int, ...], limit: int) -> tuple[tuple[tuple[slice, ...], tuple[slice, ...]], ...]:
+    """Blocks of about `limit` scores of this shape: the index of the scores, and that of their rows."""
     outer, classes, inner = shape[0], shape[1], shape[2] if len(shape) == 3 else 1
-    across = max(_BLOCK // classes, 1)  # along the axes behind the classes
+    across = max(limit // classes, 1)  # along the axes behind the classes
     down = max(across // max(inner, 1), 1)
+    found: list[tuple[tuple[slice, ...], tuple[slice, ...]]] = []
     for o in range(0, outer, down):
         rows = slice(o, o + down)
         if len(shape) == 2:
-            yield (rows,), (rows,)
+            found.append(((rows,), (rows,)))
             continue
-        for i in range(0, inner, across):
-            columns = slice(i, i + across)
-            yield (rows, slice(None), columns), (rows, columns)
+        columns = [slice(i, i + across) for i in range(0, inner, across)]
+        found += [((rows, slice(None), c), (rows, c)) for c in columns]
+    return tuple(found)
 
 
 def _at(index: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -46,17 +45,17 @@ def _along_classes(weight: np.ndarray | None, ndim: int) -> Any:
 
 
 def _statistics(problem: ScoresProblem, z: np.ndarray, chosen: Labels, weight: np.ndarray | None) -> Statistics:
-    found = Statistics.empty(_row_shape(problem), z.dtype, problem.label_smoothing > 0)
-    scale = _along_classes(weight, z.ndim)
-    for block, rows in _blocks(problem.shape):
-        peak = z[block].max(1, keepdims=True)
-        shifted = z[block] - peak
-        found.peak[rows] = peak[:, 0]
-        found.picked[rows] = shifted[_at(chosen.index[rows])]
-        if found.smooth is not None:
-            found.smooth[rows] = (shifted if weight is None else shifted * scale).sum(1)
-        found.log_sum[rows] = np.log(np.exp(shifted, out=shifted).sum(1))
-    return found
+    parts = ((rows, _block_statistics(problem, z[block], chosen.index[rows], weight)) for block, rows in _blocks(problem.shape, _BLOCK))
+    return Statistics.assembled(problem.row_shape, z.dtype, problem.label_smoothing > 0, parts)
+
+
+def _block_statistics(problem: ScoresProblem, z: np.ndarray, index: np.ndarray, weight: np.ndarray | None) -> Statistics:
+    peak = z.max(1, keepdims=True)
+    shifted = z - peak
+    picked, smooth = shifted[_at(index)], None
+    if problem.label_smoothing:
+        smooth = (shifted if weight is None else shifted * _along_classes(weight, z.ndim)).sum(1)
+    return Statistics(peak[:, 0], np.log(np.exp(shifted, out=shifted).sum(1)), picked, smooth)
 
 
 def _cross_entropy(
@@ -67,7 +66,7 @@ def _cross_entropy(
         rows, lse = _expected(problem, z, target.reshape(problem.shape), weight)
         total = rows.size
     else:
-        chosen = labels(problem, target, weight, z.dtype, _row_shape(problem))
+        chosen = labels(problem, target, weight, problem.row_shape)
         found = _statistics(problem, z, chosen, weight)
         rows, total = losses(problem, found, chosen, weight), chosen.total
         lse = found.lse() if problem.return_lse else rows
@@ -84,17 +83,20 @@ def _smoothed(problem: ScoresProblem, target: np.ndarray, scale: Any) -> np.ndar
 
 def _expected(problem: ScoresProblem, z: np.ndarray, target: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Loss and log-sum-exp of each row against a distribution."""
-    found = Statistics.empty(_row_shape(problem), z.dtype, False)
     scale = _along_classes(weight, z.ndim)
-    for block, rows in _blocks(problem.shape):
-        peak = z[block].max(1, keepdims=True)
-        shifted = z[block] - peak
-        log_sum = np.log(np.exp(shifted).sum(1, keepdims=True))
-        found.peak[rows], found.log_sum[rows] = peak[:, 0], log_sum[:, 0]
-        shifted -= log_sum
-        shifted *= _smoothed(problem, target[block], scale)
-        np.negative(shifted.sum(1), out=found.picked[rows])
+    parts = ((rows, _block_expected(problem, z[block], target[block], scale)) for block, rows in _blocks(problem.shape, _BLOCK))
+    found = Statistics.assembled(problem.row_shape, z.dtype, False, parts)
     return found.picked, found.lse()
+
+
+def _block_expected(problem: ScoresProblem, z: np.ndarray, target: np.ndarray, scale: Any) -> Statistics:
+    """The loss itself in the place of the label's score, since there is no label."""
+    peak = z.max(1, keepdims=True)
+    shifted = z - peak
+    log_sum = np.log(np.exp(shifted).sum(1, keepdims=True))
+    shifted -= log_sum
+    shifted *= _smoothed(problem, target, scale)
+    return Statistics(peak[:, 0], log_sum[:, 0], np.negative(shifted.sum(1)), None)
 
 
 def _cross_entropy_backward(
@@ -108,7 +110,7 @@ def _cross_entropy_backward(
     lse: np.ndarray | None,
 ) -> None:
     z, dz = logits.reshape(problem.shape), flattened(outputs[0], problem.shape)
-    shift = None if lse is None else lse.reshape(_row_shape(problem))
+    shift = None if lse is None else lse.reshape(problem.row_shape)
     if problem.probabilities:
         dt = flattened(outputs[1], problem.shape)
         _expected_gradients(problem, grad, z, target.reshape(problem.shape), weight, shift, dz, dt)
@@ -139,10 +141,10 @@ def _label_gradient(
     shift: np.ndarray | None,
     dz: np.ndarray,
 ) -> None:
-    chosen = labels(problem, target, weight, z.dtype, _row_shape(problem))
+    chosen = labels(problem, target, weight, problem.row_shape)
     both, smooth, hard = row_factors(problem, grad, chosen, weight)
     scale = _along_classes(weight, z.ndim)
-    for block, rows in _blocks(problem.shape):
+    for block, rows in _blocks(problem.shape, _BLOCK):
         part = dz[block]
         _, sums = _exponentials(z[block], None if shift is None else shift[rows], part)
         part *= both[rows][:, None] / sums
@@ -161,10 +163,10 @@ def _expected_gradients(
     dz: np.ndarray,
     dt: np.ndarray,
 ) -> None:
-    shape = _row_shape(problem)
-    own = np.broadcast_to(unreduce(problem, grad, float(np.prod(shape)), shape), shape)
+    shape = problem.row_shape
+    own = np.broadcast_to(unreduce(problem, grad, math.prod(shape), shape), shape)
     scale = _along_classes(weight, z.ndim)
-    for block, rows in _blocks(problem.shape):
+    for block, rows in _blocks(problem.shape, _BLOCK):
         part, g = dz[block], own[rows][:, None]
         used, sums = _exponentials(z[block], None if shift is None else shift[rows], part)
         distribution = _smoothed(problem, target[block], scale)
@@ -185,8 +187,8 @@ def _nll_loss(
     weight: np.ndarray | None,
 ) -> None:
     z = log_probs.reshape(problem.shape)
-    chosen = labels(problem, target, weight, z.dtype, _row_shape(problem))
-    rows = np.where(chosen.kept, -z[_at(chosen.index)] * chosen.weight, z.dtype.type(0))
+    chosen = labels(problem, target, weight, problem.row_shape)
+    rows = chosen.only_kept(chosen.weighted(-z[_at(chosen.index)]))
     reduce(problem, rows, chosen.total, outputs[0])
 
 
@@ -200,10 +202,10 @@ def _nll_loss_backward(
     weight: np.ndarray | None,
 ) -> None:
     dz = flattened(outputs[0], problem.shape)
-    chosen = labels(problem, target, weight, dz.dtype, _row_shape(problem))
-    own = unreduce(problem, grad, chosen.total, chosen.index.shape)
+    chosen = labels(problem, target, weight, problem.row_shape)
+    own = np.broadcast_to(unreduce(problem, grad, chosen.total, problem.row_shape), problem.row_shape)
     dz[...] = 0
-    dz[_at(chosen.index)] = np.where(chosen.kept, -own * chosen.weight, dz.dtype.type(0))
+    dz[_at(chosen.index)] = chosen.only_kept(chosen.weighted(-own))
     deliver(dz, outputs[0])
 
 

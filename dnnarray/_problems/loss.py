@@ -64,10 +64,12 @@ class ScoresProblem(RowsProblem):
     """Scores that are there as an array: `cross_entropy` and `nll_loss`.
 
     `shape` is that of the scores with the axes before and after the class axis joined: ``(outer, C)``, or
-    ``(outer, C, inner)`` where there are axes after it. `probabilities`: the target is a distribution, not a label.
+    ``(outer, C, inner)`` where there are axes after it; `row_shape` is the same without C. `probabilities`: the target is a
+    distribution, not a label.
     """
 
     shape: tuple[int, ...]
+    row_shape: tuple[int, ...]
     probabilities: bool = False
 
     @property
@@ -108,7 +110,7 @@ def _scores(op: str, name: str, scores: Spec, axis: Any) -> dict[str, Any]:
     index = _class_axis(op, name, scores, axis)
     before, classes, after = scores.shape[:index], scores.shape[index], scores.shape[index + 1 :]
     shape = (math.prod(before), classes, *((math.prod(after),) if after else ()))
-    return {"rows": before + after, "classes": classes, "shape": shape}
+    return {"rows": before + after, "classes": classes, "shape": shape, "row_shape": shape[:1] + shape[2:]}
 
 
 def _labels(op: str, target: Spec, rows: tuple[int, ...], scores: str) -> None:

@@ -79,6 +79,7 @@ _LINEAR = [
     _linear("row", normal(4), normal(5, 4), fixed(2), reason="a single row"),
     _linear("one", normal(1, 1), normal(1, 1), fixed([0]), reason="one row, feature and class"),
     _linear("blocks", normal(37, 3), normal(141, 3), integers(0, 141, 37), normal(141), uniform(0.5, 2.0, 141), label_smoothing=0.1, reason="several of the small blocks, the last ones not full"),
+    _linear("uint8", normal(5, 3), normal(150, 3), fixed([0, 5, 127, 128, 149], np.uint8), reduction="none", reason="labels of 8 bits over several blocks"),
     _linear("no_features", normal(3, 0), normal(4, 0), integers(0, 4, 3), normal(4), reason="the scores are the bias"),
     _linear("empty", normal(0, 4), normal(5, 4), integers(0, 5, 0), normal(5), reduction="sum", gradient=False, reason="a batch of nothing: 0"),
     _linear("ignored", normal(2, 4), normal(5, 4), fixed([-100, -100]), gradient=False, reason="no row left: NaN"),
