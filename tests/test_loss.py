@@ -265,15 +265,33 @@ def test_an_ignored_row_may_hold_anything():
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.op == "linear_cross_entropy" and c.gradient], ids=str)
 def test_both_algorithms_give_the_same_gradients(case):
-    arrays = case.draw()
-    results = []
-    for algorithm in ("blocks", "small_blocks"):
-        output, pullback = dnn.vjp(case.op, *arrays, **case.options, algorithm=algorithm)
-        head = output[0] if isinstance(output, tuple) else output
-        grad = np.random.default_rng(1).standard_normal(head.shape)
-        results.append(flat(pullback((grad, None) if isinstance(output, tuple) else grad)))
+    x, w, target, bias, weight = (*case.draw(), None, None)[:5]
+    options = {n: v for n, v in case.options.items() if n != "return_lse"} | {"weight": weight}
+    grad = _rng().standard_normal(dnn.linear_cross_entropy(x, w, target, bias, **options).shape)
+    results = [
+        flat(dnn.linear_cross_entropy_backward(np.asarray(grad), x, w, target, bias, **options, algorithm=algorithm))
+        for algorithm in ("blocks", "small_blocks")
+    ]
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_several_large_blocks():
+    rng = _rng()
+    x, w, bias, target = (
+        rng.standard_normal((600, 4)),
+        rng.standard_normal((2100, 4)),
+        rng.standard_normal(2100),
+        rng.integers(0, 2100, 600),
+    )
+    output, pullback = dnn.vjp("linear_cross_entropy", x, w, target, bias, label_smoothing=0.1, algorithm="blocks")
+    logits, through = dnn.vjp("cross_entropy", x @ w.T + bias, target, label_smoothing=0.1)
+    np.testing.assert_allclose(output, logits, rtol=1e-12)
+    dz = through(np.array(1.0))[0]
+    dx, dw, none, db = pullback(np.array(1.0))
+    assert none is None
+    for actual, expected in ((dx, dz @ w), (dw, dz.T @ x), (db, dz.sum(0))):
+        np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-15)
 
 
 def test_linear_cross_entropy_without_a_saved_log_sum_exp():
@@ -435,3 +453,61 @@ def test_blocks_of_any_size(case, monkeypatch):
     monkeypatch.undo()
     for a, b in zip(flat(small), flat(dnn.vjp(case.op, *case.draw(), **case.options)[1](np.ones(output.shape))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+def _strided(shape, order):
+    """Memory whose axes lie in this order, every other element of each: no two axes can be joined."""
+    wide = np.full([2 * shape[i] for i in order], 7.0)
+    return np.transpose(wide[tuple(slice(None, None, 2) for _ in order)], np.argsort(order))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0)])
+@pytest.mark.parametrize("id", ["space", "probabilities_all"])
+def test_gradients_of_scores_in_any_memory(id, order):
+    rng = _rng()
+    shape = (2, 5, 3, 2)
+    logits, out = _strided(shape, order), _strided(shape, order)
+    logits[...] = rng.standard_normal(shape)
+    target = rng.integers(0, 5, (2, 3, 2)) if id == "space" else rng.uniform(0, 1, shape)
+    grad = np.array(1.5)
+    expected = flat(dnn.cross_entropy_backward(grad, logits.copy(), target))
+    np.testing.assert_allclose(flat(dnn.cross_entropy_backward(grad, logits, target))[0], expected[0], rtol=1e-14)
+    if id == "space":
+        assert dnn.cross_entropy_backward(grad, logits, target, out=out) is out
+        np.testing.assert_allclose(out, expected[0], rtol=1e-14)
+        assert dnn.nll_loss_backward(grad, logits, target, out=out) is out
+        np.testing.assert_array_equal(out, dnn.nll_loss_backward(grad, logits.copy(), target))
+
+
+def test_linear_cross_entropy_gradients_into_the_callers_memory():
+    rng = _rng()
+    x, w, target = rng.standard_normal((2, 20, 3)), rng.standard_normal((150, 3)), rng.integers(0, 150, (2, 20))
+    expected = dnn.linear_cross_entropy_backward(np.array(1.0), x, w, target)
+    out = _strided((2, 20, 3), (2, 0, 1)), _strided((150, 3), (1, 0))
+    for algorithm in ("blocks", "small_blocks"):
+        result = dnn.linear_cross_entropy_backward(np.array(1.0), x, w, target, out=out, algorithm=algorithm)
+        assert result.x is out[0]
+        assert result.bias is None
+        for a, b in zip(out, expected[:2], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-15)
+
+
+def test_no_rows_give_zero_gradients_of_the_layer():
+    gradients = dnn.linear_cross_entropy_backward(np.array(1.0), X[:0], W, LABELS[:0], np.zeros(3), reduction="sum")
+    assert gradients.x.shape == (0, 2)
+    assert (gradients.w == 0).all()
+    assert (gradients.bias == 0).all()
+    assert dnn.linear_cross_entropy(X[:0], W, LABELS[:0], reduction="none").shape == (0,)
+
+
+def test_what_stands_behind_a_sequence_is_not_looked_at():
+    case = next(c for c in CASES if str(c) == "ctc_loss-mean")
+    log_probs, *rest = case.draw()
+    expected = dnn.ctc_loss(log_probs, *rest), dnn.ctc_loss_backward(np.array(1.0), log_probs, *rest)
+    behind = np.arange(5)[:, None] >= rest[1]
+    for value in (np.nan, np.inf, -np.inf):
+        log_probs[behind] = value
+        np.testing.assert_array_equal(dnn.ctc_loss(log_probs, *rest), expected[0])
+        np.testing.assert_array_equal(dnn.ctc_loss_backward(np.array(1.0), log_probs, *rest), expected[1])
+    log_probs[0, 0, 0] = np.nan
+    assert np.isnan(dnn.ctc_loss(log_probs, *rest))

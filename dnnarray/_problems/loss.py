@@ -16,21 +16,21 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class CrossEntropyOutput(NamedTuple):
-    """What `cross_entropy` and `linear_cross_entropy` give with ``return_lse=True``."""
+    """What `cross_entropy` and `linear_cross_entropy` give with ``return_lse=True``: the loss, and the log-sum-exp of each row."""
 
     loss: Any
     lse: Any
 
 
 class CrossEntropyGradients(NamedTuple):
-    """What `cross_entropy_backward` gives where the target holds probabilities."""
+    """What `cross_entropy_backward` gives where the target holds probabilities: two arrays in the shape of the logits."""
 
     logits: Any
     target: Any
 
 
 class LinearCrossEntropyGradients(NamedTuple):
-    """What `linear_cross_entropy_backward` gives; `bias` is None where the forward had none."""
+    """What `linear_cross_entropy_backward` gives: a gradient in the shape of each array; `bias` is None where the forward had none."""
 
     x: Any
     w: Any
