@@ -155,7 +155,8 @@ def _backward(
     gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight))
     dx, dw, db = outputs
     flat = flattened(dx, layer.x.shape)
-    dw[...] = 0  # where there are no rows, nothing is added
+    if not len(layer.x):
+        dw[...] = 0  # no block of rows comes by to write it
     total_bias = np.zeros(len(w), w.dtype)
     gradients.accumulate(flat, dw, total_bias)
     deliver(flat, dx)
