@@ -18,6 +18,7 @@ from dnnarray._options import Options, options, set_options
 from dnnarray._select import Algorithm
 from dnnarray._spec import Spec
 from dnnarray._version import __version__
+from dnnarray._versions import check, show_versions
 from dnnarray._vjp import vjp
 from dnnarray.activation import *
 from dnnarray.activation import __all__ as _activation
@@ -58,10 +59,12 @@ __all__ = [
     "__version__",
     "algorithms",
     "autotune",
+    "check",
     "explain",
     "infer",
     "options",
     "set_options",
+    "show_versions",
     "telemetry",
     "vjp",
     *_activation,

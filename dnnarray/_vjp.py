@@ -56,12 +56,14 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     if operation.save is None:
         output, saved = operation.call(bound, chosen | forced), {}
     else:
-        output, saved = operation.save(*bound, **chosen)
+        output, saved = operation.save(*bound, **chosen, **forced)
+    takes_algorithm = "algorithm" in backward.function.__signature__.parameters  # type: ignore[attr-defined]
+    forced = forced if takes_algorithm else {}
     kept = {n: v for n, v in (named | chosen | saved).items() if n in backward.arrays or n in backward.defaults}
 
     def pullback(grad: Any) -> tuple[Any, ...]:
         arrays_of_backward, rest = backward.bind((_only_first(operation, backward, grad),), kept)
-        gradients = _by_name(operation, backward.call(arrays_of_backward, rest))
+        gradients = _by_name(operation, backward.call(arrays_of_backward, rest | forced))
         return tuple(gradients.get(name) for name in passed)
 
     return output, pullback

@@ -14,7 +14,7 @@ _FLOAT_CASES = [c for c in FIRST if FLOAT64 in c.dtypes]
 
 
 def _fortran(a):
-    return np.asfortranarray(a)
+    return np.array(a, order="F")  # np.asfortranarray would make a 0-d array 1-d
 
 
 def _every_other(a):

@@ -1,5 +1,5 @@
-"""Losses, on NumPy arrays."""
+"""Losses on NumPy arrays: the table of their algorithms."""
 
-from dnnarray._select import Method
+from dnnarray._cpu import loss_ctc, loss_linear, loss_scores
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {}
+ALGORITHMS = loss_scores.ALGORITHMS | loss_linear.ALGORITHMS | loss_ctc.ALGORITHMS

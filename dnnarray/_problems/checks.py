@@ -91,8 +91,9 @@ def broadcastable(op: str, name: str, spec: Spec, target: tuple[int, ...], axes:
         fail(ShapeError, op, name, f"of shape {spec.shape}", f"a shape that broadcasts to {target} ({axes})")
 
 
-def gradient(op: str, grad: Spec, output: Spec, name: str = "grad") -> None:
+def gradient(op: str, grad: Spec, output: Spec | None, name: str = "grad") -> None:
     """The incoming gradient has the shape and the dtype of the forward's output."""
+    assert output is not None
     if grad.shape != output.shape:
         fail(ShapeError, op, name, f"of shape {grad.shape}", f"{output.shape}, the shape of the forward's output")
     if grad.dtype != output.dtype:
@@ -267,3 +268,16 @@ def layout_axes(layout_: str, rank_: int) -> str:
     """The axes of a layout in words, for messages: ``N C H W``."""
     space = _SPACE.get(rank_, "*space")
     return f"N C {space}" if layout_ == "channels_first" else f"N {space} C"
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def indices_inside(op: str, name: str, array: Any, count: int, ignored: int | None = None) -> None:
+    """Every entry of an index array is one of 0 to `count` - 1, or `ignored`. Reads the data: for ``values=`` checks."""
+    wrong = (array < 0) | (array >= count)
+    if ignored is not None:
+        wrong = wrong & (array != ignored)
+    if wrong.any():
+        expected = f"indices from 0 to {count - 1}" + (f", or {ignored} for those to ignore" if ignored is not None else "")
+        fail(OptionError, op, name, f"{int(array[wrong].reshape(-1)[0])} in one place", expected)

@@ -1,0 +1,208 @@
+"""`show_versions` and `check`: what is installed, and what keeps it from being right or fast."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu.engine import device
+
+_REQUIRED = {"numpy": (2, 1), "ml-dtypes": (0, 5)}
+_PACKAGES = ("ml-dtypes", "array-api-compat")
+_OPTIONAL = ("torch", "jax", "numba")
+_CUPY = ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")  # one library under the names of its wheels
+_THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+
+# The vector instructions that OpenBLAS uses on a core of this name (OPENBLAS_CORETYPE, lower case): 1 SSE, 2 AVX, 3 AVX2, 4 AVX-512.
+_CORE_LEVELS = {
+    **dict.fromkeys(("katmai", "coppermine", "northwood", "prescott", "banias", "atom", "core2", "penryn", "dunnington", "nehalem"), 1),
+    **dict.fromkeys(("athlon", "opteron", "opteron_sse3", "barcelona", "bobcat", "nano"), 1),
+    **dict.fromkeys(("sandybridge", "bulldozer", "piledriver", "steamroller", "excavator"), 2),
+    **dict.fromkeys(("haswell", "zen"), 3),
+    **dict.fromkeys(("skylakex", "cooperlake", "sapphirerapids"), 4),
+}
+_LEVEL_NAMES = {1: "SSE", 2: "AVX", 3: "AVX2", 4: "AVX-512"}
+# What NumPy calls the instruction sets of each level, in its different versions.
+_FEATURES = {4: {"AVX512_SKX", "X86_V4"}, 3: {"AVX2", "X86_V3"}, 2: {"AVX"}}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of a report: what was looked at, whether it is well, what was found, how to mend it."""
+
+    name: str
+    ok: bool
+    found: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        return f"{'ok     ' if self.ok else 'PROBLEM'}  {self.name}: {self.found}" + (f" {self.mend}" if self.mend else "")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found.
+
+    Attributes
+    ----------
+    items : tuple of Item
+        One entry for each thing looked at: ``name``, ``ok``, ``found`` and ``mend``, what to do about it.
+    """
+
+    items: tuple[Item, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return all(item.ok for item in self.items)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.items))
+
+    __repr__ = __str__
+
+
+def show_versions() -> None:
+    """Print the versions of dnnarray, of what it stands on, and of the libraries it can work with.
+
+    For bug reports. Optional libraries are looked up, not imported.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn
+    >>> dnn.show_versions()
+    dnnarray ...
+    Python ...
+    """
+    from dnnarray import __version__
+
+    rows = [
+        ("dnnarray", __version__),
+        ("Python", platform.python_version()),
+        ("platform", platform.platform()),
+        ("processor", device().name),
+        ("numpy", f"{np.__version__} ({_blas()})"),
+        *((name, _version(name) or "not installed") for name in _PACKAGES),
+        ("cupy", _cupy() or "not installed"),
+        *((name, _version(name) or "not installed") for name in _OPTIONAL),
+    ]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name.ljust(width)}  {text}")
+
+
+def check() -> Report:
+    """Look for what keeps dnnarray from running right or fast on this machine, and say how to mend it.
+
+    Looked at are the versions of NumPy and ml_dtypes, the kind of processor that OpenBLAS is told to work for, the number of
+    threads, and the CUDA driver with CuPy. A machine without a CUDA device is no problem: the CPU engine does the work.
+
+    Returns
+    -------
+    Report
+        Prints as a table; ``ok`` tells whether there is no problem, ``items`` holds the lines.
+
+    Examples
+    --------
+    >>> import dnnarray as dnn
+    >>> report = dnn.check()
+    >>> [item.name for item in report.items]
+    ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'CUDA']
+    """
+    looks: tuple[Callable[[], Item], ...] = (_check_core_type, _check_threads, _check_cuda)
+    return Report((*(_check_version(name, least) for name, least in _REQUIRED.items()), *(look() for look in looks)))
+
+
+def _version(package: str) -> str | None:
+    from importlib import metadata  # 15 ms, which `import dnnarray` should not pay
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cupy() -> str | None:
+    return next((f"{version} ({name})" for name in _CUPY if (version := _version(name))), None)
+
+
+def _numpy_config() -> dict[str, Any]:
+    return np.show_config(mode="dicts")  # type: ignore[return-value]  # a dict in this mode
+
+
+def _blas() -> str:
+    blas = _numpy_config().get("Build Dependencies", {}).get("blas", {})
+    return f"BLAS: {blas.get('name', 'unknown')} {blas.get('version', '')}".rstrip()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+
+
+def _check_version(name: str, least: tuple[int, int]) -> Item:
+    found, wanted = _version(name), ".".join(map(str, least))
+    if found is None:
+        return Item(name, False, "not installed.", f"pip install '{name}>={wanted}'.")
+    if _numbers(found) < least:
+        return Item(name, False, f"{found}, older than {wanted}.", f"pip install --upgrade '{name}>={wanted}'.")
+    return Item(name, True, found)
+
+
+def _processor_level() -> int:
+    """The widest vector instructions of this processor, as a level of `_CORE_LEVELS`; 0 if it is no x86."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return 0
+    extensions = _numpy_config().get("SIMD Extensions", {})
+    found = {*extensions.get("baseline", ()), *extensions.get("found", ())}
+    return next((level for level, names in _FEATURES.items() if found & names), 1)
+
+
+def _check_core_type() -> Item:
+    """OpenBLAS works for the core it is told of, even where the processor can do far more."""
+    name, told = "BLAS core type", os.environ.get("OPENBLAS_CORETYPE", "")
+    level, limit = _processor_level(), _CORE_LEVELS.get(told.lower())
+    if not told:
+        return Item(name, True, "chosen by the BLAS itself")
+    if limit is not None and limit < level:
+        found = f"OPENBLAS_CORETYPE={told} keeps matrix products to {_LEVEL_NAMES[limit]} on a processor with {_LEVEL_NAMES[level]}."
+        return Item(name, False, found, "Unset OPENBLAS_CORETYPE before Python starts.")
+    return Item(name, True, f"OPENBLAS_CORETYPE={told}")
+
+
+def _check_threads() -> Item:
+    cores = device().units
+    limits = {name: os.environ[name] for name in _THREAD_LIMITS if os.environ.get(name)}
+    found = f"{cores} cores" + "".join(f", {name}={value}" for name, value in limits.items())
+    over = [name for name, value in limits.items() if value.isdigit() and int(value) > cores]
+    if over:
+        return Item("threads", False, f"{found}: more threads than cores.", f"Unset {' and '.join(over)}, or set {cores}.")
+    return Item("threads", True, found)
+
+
+def _check_cuda() -> Item:
+    count = _cuda_devices()
+    if not count:
+        return Item("CUDA", True, "no CUDA device: CPU engine only")
+    found, cupy = f"{count} CUDA device{'s' if count > 1 else ''}", _cupy()
+    if cupy is None:
+        return Item("CUDA", True, f"{found}, CuPy not installed: CPU engine only.", "For arrays on the device: pip install cupy-cuda13x.")
+    return Item("CUDA", True, f"{found}, CuPy {cupy}")
+
+
+def _cuda_devices() -> int:
+    """The number of devices that the CUDA driver shows; 0 where there is no driver or it does not start."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value

@@ -1,0 +1,89 @@
+"""The command line: each command, and one clear line for each mistake."""
+
+import subprocess
+import sys
+
+import pytest
+
+import dnnarray as dnn
+from dnnarray import _versions
+from dnnarray.__main__ import main
+
+
+def _explained(capsys, *arguments):
+    assert main(["explain", *arguments]) == 0
+    return capsys.readouterr().out.rstrip("\n")
+
+
+def test_explain_prints_what_the_function_gives(capsys):
+    expected = str(dnn.explain("relu", dnn.Spec((2, 3), "float32")))
+    assert _explained(capsys, "relu", "2,3:float32") == expected
+    assert _explained(capsys, "relu", "2,3") == expected
+
+
+def test_options_and_named_arrays(capsys):
+    specs = dnn.Spec((2, 5, 3), "float64"), dnn.Spec((2, 3), "int64"), dnn.Spec((5,), "float64")
+    expected = str(dnn.explain("cross_entropy", *specs, reduction="sum", axis=-2))
+    words = ("2,5,3:float64", "2,3:int64", "--reduction", "sum", "--axis", "-2")
+    assert _explained(capsys, "cross_entropy", *words, "--weight", "5") == expected
+    assert _explained(capsys, "cross_entropy", "2,5,3:float64", "2,3:int64", "5", *words[2:]) == expected
+    assert _explained(capsys, "cross_entropy", *words, "--weight=5", "--label-smoothing=0.0") == expected
+
+
+def test_an_array_left_out_and_one_without_axes(capsys):
+    specs = dnn.Spec((), "float16"), dnn.Spec((4, 2), "float16"), dnn.Spec((4,), "int32")
+    expected = str(dnn.explain("nll_loss_backward", *specs, None))
+    assert _explained(capsys, "nll_loss_backward", "():float16", "4,2", "4:int32", "-") == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cross_entrpy", "2,3"), "no operation is called 'cross_entrpy'; did you mean cross_entropy"),
+        (("zzzzz", "2,3"), "no operation is called 'zzzzz'; dir(dnnarray) lists them."),
+        (("relu", "2,x"), "'2,x' is no array; write SHAPE[:DTYPE]"),
+        (("relu", "2,3:float33"), "Spec: dtype is 'float33'"),
+        (("relu", "2,3:int32"), "relu: x is int32; expected float64"),
+        (("relu", "2,-3"), "Spec: shape is (2, -3)"),
+        (("relu",), "relu: x is missing"),
+        (("relu", "2", "3"), "relu: takes 1 arrays (x), got 2."),
+        (("relu", "2", "--slope", "3"), "unknown or repeated argument 'slope'"),
+        (("relu", "2", "--slope"), "--slope has no value"),
+        (("cross_entropy", "2,3", "2:int64", "--axis", "7"), "cross_entropy: axis is 7"),
+        (("cross_entropy", "2,3", "2:int64", "--reduction", "avg"), "cross_entropy: reduction is 'avg'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(arguments, message, capsys):
+    assert main(["explain", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("dnnarray: ")
+    assert message in captured.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing"], ["explain"]])
+def test_argparse_refuses_the_rest(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: python -m dnnarray" in capsys.readouterr().err
+
+
+def test_info_prints_versions(capsys):
+    assert main(["info"]) == 0
+    assert capsys.readouterr().out.startswith("dnnarray")
+
+
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
+def test_check_tells_by_its_exit_code(ok, code, monkeypatch, capsys):
+    monkeypatch.setattr(dnn, "check", lambda: _versions.Report((_versions.Item("thing", ok, "found"),)))
+    assert main(["check"]) == code
+    assert "thing: found" in capsys.readouterr().out
+
+
+def test_as_a_module():
+    command = [sys.executable, "-W", "error", "-m", "dnnarray", "explain", "relu", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("relu: float32[4]")

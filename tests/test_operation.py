@@ -1,0 +1,195 @@
+"""The mechanism itself: binding, remembering, vjp, infer, foreign arrays, specs."""
+
+import inspect
+import pickle
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray import _operation
+from dnnarray._spec import Spec
+
+X = np.array([-1.0, 2.0], np.float32)
+
+
+def test_signatures_are_those_written():
+    assert str(inspect.signature(dnn.relu)) == "(x, /, *, out=None, workspace=None)"
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        dnn.relu(X, slope=1)
+    with pytest.raises(TypeError, match="positional"):
+        dnn.relu(x=X)
+
+
+def test_public_functions_can_be_pickled():
+    assert pickle.loads(pickle.dumps(dnn.relu)) is dnn.relu
+
+
+def test_true_is_not_taken_for_one_after_one_was_seen():
+    x, w = np.ones((1, 1, 4, 4)), np.ones((1, 1, 1, 1))
+    dnn.conv(x, w, stride=1)
+    with pytest.raises(dnn.OptionError, match="stride is True"):
+        dnn.conv(x, w, stride=True)
+
+
+def test_lists_and_arrays_as_options_are_taken_for_tuples():
+    x, w = np.ones((1, 1, 5, 5)), np.ones((1, 1, 1, 1))
+    expected = dnn.conv(x, w, stride=(1, 2))
+    np.testing.assert_array_equal(dnn.conv(x, w, stride=[1, 2]), expected)
+    np.testing.assert_array_equal(dnn.conv(x, w, stride=np.array([1, 2])), expected)
+
+
+def test_unhashable_options_get_the_named_error():
+    with pytest.raises(dnn.OptionError, match="conv: stride"):
+        dnn.conv(np.ones((1, 1, 4, 4)), np.ones((1, 1, 1, 1)), stride={})
+
+
+def test_the_memory_of_decisions_is_bounded(monkeypatch):
+    monkeypatch.setattr(_operation, "_CACHE_SIZE", 8)
+    _operation.forget()
+    for n in range(40):
+        dnn.relu(np.zeros(n))
+    assert len(_operation._prepared) <= 8
+
+
+def test_threads_share_decisions():
+    _operation.forget()
+    failures = []
+
+    def work():
+        for n in range(1, 60):
+            if not np.array_equal(dnn.relu(np.full(n, -1.0)), np.zeros(n)):
+                failures.append(n)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+@pytest.mark.parametrize("bad", [[1.0], (1.0,), 1.0, "x", None, object()], ids=lambda v: type(v).__name__)
+def test_what_is_no_array_is_refused(bad):
+    with pytest.raises(dnn.ArrayTypeError, match="relu: x"):
+        dnn.relu(bad)
+
+
+def test_the_message_for_a_list_says_what_to_do():
+    with pytest.raises(dnn.ArrayTypeError, match=r"relu: x is list \[1, 2\]; expected an array.*numpy.asarray"):
+        dnn.relu([1, 2])
+
+
+def test_masked_arrays_are_refused_and_other_subclasses_taken():
+    with pytest.raises(dnn.ArrayTypeError, match="filled"):
+        dnn.relu(np.ma.masked_array([1.0], [True]))
+    assert type(dnn.relu(np.zeros(3).view(np.recarray))) is np.ndarray
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.complex64, object, "U1"])
+def test_dtypes_that_are_not_floating_are_refused(dtype):
+    with pytest.raises(dnn.DTypeError, match="relu: x is"):
+        dnn.relu(np.zeros(2, dtype))
+
+
+def test_out_must_not_overlap():
+    x = np.zeros(10)
+    with pytest.raises(dnn.OptionError, match="memory shared"):
+        dnn.relu(x, out=x)
+    with pytest.raises(dnn.OptionError, match="memory shared"):
+        dnn.relu(x[:5], out=x[2:7])
+    interleaved = np.zeros(10)
+    assert dnn.relu(interleaved[::2], out=interleaved[1::2]).base is interleaved
+    with pytest.raises(dnn.OptionError, match="2 arrays; expected 1"):
+        dnn.relu(x, out=(np.zeros(10), np.zeros(10)))
+    with pytest.raises(dnn.ArrayTypeError, match="out"):
+        dnn.relu(x, out="x")
+
+
+def test_workspace_is_checked():
+    with pytest.raises(dnn.ArrayTypeError, match="uint8"):
+        dnn.relu(X, workspace=np.zeros(4))
+    with pytest.raises(dnn.OptionError, match="strided"):
+        dnn.relu(X, workspace=np.zeros(8, np.uint8)[::2])
+
+
+def test_vjp_takes_a_function_or_a_name_and_refuses_the_rest():
+    assert dnn.vjp(dnn.relu, X)[0] is not None
+    with pytest.raises(dnn.OptionError, match="no_such"):
+        dnn.vjp("no_such", X)
+    with pytest.raises(dnn.OptionError, match="public function"):
+        dnn.vjp(len, X)
+    with pytest.raises(TypeError, match="unknown or repeated argument 'speed'"):
+        dnn.vjp("relu", X, speed=1)
+    with pytest.raises(TypeError, match="takes 1 arrays"):
+        dnn.vjp("relu", X, X)
+    with pytest.raises(dnn.UnsupportedError, match="no gradient"):
+        dnn.vjp("relu_backward", X, X)
+
+
+def test_vjp_gives_one_entry_per_array_passed():
+    x, w, r = np.ones((1, 2, 3, 3)), np.ones((4, 2, 1, 1)), np.ones((1, 4, 3, 3))
+    y, pullback = dnn.vjp("conv", x, w)
+    assert [g.shape for g in pullback(y)] == [x.shape, w.shape]
+    y, pullback = dnn.vjp("conv", x, w, None)
+    assert pullback(y)[2] is None
+    y, pullback = dnn.vjp("conv", x, w, residual=r)
+    assert [g.shape for g in pullback(y)] == [x.shape, w.shape, r.shape]
+
+
+def test_the_pullback_checks_its_gradient():
+    _, pullback = dnn.vjp("relu", X)
+    with pytest.raises(dnn.ShapeError, match="relu_backward: grad"):
+        pullback(np.ones(3, np.float32))
+    with pytest.raises(dnn.DTypeError, match="relu_backward: grad"):
+        pullback(np.ones(2))
+
+
+def test_spec_forms():
+    assert Spec([2, 3], "bfloat16").dtype == ml_dtypes.bfloat16
+    assert Spec((2, 3), np.float32, (3, 1)) == Spec((2, 3), "float32")
+    assert Spec((2, 3), "float32", (1, 2)).axis_order() == (1, 0)
+    assert Spec((2, 3), "float32", (6, 2)).axis_order() is None
+    assert Spec((2, 3, 4), "float32", (12, 1, 3)).like().strides == (12, 1, 3)
+    assert Spec((2, 3, 4), "float32", (12, 1, 3)).like((2, 5, 4)).strides == (20, 1, 5)
+    with pytest.raises(dnn.ShapeError, match="Spec: shape"):
+        Spec((2, -1), "float32")
+    with pytest.raises(dnn.ShapeError, match="Spec: shape"):
+        Spec((2.5,), "float32")
+    with pytest.raises(dnn.DTypeError, match="Spec: dtype"):
+        Spec((2,), "float33")
+
+
+def test_infer_refuses_what_the_call_would_refuse():
+    with pytest.raises(dnn.DTypeError, match="relu: x"):
+        dnn.infer("relu", Spec((2,), "int32"))
+    with pytest.raises(dnn.ArrayTypeError, match=r"dnnarray.Spec"):
+        dnn.infer("relu", [1, 2])
+
+
+def test_torch_tensors_that_require_grad_are_refused_and_bfloat16_is_borrowed():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    leaf = torch.tensor([-1.0, 2.0], requires_grad=True)
+    with pytest.raises(dnn.ArrayTypeError, match="detach"):
+        dnn.relu(leaf)
+    with torch.no_grad():
+        assert dnn.relu(leaf).tolist() == [0.0, 2.0]
+    half = torch.tensor([-1.0, 2.0], dtype=torch.bfloat16)
+    assert dnn.relu(half).dtype is torch.bfloat16
+    out = torch.empty(2)
+    assert dnn.relu(torch.tensor([-1.0, 3.0]), out=out) is out
+    assert out.tolist() == [0.0, 3.0]
+
+
+def test_torch_inputs_are_borrowed_not_copied():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    tensor = torch.zeros(4)
+    assert np.shares_memory(_operation._arrays._take_torch_cpu(tensor), tensor.numpy())
+
+
+def test_jax_tracers_are_refused():
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    with pytest.raises(dnn.ArrayTypeError, match="tracer"):
+        jax.jit(dnn.relu)(jax.numpy.ones(3))
