@@ -310,6 +310,15 @@ def test_unpool_undoes_a_pool():
     np.testing.assert_array_equal(dnn.max_pool(np.where(back != 0, back, -np.inf).astype(x.dtype), 2), y)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64])
+def test_indices_of_any_integer_dtype(dtype):
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 6))
+    y, indices = dnn.max_pool_with_indices(x, 2)
+    np.testing.assert_array_equal(dnn.max_unpool(y, indices.astype(dtype), 6), dnn.max_unpool(y, indices, 6))
+    gradient = dnn.max_pool_backward(y, x, 2, indices=indices.astype(dtype))
+    np.testing.assert_array_equal(gradient, dnn.max_pool_backward(y, x, 2))
+
+
 def test_a_position_named_twice_holds_the_last():
     np.testing.assert_array_equal(dnn.max_unpool(np.array([[[1.0, 2.0]]]), np.array([[[1, 1]]]), 3), [[[0.0, 2.0, 0.0]]])
 

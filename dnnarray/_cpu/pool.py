@@ -10,12 +10,11 @@ import numpy as np
 
 from dnnarray._cpu.pool_norm import norm_windows, norm_windows_gradient
 from dnnarray._cpu.pool_windows import (
-    Plan,
     argmax_windows,
     blocks,
     gather,
     lowest,
-    plan,
+    plan_axes,
     reduce_windows,
     scatter,
     spread_windows,
@@ -33,34 +32,29 @@ def _channels_first(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> list[
     return [None if a is None else np.moveaxis(a, -1, 1) for a in arrays]
 
 
-@lru_cache(maxsize=1024)
-def _plans(axes: tuple[Any, ...]) -> tuple[Plan, ...]:
-    return tuple(map(plan, axes))
-
-
 # --- maximum ----------------------------------------------------------------------------------------------------------
 
 
 def _max(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
-    plans = _plans(problem.axes)
+    plans = plan_axes(problem.axes)
     x, y = _channels_first(problem, x, outputs[0])
     for block in blocks(x):
         reduce_windows(np.maximum, x[block], plans, y[block], lowest(x.dtype))
 
 
 def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
-    plans = _plans(problem.axes)
+    plans = plan_axes(problem.axes)
     x, y, indices = _channels_first(problem, x, *outputs)
     for block in blocks(x):
         y[block], indices[block] = argmax_windows(x[block], plans)
 
 
 def _max_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: Any = None) -> None:
-    plans = _plans(problem.axes)
+    plans = plan_axes(problem.axes)
     grad, x, indices, dx = _channels_first(problem, grad, x, indices, outputs[0])
     for block in blocks(x):
         found = argmax_windows(x[block], plans)[1] if indices is None else indices[block]
-        scatter(grad[block], found, dx[block], add=problem.overlapping)
+        scatter(grad[block], found, dx[block], add=True)
 
 
 # --- average ----------------------------------------------------------------------------------------------------------
@@ -79,7 +73,8 @@ def _divisor(axes: tuple[Any, ...], padded: bool, dtype: np.dtype) -> Any:
 
 
 def _average(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
-    plans, divisor = _plans(problem.axes), _divisor(problem.axes, problem.padded, x.dtype)
+    plans = plan_axes(problem.axes)
+    divisor = _divisor(problem.axes, problem.padded, x.dtype)
     x, y = _channels_first(problem, x, outputs[0])
     for block in blocks(x):
         mean = y[block]
@@ -88,14 +83,15 @@ def _average(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray)
 
 
 def _average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
-    plans, divisor = _plans(problem.axes), _divisor(problem.axes, problem.padded, x.dtype)
+    plans = plan_axes(problem.axes)
+    divisor = _divisor(problem.axes, problem.padded, x.dtype)
     grad, dx = _channels_first(problem, grad, outputs[0])
     for block in blocks(dx):
         spread_windows(grad[block] / divisor, plans, dx[block])
 
 
 def _adaptive_average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
-    duals = _plans(tuple(a.dual() for a in problem.axes))
+    duals = plan_axes(tuple(a.dual() for a in problem.axes))
     divisor = _divisor(problem.axes, False, x.dtype)
     grad, dx = _channels_first(problem, grad, outputs[0])
     for block in blocks(dx):
@@ -106,7 +102,7 @@ def _adaptive_average_backward(problem: PoolProblem, outputs: Arrays, scratch: A
 
 
 def _norm(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
-    plans = _plans(problem.axes)
+    plans = plan_axes(problem.axes)
     x, y = _channels_first(problem, x, outputs[0])
     for block in blocks(x):
         if math.isinf(problem.p):
@@ -116,12 +112,12 @@ def _norm(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) ->
 
 
 def _norm_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
-    plans = _plans(problem.axes)
+    plans = plan_axes(problem.axes)
     grad, x, dx = _channels_first(problem, grad, x, outputs[0])
     for block in blocks(x):
         magnitude, part = np.abs(x[block]), dx[block]
         if math.isinf(problem.p):
-            scatter(grad[block], argmax_windows(magnitude, plans)[1], part, add=problem.overlapping)
+            scatter(grad[block], argmax_windows(magnitude, plans)[1], part, add=True)
         else:
             part[...] = norm_windows_gradient(grad[block], magnitude, plans, problem.p)
         np.multiply(part, np.sign(x[block]), out=part)

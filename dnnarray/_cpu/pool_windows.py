@@ -19,67 +19,74 @@ _CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in mem
 _SHORT_SUM = 256  # elements up to which a plain sum is as exact as a pairwise one, and faster as a product with ones
 
 Selector = slice | np.ndarray
+Index = tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How to walk the windows along one axis.
+    """How to walk the windows along one axis of an array N C *space; what to look at is kept as ready indices.
 
     Attributes
     ----------
-    taps : for each tap, the outputs that have it inside of the input and the input positions that it stands at
+    axis, extent, outputs : the axis of the array, its extent, the number of windows
+    taps : for each tap, the outputs that have it inside of the input, and the inputs that it stands at
     order : the taps with those first that all outputs have, of which there are `full`
-    windows : the input positions of each output where walking window by window takes fewer steps, else None
-    origins : position of tap 0 of each output
-    step : distance between neighbouring taps
+    windows : each output and its inputs, where walking window by window takes fewer steps; else None
+    origins, step : position of tap 0 of each output, and from one tap to the next
     empty : outputs without any tap inside of the input
     trivial : each window is the one element at its own position
+    whole : there is one window, and it is everything
     """
 
+    axis: int
     extent: int
     outputs: int
-    taps: tuple[tuple[Selector, Selector], ...]
+    taps: tuple[tuple[Index, Index], ...]
     order: tuple[int, ...]
     full: int
-    windows: tuple[slice, ...] | None
+    windows: tuple[tuple[Index, Index], ...] | None
     origins: np.ndarray
     step: int
     empty: np.ndarray
     trivial: bool
+    whole: bool
 
 
 @lru_cache(maxsize=1024)
-def plan(axis: Any) -> Plan:
-    """The plan for the windows of a problem along one axis."""
-    bounds = np.array(axis.bounds(), np.int64).reshape(axis.outputs, 2)
+def plan_axes(axes: tuple[Any, ...]) -> tuple[Plan, ...]:
+    """The plans for the spatial axes of a problem."""
+    return tuple(_plan(axis, i) for i, axis in enumerate(axes, 2))
+
+
+def _plan(windows: Any, axis: int) -> Plan:
+    bounds = np.array(windows.bounds(), np.int64).reshape(windows.outputs, 2)
     origins, ends = bounds[:, 0], bounds[:, 1]
-    taps, full = [], []
-    reached = np.zeros(axis.outputs, bool)
-    for t in range(axis.window):
-        at = origins + t * axis.dilation
-        inside = (at >= 0) & (at < ends)
-        reached |= inside
-        full.append(bool(inside.all()))
-        taps.append((_as_slice(np.flatnonzero(inside)), _as_slice(at[inside])))
-    trivial = axis.outputs == axis.extent and axis.window == 1 and full == [True]
+    places = [origins + t * windows.dilation for t in range(windows.window)]
+    inside = [(place >= 0) & (place < ends) for place in places]
+    full = [bool(i.all()) for i in inside]
+    taps = [(at(axis, _as_slice(np.flatnonzero(i))), at(axis, _as_slice(place[i]))) for place, i in zip(places, inside, strict=True)]
+    by_window = windows.outputs < windows.window
     return Plan(
-        axis.extent,
-        axis.outputs,
+        axis,
+        windows.extent,
+        windows.outputs,
         tuple(taps),
         tuple(sorted(range(len(taps)), key=lambda t: not full[t])),
         sum(full),
-        _windows(origins, ends, axis.dilation) if axis.outputs < axis.window else None,
+        _one_by_one(axis, origins, ends, windows.dilation) if by_window else None,
         origins,
-        axis.dilation,
-        np.flatnonzero(~reached),
-        trivial,
+        windows.dilation,
+        np.flatnonzero(~np.any(inside, axis=0)) if inside else np.arange(windows.outputs),
+        trivial=windows.outputs == windows.extent and full == [True],
+        whole=by_window and windows.counts(False) == [windows.extent],
     )
 
 
-def _windows(origins: np.ndarray, ends: np.ndarray, step: int) -> tuple[slice, ...]:
-    """The part of each window inside of the input; % finds the first tap at 0 or after."""
+def _one_by_one(axis: int, origins: np.ndarray, ends: np.ndarray, step: int) -> tuple[tuple[Index, Index], ...]:
+    """Each output with the part of its window inside of the input; % finds the first tap at 0 or after."""
     starts = [start if start >= 0 else start % step for start in origins.tolist()]
-    return tuple(slice(start, max(start, end), step) for start, end in zip(starts, ends.tolist(), strict=True))
+    inputs = [slice(start, max(start, end), step) for start, end in zip(starts, ends.tolist(), strict=True)]
+    return tuple((at(axis, slice(i, i + 1)), at(axis, window)) for i, window in enumerate(inputs))
 
 
 def _as_slice(positions: np.ndarray) -> Selector:
@@ -93,7 +100,7 @@ def _as_slice(positions: np.ndarray) -> Selector:
     return slice(first, last + 1, step) if step > 0 and (np.diff(positions) == step).all() else positions
 
 
-def at(axis: int, selector: Selector) -> tuple[Any, ...]:
+def at(axis: int, selector: Selector) -> Index:
     """The index that selects along `axis` alone."""
     return (*(slice(None),) * axis, selector)
 
@@ -120,16 +127,16 @@ def lowest(dtype: np.dtype) -> Any:
 
 def reduce_windows(ufunc: np.ufunc, x: np.ndarray, plans: Sequence[Plan], out: np.ndarray, identity: Any) -> None:
     """out = the reduction of each window of x by `ufunc` (add, maximum); a window with nothing in it gives `identity`."""
-    if all(p.outputs == 1 and p.windows == (slice(0, p.extent, 1),) for p in plans):
+    if all(p.whole for p in plans):
         _reduce_all(ufunc, x, out, identity)
         return
-    work = [(axis, p) for axis, p in enumerate(plans, 2) if not p.trivial]
-    for axis, p in work[:-1]:
-        between = resized(x, axis, p.outputs)
-        reduce_axis(ufunc, x, p, axis, between, identity)
+    work = [p for p in plans if not p.trivial]
+    for p in work[:-1]:
+        between = resized(x, p.axis, p.outputs)
+        reduce_axis(ufunc, x, p, between, identity)
         x = between
     if work:
-        reduce_axis(ufunc, x, work[-1][1], work[-1][0], out, identity)
+        reduce_axis(ufunc, x, work[-1], out, identity)
     else:
         out[...] = x
 
@@ -143,31 +150,30 @@ def _reduce_all(ufunc: np.ufunc, x: np.ndarray, out: np.ndarray, identity: Any) 
         ufunc.reduce(x, axis=tuple(range(2, x.ndim)), out=out, keepdims=True, initial=identity)
 
 
-def resized(x: np.ndarray, axis: int, extent: int, dtype: Any = None) -> np.ndarray:
+def resized(x: np.ndarray, axis: int, extent: int) -> np.ndarray:
     """An uninitialised array in the memory order of x with another extent along `axis`."""
-    return np.empty_like(x, dtype, shape=(*x.shape[:axis], extent, *x.shape[axis + 1 :]))
+    return np.empty_like(x, shape=(*x.shape[:axis], extent, *x.shape[axis + 1 :]))
 
 
-def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, axis: int, out: np.ndarray, identity: Any) -> None:
+def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, out: np.ndarray, identity: Any) -> None:
     """out = the reduction of each window along one axis."""
     if p.windows is not None:
-        for i, window in enumerate(p.windows):
-            ufunc.reduce(x[at(axis, window)], axis=axis, out=out[at(axis, slice(i, i + 1))], keepdims=True, initial=identity)
+        for output, inputs in p.windows:
+            ufunc.reduce(x[inputs], axis=p.axis, out=out[output], keepdims=True, initial=identity)
         return
-    inputs = [x[at(axis, p.taps[t][1])] for t in p.order]
     done = min(p.full, 2)
     if done == 2:
-        ufunc(inputs[0], inputs[1], out=out)
+        ufunc(x[p.taps[p.order[0]][1]], x[p.taps[p.order[1]][1]], out=out)
     else:
-        out[...] = inputs[0] if done else identity
-    for t, values in zip(p.order[done:], inputs[done:], strict=True):
-        _combine(ufunc, out, axis, p.taps[t][0], values)
+        out[...] = x[p.taps[p.order[0]][1]] if done else identity
+    for t in p.order[done:]:
+        outputs, inputs = p.taps[t]
+        _combine(ufunc, out, outputs, x[inputs])
 
 
-def _combine(ufunc: np.ufunc, out: np.ndarray, axis: int, selector: Selector, values: np.ndarray) -> None:
-    """out[selector] = ufunc(out[selector], values), in place where a slice allows it."""
-    index = at(axis, selector)
-    if isinstance(selector, slice):
+def _combine(ufunc: np.ufunc, out: np.ndarray, index: Index, values: np.ndarray) -> None:
+    """out[index] = ufunc(out[index], values), in place where a slice allows it."""
+    if isinstance(index[-1], slice):
         view = out[index]
         ufunc(view, values, out=view)
     else:
@@ -183,35 +189,36 @@ def argmax_windows(x: np.ndarray, plans: Sequence[Plan]) -> tuple[np.ndarray, np
     From the last axis to the first: the first row that holds the maximum, and in that row the first column.
     """
     flat, below = None, 1
-    for axis in range(x.ndim - 1, 1, -1):
-        p = plans[axis - 2]
-        largest = resized(x, axis, p.outputs)
-        reduce_axis(np.maximum, x, p, axis, largest, lowest(x.dtype))
-        position = _locate(x, largest, p, axis)
-        inner = 0 if flat is None else np.take_along_axis(flat, position, axis)
+    for p in reversed(plans):
+        largest = resized(x, p.axis, p.outputs)
+        reduce_axis(np.maximum, x, p, largest, lowest(x.dtype))
+        position = _locate(x, largest, p)
+        inner = 0 if flat is None else np.take_along_axis(flat, position, p.axis)
         flat, below, x = inner + position * below, below * p.extent, largest
     assert flat is not None
-    for axis, p in enumerate(plans, 2):
+    for p in plans:
         if p.empty.size:
-            flat[at(axis, p.empty)] = -1
+            flat[at(p.axis, p.empty)] = -1
     return x, flat
 
 
-def _locate(x: np.ndarray, largest: np.ndarray, p: Plan, axis: int) -> np.ndarray:
-    """Position along `axis` of the maximum of each window; 0 where a window is empty."""
+def _locate(x: np.ndarray, largest: np.ndarray, p: Plan) -> np.ndarray:
+    """Position along one axis of the maximum of each window; 0 where a window is empty."""
     has_nan = x.dtype.kind == "f" and bool(np.isnan(largest).any())
     if p.windows is not None:
-        position = _locate_by_window(x, p.windows, axis, has_nan, np.empty_like(largest, np.int64))
+        position = _locate_by_window(x, p.windows, p.axis, has_nan, np.empty_like(largest, np.int64))
     else:
-        position = _locate_by_tap(x, largest, p, axis, has_nan)
+        position = _locate_by_tap(x, largest, p, has_nan)
     if p.empty.size:
-        position[at(axis, p.empty)] = 0
+        position[at(p.axis, p.empty)] = 0
     return position
 
 
-def _locate_by_window(x: np.ndarray, windows: tuple[slice, ...], axis: int, has_nan: bool, position: np.ndarray) -> np.ndarray:
-    for i, window in enumerate(windows):
-        inside = x[at(axis, window)]
+def _locate_by_window(
+    x: np.ndarray, windows: tuple[tuple[Index, Index], ...], axis: int, has_nan: bool, position: np.ndarray
+) -> np.ndarray:
+    for output, inputs in windows:
+        inside = x[inputs]
         if not inside.shape[axis]:
             continue
         found = np.argmax(inside, axis, keepdims=True)
@@ -219,23 +226,21 @@ def _locate_by_window(x: np.ndarray, windows: tuple[slice, ...], axis: int, has_
             nan = np.isnan(inside)
             last = inside.shape[axis] - 1 - np.argmax(np.flip(nan, axis), axis, keepdims=True)
             found = np.where(nan.any(axis, keepdims=True), last, found)
-        position[at(axis, slice(i, i + 1))] = found * window.step + window.start
+        position[output] = found * inputs[-1].step + inputs[-1].start
     return position
 
 
-def _locate_by_tap(x: np.ndarray, largest: np.ndarray, p: Plan, axis: int, has_nan: bool) -> np.ndarray:
+def _locate_by_tap(x: np.ndarray, largest: np.ndarray, p: Plan, has_nan: bool) -> np.ndarray:
     """Counts the taps before the first one that equals the maximum: comparisons and byte additions, which vectorise well."""
     missing = np.ones_like(largest, bool)
     tap = np.zeros_like(largest, np.min_scalar_type(len(p.taps)))
     for outputs, inputs in p.taps:
-        differs = np.not_equal(x[at(axis, inputs)], largest[at(axis, outputs)])
-        _combine(np.logical_and, missing, axis, outputs, differs)
+        _combine(np.logical_and, missing, outputs, np.not_equal(x[inputs], largest[outputs]))
         np.add(tap, missing, out=tap)
     if has_nan:
         for t, (outputs, inputs) in enumerate(p.taps):
-            index = at(axis, outputs)
-            tap[index] = np.where(np.isnan(x[at(axis, inputs)]), tap.dtype.type(t), tap[index])
-    origins = p.origins.reshape(-1, *(1,) * (x.ndim - 1 - axis))
+            tap[outputs] = np.where(np.isnan(x[inputs]), tap.dtype.type(t), tap[outputs])
+    origins = p.origins.reshape(-1, *(1,) * (x.ndim - 1 - p.axis))
     return np.multiply(tap, p.step, dtype=np.int64) + origins
 
 
@@ -244,25 +249,21 @@ def _locate_by_tap(x: np.ndarray, largest: np.ndarray, p: Plan, axis: int, has_n
 
 def spread_windows(grad: np.ndarray, plans: Sequence[Plan], out: np.ndarray) -> None:
     """out = the transpose of a sum over windows: each element collects the gradients of the windows it belongs to."""
-    work = [(axis, p) for axis, p in enumerate(plans, 2) if not p.trivial]
-    for axis, p in work[:-1]:
-        between = resized(grad, axis, p.extent)
-        _spread_axis(grad, p, axis, between)
+    work = [p for p in plans if not p.trivial]
+    for p in work[:-1]:
+        between = resized(grad, p.axis, p.extent)
+        _spread_axis(grad, p, between)
         grad = between
     if work:
-        _spread_axis(grad, work[-1][1], work[-1][0], out)
+        _spread_axis(grad, work[-1], out)
     else:
         out[...] = grad
 
 
-def _spread_axis(grad: np.ndarray, p: Plan, axis: int, out: np.ndarray) -> None:
+def _spread_axis(grad: np.ndarray, p: Plan, out: np.ndarray) -> None:
     out[...] = 0
-    if p.windows is not None:
-        for i, window in enumerate(p.windows):
-            out[at(axis, window)] += grad[at(axis, slice(i, i + 1))]
-        return
-    for outputs, inputs in p.taps:
-        out[at(axis, inputs)] += grad[at(axis, outputs)]
+    for outputs, inputs in p.taps if p.windows is None else p.windows:
+        out[inputs] += grad[outputs]
 
 
 def scatter(values: np.ndarray, indices: np.ndarray, out: np.ndarray, add: bool) -> None:
@@ -290,4 +291,4 @@ def _flat_positions(indices: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Spatial positions of each channel as positions in the whole array x, flat, in the order of the indices."""
     planes, per_plane = math.prod(indices.shape[:2]), math.prod(indices.shape[2:])
     start = np.arange(planes) * math.prod(x.shape[2:])
-    return (indices.reshape(planes, per_plane) + start[:, None]).reshape(-1)
+    return (indices.reshape(planes, per_plane).astype(np.int64, copy=False) + start[:, None]).reshape(-1)

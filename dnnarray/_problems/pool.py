@@ -30,11 +30,6 @@ class Axis:
     before: int
     after: int
 
-    @property
-    def overlapping(self) -> bool:
-        """Whether an input element may belong to two windows."""
-        return self.stride < (self.window - 1) * self.dilation + 1
-
     def bounds(self, padded: bool = False) -> list[tuple[int, int]]:
         """Position of the first tap, inside or not, and the end, cut to the input (or to the padded input), of each window."""
         end = self.extent + (self.after if padded else 0)
@@ -60,10 +55,6 @@ class AdaptiveAxis:
     @property
     def window(self) -> int:
         return max((end - start for start, end in self.bounds()), default=0)
-
-    @property
-    def overlapping(self) -> bool:
-        return self.outputs > 0 and self.extent % self.outputs != 0
 
     def bounds(self, padded: bool = False) -> list[tuple[int, int]]:
         n, o = self.extent, self.outputs
@@ -103,10 +94,6 @@ class PoolProblem(Problem):
     def flops(self) -> int:
         n, c, _ = checks.split_layout(self.inputs[0], self.layout)
         return n * c * math.prod(a.outputs * a.window for a in self.axes)
-
-    @property
-    def overlapping(self) -> bool:
-        return any(a.overlapping for a in self.axes)
 
 
 @dataclass(frozen=True, kw_only=True)
