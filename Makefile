@@ -1,0 +1,55 @@
+# Everything a contributor runs. Each target makes the environment it needs in .venv.
+PYTHON ?= python3
+DEVICE ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= auto
+# One BLAS thread per test process: the processes share the cores already.
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: help test lint types unit docs demo gpu asv clean
+
+help:
+	@echo "make test    lint, types, tests, doctests (what CI runs)"
+	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
+	@echo "make docs    build the site into docs/_build/html"
+	@echo "make gpu     on a machine with a GPU: its tests, compute-sanitizer, and the table beside PyTorch"
+	@echo "make asv     run the benchmarks with asv on the environment of this checkout"
+	@echo "make clean   remove the environments and everything built"
+
+# One stamp file per extra: pip runs again only when pyproject.toml changed.
+$(VENV)/.%: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+unit: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test: lint types unit
+
+demo: $(VENV)/.demo
+	env -u OPENBLAS_NUM_THREADS $(BIN)/python -m demo.digits --device $(DEVICE)
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# On a machine with a GPU; uses the Python that has CuPy and PyTorch, since both are too heavy to install unasked.
+gpu:
+	$(PYTHON) -m pytest tests/gpu -q -p no:cacheprovider
+	compute-sanitizer --tool memcheck --error-exitcode 1 $(PYTHON) -m pytest tests/gpu -q -p no:cacheprovider -m "gpu and not heavy"
+	compute-sanitizer --tool racecheck --error-exitcode 1 $(PYTHON) -m pytest tests/gpu -q -p no:cacheprovider -m "gpu and not heavy"
+	$(PYTHON) -m asv_bench.gpu
+
+asv: $(VENV)/.bench
+	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --quick --show-stderr --python=same
+
+clean:
+	rm -rf $(VENV) docs/_build docs/api/generated demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
