@@ -169,16 +169,16 @@ def test_ties_go_to_the_first():
     assert dnn.max_pool_with_indices(x[:, :, ::-1], (1, 3)).indices.ravel().tolist() == [0, 4]
 
 
-@pytest.mark.parametrize("window", [(2, 2), (2, 4), (2, 5)])  # by taps, and by windows
+@pytest.mark.parametrize("window", [(2, 2), (2, 5), (2, 9), (2, 12)])  # by taps, and by windows
 def test_nan_wins_and_the_last_one_is_named(window):
-    x = np.array([[[[1.0, NAN, 2.0, NAN, 0.0], [NAN, 0.0, 5.0, 1.0, 9.0]]]])
+    x = np.array([[[[1.0, NAN, 2.0, NAN, 0.0] + [3.0] * 7, [NAN, 0.0, 5.0, 1.0, 9.0] + [2.0] * 7]]])
     y, indices = dnn.max_pool_with_indices(x, window, stride=1)
     expected = ORACLES["max_pool_with_indices"](x, kernel_size=window, stride=1)
     np.testing.assert_array_equal(y, expected[0])
     np.testing.assert_array_equal(indices, expected[1])
     np.testing.assert_array_equal(dnn.max_pool(x, window, stride=1), y)
     assert np.isnan(dnn.adaptive_max_pool(x, 1)).all()
-    assert dnn.adaptive_max_pool_with_indices(x, 1).indices.item() == 5
+    assert dnn.adaptive_max_pool_with_indices(x, 1).indices.item() == 12
 
 
 @pytest.mark.parametrize("op", ["avg_pool", "lp_pool", "max_pool"])

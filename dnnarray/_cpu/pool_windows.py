@@ -17,6 +17,7 @@ import numpy as np
 _BLOCK_BYTES = 1 << 19  # what is worked on at a time: intermediates stay in the second-level cache
 _CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in memory
 _SHORT_SUM = 256  # elements up to which a plain sum is as exact as a pairwise one, and faster as a product with ones
+_SHORT_WINDOW = 8  # taps up to which strided passes over all outputs beat a reduction that starts anew for each row
 
 Selector = slice | np.ndarray
 Index = tuple[Any, ...]
@@ -65,7 +66,7 @@ def _plan(windows: Any, axis: int) -> Plan:
     inside = [(place >= 0) & (place < ends) for place in places]
     full = [bool(i.all()) for i in inside]
     taps = [(at(axis, _as_slice(np.flatnonzero(i))), at(axis, _as_slice(place[i]))) for place, i in zip(places, inside, strict=True)]
-    by_window = windows.outputs < windows.window
+    by_window = max(windows.outputs, _SHORT_WINDOW) < windows.window
     return Plan(
         axis,
         windows.extent,
@@ -78,7 +79,7 @@ def _plan(windows: Any, axis: int) -> Plan:
         windows.dilation,
         np.flatnonzero(~np.any(inside, axis=0)) if inside else np.arange(windows.outputs),
         trivial=windows.outputs == windows.extent and full == [True],
-        whole=by_window and windows.counts(False) == [windows.extent],
+        whole=windows.counts(False) == [windows.extent],
     )
 
 
@@ -145,7 +146,7 @@ def _reduce_all(ufunc: np.ufunc, x: np.ndarray, out: np.ndarray, identity: Any) 
     """out = the reduction over all spatial axes. NumPy starts anew for each channel, so small ones are summed as a matrix product."""
     size = math.prod(x.shape[2:])
     if ufunc is np.add and size <= _SHORT_SUM and x.flags.c_contiguous:
-        out[...] = np.matmul(x.reshape(-1, size), np.ones(size, x.dtype)).reshape(out.shape)
+        out[...] = np.matmul(x.reshape(math.prod(x.shape[:2]), size), np.ones(size, x.dtype)).reshape(out.shape)
     else:
         ufunc.reduce(x, axis=tuple(range(2, x.ndim)), out=out, keepdims=True, initial=identity)
 
