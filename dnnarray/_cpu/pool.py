@@ -1,5 +1,162 @@
 """Pooling, its gradients and its inverse, on NumPy arrays."""
 
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu.pool_norm import norm_windows, norm_windows_gradient
+from dnnarray._cpu.pool_windows import (
+    argmax_windows,
+    blocks,
+    gather,
+    lowest,
+    plan_axes,
+    reduce_windows,
+    scatter,
+    spread_windows,
+)
+from dnnarray._problems.pool import PoolProblem, UnpoolProblem
 from dnnarray._select import Method
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {}
+Arrays = tuple[np.ndarray, ...]
+
+
+def _channels_first(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> list[Any]:
+    """Views N C *space of the arrays, None where one is omitted."""
+    if problem.layout == "channels_first":
+        return list(arrays)
+    return [None if a is None else np.moveaxis(a, -1, 1) for a in arrays]
+
+
+# --- maximum ----------------------------------------------------------------------------------------------------------
+
+
+def _max(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
+    plans = plan_axes(problem.axes)
+    x, y = _channels_first(problem, x, outputs[0])
+    for block in blocks(x):
+        reduce_windows(np.maximum, x[block], plans, y[block], lowest(x.dtype))
+
+
+def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
+    plans = plan_axes(problem.axes)
+    x, y, indices = _channels_first(problem, x, *outputs)
+    for block in blocks(x):
+        y[block], indices[block] = argmax_windows(x[block], plans)
+
+
+def _max_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: Any = None) -> None:
+    plans = plan_axes(problem.axes)
+    grad, x, indices, dx = _channels_first(problem, grad, x, indices, outputs[0])
+    for block in blocks(x):
+        found = argmax_windows(x[block], plans)[1] if indices is None else indices[block]
+        scatter(grad[block], found, dx[block], add=True)
+
+
+# --- average ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _divisor(axes: tuple[Any, ...], padded: bool, dtype: np.dtype) -> Any:
+    """Elements of each window, as PyTorch counts them: a number where all are equal, else an array over *space."""
+    counts: np.ndarray = np.ones((), np.int64)
+    for axis in axes:
+        # A window with nothing in it has the sum 0 and gives 0.
+        counts = np.multiply.outer(counts, np.maximum(np.array(axis.counts(padded), np.int64), 1))
+    if counts.size and (counts == counts.flat[0]).all():
+        return int(counts.flat[0])
+    return counts.astype(dtype)
+
+
+def _average(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
+    plans = plan_axes(problem.axes)
+    divisor = _divisor(problem.axes, problem.padded, x.dtype)
+    x, y = _channels_first(problem, x, outputs[0])
+    for block in blocks(x):
+        mean = y[block]
+        reduce_windows(np.add, x[block], plans, mean, 0)
+        np.divide(mean, divisor, out=mean)
+
+
+def _average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
+    plans = plan_axes(problem.axes)
+    divisor = _divisor(problem.axes, problem.padded, x.dtype)
+    grad, dx = _channels_first(problem, grad, outputs[0])
+    for block in blocks(dx):
+        spread_windows(grad[block] / divisor, plans, dx[block])
+
+
+def _adaptive_average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
+    duals = plan_axes(tuple(a.dual() for a in problem.axes))
+    divisor = _divisor(problem.axes, False, x.dtype)
+    grad, dx = _channels_first(problem, grad, outputs[0])
+    for block in blocks(dx):
+        reduce_windows(np.add, grad[block] / divisor, duals, dx[block], 0)
+
+
+# --- Lp norm ----------------------------------------------------------------------------------------------------------
+
+
+def _norm(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
+    plans = plan_axes(problem.axes)
+    x, y = _channels_first(problem, x, outputs[0])
+    for block in blocks(x):
+        if math.isinf(problem.p):
+            reduce_windows(np.maximum, np.abs(x[block]), plans, y[block], 0)
+        else:
+            y[block] = norm_windows(np.abs(x[block]), plans, problem.p)[-1]
+
+
+def _norm_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
+    plans = plan_axes(problem.axes)
+    grad, x, dx = _channels_first(problem, grad, x, outputs[0])
+    for block in blocks(x):
+        magnitude, part = np.abs(x[block]), dx[block]
+        if math.isinf(problem.p):
+            scatter(grad[block], argmax_windows(magnitude, plans)[1], part, add=True)
+        else:
+            part[...] = norm_windows_gradient(grad[block], magnitude, plans, problem.p)
+        np.multiply(part, np.sign(x[block]), out=part)
+
+
+# --- the inverse of a maximum -----------------------------------------------------------------------------------------
+
+
+def _unpool(problem: UnpoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray, indices: np.ndarray) -> None:
+    x, indices, y = _channels_first(problem, x, indices, outputs[0])
+    for block in blocks(y):
+        scatter(x[block], indices[block], y[block], add=False)
+
+
+def _unpool_backward(problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: np.ndarray) -> None:
+    grad, indices, dx = _channels_first(problem, grad, indices, outputs[0])
+    for block in blocks(grad):
+        gather(grad[block], indices[block], dx[block])
+
+
+_MAX = (Method("axis_by_axis", _max, "the maximum along one axis after the other"),)
+_MAX_WITH_INDICES = (Method("axis_by_axis", _max_with_indices, "the maximum and its place along one axis after the other"),)
+_MAX_BACKWARD = (Method("scatter", _max_backward, "each gradient goes to the place of its maximum"),)
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    "max_pool": _MAX,
+    "max_pool_with_indices": _MAX_WITH_INDICES,
+    "max_pool_backward": _MAX_BACKWARD,
+    "max_pool_with_indices_backward": _MAX_BACKWARD,
+    "adaptive_max_pool": _MAX,
+    "adaptive_max_pool_with_indices": _MAX_WITH_INDICES,
+    "adaptive_max_pool_backward": _MAX_BACKWARD,
+    "adaptive_max_pool_with_indices_backward": _MAX_BACKWARD,
+    "avg_pool": (Method("axis_by_axis", _average, "the sum along one axis after the other, then a division"),),
+    "avg_pool_backward": (Method("axis_by_axis", _average_backward, "each gradient spread along one axis after the other"),),
+    "adaptive_avg_pool": (Method("axis_by_axis", _average, "the sum along one axis after the other, then a division"),),
+    "adaptive_avg_pool_backward": (Method("axis_by_axis", _adaptive_average_backward, "a sum over the windows of each element"),),
+    "lp_pool": (Method("axis_by_axis", _norm, "the norm along one axis of the norms along the other"),),
+    "lp_pool_backward": (Method("axis_by_axis", _norm_backward, "the chain rule through the norms along each axis"),),
+    "max_unpool": (Method("scatter", _unpool, "each value goes to its place"),),
+    "max_unpool_backward": (Method("gather", _unpool_backward, "each gradient comes from its place"),),
+}

@@ -1,0 +1,58 @@
+"""Lp norms of windows on NumPy arrays: the norm along one axis of the norms along the other, and the chain rule through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnnarray._cpu.pool_windows import Plan, reduce_axis, resized
+
+
+def norm_windows(magnitude: np.ndarray, plans: Sequence[Plan], p: float) -> list[np.ndarray]:
+    """The magnitudes, then the norms after each spatial axis; the last entry is the norm of each window."""
+    stages = [magnitude]
+    for plan in plans:
+        stages.append(stages[-1] if plan.trivial else _norm_axis(stages[-1], plan, p))
+    return stages
+
+
+def _norm_axis(magnitude: np.ndarray, plan: Plan, p: float) -> np.ndarray:
+    """Scaled by the largest element of each window, so that no power overflows where the norm itself does not."""
+    largest = resized(magnitude, plan.axis, plan.outputs)
+    reduce_axis(np.maximum, magnitude, plan, largest, 0)
+    scale = np.where((largest > 0) & np.isfinite(largest), largest, largest.dtype.type(1))
+    total = np.zeros_like(largest)
+    for outputs, inputs in plan.taps:
+        share = magnitude[inputs] / scale[outputs]
+        total[outputs] += _power(share, p)
+    return np.multiply(scale, np.sqrt(total) if p == 2 else _power(total, 1 / p), out=total)
+
+
+def norm_windows_gradient(grad: np.ndarray, magnitude: np.ndarray, plans: Sequence[Plan], p: float) -> np.ndarray:
+    """Gradient with respect to the magnitudes."""
+    stages = norm_windows(magnitude, plans, p)
+    for i, plan in reversed(list(enumerate(plans))):
+        if not plan.trivial:
+            grad = _gradient_axis(grad, stages[i], stages[i + 1], plan, p)
+    return grad
+
+
+def _gradient_axis(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plan: Plan, p: float) -> np.ndarray:
+    """d norm / d magnitude = (magnitude / norm)^(p - 1), taken as 0 where the magnitude is 0."""
+    result = np.zeros_like(magnitude)
+    safe = np.where(norm == 0, norm.dtype.type(1), norm)
+    for outputs, inputs in plan.taps:
+        share = magnitude[inputs] / safe[outputs]
+        slope = _power(share, p - 1)
+        if p < 1:
+            slope = np.where(share == 0, share, slope)
+        result[inputs] += grad[outputs] * slope
+    return result
+
+
+def _power(x: np.ndarray, exponent: float) -> np.ndarray:
+    """x to a power, without pow where none is needed."""
+    if exponent == 1:
+        return x
+    return x * x if exponent == 2 else x**exponent

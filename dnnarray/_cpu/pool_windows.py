@@ -1,0 +1,295 @@
+"""Windows along one axis at a time: reduce them, find the maximum in them, spread a gradient over them, on NumPy arrays.
+
+A window over several axes is the product of windows along each, so a sum or a maximum is done axis by axis: R + S steps where the
+definition has R * S. All functions here see arrays N C *space.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+_BLOCK_BYTES = 1 << 19  # what is worked on at a time: intermediates stay in the second-level cache
+_CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in memory
+_SHORT_SUM = 256  # elements up to which a plain sum is as exact as a pairwise one, and faster as a product with ones
+_SHORT_WINDOW = 8  # taps up to which strided passes over all outputs beat a reduction that starts anew for each row
+
+Selector = slice | np.ndarray
+Index = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How to walk the windows along one axis of an array N C *space; what to look at is kept as ready indices.
+
+    Attributes
+    ----------
+    axis, extent, outputs : the axis of the array, its extent, the number of windows
+    taps : for each tap, the outputs that have it inside of the input, and the inputs that it stands at
+    order : the taps with those first that all outputs have, of which there are `full`
+    windows : each output and its inputs, where walking window by window takes fewer steps; else None
+    origins, step : position of tap 0 of each output, and from one tap to the next
+    empty : outputs without any tap inside of the input
+    trivial : each window is the one element at its own position
+    whole : there is one window, and it is everything
+    """
+
+    axis: int
+    extent: int
+    outputs: int
+    taps: tuple[tuple[Index, Index], ...]
+    order: tuple[int, ...]
+    full: int
+    windows: tuple[tuple[Index, Index], ...] | None
+    origins: np.ndarray
+    step: int
+    empty: np.ndarray
+    trivial: bool
+    whole: bool
+
+
+@lru_cache(maxsize=1024)
+def plan_axes(axes: tuple[Any, ...]) -> tuple[Plan, ...]:
+    """The plans for the spatial axes of a problem."""
+    return tuple(_plan(axis, i) for i, axis in enumerate(axes, 2))
+
+
+def _plan(windows: Any, axis: int) -> Plan:
+    bounds = np.array(windows.bounds(), np.int64).reshape(windows.outputs, 2)
+    origins, ends = bounds[:, 0], bounds[:, 1]
+    places = [origins + t * windows.dilation for t in range(windows.window)]
+    inside = [(place >= 0) & (place < ends) for place in places]
+    full = [bool(i.all()) for i in inside]
+    taps = [(at(axis, _as_slice(np.flatnonzero(i))), at(axis, _as_slice(place[i]))) for place, i in zip(places, inside, strict=True)]
+    by_window = max(windows.outputs, _SHORT_WINDOW) < windows.window
+    return Plan(
+        axis,
+        windows.extent,
+        windows.outputs,
+        tuple(taps),
+        tuple(sorted(range(len(taps)), key=lambda t: not full[t])),
+        sum(full),
+        _one_by_one(axis, origins, ends, windows.dilation) if by_window else None,
+        origins,
+        windows.dilation,
+        np.flatnonzero(~np.any(inside, axis=0)) if inside else np.arange(windows.outputs),
+        trivial=windows.outputs == windows.extent and full == [True],
+        whole=windows.counts(False) == [windows.extent],
+    )
+
+
+def _one_by_one(axis: int, origins: np.ndarray, ends: np.ndarray, step: int) -> tuple[tuple[Index, Index], ...]:
+    """Each output with the part of its window inside of the input; % finds the first tap at 0 or after."""
+    starts = [start if start >= 0 else start % step for start in origins.tolist()]
+    inputs = [slice(start, max(start, end), step) for start, end in zip(starts, ends.tolist(), strict=True)]
+    return tuple((at(axis, slice(i, i + 1)), at(axis, window)) for i, window in enumerate(inputs))
+
+
+def _as_slice(positions: np.ndarray) -> Selector:
+    """Evenly spaced positions as a slice, which NumPy looks at without a copy; others as they are."""
+    if not positions.size:
+        return slice(0, 0)
+    first, last = int(positions[0]), int(positions[-1])
+    if positions.size == 1:
+        return slice(first, first + 1)
+    step = int(positions[1]) - first
+    return slice(first, last + 1, step) if step > 0 and (np.diff(positions) == step).all() else positions
+
+
+def at(axis: int, selector: Selector) -> Index:
+    """The index that selects along `axis` alone."""
+    return (*(slice(None),) * axis, selector)
+
+
+def blocks(x: np.ndarray) -> Sequence[tuple[slice, slice]]:
+    """Blocks of images and channels, such that one block of x fits the cache; everything at once where x is small."""
+    if x.nbytes <= _BLOCK_BYTES:
+        return ((slice(None), slice(None)),)
+    n, c = x.shape[:2]
+    plane = x.nbytes // (n * c)
+    least = _CHANNEL_RUN if x.strides[1] < x.strides[-1] else 1
+    channels = min(c, max(least, _BLOCK_BYTES // plane))
+    images = max(1, _BLOCK_BYTES // (plane * c)) if channels == c else 1
+    return [(slice(i, i + images), slice(j, j + channels)) for i in range(0, n, images) for j in range(0, c, channels)]
+
+
+def lowest(dtype: np.dtype) -> Any:
+    """What loses against every number of this dtype in a maximum."""
+    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+# --- reduction --------------------------------------------------------------------------------------------------------
+
+
+def reduce_windows(ufunc: np.ufunc, x: np.ndarray, plans: Sequence[Plan], out: np.ndarray, identity: Any) -> None:
+    """out = the reduction of each window of x by `ufunc` (add, maximum); a window with nothing in it gives `identity`."""
+    if all(p.whole for p in plans):
+        _reduce_all(ufunc, x, out, identity)
+        return
+    work = [p for p in plans if not p.trivial]
+    for p in work[:-1]:
+        between = resized(x, p.axis, p.outputs)
+        reduce_axis(ufunc, x, p, between, identity)
+        x = between
+    if work:
+        reduce_axis(ufunc, x, work[-1], out, identity)
+    else:
+        out[...] = x
+
+
+def _reduce_all(ufunc: np.ufunc, x: np.ndarray, out: np.ndarray, identity: Any) -> None:
+    """out = the reduction over all spatial axes. NumPy starts anew for each channel, so small ones are summed as a matrix product."""
+    size = math.prod(x.shape[2:])
+    if ufunc is np.add and size <= _SHORT_SUM and x.flags.c_contiguous:
+        out[...] = np.matmul(x.reshape(math.prod(x.shape[:2]), size), np.ones(size, x.dtype)).reshape(out.shape)
+    else:
+        ufunc.reduce(x, axis=tuple(range(2, x.ndim)), out=out, keepdims=True, initial=identity)
+
+
+def resized(x: np.ndarray, axis: int, extent: int) -> np.ndarray:
+    """An uninitialised array in the memory order of x with another extent along `axis`."""
+    return np.empty_like(x, shape=(*x.shape[:axis], extent, *x.shape[axis + 1 :]))
+
+
+def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, out: np.ndarray, identity: Any) -> None:
+    """out = the reduction of each window along one axis."""
+    if p.windows is not None:
+        for output, inputs in p.windows:
+            ufunc.reduce(x[inputs], axis=p.axis, out=out[output], keepdims=True, initial=identity)
+        return
+    done = min(p.full, 2)
+    if done == 2:
+        ufunc(x[p.taps[p.order[0]][1]], x[p.taps[p.order[1]][1]], out=out)
+    else:
+        out[...] = x[p.taps[p.order[0]][1]] if done else identity
+    for t in p.order[done:]:
+        outputs, inputs = p.taps[t]
+        _combine(ufunc, out, outputs, x[inputs])
+
+
+def _combine(ufunc: np.ufunc, out: np.ndarray, index: Index, values: np.ndarray) -> None:
+    """out[index] = ufunc(out[index], values), in place where a slice allows it."""
+    if isinstance(index[-1], slice):
+        view = out[index]
+        ufunc(view, values, out=view)
+    else:
+        out[index] = ufunc(out[index], values)
+
+
+# --- position of the maximum ------------------------------------------------------------------------------------------
+
+
+def argmax_windows(x: np.ndarray, plans: Sequence[Plan]) -> tuple[np.ndarray, np.ndarray]:
+    """Maximum of each window and its flat position in *space: the first of equal ones, the last NaN, -1 where there is none.
+
+    From the last axis to the first: the first row that holds the maximum, and in that row the first column.
+    """
+    flat, below = None, 1
+    for p in reversed(plans):
+        largest = resized(x, p.axis, p.outputs)
+        reduce_axis(np.maximum, x, p, largest, lowest(x.dtype))
+        position = _locate(x, largest, p)
+        inner = 0 if flat is None else np.take_along_axis(flat, position, p.axis)
+        flat, below, x = inner + position * below, below * p.extent, largest
+    assert flat is not None
+    for p in plans:
+        if p.empty.size:
+            flat[at(p.axis, p.empty)] = -1
+    return x, flat
+
+
+def _locate(x: np.ndarray, largest: np.ndarray, p: Plan) -> np.ndarray:
+    """Position along one axis of the maximum of each window; 0 where a window is empty."""
+    has_nan = x.dtype.kind == "f" and bool(np.isnan(largest).any())
+    if p.windows is not None:
+        position = _locate_by_window(x, p.windows, p.axis, has_nan, np.empty_like(largest, np.int64))
+    else:
+        position = _locate_by_tap(x, largest, p, has_nan)
+    if p.empty.size:
+        position[at(p.axis, p.empty)] = 0
+    return position
+
+
+def _locate_by_window(
+    x: np.ndarray, windows: tuple[tuple[Index, Index], ...], axis: int, has_nan: bool, position: np.ndarray
+) -> np.ndarray:
+    for output, inputs in windows:
+        inside = x[inputs]
+        if not inside.shape[axis]:
+            continue
+        found = np.argmax(inside, axis, keepdims=True)
+        if has_nan:
+            nan = np.isnan(inside)
+            last = inside.shape[axis] - 1 - np.argmax(np.flip(nan, axis), axis, keepdims=True)
+            found = np.where(nan.any(axis, keepdims=True), last, found)
+        position[output] = found * inputs[-1].step + inputs[-1].start
+    return position
+
+
+def _locate_by_tap(x: np.ndarray, largest: np.ndarray, p: Plan, has_nan: bool) -> np.ndarray:
+    """Counts the taps before the first one that equals the maximum: comparisons and byte additions, which vectorise well."""
+    missing = np.ones_like(largest, bool)
+    tap = np.zeros_like(largest, np.min_scalar_type(len(p.taps)))
+    for outputs, inputs in p.taps:
+        _combine(np.logical_and, missing, outputs, np.not_equal(x[inputs], largest[outputs]))
+        np.add(tap, missing, out=tap)
+    if has_nan:
+        for t, (outputs, inputs) in enumerate(p.taps):
+            tap[outputs] = np.where(np.isnan(x[inputs]), tap.dtype.type(t), tap[outputs])
+    origins = p.origins.reshape(-1, *(1,) * (x.ndim - 1 - p.axis))
+    return np.multiply(tap, p.step, dtype=np.int64) + origins
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def spread_windows(grad: np.ndarray, plans: Sequence[Plan], out: np.ndarray) -> None:
+    """out = the transpose of a sum over windows: each element collects the gradients of the windows it belongs to."""
+    work = [p for p in plans if not p.trivial]
+    for p in work[:-1]:
+        between = resized(grad, p.axis, p.extent)
+        _spread_axis(grad, p, between)
+        grad = between
+    if work:
+        _spread_axis(grad, work[-1], out)
+    else:
+        out[...] = grad
+
+
+def _spread_axis(grad: np.ndarray, p: Plan, out: np.ndarray) -> None:
+    out[...] = 0
+    for outputs, inputs in p.taps if p.windows is None else p.windows:
+        out[inputs] += grad[outputs]
+
+
+def scatter(values: np.ndarray, indices: np.ndarray, out: np.ndarray, add: bool) -> None:
+    """out = 0, then each value goes to (is added to) the flat spatial position that its index names; -1 names none."""
+    target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+    target[...] = 0
+    place, flat = _flat_positions(indices, out), values.reshape(-1)
+    named = indices.reshape(-1) >= 0
+    if not named.all():
+        place, flat = place[named], flat[named]
+    if add:
+        np.add.at(target.reshape(-1), place, flat)
+    else:
+        target.reshape(-1)[place] = flat
+    if target is not out:
+        out[...] = target
+
+
+def gather(x: np.ndarray, indices: np.ndarray, out: np.ndarray) -> None:
+    """out = the elements of x at the flat spatial positions that the indices name."""
+    out[...] = x.reshape(-1)[_flat_positions(indices, x)].reshape(out.shape)
+
+
+def _flat_positions(indices: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Spatial positions of each channel as positions in the whole array x, flat, in the order of the indices."""
+    planes, per_plane = math.prod(indices.shape[:2]), math.prod(indices.shape[2:])
+    start = np.arange(planes) * math.prod(x.shape[2:])
+    return (indices.reshape(planes, per_plane).astype(np.int64, copy=False) + start[:, None]).reshape(-1)
