@@ -70,9 +70,13 @@ class Operation:
         for name, spec in zip(self.arrays, specs, strict=True):
             if spec is None and name in self.required:
                 fail(ArrayTypeError, self.name, name, "None", "an array")
-        if self.ndim is not None:
-            checks.rank(self.name, self.arrays[0], specs[0], self.ndim, f"batch, channels and {self.ndim - 2} spatial axes")
+        self.check_rank(specs[0])
         return self.build(self.name, *specs, **options)
+
+    def check_rank(self, spec: Any) -> None:
+        """What an alias such as ``conv2d`` asks beyond its general operation."""
+        if self.ndim is not None:
+            checks.rank(self.name, self.arrays[0], spec, self.ndim, f"batch, channels and {self.ndim - 2} spatial axes")
 
     def bind(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arrays in signature order and everything else by name, as `vjp` and `infer` take them, made complete."""
@@ -87,6 +91,9 @@ class Operation:
                 chosen[name] = value
             else:
                 raise TypeError(f"{self.name}: unknown or repeated argument {name!r}; it takes {', '.join((*self.arrays, *chosen))}.")
+        missing = [n for n in self.static if chosen[n] is inspect.Parameter.empty]
+        if missing:
+            raise TypeError(f"{self.name}: missing {', '.join(missing)}; give {'it' if len(missing) == 1 else 'them'} by name.")
         return tuple(given.get(name) for name in self.arrays), chosen
 
     def call(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:

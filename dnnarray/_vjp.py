@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dnnarray._arrays import spec_of
 from dnnarray._errors import UnsupportedError
 from dnnarray._operation import Operation, find, operations
 
@@ -56,6 +57,7 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     if operation.save is None:
         output, saved = operation.call(bound, chosen | forced), {}
     else:
+        operation.check_rank(spec_of(bound[0]))  # `save` calls the general operation
         output, saved = operation.save(*bound, **chosen, **forced)
     takes_algorithm = "algorithm" in backward.function.__signature__.parameters  # type: ignore[attr-defined]
     forced = forced if takes_algorithm else {}
