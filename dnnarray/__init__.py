@@ -3,6 +3,7 @@
 # The star imports take what each family lists in its __all__; a family and its main function share a name, so the lists are
 # imported by their full path.
 from dnnarray import telemetry
+from dnnarray._autotune import autotune
 from dnnarray._errors import (
     ArrayTypeError,
     DeviceError,
@@ -16,6 +17,7 @@ from dnnarray._introspect import Explanation, Inference, algorithms, explain, in
 from dnnarray._options import Options, options, set_options
 from dnnarray._select import Algorithm
 from dnnarray._spec import Spec
+from dnnarray._version import __version__
 from dnnarray._vjp import vjp
 from dnnarray.activation import *
 from dnnarray.activation import __all__ as _activation
@@ -40,7 +42,6 @@ from dnnarray.softmax import __all__ as _softmax
 from dnnarray.spatial import *
 from dnnarray.spatial import __all__ as _spatial
 
-__version__ = "0.1.0"
 __all__ = [
     "Algorithm",
     "ArrayTypeError",
@@ -54,7 +55,9 @@ __all__ = [
     "Spec",
     "UnsupportedError",
     "WorkspaceError",
+    "__version__",
     "algorithms",
+    "autotune",
     "explain",
     "infer",
     "options",

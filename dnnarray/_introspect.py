@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from dnnarray._arrays import engine_of, spec_of
 from dnnarray._operation import Operation, find
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
-from dnnarray._select import Algorithm, Device, choose, rank
+from dnnarray._select import Algorithm, Device, choose, rank, tuning
 from dnnarray._select.choose import Judged
 from dnnarray._spec import Spec
 
@@ -34,14 +35,36 @@ class Inference:
     workspace: int
 
 
-def _question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[Operation, Problem, Any, str | None]:
-    """The operation, the checked problem, the engine it would run on and the algorithm asked for by name, if any."""
+@dataclass(frozen=True)
+class Question:
+    """A call that was described but not made."""
+
+    operation: Operation
+    problem: Problem
+    engine: Any
+    arrays: tuple[Any, ...]
+    runtime: tuple[Any, ...]
+    algorithm: str | None
+
+    def rank(self) -> list[Judged]:
+        """The candidates as the call itself would judge them: by measured times where there are some."""
+        return rank(self.problem, self.engine.device(), current(), self.engine.methods(self.operation), self.measured())
+
+    def measured(self) -> dict[str, float] | None:
+        """Milliseconds by algorithm from the tuning table."""
+        device = self.engine.device()
+        return tuning.lookup(device, tuning.key_of(self.problem, device, current()))
+
+
+def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Question:
+    """Check a call's arguments without making it; `options` may name an algorithm."""
     operation = find(op)
     algorithm = options.pop("algorithm", None)
     bound, chosen = operation.bind(arrays, options)
     specs = tuple(tree_map(spec_of, array) for array in bound)
     problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
-    return operation, problem, engine_of(bound), algorithm
+    runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
+    return Question(operation, problem, engine_of(bound), bound, runtime, algorithm)
 
 
 def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
@@ -72,8 +95,10 @@ def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
     >>> dnn.infer("relu", dnn.Spec((2, 3), "float32")).output.shape
     (2, 3)
     """
-    operation, problem, engine, algorithm = _question(op, arrays, options)
-    chosen = choose(problem, engine.device(), current(), engine.methods(operation), algorithm)
+    asked = question(op, arrays, options)
+    problem, engine = asked.problem, asked.engine
+    table = engine.methods(asked.operation)
+    chosen = choose(problem, engine.device(), current(), table, asked.algorithm, asked.measured())
     returns: Callable[..., Any] = problem.returns or (lambda *outputs: outputs[0])
     return Inference(returns(*problem.outputs), problem.outputs, chosen.algorithm.workspace)
 
@@ -106,9 +131,7 @@ def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     >>> [a.name for a in dnn.algorithms("relu", dnn.Spec((4,), "float32"))]
     ['elementwise']
     """
-    operation, problem, engine, _ = _question(op, arrays, options)
-    judged = rank(problem, engine.device(), current(), engine.methods(operation))
-    return [j.algorithm for j in judged if j.reason is None]
+    return [j.algorithm for j in question(op, arrays, options).rank() if j.reason is None]
 
 
 @dataclass(frozen=True)
@@ -136,7 +159,7 @@ class Explanation:
         ]
 
     def _table(self) -> list[str]:
-        rows = [("", "algorithm", "predicted ms", "workspace", "numerics", "why")]
+        rows = [("", "algorithm", "ms", "workspace", "numerics", "why")]
         best = next((j for j in self.candidates if j.reason is None), None)
         rows += [self._row(j, best) for j in self.candidates]
         widths = [max(len(r[i]) for r in rows) for i in range(5)]
@@ -147,11 +170,16 @@ class Explanation:
         if judged.reason is not None:
             return ("-", a.name, "", "", "", f"left out: {judged.reason}")
         if judged is best:
-            why = f"taken: the shortest predicted time; {judged.method.summary}"
+            how = "predicted" if a.measured_ms is None else "measured"
+            why = f"taken: the shortest {how} time; {judged.method.summary}"
         else:
-            times = a.predicted_ms / best.algorithm.predicted_ms if best else 1.0
+            times = _milliseconds(a) / _milliseconds(best.algorithm) if best else 1.0
             why = f"{times:.3g} times the best; {judged.method.summary}"
-        return ("*" if judged is best else " ", a.name, f"{a.predicted_ms:.4g}", f"{a.workspace:,}", a.precision, why.rstrip("; "))
+        return ("*" if judged is best else " ", a.name, f"{_milliseconds(a):.4g}", f"{a.workspace:,}", a.precision, why.rstrip("; "))
+
+
+def _milliseconds(algorithm: Algorithm) -> float:
+    return algorithm.predicted_ms if algorithm.measured_ms is None else algorithm.measured_ms
 
 
 def explain(op: Any, *arrays: Any, **options: Any) -> Explanation:
@@ -184,5 +212,5 @@ def explain(op: Any, *arrays: Any, **options: Any) -> Explanation:
     ...
     * ...elementwise...
     """
-    operation, problem, engine, _ = _question(op, arrays, options)
-    return Explanation(problem, engine.device(), rank(problem, engine.device(), current(), engine.methods(operation)))
+    asked = question(op, arrays, options)
+    return Explanation(asked.problem, asked.engine.device(), asked.rank())

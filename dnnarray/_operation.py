@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dnnarray import _arrays, _observe
-from dnnarray._errors import OptionError, fail
+from dnnarray._errors import ArrayTypeError, OptionError, fail
 from dnnarray._options import Options, current
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
+from dnnarray._select import rank, tuning
 
 _PLAIN = ("out", "workspace", "algorithm")
 _CACHE_SIZE = 4096
@@ -41,6 +42,7 @@ class Operation:
     runtime : options that change from call to call and not the plan (``seed``, ``offset``); `run` gets them by name
     nested : array arguments that are lists of weights or tuples of gradients
     numbers : array arguments for which a Python integer is taken too
+    required : array arguments that must not be None
     values : ``values(problem, *arrays)`` checks what only the data can tell (labels, lengths); the CPU engine calls it
     gradients : the arrays that the backward returns a gradient for, in order
     save : ``save(*arrays, **options)`` gives ``(result, saved)`` for `vjp`; `saved` goes to the backward by name
@@ -56,6 +58,7 @@ class Operation:
     runtime: tuple[str, ...] = ()
     nested: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
+    required: tuple[str, ...] = ()
     values: Callable[..., None] | None = None
     gradients: tuple[str, ...] = ()
     save: Callable[..., tuple[Any, dict[str, Any]]] | None = None
@@ -64,7 +67,10 @@ class Operation:
 
     def problem(self, specs: tuple[Any, ...], options: dict[str, Any]) -> Problem:
         """The checked problem for these specs and the options that are not run-time ones."""
-        if self.ndim is not None and specs[0] is not None:
+        for name, spec in zip(self.arrays, specs, strict=True):
+            if spec is None and name in self.required:
+                fail(ArrayTypeError, self.name, name, "None", "an array")
+        if self.ndim is not None:
             checks.rank(self.name, self.arrays[0], specs[0], self.ndim, f"batch, channels and {self.ndim - 2} spatial axes")
         return self.build(self.name, *specs, **options)
 
@@ -98,13 +104,15 @@ def operation(
     runtime: tuple[str, ...] = (),
     nested: tuple[str, ...] = (),
     numbers: tuple[str, ...] = (),
+    nullable: tuple[str, ...] = (),
     values: Callable[..., None] | None = None,
     gradients: tuple[str, ...] | None = None,
     save: Callable[..., tuple[Any, dict[str, Any]]] | None = None,
 ) -> Callable[[F], F]:
     """Make a signature with a docstring into a public operation; the arguments are the attributes of `Operation`.
 
-    Positional-only parameters are arrays; `arrays` names the others that are (optional and keyword-only ones).
+    Positional-only parameters are arrays; `arrays` names the others that are (optional and keyword-only ones). Those without a default
+    are required, but for the ones that `nullable` names, for which None may be passed.
     """
 
     def decorate(function: F) -> F:
@@ -122,6 +130,7 @@ def operation(
             runtime=runtime,
             nested=frozenset(nested),
             numbers=frozenset(numbers),
+            required=tuple(n for n in array_names if parameters[n].default is inspect.Parameter.empty and n not in nullable),
             values=values,
             gradients=array_names[:1] if gradients is None else gradients,
             save=save,
@@ -252,12 +261,22 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many."""
     specs = tuple(tree_map(_arrays.spec_of, a) for a in arrays)
     problem = op.problem(specs, dict(zip(op.static, options, strict=True)))
+    if config.autotune and algorithm is None:
+        _tune(engine, config, op, problem, arrays)
     prepared = engine.prepare(op, problem, config, algorithm)
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
     _prepared[(op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))] = prepared
     return prepared
+
+
+def _tune(engine: Any, config: Options, op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> None:
+    """Measure the candidates of a problem met for the first time and remember the times."""
+    device, key = engine.device(), tuning.key_of(problem, engine.device(), config)
+    usable = [j.method for j in rank(problem, device, config, engine.methods(op)) if j.reason is None]
+    if len(usable) > 1 and tuning.lookup(device, key) is None:
+        tuning.remember(device, key, engine.measure(op, problem, arrays, (0,) * len(op.runtime), usable))
 
 
 def forget() -> None:

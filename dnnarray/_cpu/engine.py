@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,8 +16,8 @@ from dnnarray import _observe
 from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem, leaves, tree_map
-from dnnarray._select import Device, Method, choose
-from dnnarray._spec import FLOAT32, HALF, Spec
+from dnnarray._select import Device, Method, choose, tuning
+from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
 
 if TYPE_CHECKING:
     from dnnarray._operation import Operation
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- or 512-bit vectors, counted as two operations each
 _BANDWIDTH = 20e9  # bytes per second of two channels of memory, as a desktop or a small server slice has
 _NUMPY_CALL = 2e-6  # seconds that one NumPy call on small arrays costs
+_MIN_REPEATS, _MAX_REPEATS, _MEASURE_SECONDS = 3, 100, 0.05  # how long autotune looks at one algorithm
 _OVERLAP_WORK = 1000  # how hard to look for a real overlap of strided arrays before taking it for one
 
 
@@ -44,8 +46,35 @@ def methods(op: Operation) -> tuple[Method, ...]:
 def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
     """Choose the algorithm for a problem; what comes back can be called any number of times."""
     table = methods(op)
-    chosen = choose(problem, device(), config, table, algorithm)
+    measured = tuning.lookup(device(), tuning.key_of(problem, device(), config)) if len(table) > 1 else None
+    chosen = choose(problem, device(), config, table, algorithm, measured)
     return Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config, table)
+
+
+def measure(
+    op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
+) -> dict[str, float]:
+    """Milliseconds by algorithm: the best of several repeats after a first run. A Spec among the arrays is given drawn data."""
+    rng = np.random.default_rng(0)
+    data = tuple(tree_map(lambda a: _drawn(a, rng) if isinstance(a, Spec) else np.asarray(a), a) for a in arrays)
+    return {m.name: _best_time(Prepared(op, problem, m, m.workspace(problem), Options(), candidates), data, runtime) for m in candidates}
+
+
+def _drawn(spec: Spec, rng: np.random.Generator) -> np.ndarray:
+    if spec.dtype in FLOATING:
+        return rng.standard_normal(spec.shape).astype(spec.dtype)
+    return np.zeros(spec.shape, spec.dtype)
+
+
+def _best_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...]) -> float:
+    prepared.call(arrays, runtime, None, None)
+    best, spent, repeats = float("inf"), 0.0, 0
+    while repeats < _MIN_REPEATS or (spent < _MEASURE_SECONDS and repeats < _MAX_REPEATS):
+        start = time.perf_counter()
+        prepared.call(arrays, runtime, None, None)
+        last = time.perf_counter() - start
+        best, spent, repeats = min(best, last), spent + last, repeats + 1
+    return best * 1e3
 
 
 class Prepared:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from dnnarray._errors import OptionError, UnsupportedError, fail
 from dnnarray._options import PRECISIONS, Options
@@ -35,10 +36,31 @@ def _compute_dtype(problem: Problem) -> str:
     return specs[0].dtype.name if specs else "float32"
 
 
-def rank(problem: Problem, device: Device, options: Options, methods: Sequence[Method]) -> list[Judged]:
-    """All candidates: those that may run first, fastest first; then those passed over, each with its reason."""
+_SAME = 1.02  # measured times this close are taken as equal: the simpler algorithm, first in the table, wins
+
+
+def rank(
+    problem: Problem, device: Device, options: Options, methods: Sequence[Method], measured: Mapping[str, float] | None = None
+) -> list[Judged]:
+    """All candidates: those that may run first, fastest first; then those passed over, each with its reason.
+
+    `measured` holds milliseconds by algorithm name; they overrule the prediction, and what was measured comes before what was not.
+    """
     judged = [_judge(problem, device, options, method) for method in methods]
-    return sorted(judged, key=lambda j: (j.reason is not None, j.algorithm.predicted_ms))
+    if measured:
+        judged = [_with_time(j, measured.get(j.method.name)) for j in judged]
+    return sorted(judged, key=lambda j: (j.reason is not None, *_duration(j.algorithm)))
+
+
+def _with_time(judged: Judged, milliseconds: float | None) -> Judged:
+    return replace(judged, algorithm=replace(judged.algorithm, measured_ms=milliseconds))
+
+
+def _duration(algorithm: Algorithm) -> tuple[bool, float]:
+    if algorithm.measured_ms is None:
+        return True, algorithm.predicted_ms
+    # On a logarithmic grid of 2%, so that near ties are ties and the sort keeps the order of the table.
+    return False, round(math.log(max(algorithm.measured_ms, 1e-9)) / math.log(_SAME))
 
 
 def _judge(problem: Problem, device: Device, options: Options, method: Method) -> Judged:
@@ -64,29 +86,36 @@ def _forbidden(problem: Problem, options: Options, method: Method, workspace: in
     return None
 
 
-def choose(problem: Problem, device: Device, options: Options, methods: Sequence[Method], name: str | None = None) -> Judged:
+def choose(
+    problem: Problem,
+    device: Device,
+    options: Options,
+    methods: Sequence[Method],
+    name: str | None = None,
+    measured: Mapping[str, float] | None = None,
+) -> Judged:
     """The fastest candidate that may run, or the one called `name`.
 
     A named algorithm overrides the options (the caller has decided), but never `rejects`.
     """
-    judged = rank(problem, device, options, methods)
+    judged = rank(problem, device, options, methods, measured)
     usable = [j for j in judged if j.reason is None]
     if name is not None:
-        return _named(problem, device, judged, usable, name)
+        return _named(problem, device, methods, judged, name)
     if not usable:
-        reasons = "; ".join(f"{j.method.name}: {j.reason}" for j in judged)
+        reasons = "; ".join(f"{j.method.name}: {j.reason}" for m in methods for j in judged if j.method is m)
         raise UnsupportedError(f"{problem.op}: no algorithm does {problem.legend()} on {device.name} with these options. {reasons}.")
     return usable[0]
 
 
-def _named(problem: Problem, device: Device, judged: list[Judged], usable: list[Judged], name: str) -> Judged:
+def _named(problem: Problem, device: Device, methods: Sequence[Method], judged: list[Judged], name: str) -> Judged:
     found = [j for j in judged if j.method.name == name]
     if not found:
-        names = ", ".join(repr(j.method.name) for j in judged)
+        names = ", ".join(repr(m.name) for m in methods)
         fail(OptionError, problem.op, "algorithm", repr(name), f"one of {names}")
     rejected = found[0].method.rejects(problem, device)
     if rejected is not None:
-        would_do = ", ".join(j.method.name for j in usable) or "none"
+        would_do = ", ".join(j.method.name for j in judged if j.reason is None) or "none"
         raise UnsupportedError(
             f"{problem.op}: algorithm {name!r} does not do {problem.legend()}: {rejected}. Those that would do: {would_do}."
         )

@@ -1,0 +1,47 @@
+# Everything a contributor runs. Each target makes the environment it needs in .venv.
+PYTHON ?= python3
+DEVICE ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= auto
+# One BLAS thread per test process: the processes share the cores already.
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: help test lint types unit docs demo bench asv clean
+
+help:
+	@echo "make test    lint, types, tests, doctests (what CI runs)"
+	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
+	@echo "make docs    build the site into docs/_build/html"
+	@echo "make asv     run the benchmarks with asv on the environment of this checkout"
+	@echo "make clean   remove the environments and everything built"
+
+# One stamp file per extra: pip runs again only when pyproject.toml changed.
+$(VENV)/.%: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+unit: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test: lint types unit
+
+demo: $(VENV)/.demo
+	env -u OPENBLAS_NUM_THREADS $(BIN)/python -m demo.digits --device $(DEVICE)
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+asv: $(VENV)/.bench
+	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --quick --show-stderr --python=same
+
+clean:
+	rm -rf $(VENV) docs/_build docs/api/generated demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,147 @@
+"""The tuning table: measured times per device on disk. Locked, merged and renamed, so that no writer loses another's rows.
+
+One JSON file per device. A file that is corrupted, of another schema or of another version is left alone and reported once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dnnarray._options import Options
+from dnnarray._problems.base import Problem
+from dnnarray._select.device import Device
+from dnnarray._version import __version__
+
+SCHEMA = 1
+_LOCK_WAIT = 10.0  # seconds to wait for another writer
+_STALE_LOCK = 60.0  # seconds after which a lock is taken for that of a killed process
+_counter = itertools.count()
+_loaded: dict[Path, dict[str, dict[str, float]] | None] = {}
+
+
+def folder() -> Path:
+    """Where caches live: ``DNNARRAY_CACHE_DIR``, else the user's cache folder."""
+    if configured := os.environ.get("DNNARRAY_CACHE_DIR"):
+        return Path(configured)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "dnnarray"
+
+
+def path_of(device: Device) -> Path:
+    """The table of one device."""
+    slug = "".join(c if c.isalnum() else "_" for c in device.name).strip("_").lower()
+    return folder() / f"tuning_{slug}.json"
+
+
+def key_of(problem: Problem, device: Device, options: Options) -> str:
+    """What a measurement is valid for: the problem, the device, what the options allow, and the version of this library."""
+    allowed = (options.deterministic, options.workspace_limit, options.float32_precision)
+    return hashlib.sha256(repr((SCHEMA, __version__, problem, device.name, device.units, allowed)).encode()).hexdigest()[:32]
+
+
+def lookup(device: Device, key: str) -> dict[str, float] | None:
+    """Milliseconds by algorithm for a key, or None."""
+    path = path_of(device)
+    if path not in _loaded:
+        _loaded[path] = _read(path)
+    table = _loaded[path]
+    return None if table is None else table.get(key)
+
+
+def remember(device: Device, key: str, times: dict[str, float]) -> bool:
+    """Add one measurement; False where the table cannot be written (it is foreign, or the folder is read-only)."""
+    path = path_of(device)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path):
+            table = _read(path)
+            if table is None:
+                return False
+            table[key] = times
+            _write(path, table)
+    except OSError as error:
+        _report(path, f"cannot be written ({error.strerror})")
+        return False
+    _loaded[path] = table
+    return True
+
+
+def forget_loaded() -> None:
+    """Read the tables anew at the next look-up."""
+    _loaded.clear()
+
+
+def _read(path: Path) -> dict[str, dict[str, float]] | None:
+    """The rows of a table, empty where there is none yet, None where the file is not ours to trust."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _report(path, f"cannot be read ({type(error).__name__})")
+        return None
+    if not _is_table(content):
+        _report(path, f"is not a tuning table of schema {SCHEMA}")
+        return None
+    return content["rows"]
+
+
+def _is_table(content: Any) -> bool:
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA or not isinstance(content.get("rows"), dict):
+        return False
+    return all(isinstance(row, dict) and all(isinstance(t, (int, float)) for t in row.values()) for row in content["rows"].values())
+
+
+def _write(path: Path, rows: dict[str, dict[str, float]]) -> None:
+    """To a temporary file beside it, then renamed: a reader sees the old table or the new one, never half of one."""
+    temporary = path.with_suffix(f".{os.getpid()}.{next(_counter)}.tmp")
+    try:
+        with open(temporary, "w") as file:
+            json.dump({"schema": SCHEMA, "rows": rows}, file, indent=1, sort_keys=True)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One writer at a time, also across processes: an exclusively created file beside the table."""
+    lock = path.with_suffix(".lock")
+    deadline = time.monotonic() + _LOCK_WAIT
+    while True:
+        try:
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            break
+        except FileExistsError:
+            with contextlib.suppress(OSError):
+                if time.time() - lock.stat().st_mtime > _STALE_LOCK:
+                    lock.unlink()
+                    continue
+            if time.monotonic() > deadline:
+                raise TimeoutError(11, "another process holds the lock") from None
+            time.sleep(0.01)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.unlink()
+
+
+_reported: set[Path] = set()
+
+
+def _report(path: Path, what: str) -> None:
+    if path not in _reported:
+        _reported.add(path)
+        warnings.warn(f"dnnarray: the tuning table {path} {what}; it is left alone, and nothing is remembered there.", stacklevel=3)

@@ -1,0 +1,46 @@
+"""The directive ``family``: for a family of operations, the algorithms (from its ALGORITHMS table) and every public function."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import dnnarray
+
+
+class Family(SphinxDirective):
+    """``{family} conv``."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        public = importlib.import_module(f"dnnarray.{name}").__all__
+        cpu = importlib.import_module(f"dnnarray._cpu.{name}").ALGORITHMS
+        lines = [*_algorithm_table(cpu), ".. currentmodule:: dnnarray", ""]
+        for entry in sorted(public, key=lambda n: (n.removesuffix("_backward"), n)):
+            kind = "autoclass" if isinstance(getattr(dnnarray, entry), type) else "autofunction"
+            lines += [f".. {kind}:: {entry}", ""]
+        container = nodes.container()
+        self.state.nested_parse(StringList(lines, source=f"family {name}"), self.content_offset, container)
+        return container.children
+
+
+def _algorithm_table(table: dict[str, Any]) -> list[str]:
+    lines = [".. list-table:: Algorithms of the CPU engine", "   :header-rows: 1", "   :widths: auto", ""]
+    lines += ["   * - operation", "     - algorithm", "     - what it does", "     - float32 numerics", "     - same bits every run"]
+    for op, methods in sorted(table.items()):
+        for method in methods:
+            lines += [f"   * - ``{op}``", f"     - ``{method.name}``", f"     - {method.summary or chr(8212)}"]
+            lines += [f"     - {method.precision}", f"     - {'yes' if method.deterministic else 'no'}"]
+    return [*lines, ""]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("family", Family)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

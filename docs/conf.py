@@ -1,0 +1,21 @@
+"""Sphinx configuration: pydata theme, numpydoc for docstrings, MyST for pages."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
+import dnnarray
+
+project = "dnnarray"
+author = "the dnnarray developers"
+copyright = "the dnnarray developers"
+version = release = dnnarray.__version__
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "numpydoc", "myst_parser", "family"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+numpydoc_show_class_members = False
+html_theme = "pydata_sphinx_theme"
+html_title = "dnnarray"
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+exclude_patterns = ["_build"]

@@ -1,0 +1,66 @@
+"""The house rules: which layer may import which, and what `import dnnarray` may cost and drag in."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dnnarray
+
+_PACKAGE = Path(dnnarray.__file__).parent
+_FAMILIES = {"activation", "softmax", "dropout", "linear", "conv", "pool", "norm", "rnn", "attention", "loss", "spatial"}
+
+
+def _modules():
+    return sorted(p for p in _PACKAGE.rglob("*.py") if "_kernels" not in p.parts)
+
+
+def _layer(path):
+    relative = path.relative_to(_PACKAGE)
+    if len(relative.parts) > 1:
+        return relative.parts[0]
+    return "public" if relative.stem in _FAMILIES else relative.stem
+
+
+def _imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+# layer -> prefixes that it must not import
+_FORBIDDEN = {
+    "public": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._select"),
+    "_problems": ("cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._select", "dnnarray._operation", "dnnarray._arrays"),
+    "_select": ("numpy", "cupy", "dnnarray._cpu", "dnnarray._cuda", "dnnarray._operation", "dnnarray._arrays"),
+    "_cpu": ("cupy", "dnnarray._cuda"),
+}
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda p: str(p.relative_to(_PACKAGE)))
+def test_layers_import_only_downwards(path):
+    forbidden = _FORBIDDEN.get(_layer(path), ())
+    found = [name for name in _imports(path) if name.startswith(forbidden)] if forbidden else []
+    assert not found
+
+
+def test_scipy_torch_and_jax_are_never_imported_by_the_package():
+    found = {str(p): n for p in _modules() for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax"}}
+    assert not found
+
+
+def test_import_is_light():
+    code = "import sys, dnnarray; print([m for m in ('cupy', 'torch', 'scipy', 'jax', 'numba') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("family", sorted(_FAMILIES))
+def test_every_family_has_the_same_stem_in_every_layer(family):
+    root = _PACKAGE.parent
+    for place in ("dnnarray", "dnnarray/_problems", "dnnarray/_cpu", "tests/cases", "tests/oracles"):
+        assert (root / place / f"{family}.py").exists()

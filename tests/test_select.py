@@ -1,0 +1,93 @@
+"""Selection is pure: tested with made-up algorithms and made-up devices."""
+
+from dataclasses import replace
+
+import pytest
+
+import dnnarray as dnn
+from dnnarray._options import Options
+from dnnarray._problems.base import Problem
+from dnnarray._select import Cost, Device, Method, choose, rank
+from dnnarray._spec import Spec
+
+CPU = Device("made-up CPU", "cpu", 4, {"float32": 400e9, "float64": 200e9}, 40e9, 1e-6)
+H200 = Device("made-up H200", "cuda", 132, {"float32": 50e12, "bfloat16_mma": 788e12}, 4.2e12, 4e-6, (9, 0))
+SPEC = Spec((1000, 1000), "float32")
+PROBLEM = Problem(op="op", inputs=(SPEC,), outputs=(SPEC,))
+
+
+def _method(name, **changes):
+    return replace(Method(name, run=lambda *a: None), **changes)
+
+
+def _names(judged):
+    return [j.method.name for j in judged]
+
+
+def test_the_roofline_takes_the_slower_of_arithmetic_and_memory():
+    busy = _method("busy", cost=lambda p, d: Cost(4e9, 8e6))
+    assert rank(PROBLEM, CPU, Options(), [busy])[0].algorithm.predicted_ms == pytest.approx(10 + 1e-3)
+    idle = _method("idle", cost=lambda p, d: Cost(1, 8e6, launches=2))
+    assert rank(PROBLEM, CPU, Options(), [idle])[0].algorithm.predicted_ms == pytest.approx(0.2 + 2e-3)
+
+
+def test_efficiency_and_unit_scale_the_peak():
+    cost = Cost(788e9, 0, efficiency=0.5, launches=0, unit="bfloat16_mma")
+    assert rank(PROBLEM, H200, Options(), [_method("mma", cost=lambda p, d: cost)])[0].algorithm.predicted_ms == pytest.approx(2.0)
+
+
+def test_the_order_may_change_with_the_device():
+    launches = _method("launches", cost=lambda p, d: Cost(0, 8e3, launches=20))
+    moves = _method("moves", cost=lambda p, d: Cost(0, 8e6, launches=1))
+    assert _names(rank(PROBLEM, CPU, Options(), [launches, moves]))[0] == "launches"
+    assert _names(rank(PROBLEM, H200, Options(), [launches, moves]))[0] == "moves"
+
+
+def test_rejected_candidates_come_last_with_their_reason():
+    never = _method("never", rejects=lambda p, d: "it needs stride 1")
+    judged = rank(PROBLEM, CPU, Options(), [never, _method("always")])
+    assert _names(judged) == ["always", "never"]
+    assert judged[1].reason == "it needs stride 1"
+
+
+def test_deterministic_leaves_out_what_may_differ():
+    atomic = _method("atomic", deterministic=False, cost=lambda p, d: Cost(0, 0))
+    assert choose(PROBLEM, CPU, Options(), [atomic, _method("ordered")]).method.name == "atomic"
+    assert choose(PROBLEM, CPU, Options(deterministic=True), [atomic, _method("ordered")]).method.name == "ordered"
+
+
+def test_precision_classes_are_kept_for_float32_only():
+    rough = _method("rough", precision="high", cost=lambda p, d: Cost(0, 0))
+    table = [rough, _method("exact")]
+    assert choose(PROBLEM, CPU, Options(), table).method.name == "exact"
+    assert choose(PROBLEM, CPU, Options(float32_precision="high"), table).method.name == "rough"
+    half = Spec((10,), "bfloat16")
+    assert choose(Problem(op="op", inputs=(half,), outputs=(half,)), CPU, Options(), table).method.name == "rough"
+
+
+def test_workspace_limit_takes_the_next():
+    big = _method("big", workspace=lambda p: 1000, cost=lambda p, d: Cost(0, 0))
+    assert choose(PROBLEM, CPU, Options(workspace_limit=999), [big, _method("small")]).method.name == "small"
+    assert choose(PROBLEM, CPU, Options(workspace_limit=1000), [big, _method("small")]).method.name == "big"
+
+
+def test_nothing_left_says_why_for_each():
+    table = [_method("a", rejects=lambda p, d: "reason one"), _method("b", workspace=lambda p: 10)]
+    with pytest.raises(dnn.UnsupportedError, match=r"op: no algorithm does .*a: reason one; b: it needs 10 bytes"):
+        choose(PROBLEM, CPU, Options(workspace_limit=0), table)
+
+
+def test_a_named_algorithm_is_taken_or_refused_with_the_reason():
+    table = [_method("a"), _method("b", rejects=lambda p, d: "it needs stride 1"), _method("c", precision="high")]
+    assert choose(PROBLEM, CPU, Options(), table, "c").method.name == "c"
+    with pytest.raises(dnn.UnsupportedError, match=r"'b' does not do .*: it needs stride 1. Those that would do: a"):
+        choose(PROBLEM, CPU, Options(), table, "b")
+    with pytest.raises(dnn.OptionError, match="algorithm is 'z'; expected one of 'a', 'b', 'c'"):
+        choose(PROBLEM, CPU, Options(), table, "z")
+
+
+def test_measured_times_overrule_predictions_and_near_ties_keep_the_table_order():
+    table = [_method("first"), _method("second", cost=lambda p, d: Cost(0, 0))]
+    assert choose(PROBLEM, CPU, Options(), table).method.name == "second"
+    assert choose(PROBLEM, CPU, Options(), table, measured={"first": 1.0, "second": 2.0}).method.name == "first"
+    assert choose(PROBLEM, CPU, Options(), table, measured={"first": 1.0001, "second": 1.0}).method.name == "first"
