@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._cpu.activation import apply_gradient
-from dnnarray._cpu.norm_blocks import Box, add, boxes, part, parts, total
+from dnnarray._cpu.norm_blocks import Box, boxes, part, parts
 from dnnarray._cpu.norm_forward import statistics
+from dnnarray._cpu.norm_sums import add, spread, total
 from dnnarray._problems.norm_base import NormProblem
 
 
@@ -64,6 +65,8 @@ def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     """`backward` for whole statistics, in chunks of what is summed over: once for the sums, once for the gradient of x."""
     chunks = tuple(boxes(inputs.x, problem.geometry.axes))
     inputs = _with_statistics(problem, inputs, gradients.x, chunks)
+    mean, rstd = (spread(problem.geometry, s, inputs.x.shape) for s in (inputs.mean, inputs.rstd))
+    inputs = inputs._replace(mean=mean, rstd=rstd)
     average = projection = pulled = None
     for chunk in chunks:
         now = inputs.part(chunk)
@@ -75,7 +78,7 @@ def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     for chunk in chunks:
         now = inputs.part(chunk)
         g, u = pulled if pulled is not None and len(chunks) == 1 else before_activation(problem, now)
-        _write(problem, now, g, u, average, projection, gradients.part(chunk))
+        _write(problem, now, g, u, *parts((average, projection), chunk), gradients.part(chunk))
 
 
 def _with_statistics(problem: NormProblem, inputs: Inputs, buffer: np.ndarray, chunks: tuple[Box, ...]) -> Inputs:
@@ -107,15 +110,13 @@ def before_activation(problem: NormProblem, inputs: Inputs) -> tuple[np.ndarray,
 def _sums(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, gradients: Gradients) -> tuple[Any, Any]:
     """Adds to the gradients of weight and bias; gives the sums of h and of h * u over the normalised axes."""
     geometry, weight = problem.geometry, inputs.weight
-    along_u = total(g * u, geometry.fine)
+    along_u = total(g, geometry.fine, u)
     plain: Any = total(g, geometry.fine) if problem.centred else None
     for parameter, terms in ((gradients.weight, along_u), (gradients.bias, plain)):
         if parameter is not None:
             np.add(parameter, total(terms, geometry.across), out=parameter)
-    if weight is not None:
-        along_u = along_u * weight
-        plain = None if plain is None else plain * weight
-    return 0 if plain is None else total(plain, geometry.within), total(along_u, geometry.within)
+    average = total(plain, geometry.within, weight) if problem.centred else 0
+    return average, total(along_u, geometry.within, weight)
 
 
 def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, average: Any, projection: Any, gradients: Gradients) -> None:

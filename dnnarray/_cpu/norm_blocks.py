@@ -51,13 +51,3 @@ def part(array: Any, box: Box) -> Any:
 def parts(arrays: tuple[Any, ...], box: Box) -> tuple[Any, ...]:
     """`part` of each."""
     return tuple(part(a, box) for a in arrays) if box is not WHOLE else arrays
-
-
-def total(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """The sum over `axes`, which stay with extent 1; no axes, no work."""
-    return np.add.reduce(array, axis=axes, keepdims=True) if axes else array
-
-
-def add(so_far: Any, term: Any) -> Any:
-    """so_far + term, where None is the sum of nothing."""
-    return term if so_far is None else so_far + term

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._cpu.activation import apply
-from dnnarray._cpu.norm_blocks import Box, add, boxes, part, parts, total
+from dnnarray._cpu.norm_blocks import Box, boxes, part, parts
+from dnnarray._cpu.norm_sums import add, over_statistics, spread
 from dnnarray._problems.norm_base import NormProblem
 
 
@@ -21,23 +22,24 @@ class Statistics(NamedTuple):
 
 
 def statistics(problem: NormProblem, x: np.ndarray, buffer: np.ndarray, chunks: tuple[Box, ...]) -> Statistics:
-    """The statistics of `x`; `buffer`, of its shape, holds ``x - mean`` afterwards where the norm is centred, else nothing of use."""
-    axes, count = problem.geometry.axes, max(problem.geometry.count, 1)
+    """The statistics of `x`; `buffer`, of its shape, holds ``x - mean`` afterwards where the norm is centred."""
+    geometry, count = problem.geometry, max(problem.geometry.count, 1)
     sums: Any = None
     deltas: Any = None
     squares: Any = None
     if not problem.centred:
         for chunk in chunks:
-            squares = add(squares, total(np.multiply(x[chunk], x[chunk], out=buffer[chunk]), axes))
+            squares = add(squares, over_statistics(geometry, x[chunk], x[chunk]))
         variance = squares / count
         return Statistics(None, None, variance, 1 / np.sqrt(variance + problem.eps))
     for chunk in chunks:
-        sums = add(sums, total(x[chunk], axes))
+        sums = add(sums, over_statistics(geometry, x[chunk]))
     mean = sums / count
+    repeated = spread(geometry, mean, x.shape)
     for chunk in chunks:
-        centred = np.subtract(x[chunk], mean, out=buffer[chunk])
-        deltas = add(deltas, total(centred, axes))
-        squares = add(squares, total(centred * centred, axes))
+        centred = np.subtract(x[chunk], part(repeated, chunk), out=buffer[chunk])
+        deltas = add(deltas, over_statistics(geometry, centred))
+        squares = add(squares, over_statistics(geometry, centred, centred))
     delta = deltas / count
     variance = np.maximum(squares / count - delta * delta, 0)
     return Statistics(mean, delta, variance, 1 / np.sqrt(variance + problem.eps))
@@ -83,7 +85,7 @@ def _scale_folded(
     problem: NormProblem, found: Statistics, source: Any, y: Any, weight: Any, bias: Any, residual: Any, chunks: tuple[Box, ...]
 ) -> None:
     """Where rstd * weight is small: one scale and one shift for each statistic and parameter."""
-    scale = found.rstd if weight is None else found.rstd * weight
+    scale = spread(problem.geometry, found.rstd, y.shape) if weight is None else found.rstd * weight
     shift = bias
     if problem.centred:
         shift = found.delta * -scale if bias is None else bias - found.delta * scale
