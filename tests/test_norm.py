@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
-from dnnarray._cpu import norm_blocks
+from dnnarray._cpu import norm_blocks, norm_sums
 from tests.cases.norm import CASES
 from tests.oracles.norm import ORACLES
 from tests.support import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close, call, check_forward, check_gradient, flat
@@ -231,7 +231,7 @@ def test_boxes_cover_every_element_once(shape, axes, tiny_blocks):
 
 def test_a_small_array_is_one_box_and_pieces_stay_near_the_limit():
     assert list(norm_blocks.boxes(np.zeros((3, 4)), (0, 1))) == [norm_blocks.WHOLE]
-    array = np.zeros((64, 64, 64), np.float32)
+    array = np.zeros((64, 64, 64, 3), np.float32)
     pieces = [array[box].size for box in norm_blocks.boxes(array, (0, 1))]
     assert max(pieces) <= norm_blocks.BLOCK
     assert sum(pieces) == array.size
@@ -264,6 +264,39 @@ def test_long_sums_keep_their_accuracy():
     exact = x.astype(np.float64)
     np.testing.assert_allclose(result.mean, exact.mean((0, 1)), rtol=2e-7)
     np.testing.assert_allclose(result.rstd, 1 / np.sqrt(exact.var((0, 1)) + 1e-5), rtol=5e-7)
+
+
+def test_long_rows_keep_their_accuracy():
+    x = np.random.default_rng(3).random((3, 500_000)).astype(np.float32)
+    result = dnn.layer_norm(x, return_stats=True)
+    exact = dnn.layer_norm(x.astype(np.float64), return_stats=True)
+    np.testing.assert_allclose(result.mean, exact.mean, rtol=2e-7)
+    np.testing.assert_allclose(result.rstd, exact.rstd, rtol=5e-7)
+    np.testing.assert_allclose(result.y, exact.y, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (0, 1), (2, 3), (0, 2), (0, 2, 3), (1, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 3, 0, 2)])
+def test_sums_over_any_axes_of_any_memory(order, axes):
+    rng = np.random.default_rng(1)
+    shape = (5, 1, 30, 9)
+    array = rng.standard_normal([shape[i] for i in order]).transpose(np.argsort(order))
+    assert array.shape == shape
+    factor = rng.standard_normal([n if i in axes else 1 for i, n in enumerate(shape)])
+    for part in (array, array[:, :, ::2], array[:0], np.broadcast_to(array[:1], shape)):
+        of = factor[:, :, : part.shape[2] if 2 in axes else 1][: part.shape[0] if 0 in axes else 1]
+        for a, e in ((norm_sums.total(part, axes), part), (norm_sums.total(part, axes, of), part * of)):
+            np.testing.assert_allclose(a, e.sum(axes, keepdims=True), rtol=1e-12, atol=1e-12)
+        squares = norm_sums.total(part, axes, part)
+        np.testing.assert_allclose(squares, (part * part).sum(axes, keepdims=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", _ALL)
+def test_the_result_has_the_memory_order_of_x(name):
+    x = np.moveaxis(np.random.default_rng(1).standard_normal((2, 5, 4, 6)), -1, 1)
+    y = flat(_ALL[name](x))[0]
+    assert y.strides == x.strides
+    np.testing.assert_allclose(y, flat(_ALL[name](np.ascontiguousarray(x)))[0], rtol=1e-12, atol=1e-13)
 
 
 def test_running_statistics_are_new_arrays_and_independent_of_each_other():
@@ -397,7 +430,7 @@ def test_constant_data_is_zero_and_without_eps_nan():
 
 
 def test_memory_beyond_the_results_is_bounded():
-    x = np.ones((8, 64, 64, 64), np.float32)
+    x = np.ones((16, 64, 64, 64), np.float32)
     out = np.empty_like(x)
     calls = [
         lambda: dnn.layer_norm(x, np.ones(64, np.float32), out=out),

@@ -78,7 +78,7 @@ def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     for chunk in chunks:
         now = inputs.part(chunk)
         g, u = pulled if pulled is not None and len(chunks) == 1 else before_activation(problem, now)
-        _write(problem, now, g, u, *parts((average, projection), chunk), gradients.part(chunk))
+        _write(problem, now, g, u, part(average, chunk), part(projection, chunk), gradients.part(chunk))
 
 
 def _with_statistics(problem: NormProblem, inputs: Inputs, buffer: np.ndarray, chunks: tuple[Box, ...]) -> Inputs:

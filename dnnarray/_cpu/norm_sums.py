@@ -10,7 +10,7 @@ import numpy as np
 
 from dnnarray._problems.norm_base import Geometry
 
-_LONG_ROW = 2048  # elements; longer rows of a matrix gain nothing when its columns are summed
+_LONG_ROW = 2048  # elements; longer ones gain nothing
 
 
 def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = None) -> np.ndarray:
@@ -20,12 +20,14 @@ def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = 
     """
     if not axes:
         return array if factor is None else array * factor
-    form = _matrix(array.shape, axes) if array.flags.c_contiguous else None
+    if not array.flags.c_contiguous:
+        return _in_memory_order(array, axes, factor)
+    form = _matrix(array.shape, axes)
     if form is None:
         return np.add.reduce(array if factor is None else array * factor, axis=axes, keepdims=True)
     by_rows, shape, kept = form
     if not by_rows:
-        return _of_columns(array if factor is None else array * factor, shape, kept)
+        return _of_columns((array if factor is None else array * factor).reshape(shape)).reshape(kept)
     if factor is None:
         factor = _ones(shape[1], array.dtype)
     elif factor is not array and factor.size != shape[1]:
@@ -34,16 +36,32 @@ def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = 
     return np.vecdot(array.reshape(shape), factor.reshape(shape if factor is array else -1)).reshape(kept)
 
 
-def _of_columns(array: np.ndarray, shape: tuple[int, int], kept: tuple[int, ...]) -> np.ndarray:
-    return np.add.reduce(np.add.reduce(array.reshape(shape), axis=0).reshape(-1, math.prod(kept)), axis=0).reshape(kept)
+def _in_memory_order(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None) -> np.ndarray:
+    """`total` of an array whose axes stand in another order in memory, or with gaps."""
+    order = sorted(range(array.ndim), key=lambda i: (-array.strides[i], i))
+    moved = array.transpose(order)
+    if not moved.flags.c_contiguous:
+        return np.add.reduce(array if factor is None else array * factor, axis=axes, keepdims=True)
+    factor = moved if factor is array else factor if factor is None else factor.transpose(order)
+    sums = total(moved, tuple(sorted(order.index(i) for i in axes)), factor)
+    return sums.transpose([order.index(i) for i in range(array.ndim)])
+
+
+def _of_columns(matrix: np.ndarray) -> np.ndarray:
+    """The sum of each column: first of long rows made of several rows each, which NumPy adds fastest and which also round less."""
+    rows, columns = matrix.shape
+    together = max(1, min(rows, _LONG_ROW // columns))
+    count = rows // together
+    head = matrix[: count * together].reshape(count, together * columns)
+    sums = np.add.reduce(np.add.reduce(head, axis=0).reshape(together, columns), axis=0)
+    return sums if count * together == rows else sums + np.add.reduce(matrix[count * together :], axis=0)
 
 
 @lru_cache(maxsize=1024)
 def _matrix(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[bool, tuple[int, int], tuple[int, ...]] | None:
     """A sum over `axes` of contiguous memory as one along the rows or the columns of a matrix, or None where it is neither.
 
-    Returns whether it is along the rows, the shape of the matrix, and the shape of the result. For columns, several samples stand
-    in one row of the matrix, since NumPy adds long rows fastest.
+    Returns whether it is along the rows, the shape of the matrix, and the shape of the result.
     """
     kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
     real = [i for i, n in enumerate(shape) if n != 1]
@@ -53,16 +71,15 @@ def _matrix(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[bool, tuple[
         return None
     if summed == real[len(real) - len(summed) :]:
         return True, (columns, reduced), kept
-    if summed != real[: len(summed)]:
-        return None
-    fold = 1
-    while reduced % (2 * fold) == 0 and 2 * fold * columns <= _LONG_ROW:
-        fold *= 2
-    return False, (reduced // fold, fold * columns), kept
+    return (False, (reduced, columns), kept) if summed == real[: len(summed)] else None
+
+
+def _ones(size: int, dtype: np.dtype) -> np.ndarray:
+    return _ones_of_power(1 << (size - 1).bit_length(), dtype)[:size]
 
 
 @lru_cache(maxsize=64)
-def _ones(size: int, dtype: np.dtype) -> np.ndarray:
+def _ones_of_power(size: int, dtype: np.dtype) -> np.ndarray:
     ones = np.ones(size, dtype)
     ones.flags.writeable = False
     return ones
