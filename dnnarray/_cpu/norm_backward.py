@@ -143,8 +143,8 @@ def fixed_backward(problem: NormProblem, inputs: Inputs, gradients: Gradients, m
     for box in boxes(inputs.x, tuple(range(inputs.x.ndim))):
         now, target = inputs.part(box), gradients.part(box)
         g, u = before_activation(problem, now)
-        for sums, terms in ((part(along_u, box), g * u), (part(plain, box), g)):
-            np.add(sums, total(terms, axes), out=sums)
+        for sums, factor in ((part(along_u, box), u), (part(plain, box), None)):
+            np.add(sums, total(g, axes, factor), out=sums)
         np.multiply(g, part(scale, box), out=target.x)
         if target.residual is not None:
             target.residual[...] = g

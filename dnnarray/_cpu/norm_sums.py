@@ -16,7 +16,7 @@ _LONG_ROW = 2048  # elements; longer ones gain nothing
 def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = None) -> np.ndarray:
     """The sum over `axes`, which stay with extent 1, of `array` or of array * factor.
 
-    `factor` is the array itself, or runs along all of `axes` that are not of extent 1 and perhaps along others.
+    `factor` has the shape of the array, or runs along all of `axes` that are not of extent 1 and perhaps along others.
     """
     if not axes:
         return array if factor is None else array * factor
@@ -29,11 +29,15 @@ def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = 
     if not by_rows:
         return _of_columns((array if factor is None else array * factor).reshape(shape)).reshape(kept)
     if factor is None:
-        factor = _ones(shape[1], array.dtype)
-    elif factor is not array and factor.size != shape[1]:
-        array, factor = array * factor, _ones(shape[1], array.dtype)
+        second = _ones(shape[1], array.dtype)
+    elif factor.shape == array.shape:
+        second = factor.reshape(shape)
+    elif factor.size == shape[1]:
+        second = factor.reshape(-1)
+    else:
+        array, second = array * factor, _ones(shape[1], array.dtype)
     # Dot products are several times faster than NumPy's sum of short rows, and over a block about as accurate.
-    return np.vecdot(array.reshape(shape), factor.reshape(shape if factor is array else -1)).reshape(kept)
+    return np.vecdot(array.reshape(shape), second).reshape(kept)
 
 
 def _in_memory_order(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None) -> np.ndarray:
@@ -42,7 +46,7 @@ def _in_memory_order(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarra
     moved = array.transpose(order)
     if not moved.flags.c_contiguous:
         return np.add.reduce(array if factor is None else array * factor, axis=axes, keepdims=True)
-    factor = moved if factor is array else factor if factor is None else factor.transpose(order)
+    factor = None if factor is None else factor.transpose(order)
     sums = total(moved, tuple(sorted(order.index(i) for i in axes)), factor)
     return sums.transpose([order.index(i) for i in range(array.ndim)])
 
