@@ -7,12 +7,13 @@ JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit docs demo bench asv clean
+.PHONY: help test lint types unit docs demo gpu asv clean
 
 help:
 	@echo "make test    lint, types, tests, doctests (what CI runs)"
 	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
 	@echo "make docs    build the site into docs/_build/html"
+	@echo "make gpu     on a machine with a GPU: its tests, compute-sanitizer, and the table beside PyTorch"
 	@echo "make asv     run the benchmarks with asv on the environment of this checkout"
 	@echo "make clean   remove the environments and everything built"
 
@@ -39,6 +40,13 @@ demo: $(VENV)/.demo
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# On a machine with a GPU; uses the Python that has CuPy and PyTorch, since both are too heavy to install unasked.
+gpu:
+	$(PYTHON) -m pytest tests/gpu -q -p no:cacheprovider
+	compute-sanitizer --tool memcheck --error-exitcode 1 $(PYTHON) -m pytest tests/gpu -q -p no:cacheprovider -m "gpu and not heavy"
+	compute-sanitizer --tool racecheck --error-exitcode 1 $(PYTHON) -m pytest tests/gpu -q -p no:cacheprovider -m "gpu and not heavy"
+	$(PYTHON) -m asv_bench.gpu
 
 asv: $(VENV)/.bench
 	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --quick --show-stderr --python=same

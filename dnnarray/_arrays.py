@@ -30,6 +30,11 @@ class Door:
     take: Callable[[Any], Any]
     give: Callable[[Any], Any]
 
+    @property
+    def native(self) -> bool:
+        """Whether results need no way back: they are the engine's own arrays."""
+        return self.give is _same
+
 
 def _same(array: Any) -> Any:
     return array
@@ -80,6 +85,9 @@ def _dlpack_door(array: Any) -> Door:
 
 
 NUMPY = Door("numpy", _take_numpy, _same)
+_CUPY = Door("cupy", _same, _same)
+# The engines' own array types, each with the place of an array: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
+NATIVE: dict[type, Callable[[Any], Any]] = {np.ndarray: lambda array: "cpu"}
 _TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
 _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 
@@ -139,7 +147,16 @@ def _cpu() -> ModuleType:
 
 
 def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
-    raise DeviceError(f"{where} lives on a CUDA device; this version of dnnarray has the CPU engine only. Move it to the host first.")
+    if family != "cupy":
+        raise DeviceError(f"{where} lives on a CUDA device; pass it as a CuPy array: cupy.from_dlpack(x).")
+    try:
+        from dnnarray._cuda import engine
+    except ImportError as error:
+        raise DeviceError(
+            f"{where} lives on a CUDA device, and the CUDA engine does not load: {error}. dnnarray.check() says more."
+        ) from error
+    NATIVE[engine.ARRAY] = engine.place
+    return _CUPY, engine
 
 
 def _describe(value: Any) -> str:
@@ -210,8 +227,16 @@ def spec_of(array: Any) -> Spec:
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
         raise ArrayTypeError(f"expected an array or a dnnarray.Spec, got {_describe(array)}.")
-    stride = getattr(array, "stride", None)
-    return Spec(tuple(array.shape), as_dtype(array.dtype), tuple(stride()) if callable(stride) else None)
+    return Spec(tuple(array.shape), as_dtype(array.dtype), _element_strides(array))
+
+
+def _element_strides(array: Any) -> tuple[int, ...] | None:
+    """Strides in elements: PyTorch counts so, CuPy in bytes; other namespaces do not tell."""
+    if callable(stride := getattr(array, "stride", None)):
+        return tuple(stride())
+    if isinstance(strides := getattr(array, "strides", None), tuple):
+        return tuple(s // array.dtype.itemsize for s in strides)
+    return None
 
 
 def engine_of(arrays: tuple[Any, ...]) -> ModuleType:

@@ -234,14 +234,15 @@ def _run(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    borrowed = None
+    borrowed, kind = None, type(arrays[0])
     for array in arrays:
-        if type(array) is not np.ndarray and array is not None:
+        if (type(array) is not kind and array is not None) or kind not in _arrays.NATIVE:
             borrowed = _borrow(op, arrays)
             arrays = borrowed.arrays
             break
     # The types keep True from being taken for 1 where 1 was seen before.
-    key = (op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
+    place = _arrays.NATIVE[kind](arrays[0]) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
+    key = (place, op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
     try:
         prepared = _prepared.get(key)
     except TypeError:  # a list or an array among the options
@@ -252,7 +253,7 @@ def _run(
         prepared = prepare(engine, config, op, algorithm, tuple(map(_freeze, options)), arrays)
     if op.runtime:
         runtime = _checked_runtime(op, runtime)
-    if borrowed is None or borrowed.door is _arrays.NUMPY:
+    if borrowed is None or borrowed.door.native:
         return prepared.pack(*prepared.call(arrays, runtime, out, workspace))
     return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
 
@@ -267,7 +268,9 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    _prepared[(op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))] = prepared
+    _prepared[
+        (engine.place(next(iter(leaves(arrays)))), op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
+    ] = prepared
     return prepared
 
 

@@ -101,6 +101,11 @@ class Spec:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    @property
+    def c_strides(self) -> tuple[int, ...]:
+        """The strides in elements of this shape in C order."""
+        return _c_strides(self.shape)
+
     def axis_order(self) -> tuple[int, ...] | None:
         """The axes from the slowest to the fastest if the memory is dense, else None."""
         if self.strides is None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnarray import _observe
-from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, WorkspaceError, fail
+from dnnarray._errors import WorkspaceError
 from dnnarray._options import Options
+from dnnarray._outputs import Output, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
@@ -36,6 +37,11 @@ def device() -> Device:
     peak = {"float32": cores * _GFLOPS_PER_CORE, "float64": cores * _GFLOPS_PER_CORE / 2}
     peak |= dict.fromkeys(("float16", "bfloat16"), peak["float32"])
     return Device(f"CPU ({cores} cores)", "cpu", cores, peak, _BANDWIDTH, _NUMPY_CALL)
+
+
+def place(array: Any) -> str:
+    """Where an array lives, as far as plans depend on it: one processor, one place."""
+    return "cpu"
 
 
 def methods(op: Operation) -> tuple[Method, ...]:
@@ -83,7 +89,7 @@ class Prepared:
     def __init__(self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options, table: Sequence[Method]) -> None:
         self.op, self.problem, self.method, self.workspace = op, problem, method, workspace
         self._config, self._table = config, table
-        self._outputs = [_Output(spec) for spec in problem.outputs if spec is not None]
+        self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns or _first
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
@@ -93,43 +99,41 @@ class Prepared:
         """Run on `arrays` and return the flat results, None where a result is absent."""
         if self.op.values is not None:
             self.op.values(self.problem, *arrays)
-        results = [o.empty() for o in self._outputs] if out is None else self._users(out, arrays)
+        results = [o.empty(np.empty) for o in self._outputs] if out is None else self._users_own(out, arrays)
         scratch = self._scratch(workspace) if self.workspace or workspace is not None else None
-        _observe.note_algorithm(self.problem, self.method.name, self.workspace)
+        if self._config.telemetry:
+            _observe.note_algorithm(self.problem, self.method.name, self.workspace)
+        named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
         with np.errstate(all="ignore"):
-            self._execute(arrays, runtime, results, scratch)
-        for i in self._absent:
-            results.insert(i, None)
-        return tuple(results)
+            if self._widen:
+                self._run_widened(arrays, named, results, scratch)
+            else:
+                self.method.run(self.problem, self._placed(results), scratch, *arrays, **named)
+        return self._placed(results)
 
-    def _execute(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], results: list[Any], scratch: Any) -> None:
-        targets = results
-        if self._widen:
-            arrays = tuple(tree_map(_widened, a) for a in arrays)
-            targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
-        filled = iter(targets)
-        outputs = tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
-        self.method.run(self.problem, outputs, scratch, *arrays, **dict(zip(self.op.runtime, runtime, strict=True)))
+    def _placed(self, results: list[Any]) -> tuple[Any, ...]:
+        """The results with None where one is absent."""
+        if not self._absent:
+            return tuple(results)
+        filled = iter(results)
+        return tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
+
+    def _run_widened(self, arrays: tuple[Any, ...], named: dict[str, Any], results: list[Any], scratch: Any) -> None:
+        """Half types in and out, float32 in between."""
+        wide = tuple(tree_map(_widened, a) for a in arrays)
+        targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
+        self.method.run(self.problem, self._placed(targets), scratch, *wide, **named)
         for result, target in zip(results, targets, strict=True):
             if target is not result:
                 result[...] = target
 
-    def _users(self, out: Any, arrays: tuple[Any, ...]) -> list[Any]:
-        """The caller's output arrays, checked against the problem and against overlap with the inputs."""
-        given = leaves(out)
-        if len(given) != len(self._outputs):
-            fail(OptionError, self.problem.op, "out", f"{len(given)} arrays", f"{len(self._outputs)}, one for each result")
-        inputs = leaves(arrays)
-        for i, (array, output) in enumerate(zip(given, self._outputs, strict=True)):
-            output.check(self.problem.op, array)
-            if any(_overlap(array, other) for other in (*inputs, *given[:i])):
-                fail(OptionError, self.problem.op, "out", "memory shared with an input or another output", "memory of its own")
-        return given
+    def _users_own(self, out: Any, arrays: tuple[Any, ...]) -> list[Any]:
+        return list(users_own(self.problem, self._outputs, out, leaves(arrays), np.ndarray, _overlap))
 
     def _scratch(self, workspace: Any) -> np.ndarray | None:
         """The caller's scratch memory, checked, or our own; a smaller algorithm takes over where memory runs out."""
         if workspace is not None:
-            return _checked_workspace(self.problem.op, workspace, self.workspace)
+            return check_workspace(self.problem.op, workspace, self.workspace, np.ndarray)
         try:
             return np.empty(self.workspace, np.uint8)
         except MemoryError:
@@ -149,31 +153,6 @@ def _first(*results: Any) -> Any:
     return results[0]
 
 
-class _Output:
-    """One result: how to allocate it, and what a caller's own must look like."""
-
-    def __init__(self, spec: Spec) -> None:
-        self.shape, self.dtype = spec.shape, spec.dtype
-        order = spec.axis_order()
-        permuted = order is not None and order != tuple(range(spec.ndim))
-        self._memory_shape = tuple(spec.shape[i] for i in order) if permuted and order else spec.shape
-        self._inverse = tuple(order.index(i) for i in range(spec.ndim)) if permuted and order else None
-
-    def empty(self) -> np.ndarray:
-        array = np.empty(self._memory_shape, self.dtype)
-        return array if self._inverse is None else array.transpose(self._inverse)
-
-    def check(self, op: str, array: Any) -> None:
-        if not isinstance(array, np.ndarray):
-            fail(ArrayTypeError, op, "out", type(array).__name__, "an array of the inputs' namespace")
-        if array.shape != self.shape:
-            fail(ShapeError, op, "out", f"of shape {array.shape}", f"{self.shape}")
-        if array.dtype != self.dtype:
-            fail(DTypeError, op, "out", array.dtype.name, self.dtype.name)
-        if not array.flags.writeable:
-            fail(OptionError, op, "out", "read-only", "an array that can be written", "Pass a copy.")
-
-
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
     if not np.may_share_memory(a, b):
         return False
@@ -181,18 +160,6 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
         return np.shares_memory(a, b, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any count is allowed
     except np.exceptions.TooHardError:
         return True
-
-
-def _checked_workspace(op: str, workspace: Any, needed: int) -> np.ndarray:
-    expected = "a contiguous, writable one-dimensional uint8 array"
-    if not isinstance(workspace, np.ndarray) or workspace.dtype != np.uint8 or workspace.ndim != 1:
-        fail(ArrayTypeError, op, "workspace", getattr(workspace, "dtype", type(workspace).__name__), expected)
-    if not (workspace.flags.c_contiguous and workspace.flags.writeable):
-        fail(OptionError, op, "workspace", "strided or read-only", expected)
-    if workspace.nbytes < needed:
-        fix = "dnnarray.infer gives the size needed; options(workspace_limit=...) chooses an algorithm that needs less."
-        fail(WorkspaceError, op, "workspace", f"{workspace.nbytes:,} bytes", f"{needed:,} bytes or more", fix)
-    return workspace
 
 
 def _widened(array: np.ndarray) -> np.ndarray:

@@ -1,0 +1,143 @@
+"""Plan -> loaded kernel: digest, exact architecture, compile by NVRTC, cache on disk. The only file that knows where kernels/ lies.
+
+CuPy's own compile appends ``-arch=sm_90`` and its cache does not see our headers, so both are done here: the cubin's name is a digest of
+the generated source, every file it can include, the options, the architecture and the NVRTC version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dnnarray._cuda.plan import Kernel
+from dnnarray._errors import DeviceError
+from dnnarray._select.tuning import folder
+
+_OPTIONS = ("--std=c++17", "-default-device", "--fmad=true", "--extra-device-vectorization")
+_SERIALISED = re.compile(r"C75\d\d")
+_MAGIC = b"\x7fELF"
+_counter = itertools.count()
+_lock = threading.Lock()
+_loaded: dict[tuple[int, Kernel], Any] = {}
+
+
+def kernels_folder() -> Path:
+    """The kernel sources: inside the wheel, or beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for candidate in (package / "_kernels", package.parent / "kernels"):
+        if candidate.is_dir():
+            return candidate
+    raise DeviceError(
+        f"the kernel sources are missing (looked for {package / '_kernels'}). Install dnnarray again: pip install --force-reinstall dnnarray"
+    )
+
+
+@lru_cache(maxsize=1)
+def _sources() -> dict[str, bytes]:
+    root = kernels_folder()
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*.cu*"))}
+
+
+@lru_cache(maxsize=1)
+def _headers_digest() -> bytes:
+    digest = hashlib.sha256()
+    for name, content in _sources().items():
+        if name.endswith(".cuh"):
+            digest.update(name.encode() + b"\0" + content)
+    return digest.digest()
+
+
+def digest(kernel: Kernel, architecture: str) -> str:
+    """What the machine code depends on."""
+    parts = (kernel.code().encode(), _sources()[kernel.source], _headers_digest(), repr((_OPTIONS, architecture, nvrtc_version())).encode())
+    return hashlib.sha256(b"\0".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()[:40]
+
+
+@lru_cache(maxsize=1)
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:
+        raise DeviceError(
+            f"NVRTC, the run-time compiler of CUDA, is not available ({type(error).__name__}: {error}). "
+            "Install it beside CuPy: pip install 'dnnarray[cuda13]' (or cuda12 for a CUDA 12 driver)."
+        ) from error
+    return nvrtc
+
+
+@lru_cache(maxsize=1)
+def nvrtc_version() -> tuple[int, int]:
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return int(major), int(minor)
+
+
+def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
+    """The machine code for an architecture such as ``sm_90a``; needs no GPU."""
+    nvrtc = _nvrtc()
+    root = kernels_folder()
+    _, program = nvrtc.nvrtcCreateProgram(kernel.code().encode(), f"{kernel.symbol}.cu".encode(), 0, [], [])
+    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    log = _log(nvrtc, program)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise DeviceError(f"{kernel.symbol} does not compile for {architecture} with NVRTC {nvrtc_version()}:\n{log}")
+    if _SERIALISED.search(log):
+        raise DeviceError(f"{kernel.symbol} for {architecture}: the compiler serialised its matrix instructions:\n{log}")
+    _, size = nvrtc.nvrtcGetCUBINSize(program)
+    cubin = b" " * size
+    nvrtc.nvrtcGetCUBIN(program, cubin)
+    nvrtc.nvrtcDestroyProgram(program)
+    return cubin
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    buffer = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, buffer)
+    return buffer.decode(errors="replace").strip("\0 \n")
+
+
+def cubin(kernel: Kernel, architecture: str) -> bytes:
+    """The machine code, from the disk cache or compiled. A file that is not machine code is replaced."""
+    path = folder() / "cubin" / f"{kernel.symbol}-{architecture}-{digest(kernel, architecture)}.cubin"
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        if content.startswith(_MAGIC):
+            return content
+    content = compile_kernel(kernel, architecture)
+    with contextlib.suppress(OSError):  # a read-only or full disk costs a compilation at the next start, nothing else
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.{next(_counter)}.tmp")
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return content
+
+
+def load(kernel: Kernel, device: int, architecture: str) -> Any:
+    """The kernel as a CuPy function of a device, ready to launch."""
+    found = _loaded.get((device, kernel))
+    if found is None:
+        with _lock:
+            found = _loaded.get((device, kernel)) or _load(kernel, architecture)
+            _loaded[device, kernel] = found
+    return found
+
+
+def _load(kernel: Kernel, architecture: str) -> Any:
+    from cupy.cuda.function import Module
+
+    module = Module()
+    module.load(cubin(kernel, architecture))
+    return module.get_function(kernel.symbol)

@@ -1,0 +1,96 @@
+"""`Plan`: one kernel launch, described without a GPU: which source, compiled how, launched how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+
+TYPES = {FLOAT64: "double", FLOAT32: "float", FLOAT16: "dnnarray::float16_t", BFLOAT16: "dnnarray::bfloat16_t"}
+SHORT = {FLOAT64: "f64", FLOAT32: "f32", FLOAT16: "f16", BFLOAT16: "bf16"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of a kernel's compile-time settings; never holds problem sizes, so that the number of compilations stays bounded.
+
+    Text fields become types (``element`` -> ``using Element = ...``), numbers and booleans constants (``tile_m`` -> ``kTileM``).
+    """
+
+    def prologue(self) -> str:
+        """The settings as C++."""
+        return "struct Config {\n" + "".join(f"  {_member(f.name, getattr(self, f.name))};\n" for f in fields(self)) + "};\n"
+
+
+def _member(name: str, value: Any) -> str:
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    if isinstance(value, str):
+        return f"using {camel} = {value}"
+    kind, text = ("bool", str(value).lower()) if isinstance(value, bool) else ("int", str(value))
+    return f"static constexpr {kind} k{camel} = {text}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is compiled: a source under ``kernels/``, its settings and the name it has in a profiler."""
+
+    source: str
+    symbol: str
+    config: Config
+    includes: tuple[str, ...] = ()
+
+    def code(self) -> str:
+        """The translation unit: the vocabulary that the settings speak of, the settings, then the kernel file by name."""
+        includes = "".join(f'#include "dnnarray/{name}.cuh"\n' for name in ("dtype", *self.includes))
+        return (
+            f'{includes}#define DNNARRAY_CONFIG\n#define DNNARRAY_ENTRY {self.symbol}\n{self.config.prologue()}#include "{self.source}"\n'
+        )
+
+
+@dataclass(frozen=True)
+class Array:
+    """A launch argument: the pointer of the `index`-th array (inputs first, then outputs, then the scratch memory)."""
+
+    index: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A launch argument: the `index`-th run-time option of the operation (``seed``, ``offset``), an unsigned 64-bit integer."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch. `arguments` are `Array` pointers, `Runtime` options, ints (64 bits) and floats (double)."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: int
+    arguments: tuple[Array | Runtime | int | float, ...]
+    shared_memory: int = 0
+
+
+@dataclass(frozen=True)
+class Program:
+    """All launches of a problem, in stream order, and the memory they expect.
+
+    `orders` holds, for each input that is given, the axes from the slowest to the fastest in memory; an input that lies otherwise is
+    copied first. Empty means C order for all. Outputs are dense in the order of their `Spec`.
+    """
+
+    plans: tuple[Plan, ...]
+    orders: tuple[tuple[int, ...], ...] = ()
+
+
+def vector_length(dtype: np.dtype, aligned: bool, *extents: int) -> int:
+    """Elements that a thread may move at once: 16 bytes, or fewer where a row's extent is not a multiple; 1 if not aligned."""
+    length = 16 // dtype.itemsize if aligned else 1
+    while any(n % length for n in extents):
+        length //= 2
+    return length

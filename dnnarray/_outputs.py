@@ -1,0 +1,62 @@
+"""The results of a call, shared by both engines: how to allocate them, and what a caller's own `out=` must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, WorkspaceError, fail
+from dnnarray._problems.base import Problem, leaves
+from dnnarray._spec import Spec
+
+
+class Output:
+    """One result."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec, self.shape, self.dtype = spec, spec.shape, spec.dtype
+        order = spec.axis_order()
+        permuted = order is not None and order != tuple(range(spec.ndim))
+        self.memory_shape = tuple(spec.shape[i] for i in order) if permuted and order else spec.shape
+        self.inverse = tuple(order.index(i) for i in range(spec.ndim)) if permuted and order else None
+
+    def empty(self, allocate: Callable[..., Any]) -> Any:
+        """A new array in the memory order of the spec; `allocate` is the ``empty`` of the engine's namespace."""
+        array = allocate(self.memory_shape, self.dtype)
+        return array if self.inverse is None else array.transpose(self.inverse)
+
+    def check(self, op: str, array: Any, kind: Any) -> None:
+        """Raise the named error unless `array` can receive this result."""
+        if not isinstance(array, kind):
+            fail(ArrayTypeError, op, "out", type(array).__name__, "an array of the inputs' namespace")
+        if array.shape != self.shape:
+            fail(ShapeError, op, "out", f"of shape {array.shape}", f"{self.shape}")
+        if array.dtype != self.dtype:
+            fail(DTypeError, op, "out", array.dtype.name, self.dtype.name)
+        if not getattr(array.flags, "writeable", True):
+            fail(OptionError, op, "out", "read-only", "an array that can be written", "Pass a copy.")
+
+
+def users_own(problem: Problem, outputs: list[Output], out: Any, inputs: list[Any], kind: Any, overlap: Callable[..., bool]) -> list[Any]:
+    """The caller's output arrays, checked against the problem and against overlap with the inputs and with each other."""
+    given = leaves(out)
+    if len(given) != len(outputs):
+        fail(OptionError, problem.op, "out", f"{len(given)} arrays", f"{len(outputs)}, one for each result")
+    for i, (array, output) in enumerate(zip(given, outputs, strict=True)):
+        output.check(problem.op, array, kind)
+        if any(overlap(array, other) for other in (*inputs, *given[:i])):
+            fail(OptionError, problem.op, "out", "memory shared with an input or another output", "memory of its own")
+    return given
+
+
+def check_workspace(op: str, workspace: Any, needed: int, kind: Any) -> Any:
+    """The caller's scratch memory, if it will do."""
+    expected = "a contiguous, writable one-dimensional uint8 array"
+    if not isinstance(workspace, kind) or workspace.dtype != "uint8" or workspace.ndim != 1:
+        fail(ArrayTypeError, op, "workspace", getattr(workspace, "dtype", type(workspace).__name__), expected)
+    if not (workspace.flags.c_contiguous and getattr(workspace.flags, "writeable", True)):
+        fail(OptionError, op, "workspace", "strided or read-only", expected)
+    if workspace.nbytes < needed:
+        fix = "dnnarray.infer gives the size needed; options(workspace_limit=...) chooses an algorithm that needs less."
+        fail(WorkspaceError, op, "workspace", f"{workspace.nbytes:,} bytes", f"{needed:,} bytes or more", fix)
+    return workspace

@@ -1,0 +1,123 @@
+"""The CUDA engine on a card: every case of every operation it has, against the float64 oracle; memory, streams, capture."""
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._problems.base import leaves, tree_map
+from tests.registry import CASES, ORACLES
+from tests.support import BFLOAT16, FLOAT64, as_float64, assert_close, call
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+pytestmark = pytest.mark.gpu
+
+
+def _has(op):
+    from dnnarray._cuda import engine
+
+    try:
+        return bool(engine.methods(find(op)))
+    except dnn.UnsupportedError:
+        return False
+
+
+def _there(tree):
+    return tree_map(cupy.asarray, tree)
+
+
+def _back(tree):
+    return [cupy.asnumpy(a) for a in leaves(tree)]
+
+
+_HERE = [c for c in CASES if _has(c.op)]
+_DIFFERENTIABLE = [c for c in _HERE if c.gradient and _has(f"{find(c.op).base}_backward")]
+_FIRST = list({c.op: c for c in reversed(_HERE)}.values())
+
+
+@pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _HERE for d in c.dtypes], ids=str)
+def test_forward_agrees_with_the_oracle(case, dtype):
+    arrays = case.draw(dtype)
+    actual = _back(call(case.op, tuple(_there(a) for a in arrays), case.options))
+    expected = [np.asarray(r) for r in leaves(ORACLES[find(case.op).base](*as_float64(arrays), **case.options))]
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e, case.reduction, case.condition, str(case))
+
+
+def _gradients(case, arrays, grad):
+    output, pullback = dnn.vjp(case.op, *arrays, **case.options)
+    absent = (None,) * (len(output) - 1) if isinstance(output, tuple) else None
+    return pullback((grad, *absent) if absent is not None else grad)
+
+
+@pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _DIFFERENTIABLE for d in c.dtypes], ids=str)
+def test_gradient_agrees_with_the_cpu_engine_in_float64(case, dtype):
+    arrays = case.draw(dtype)
+    head = leaves(call(case.op, arrays, case.options))[0]
+    grad = np.array(np.random.default_rng(3).standard_normal(head.shape), head.dtype)
+    actual = _back(_gradients(case, tuple(_there(a) for a in arrays), _there(grad)))
+    expected = leaves(_gradients(case, as_float64(arrays), grad.astype(np.float64)))
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e, max(case.reduction, e.size), case.condition, str(case))
+
+
+_SIZES = [1, 2, 3, 31, 127, 128, 129, 1023, 4096, 4097, 100_003]
+
+
+@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, FLOAT64], ids=lambda d: np.dtype(d).name)
+def test_any_size_and_any_alignment(n, dtype):
+    host = np.random.default_rng(n).standard_normal(n + 1).astype(dtype)
+    whole = cupy.asarray(host)
+    for start in (0, 1):
+        x = whole[start : start + n]
+        np.testing.assert_array_equal(cupy.asnumpy(dnn.relu(x)), np.maximum(host[start : start + n], np.zeros(1, dtype)))
+
+
+@pytest.mark.heavy
+def test_more_than_two_to_the_31_elements():
+    n = 2**31 + 4099
+    x = cupy.full(n, -1, np.float16)
+    x[-5:] = 3
+    x[0] = 2
+    y = dnn.relu(x)
+    assert float(y[:-5].astype(np.float32).sum()) == 2.0
+    assert cupy.asnumpy(y[-5:]).tolist() == [3] * 5
+
+
+@pytest.mark.parametrize("order", ["F", "strided", "reversed", "broadcast"])
+def test_any_memory(order):
+    host = np.random.default_rng(0).standard_normal((6, 5, 7)).astype(np.float32)
+    x = {
+        "F": lambda: cupy.asarray(host, order="F"),
+        "strided": lambda: cupy.asarray(np.repeat(host, 2, axis=1))[:, ::2],
+        "reversed": lambda: cupy.asarray(host[::-1])[::-1],
+        "broadcast": lambda: cupy.broadcast_to(cupy.asarray(host[:1]), host.shape),
+    }[order]()
+    np.testing.assert_array_equal(cupy.asnumpy(dnn.relu(x)), np.maximum(cupy.asnumpy(x), 0))
+
+
+def test_a_call_with_out_can_be_captured_in_a_graph():
+    x = cupy.asarray(np.linspace(-1, 1, 1000, dtype=np.float32))
+    y = cupy.empty_like(x)
+    dnn.relu(x, out=y)
+    y.fill(9)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    with stream:
+        stream.begin_capture()
+        dnn.relu(x, out=y)
+        graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    np.testing.assert_array_equal(cupy.asnumpy(y), np.maximum(cupy.asnumpy(x), 0))
+
+
+def test_host_arrays_do_not_mix_with_device_arrays():
+    x = cupy.zeros(3)
+    with pytest.raises(dnn.ArrayTypeError, match="relu_backward"):
+        dnn.relu_backward(np.zeros(3), x)
+    with pytest.raises(dnn.ArrayTypeError, match="out"):
+        dnn.relu(x, out=np.zeros(3))
+    with pytest.raises(dnn.OptionError, match="memory shared"):
+        dnn.relu(x, out=x)

@@ -1,0 +1,98 @@
+"""Every kernel in every configuration compiles for every architecture; needs NVRTC, no GPU."""
+
+import re
+
+import pytest
+
+from dnnarray._cuda import module
+from dnnarray._operation import find
+from dnnarray._problems.base import leaves, tree_map
+from dnnarray._select import Device
+from dnnarray._spec import Spec
+from tests.registry import CASES
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+_DEVICES = {
+    "sm_80": Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912),
+    "sm_90a": Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448),
+    "sm_100": Device("made-up B200", "cuda", 148, {"float32": 70e12}, 7e12, 4e-6, (10, 0), 232_448),
+}
+
+
+def _tables():
+    from importlib import import_module
+    from pathlib import Path
+
+    here = Path(module.__file__).parent
+    for family in sorted(p.stem for p in here.glob("*.py")):
+        yield from getattr(import_module(f"dnnarray._cuda.{family}"), "ALGORITHMS", {}).items() if family != "engine" else ()
+
+
+_TABLE = dict(_tables())
+
+
+def _kernels(device):
+    """Every kernel that any case plans, in every dtype, aligned and not."""
+    found = set()
+    for case in CASES:
+        operation = find(case.op)
+        for dtype in case.dtypes:
+            arrays = case.draw(dtype)
+            specs = tuple(tree_map(lambda a: Spec(a.shape, a.dtype), a) for a in arrays)
+            bound, chosen = operation.bind(specs, case.options)
+            static = {n: v for n, v in chosen.items() if n in operation.static}
+            problems = [(operation.base, operation.problem(bound, static))]
+            backward = f"{operation.base}_backward"
+            if backward in _TABLE and case.gradient:
+                grad = next(s for s in leaves(problems[0][1].outputs))
+                problems.append((backward, _backward_problem(find(backward), operation, grad, bound, static)))
+            for name, problem in problems:
+                for method in _TABLE.get(name, ()):
+                    if method.rejects(problem, device) is None:
+                        found |= {p.kernel for aligned in (True, False) for p in method.run(problem, device, aligned).plans}
+    return sorted(found, key=lambda k: k.symbol)
+
+
+def _backward_problem(backward, operation, grad, bound, static):
+    given = dict(zip(operation.arrays, bound, strict=True)) | static
+    kept = {n: v for n, v in given.items() if n in backward.arrays or n in backward.static}
+    arrays, chosen = backward.bind((grad,), kept)
+    return backward.problem(arrays, {n: v for n, v in chosen.items() if n in backward.static})
+
+
+@pytest.mark.parametrize("architecture", _DEVICES)
+def test_every_kernel_compiles(architecture):
+    kernels = _kernels(_DEVICES[architecture])
+    assert kernels
+    for kernel in kernels:
+        assert module.compile_kernel(kernel, architecture).startswith(b"\x7fELF")
+
+
+def test_symbols_name_their_settings_uniquely():
+    kernels = _kernels(_DEVICES["sm_90a"])
+    assert len({k.symbol for k in kernels}) == len(kernels)
+    assert all(re.fullmatch(r"[a-z0-9_]+", k.symbol) for k in kernels)
+
+
+def test_an_edited_header_changes_the_digest(monkeypatch):
+    kernel = _kernels(_DEVICES["sm_90a"])[0]
+    before = module.digest(kernel, "sm_90a")
+    assert before != module.digest(kernel, "sm_80")
+    edited = {n: c + b" " if n.endswith("dtype.cuh") else c for n, c in module._sources().items()}
+    monkeypatch.setattr(module, "_sources", lambda: edited)
+    module._headers_digest.cache_clear()
+    after = module.digest(kernel, "sm_90a")
+    module._headers_digest.cache_clear()
+    assert after != before
+
+
+def test_the_cubin_cache_replaces_what_is_corrupted(tmp_path, monkeypatch):
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    kernel = _kernels(_DEVICES["sm_90a"])[0]
+    first = module.cubin(kernel, "sm_90a")
+    (file,) = (tmp_path / "cubin").iterdir()
+    file.write_bytes(b"garbage")
+    assert module.cubin(kernel, "sm_90a") == first
+    assert file.read_bytes() == first
+    monkeypatch.setattr(module, "compile_kernel", lambda *a: pytest.fail("the cache was not used"))
+    assert module.cubin(kernel, "sm_90a") == first
