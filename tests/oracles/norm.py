@@ -112,7 +112,7 @@ def group_norm(x, weight=None, bias=None, *, num_groups, eps=1e-5, layout="chann
     y, size = np.empty_like(xs), xs.shape[1] // num_groups
     for n, group in itertools.product(range(xs.shape[0]), range(num_groups)):
         members = range(group * size, (group + 1) * size)
-        mean, variance = _moments(xs[n, group * size : (group + 1) * size])
+        mean, variance = _moments(xs[n, members])
         for c in members:
             y[n, c] = (xs[n, c] - mean) / math.sqrt(variance + eps) * _channel(weight, c, 1.0) + _channel(bias, c, 0.0)
     return _activate(_back(y, layout), activation)
