@@ -1,5 +1,211 @@
-"""Normalization: batch, layer, RMS, group, instance, local response, on NumPy arrays."""
+"""Normalization: batch, layer, RMS, group, instance, local response, on NumPy arrays.
 
+Here the arrays of each operation are brought into the shape of the problem's `view` (always without a copy: axes are only split or
+given extent 1) and handed to the one forward and the one backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import norm_local
+from dnnarray._cpu.norm_backward import Gradients, Inputs, backward, fixed_backward
+from dnnarray._cpu.norm_blocks import boxes, parts
+from dnnarray._cpu.norm_forward import affine, normalise
+from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Method
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {}
+Outputs = tuple[Any, ...]
+
+
+def _as(array: Any, shape: tuple[int, ...]) -> Any:
+    """The array in another shape over the same memory; None stays None."""
+    return array if array is None or array.shape == shape else array.reshape(shape)
+
+
+def _parameters(problem: NormProblem, *arrays: Any) -> tuple[Any, ...]:
+    return tuple(_as(a, problem.geometry.parameter) for a in arrays)
+
+
+def _statistics(problem: NormProblem, *arrays: Any) -> tuple[Any, ...]:
+    return tuple(_as(a, problem.geometry.statistic) for a in arrays)
+
+
+# --- batch norm -------------------------------------------------------------------------------------------------------
+
+
+def _batch_norm(
+    problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, residual: Any
+) -> None:
+    (y,) = outputs
+    mean, variance, weight, bias = _parameters(problem, mean, variance, weight, bias)
+    scale = _rstd(problem, variance)
+    scale = scale if weight is None else scale * weight
+    arrays = (x, y, mean, scale, bias, residual)
+    for box in boxes(x, tuple(range(x.ndim))):
+        x_, y_, mean_, scale_, shift_, residual_ = parts(arrays, box)
+        # Not x * scale - mean * scale: the difference first is exact for data far from 0.
+        affine(problem, np.subtract(x_, mean_, out=y_), y_, scale_, shift_, residual_)
+
+
+def _rstd(problem: NormProblem, variance: np.ndarray) -> np.ndarray:
+    return 1 / np.sqrt(variance + problem.eps)
+
+
+def _batch_norm_backward(
+    problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, residual: Any
+) -> None:
+    gx, of_mean, of_variance, of_weight, of_bias, *of_residual = outputs
+    of_mean, of_variance, of_weight, of_bias = _parameters(problem, of_mean, of_variance, of_weight, of_bias)
+    mean, variance, weight, bias = _parameters(problem, mean, variance, weight, bias)
+    inputs = Inputs(grad, x, weight, bias, residual, mean, _rstd(problem, variance))
+    fixed_backward(problem, inputs, Gradients(gx, of_weight, of_bias, *of_residual), of_mean, of_variance)
+
+
+def _batch_norm_train(
+    problem: NormProblem,
+    outputs: Outputs,
+    scratch: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    residual: Any,
+) -> None:
+    y, mean, rstd, next_mean, next_var = outputs
+    variance = None if next_var is None else np.empty_like(mean)
+    weight, bias = _parameters(problem, weight, bias)
+    mean_, rstd_, variance_ = _statistics(problem, mean, rstd, variance)
+    normalise(problem, x, y, weight, bias, residual, mean_, rstd_, variance_)
+    count = problem.geometry.count
+    # Of nothing there is nothing to learn: an empty batch leaves the running statistics as they were.
+    momentum = problem.momentum if count else 0.0
+    _move(next_mean, running_mean, mean, momentum, 1.0)
+    _move(next_var, running_var, variance, momentum, count / max(count - 1, 1))
+
+
+def _move(result: Any, running: Any, now: Any, momentum: float, factor: float) -> None:
+    """result = (1 - momentum) * running + momentum * factor * now."""
+    if result is not None:
+        result[...] = running if momentum == 0 else (1 - momentum) * running + (momentum * factor) * now
+
+
+def _batch_norm_train_backward(
+    problem: NormProblem,
+    outputs: Outputs,
+    scratch: Any,
+    grad: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    residual: Any,
+    mean: Any,
+    rstd: Any,
+) -> None:
+    gx, of_weight, of_bias, *of_residual = outputs
+    weight, bias, of_weight, of_bias = _parameters(problem, weight, bias, of_weight, of_bias)
+    mean, rstd = _statistics(problem, mean, rstd)
+    backward(problem, Inputs(grad, x, weight, bias, residual, mean, rstd), Gradients(gx, of_weight, of_bias, *of_residual))
+
+
+# --- group and instance norm ------------------------------------------------------------------------------------------
+
+
+def _affine_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any, bias: Any) -> None:
+    view = problem.geometry.view
+    normalise(problem, _as(x, view), _as(outputs[0], view), *_parameters(problem, weight, bias))
+
+
+def _affine_norm_backward(problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, bias: Any) -> None:
+    view = problem.geometry.view
+    gx, of_weight, of_bias = outputs
+    inputs = Inputs(_as(grad, view), _as(x, view), *_parameters(problem, weight, bias))
+    backward(problem, inputs, Gradients(_as(gx, view), *_parameters(problem, of_weight, of_bias)))
+
+
+# --- layer and RMS norm -----------------------------------------------------------------------------------------------
+
+
+def _layer_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any, bias: Any) -> None:
+    y, mean, rstd = outputs
+    weight, bias = _parameters(problem, weight, bias)
+    normalise(problem, x, y, weight, bias, mean=mean, rstd=rstd)
+
+
+def _layer_norm_backward(
+    problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any
+) -> None:
+    gx, of_weight, of_bias = outputs
+    weight, bias, of_weight, of_bias = _parameters(problem, weight, bias, of_weight, of_bias)
+    backward(problem, Inputs(grad, x, weight, bias, mean=mean, rstd=rstd), Gradients(gx, of_weight, of_bias))
+
+
+def _rms_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any) -> None:
+    y, rstd = outputs
+    (weight,) = _parameters(problem, weight)
+    normalise(problem, x, y, weight, None, rstd=rstd)
+
+
+def _rms_norm_backward(problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, rstd: Any) -> None:
+    gx, of_weight = outputs
+    weight, of_weight = _parameters(problem, weight, of_weight)
+    backward(problem, Inputs(grad, x, weight, rstd=rstd), Gradients(gx, of_weight))
+
+
+def _add_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, residual: Any, weight: Any, bias: Any = None) -> None:
+    y, total = outputs
+    normalise(problem, np.add(x, residual, out=total), y, *_parameters(problem, weight, bias))
+
+
+def _add_norm_backward(
+    problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, residual: Any, weight: Any, bias: Any = None
+) -> None:
+    """The sum has no output of its own here; it is found again in the memory of the residual's gradient."""
+    of_y, of_sum = grad if isinstance(grad, tuple) else (grad, None)
+    gx, of_residual, *of_parameters = outputs
+    if of_y is None:
+        gx[...] = of_sum
+        for array in of_parameters:
+            if array is not None:
+                array[...] = 0
+    else:
+        inputs = Inputs(of_y, np.add(x, residual, out=of_residual), *_parameters(problem, weight, bias))
+        backward(problem, inputs, Gradients(gx, *_parameters(problem, *of_parameters)))
+        if of_sum is not None:
+            np.add(gx, of_sum, out=gx)
+    of_residual[...] = gx
+
+
+def _two_pass(run: Any) -> tuple[Method, ...]:
+    return (Method("two_pass", run, "mean, then the spread around it, in blocks that stay in the cache"),)
+
+
+def _gradient(run: Any) -> tuple[Method, ...]:
+    return (Method("two_pass", run, "the sums first, then the gradient, in blocks that stay in the cache"),)
+
+
+ALGORITHMS = {
+    "batch_norm": (Method("elementwise", _batch_norm, "given statistics: a scale and a shift per channel"),),
+    "batch_norm_backward": (Method("elementwise", _batch_norm_backward, "a scale per channel, and the sums beside it"),),
+    "batch_norm_train": _two_pass(_batch_norm_train),
+    "batch_norm_train_backward": _gradient(_batch_norm_train_backward),
+    "layer_norm": _two_pass(_layer_norm),
+    "layer_norm_backward": _gradient(_layer_norm_backward),
+    "rms_norm": (Method("two_pass", _rms_norm, "the mean square, then the scale, in blocks that stay in the cache"),),
+    "rms_norm_backward": _gradient(_rms_norm_backward),
+    "add_layer_norm": _two_pass(_add_norm),
+    "add_layer_norm_backward": _gradient(_add_norm_backward),
+    "add_rms_norm": _two_pass(_add_norm),
+    "add_rms_norm_backward": _gradient(_add_norm_backward),
+    "group_norm": _two_pass(_affine_norm),
+    "group_norm_backward": _gradient(_affine_norm_backward),
+    "instance_norm": _two_pass(_affine_norm),
+    "instance_norm_backward": _gradient(_affine_norm_backward),
+    "local_response_norm": (Method("window_sum", norm_local.forward, "one shifted addition for each channel of the window"),),
+    "local_response_norm_backward": (Method("window_sum", norm_local.backward, "the same window forward and turned round"),),
+}

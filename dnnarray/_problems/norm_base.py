@@ -1,0 +1,197 @@
+"""What all norms share: their results, the geometry of statistics and parameters, `NormProblem`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from dnnarray._problems import checks
+from dnnarray._problems.activation import Activation
+from dnnarray._problems.base import Problem
+from dnnarray._spec import Spec
+
+OPERATIONS_PER_VALUE = 8  # mean, centre, square, sum, scale and shift, per element
+
+
+class BatchNormOutput(NamedTuple):
+    """What `batch_norm_train` returns; the running statistics are None where none were given."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+    running_mean: Any
+    running_var: Any
+
+
+class LayerNormOutput(NamedTuple):
+    """What `layer_norm` returns with ``return_stats=True``."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+
+
+class RMSNormOutput(NamedTuple):
+    """What `rms_norm` returns with ``return_stats=True``."""
+
+    y: Any
+    rstd: Any
+
+
+class AddNormOutput(NamedTuple):
+    """What `add_layer_norm` and `add_rms_norm` return: the normalised sum and the sum."""
+
+    y: Any
+    sum: Any
+
+
+class BatchNormGradients(NamedTuple):
+    """Gradients of `batch_norm`; None for what was omitted."""
+
+    x: Any
+    mean: Any
+    variance: Any
+    weight: Any
+    bias: Any
+
+
+class BatchNormResidualGradients(NamedTuple):
+    """Gradients of `batch_norm` with a residual."""
+
+    x: Any
+    mean: Any
+    variance: Any
+    weight: Any
+    bias: Any
+    residual: Any
+
+
+class NormGradients(NamedTuple):
+    """Gradients of a norm with weight and bias; None for what was omitted."""
+
+    x: Any
+    weight: Any
+    bias: Any
+
+
+class NormResidualGradients(NamedTuple):
+    """Gradients of `batch_norm_train` with a residual."""
+
+    x: Any
+    weight: Any
+    bias: Any
+    residual: Any
+
+
+class RMSNormGradients(NamedTuple):
+    """Gradients of `rms_norm`; None for an omitted weight."""
+
+    x: Any
+    weight: Any
+
+
+class AddLayerNormGradients(NamedTuple):
+    """Gradients of `add_layer_norm`; those of `x` and `residual` are equal."""
+
+    x: Any
+    residual: Any
+    weight: Any
+    bias: Any
+
+
+class AddRMSNormGradients(NamedTuple):
+    """Gradients of `add_rms_norm`; those of `x` and `residual` are equal."""
+
+    x: Any
+    residual: Any
+    weight: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """Where the statistics and the parameters of a norm stand.
+
+    Attributes
+    ----------
+    view : the shape in which the engine sees x; group norm splits its channels into (groups, channels of a group)
+    axes : the axes of `view` that a statistic is taken over
+    parameter : extents of weight and bias along `view`, 1 where they broadcast
+    """
+
+    view: tuple[int, ...]
+    axes: tuple[int, ...]
+    parameter: tuple[int, ...]
+
+    @cached_property
+    def statistic(self) -> tuple[int, ...]:
+        """Extents of a statistic along `view`, 1 where it broadcasts."""
+        return tuple(1 if i in self.axes else n for i, n in enumerate(self.view))
+
+    @cached_property
+    def count(self) -> int:
+        """Values behind one statistic."""
+        return math.prod(self.view[i] for i in self.axes)
+
+    @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """The axes of `view` that statistics keep."""
+        return tuple(i for i in range(len(self.view)) if i not in self.axes)
+
+    @cached_property
+    def _along(self) -> frozenset[int]:
+        """The axes that weight and bias run along; one of extent 1 belongs to them or not with the same result."""
+        return frozenset(i for i, n in enumerate(self.parameter) if n != 1)
+
+    @cached_property
+    def fine(self) -> tuple[int, ...]:
+        """Axes that both a statistic and a parameter gradient sum over: summed first, for both."""
+        return tuple(i for i in self.axes if i not in self._along)
+
+    @cached_property
+    def within(self) -> tuple[int, ...]:
+        """Axes that only a statistic sums over."""
+        return tuple(i for i in self.axes if i in self._along)
+
+    @cached_property
+    def folds(self) -> bool:
+        """Whether rstd times weight is smaller than the array, so that it is worth computing first."""
+        return any(self.view[i] > 1 for i in self.fine)
+
+    @cached_property
+    def across(self) -> tuple[int, ...]:
+        """Axes that only a parameter gradient sums over."""
+        return tuple(i for i in self.kept if i not in self._along)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormProblem(Problem):
+    """A norm by statistics, forward or backward; `centred` is False where only the mean square counts (RMS)."""
+
+    geometry: Geometry
+    eps: float
+    centred: bool = True
+    activation: Activation | None = None
+    momentum: float = 0.0
+
+    @property
+    def flops(self) -> int:
+        return OPERATIONS_PER_VALUE * sum(s.size for s in self.outputs if s is not None)
+
+
+def epsilon(op: str, value: Any) -> float:
+    return checks.number(op, "eps", value, 0)
+
+
+def parameters(op: str, x: Spec, expected: tuple[int, ...], axes: str, **arrays: Spec | None) -> None:
+    """Weight, bias and statistics: their shape, and the dtype of x or float32 beside a half x."""
+    for name, spec in arrays.items():
+        if spec is not None:
+            checks.shape(op, name, spec, expected, axes)
+    checks.parameter_dtype(op, x, **arrays)
+
+
+def plain(*specs: Spec | None) -> tuple[Spec | None, ...]:
+    """C-contiguous results of these shapes and dtypes."""
+    return tuple(None if s is None else Spec(s.shape, s.dtype) for s in specs)
