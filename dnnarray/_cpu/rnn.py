@@ -88,9 +88,8 @@ def _forward(
     seed: int | None,
     offset: int,
 ) -> None:
-    check_seed(problem, seed)
     memory = carve(scratch, _forward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed, offset)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], check_seed(problem, seed), offset)
     y, *finals = outputs
     rows = _rows(run, x, "x", copy=True)
     for number in range(problem.layers):
@@ -137,9 +136,8 @@ def _backward(
     seed: int | None,
     offset: int,
 ) -> None:
-    check_seed(problem, seed)
     memory = carve(scratch, _backward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed, offset)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], check_seed(problem, seed), offset)
     dy, *finals = _incoming(problem, grad, len(rest))
     _run_backward(run, outputs, dy, tuple(finals), x)
 

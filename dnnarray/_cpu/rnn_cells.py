@@ -17,6 +17,8 @@ import numpy as np
 
 from dnnarray._problems.rnn import Cell, RecurrentProblem, RNNWeights
 
+_FEW_ROWS = 64
+
 
 @dataclass
 class Layer:
@@ -33,7 +35,7 @@ class Layer:
     bias_n: np.ndarray | None
     w_hr: np.ndarray | None
     peephole: np.ndarray | None
-    gradient: np.ndarray | None = None
+    gradient: Any = None
 
 
 def layer(problem: RecurrentProblem, weights: Any) -> Layer:
@@ -50,16 +52,17 @@ def layer(problem: RecurrentProblem, weights: Any) -> Layer:
 
 
 class Tape(NamedTuple):
-    """What the backward needs of the forward, a row per time step and sequence: the gates, the old states, and one more.
+    """What the backward needs of the forward, a row per time step and sequence: the activated gates, the old states, one more.
 
-    `extra` is tanh(c) of an LSTM (the backward leaves the unprojected state there), and of a GRU what the second product
-    with the state gave (`linear_before_reset`; the backward leaves its gradient there) or took: r * h.
+    `c` and `extra` are None where the cell has no use for them. `extra` of an LSTM is tanh(c), which the backward turns into the
+    state before the projection. `extra` of a GRU is, with `linear_before_reset`, the n gate's product with the state, which the
+    backward turns into its gradient; without, it is r * h.
     """
 
     gates: np.ndarray
     h: np.ndarray
-    c: np.ndarray | None
-    extra: np.ndarray | None
+    c: Any
+    extra: Any
 
     def rows(self, start: int, stop: int) -> Tape:
         return Tape(*(None if a is None else a[start:stop] for a in self))  # type: ignore[arg-type]
@@ -77,11 +80,16 @@ def _sigmoid(x: np.ndarray) -> None:
     x += 0.5
 
 
+def _product(h: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """``h @ w.T``; for a few rows with the weights on the left, where BLAS is up to 1.8 times as fast."""
+    return (w @ h.T).T if 1 < len(h) <= _FEW_ROWS else h @ w.T
+
+
 # --- rnn --------------------------------------------------------------------------------------------------------------
 
 
 def _rnn_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: Any, tape: Tape | None) -> None:
-    gates += h @ w.w_hh.T
+    gates += _product(h, w.w_hh)
     if w.cell.activation == "tanh":
         np.tanh(gates, out=gates)
     else:
@@ -107,7 +115,7 @@ def _gru_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: Any, tape: Tape 
     H = w.hidden
     r, z, n = _split(gates, H)
     if w.cell.linear_before_reset:
-        products = h @ w.w_hh.T
+        products = _product(h, w.w_hh)
         gates[:, : 2 * H] += products[:, : 2 * H]
         _sigmoid(gates[:, : 2 * H])
         extra = products[:, 2 * H :]
@@ -115,13 +123,13 @@ def _gru_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: Any, tape: Tape 
             extra += w.bias_n
         n += r * extra
     else:
-        gates[:, : 2 * H] += h @ w.w_hh[: 2 * H].T
+        gates[:, : 2 * H] += _product(h, w.w_hh[: 2 * H])
         _sigmoid(gates[:, : 2 * H])
         extra = r * h
-        n += extra @ w.w_hh[2 * H :].T
+        n += _product(extra, w.w_hh[2 * H :])
     np.tanh(n, out=n)
     if tape is not None:
-        tape.extra[...] = extra  # type: ignore[index]
+        tape.extra[...] = extra
     h -= n
     h *= z
     h += n
@@ -135,8 +143,8 @@ def _gru_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: Any) -> None:
     dh *= z
     if w.cell.linear_before_reset:
         d_r = d_n * extra
-        extra[...] = d_n * r  # type: ignore[index]
-        dh += extra @ w.w_hh[2 * H :]  # type: ignore[operator]
+        extra[...] = d_n * r
+        dh += extra @ w.w_hh[2 * H :]
     else:
         d_extra = d_n @ w.w_hh[2 * H :]
         d_r = d_extra * tape.h
@@ -149,7 +157,7 @@ def _gru_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: Any) -> None:
 def _gru_products(w: Layer, tape: Tape) -> list[tuple[slice, np.ndarray, np.ndarray]]:
     gates, n = slice(None, 2 * w.hidden), slice(2 * w.hidden, None)
     last = (tape.extra, tape.h) if w.cell.linear_before_reset else (tape.gates[:, n], tape.extra)
-    return [(gates, tape.gates[:, gates], tape.h), (n, *last)]  # type: ignore[list-item]
+    return [(gates, tape.gates[:, gates], tape.h), (n, *last)]
 
 
 # --- lstm -------------------------------------------------------------------------------------------------------------
@@ -175,7 +183,7 @@ def _lstm_activate(gates: np.ndarray, hidden: int) -> None:
 
 def _lstm_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: np.ndarray, tape: Tape | None) -> None:
     i, f, g, o = _split(gates, w.hidden)
-    gates += h @ w.w_hh.T
+    gates += _product(h, w.w_hh)
     if w.peephole is None:
         _lstm_activate(gates, w.hidden)
     else:
@@ -191,7 +199,7 @@ def _lstm_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: np.ndarray, tap
         _sigmoid(o)
     output = np.tanh(c)
     if tape is not None:
-        tape.extra[...] = output  # type: ignore[index]
+        tape.extra[...] = output
     output *= o
     if w.w_hr is None:
         h[...] = output
@@ -204,9 +212,9 @@ def _lstm_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: np.ndarray) -> None
     before, squashed = tape.c, tape.extra
     d_output = dh if w.w_hr is None else dh @ w.w_hr
     d_o = d_output * squashed * o * (1 - o)
-    dc += d_output * o * (1 - squashed * squashed)  # type: ignore[operator]
+    dc += d_output * o * (1 - squashed * squashed)
     if w.w_hr is not None:
-        squashed *= o  # type: ignore[operator]
+        squashed *= o
     if w.peephole is not None or w.cell.clip is not None:
         _through_cell_state(w, f * before + i * g, d_o, dc)
     d_g = dc * i * (1 - g * g)
@@ -216,8 +224,8 @@ def _lstm_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: np.ndarray) -> None
     if w.peephole is not None:
         dc += d_i * w.peephole[0]
         dc += d_f * w.peephole[1]
-        w.gradient[0] += np.einsum("nh,nh->h", d_i, before)  # type: ignore[index]
-        w.gradient[1] += np.einsum("nh,nh->h", d_f, before)  # type: ignore[index]
+        w.gradient[0] += np.einsum("nh,nh->h", d_i, before)
+        w.gradient[1] += np.einsum("nh,nh->h", d_f, before)
     i[...], f[...], g[...], o[...] = d_i, d_f, d_g, d_o
     np.matmul(tape.gates, w.w_hh, out=dh)
 
@@ -227,7 +235,7 @@ def _through_cell_state(w: Layer, unclipped: np.ndarray, d_o: np.ndarray, dc: np
     clip = w.cell.clip
     if w.peephole is not None:
         c = unclipped if clip is None else np.clip(unclipped, -clip, clip)
-        w.gradient[2] += np.einsum("nh,nh->h", d_o, c)  # type: ignore[index]
+        w.gradient[2] += np.einsum("nh,nh->h", d_o, c)
         dc += d_o * w.peephole[2]
     if clip is not None:
         dc[np.abs(unclipped) > clip] = 0

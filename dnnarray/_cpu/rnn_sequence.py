@@ -59,10 +59,10 @@ class Packing:
         low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
         return self.starts[low], self.starts[high + 1]
 
-    def _each(self, array: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(first row, last row, sequence numbers) of each time step of an array with the time axis first."""
+    def _steps(self) -> Iterator[tuple[slice, tuple[int, np.ndarray]]]:
+        """The rows of each time step, and where they stand in an array with the time axis first."""
         for t, (start, stop) in enumerate(zip(self.starts, self.starts[1:], strict=False)):
-            yield start, stop, self.order[: stop - start]  # type: ignore[index]
+            yield slice(start, stop), (t, self.order[: stop - start])  # type: ignore[index]
 
     def time_first(self, array: np.ndarray) -> np.ndarray:
         return array.swapaxes(0, 1) if self._batch_first else array
@@ -79,8 +79,8 @@ class Packing:
         if self.order is None:
             rows.reshape(array.shape)[...] = array
         else:
-            for t, (start, stop, items) in enumerate(self._each(array)):
-                rows[start:stop] = array[t, items]
+            for at, where in self._steps():
+                rows[at] = array[where]
 
     def scatter(self, rows: np.ndarray, array: np.ndarray) -> None:
         """Copy rows back into an array, 0 where there is no row."""
@@ -89,8 +89,8 @@ class Packing:
             array[...] = rows.reshape(array.shape)
             return
         array[...] = 0
-        for t, (start, stop, items) in enumerate(self._each(array)):
-            array[t, items] = rows[start:stop]
+        for at, where in self._steps():
+            array[where] = rows[at]
 
     def sort(self, state: np.ndarray | None, out: np.ndarray) -> None:
         """A state (or 0) with its sequences in the order of the rows."""
@@ -127,7 +127,7 @@ class Run:
     memory: dict[str, np.ndarray]
     weights: Any
     states: tuple[np.ndarray | None, ...]
-    seed: int | None = None
+    seed: int = 0
     offset: int = 0
 
     def backwards(self, k: int) -> bool:
@@ -188,7 +188,7 @@ def _run_direction(
 def _remember(row: Tape, h: np.ndarray, c: np.ndarray | None) -> Tape:
     row.h[...] = h
     if c is not None:
-        row.c[...] = c  # type: ignore[index]
+        row.c[...] = c
     return row
 
 
@@ -274,6 +274,6 @@ def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: 
         if out.b_hh is not None:
             np.sum(left, axis=0, out=out.b_hh[rows])
     if out.w_hr is not None:
-        np.matmul(dh.T, tape.extra, out=out.w_hr)  # type: ignore[arg-type]
+        np.matmul(dh.T, tape.extra, out=out.w_hr)
     if out.peephole is not None:
         out.peephole[...] = w.gradient

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -164,8 +164,8 @@ class RecurrentProblem(Problem):
 def _entries(op: str, weights: Any, directions: int) -> tuple[RNNWeights, ...]:
     """The list of weights, each entry as `RNNWeights`, their number checked."""
     each = "an RNNWeights for each layer and direction"
-    if weights is None or isinstance(weights, Spec):
-        fail(ArrayTypeError, op, "weights", "None" if weights is None else "an array", f"a list: {each}")
+    if isinstance(weights, Spec):
+        fail(ArrayTypeError, op, "weights", "an array", f"a list: {each}")
     if isinstance(weights, RNNWeights) or any(isinstance(w, Spec) for w in weights):
         fail(ArrayTypeError, op, "weights", "the arrays of one RNNWeights", f"a list: {each}", "Write [RNNWeights(...)].")
     if not weights or len(weights) % directions:
@@ -287,7 +287,6 @@ def _sequence(
     directions, reverse = _directions(op, bidirectional, reverse)
     dropout = checks.number(op, "dropout", dropout, 0, 1)
     batch_first = checks.choice(op, "layout", layout, ("TNC", "NTC")) == "NTC"
-    _check_array(op, "x", x)
     entries = _entries(op, weights, directions)
     prefixes = [f"weights[{k}]" for k in range(len(entries))]
     _check_dtypes(op, x, prefixes, entries, **states)
@@ -319,7 +318,7 @@ def _check_array(op: str, name: str, spec: Any) -> None:
         fail(ArrayTypeError, op, name, "None" if spec is None else f"a {type(spec).__name__}", "an array")
 
 
-def _check_states(op: str, states: dict[str, Spec | None], shapes: dict[str, tuple[int, ...]], axes: str) -> None:
+def _check_states(op: str, states: dict[str, Spec | None], shapes: Mapping[str, tuple[int, ...]], axes: str) -> None:
     for name, spec in states.items():
         if spec is not None:
             checks.shape(op, name, spec, shapes[name], axes)
@@ -383,10 +382,11 @@ def check_lengths(problem: RecurrentProblem, *arrays: Any) -> None:
         fail(OptionError, problem.op, "lengths", got, f"from 0 to {problem.steps}, the number of time steps of x")
 
 
-def check_seed(problem: RecurrentProblem, seed: int | None) -> None:
+def check_seed(problem: RecurrentProblem, seed: int | None) -> int:
     """Dropout needs a seed. An engine calls this: a seed is not part of the problem."""
     if seed is None and problem.dropout > 0:
         fail(OptionError, problem.op, "seed", "None", "an integer with dropout above 0", "Pass seed=.")
+    return seed or 0
 
 
 # --- single steps -----------------------------------------------------------------------------------------------------
@@ -396,8 +396,6 @@ def _step(kind: str, op: str, x: Spec, weights: Any, *states: Spec, **options: A
     """The problem of `rnn_cell`, `gru_cell` or `lstm_cell`; `states` is h and, for an LSTM, c."""
     cell = _CELLS[kind](op, **options)
     named: dict[str, Any] = dict(zip(("h", "c"), states, strict=False))
-    for name, spec in (("x", x), *named.items()):
-        _check_array(op, name, spec)
     entry = _entry(op, "weights", weights)
     _check_dtypes(op, x, ["weights"], [entry], **named)
     checks.rank(op, "x", x, 2, "N I")
