@@ -399,7 +399,7 @@ def test_wrong_gradients_are_named(rng):
         dnn.lstm_backward(np.ones((5, 2, 3)), x, weights)
     with pytest.raises(dnn.ShapeError, match=r"lstm_backward: grad.h is of shape \(2, 4\); expected \(1, 2, 4\)"):
         dnn.lstm_backward((None, np.ones((2, 4))), x, weights)
-    with pytest.raises(dnn.DTypeError, match="lstm_backward: grad.c is float32"):
+    with pytest.raises(dnn.DTypeError, match=r"lstm_backward: grad.c is float32"):
         dnn.lstm_backward((None, None, np.ones((1, 2, 4), np.float32)), x, weights)
     with pytest.raises(dnn.ArrayTypeError, match=r"lstm_backward: grad is a tuple of None; expected .*\(y, h, c\)"):
         dnn.lstm_backward((None, None, None), x, weights)
@@ -427,7 +427,7 @@ def test_wrong_arguments_of_cells_are_named(rng):
         dnn.lstm_cell(x, w, h, c.astype(np.float32))
     with pytest.raises(dnn.ArrayTypeError, match="lstm_cell: h is None"):
         dnn.lstm_cell(x, w, None, c)
-    with pytest.raises(dnn.ArrayTypeError, match="lstm_cell: weights is .*nested; expected an RNNWeights"):
+    with pytest.raises(dnn.ArrayTypeError, match=r"lstm_cell: weights is .*nested; expected an RNNWeights"):
         dnn.lstm_cell(x, [w], h, c)
     with pytest.raises(dnn.ShapeError, match=r"lstm_cell_backward: grad.c is of shape"):
         dnn.lstm_cell_backward((h, c[:1]), x, w, h, c)
