@@ -133,6 +133,32 @@ def test_forward_memory_does_not_grow_with_the_sequence(rng, kind):
     assert short == long
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_out_in_any_memory_order_and_an_odd_workspace_do(rng, kind):
+    x, weights = drawn(rng, 5, 3, 3), network(rng, kind, 3, 4, layers=2)
+    expected = run(kind, x, weights)
+    scratch = np.empty(dnn.infer(kind, x, weights).workspace + 1, np.uint8)[1:]
+    out = tuple(np.full(e.shape[::-1], np.nan).T for e in expected)
+    for a, e in zip(run(kind, x, weights, out=out, workspace=scratch), expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+    gradients = flat(run_backward(kind, expected.y, x, weights))
+    out = tuple(np.full(g.shape[::-1], np.nan).T for g in gradients)
+    scratch = np.empty(dnn.infer(f"{kind}_backward", expected.y, x, weights).workspace + 1, np.uint8)[1:]
+    run_backward(kind, expected.y, x, weights, out=out, workspace=scratch)
+    for a, e in zip(out, gradients, strict=True):
+        np.testing.assert_allclose(a, e, rtol=0, atol=1e-14)
+
+
+def test_vjp_takes_lengths_by_name_and_gives_them_no_gradient(rng):
+    x, weights, lengths = drawn(rng, 5, 2, 3), network(rng, "gru", 3, 4), np.array([5, 2])
+    output, pullback = dnn.vjp("gru", x, weights, lengths=lengths)
+    gradients = pullback((output.y, None))
+    expected = dnn.gru_backward(output.y, x, weights, lengths=lengths)
+    assert gradients[2] is None
+    for a, e in zip(flat(gradients), flat(expected), strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
 # --- lengths ----------------------------------------------------------------------------------------------------------
 
 

@@ -100,9 +100,10 @@ class Packing:
         out[slice(None) if self.order is None else self.order] = state
 
 
-def carve(scratch: np.ndarray, plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The arrays of `plan` one after the other in `scratch`."""
-    arrays, at = {}, -scratch.ctypes.data % _ALIGNMENT
+def carve(scratch: np.ndarray | None, plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> dict[str, np.ndarray]:
+    """The arrays of `plan` one after the other in `scratch`. Wherever that begins, NumPy takes them, but aligned ones faster."""
+    arrays, at = {}, 0
+    scratch = np.empty(0, np.uint8) if scratch is None else scratch  # an empty batch needs none
     for name, shape in plan.items():
         nbytes = math.prod(shape) * dtype.itemsize
         arrays[name] = scratch[at : at + nbytes].view(dtype).reshape(shape)
@@ -111,8 +112,8 @@ def carve(scratch: np.ndarray, plan: dict[str, tuple[int, ...]], dtype: np.dtype
 
 
 def workspace(plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> int:
-    """Bytes that `carve` needs, wherever the memory starts."""
-    return _ALIGNMENT + sum(-(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape in plan.values())
+    """Bytes that `carve` needs."""
+    return sum(-(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape in plan.values())
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
