@@ -1,5 +1,211 @@
 """Recurrent networks: rnn, gru, lstm and their single steps, on NumPy arrays."""
 
-from dnnarray._select import Method
+from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu.rnn_sequence import Gradients, Packing, Run, block_steps, carve, drop, run_layer, run_layer_backward, workspace
+from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights, check_seed
+from dnnarray._select import Cost, Device, Method
+
+Plan = dict[str, tuple[int, ...]]
+_FIELDS = len(RNNWeights._fields)
+_STEP_CALLS = {"rnn": 6, "gru": 18, "lstm": 14}  # NumPy calls of one time step, for the estimate of the time
+_GEMM_EFFICIENCY = 0.5  # the product with the state has few rows, and reads all weights for them
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _copied(problem: RecurrentProblem, spec: Any) -> bool:
+    """Whether a sequence must be copied to be rows: any but a dense one of the layout T N K without lengths."""
+    return problem.packed or problem.batch_first or spec.strides is not None
+
+
+def _states(problem: RecurrentProblem, *names: str) -> Plan:
+    extents = (problem.state, problem.hidden)
+    return {name: (problem.batch, extents[i]) for i, name in enumerate(names) if i == 0 or problem.has_cell_state}
+
+
+def _forward_plan(problem: RecurrentProblem) -> Plan:
+    """Scratch of the forward: the state, a block of gates, the input and up to two layers as rows."""
+    rows, width = problem.steps * problem.batch, problem.width
+    block = min(problem.steps, block_steps(problem)) * problem.batch
+    plan = _states(problem, "h", "c") | {"gates": (block, GATES[problem.cell.kind] * problem.hidden)}
+    plan |= {f"y{i}": (rows, width) for i in range(min(problem.layers - 1, 2))}
+    if _copied(problem, problem.inputs[0]):
+        plan["x"] = (rows, problem.features)
+    if _copied(problem, problem.outputs[0]):
+        plan["y"] = (rows, width)
+    return plan
+
+
+def _backward_plan(problem: RecurrentProblem) -> Plan:
+    """Scratch of the backward: the tape of every direction, the output of every layer but the last, two gradients as rows."""
+    rows, hidden = problem.steps * problem.batch, problem.hidden
+    plan = _states(problem, "h", "c") | _states(problem, "dh", "dc")
+    for k in range(problem.layers * problem.directions):
+        plan |= {f"gates{k}": (rows, GATES[problem.cell.kind] * hidden), f"h{k}": (rows, problem.state)}
+        plan |= {f"c{k}": (rows, hidden)} if problem.has_cell_state else {}
+        plan |= {f"extra{k}": (rows, hidden)} if problem.cell.kind != "rnn" else {}
+    plan |= {f"y{i}": (rows, problem.width) for i in range(problem.layers - 1)}
+    plan |= {f"dy{i}": (rows, problem.width) for i in range(min(problem.layers, 2))}
+    for name, spec in (("x", problem.inputs[1]), ("dx", problem.outputs[0])):
+        plan |= {name: (rows, problem.features)} if _copied(problem, spec) else {}
+    return plan
+
+
+def _rows(run: Run, array: np.ndarray, name: str, *, copy: bool = False) -> np.ndarray:
+    """The rows of a sequence: its own memory, or the scratch called `name`, filled from it where `copy`.
+
+    A caller's own `out` in an unusual memory order has no scratch planned for it.
+    """
+    rows = run.packing.as_rows(array)
+    if rows is not None:
+        return rows
+    rows = run.memory.get(name)
+    if rows is None:
+        rows = np.empty((run.packing.rows, array.shape[2]), array.dtype)
+    rows = rows[: run.packing.rows]
+    if copy:
+        run.packing.gather(array, rows)
+    return rows
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+def _forward(
+    problem: RecurrentProblem,
+    outputs: tuple[np.ndarray, ...],
+    scratch: np.ndarray,
+    x: np.ndarray,
+    weights: Any,
+    *rest: np.ndarray | None,
+    seed: int | None,
+    offset: int,
+) -> None:
+    memory = carve(scratch, _forward_plan(problem), x.dtype)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], check_seed(problem, seed), offset)
+    y, *finals = outputs
+    rows = _rows(run, x, "x", copy=True)
+    for number in range(problem.layers):
+        last = number == problem.layers - 1
+        target = _rows(run, y, "y") if last else memory[f"y{number % 2}"][: run.packing.rows]
+        run_layer(run, number, rows, target, tuple(finals))
+        if not last:
+            drop(run, number, target)
+        rows = target
+    if run.packing.as_rows(y) is None:
+        run.packing.scatter(rows, y)
+
+
+def _step(
+    problem: RecurrentProblem, outputs: tuple[np.ndarray, ...], scratch: np.ndarray, x: np.ndarray, weights: Any, *states: np.ndarray
+) -> None:
+    """A single step is a sequence of length 1 without the sequence among its results."""
+    run = Run(problem, Packing(problem, None), carve(scratch, _step_plan(problem), x.dtype), (weights,), tuple(s[None] for s in states))
+    run_layer(run, 0, x, run.memory["y"], tuple(final[None] for final in outputs))
+
+
+def _step_plan(problem: RecurrentProblem) -> Plan:
+    gates = (problem.batch, GATES[problem.cell.kind] * problem.hidden)
+    return _states(problem, "h", "c") | {"gates": gates, "y": (problem.batch, problem.state)}
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def _incoming(problem: RecurrentProblem, grad: Any, count: int) -> list[np.ndarray | None]:
+    """The gradient of each result; an array alone is that of the first."""
+    given = list(grad) if isinstance(grad, (tuple, list)) else [grad]
+    return given + [None] * (count - len(given))
+
+
+def _backward(
+    problem: RecurrentProblem,
+    outputs: tuple[np.ndarray | None, ...],
+    scratch: np.ndarray,
+    grad: Any,
+    x: np.ndarray,
+    weights: Any,
+    *rest: np.ndarray | None,
+    seed: int | None,
+    offset: int,
+) -> None:
+    memory = carve(scratch, _backward_plan(problem), x.dtype)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], check_seed(problem, seed), offset)
+    dy, *finals = _incoming(problem, grad, len(rest))
+    _run_backward(run, outputs, dy, tuple(finals), x)
+
+
+def _run_backward(
+    run: Run, outputs: tuple[np.ndarray | None, ...], dy: np.ndarray | None, finals: tuple[np.ndarray | None, ...], x: np.ndarray
+) -> None:
+    """Run the forward again with a tape, then all layers back, from the last to the first."""
+    count, layers, M = len(run.weights), run.problem.layers, run.packing.rows
+    taken = [RNNWeights(*outputs[1 + k * _FIELDS : 1 + (k + 1) * _FIELDS]) for k in range(count)]
+    gradients = Gradients(taken, outputs[1 + count * _FIELDS :], finals)
+    inputs = [_rows(run, x, "x", copy=True)]
+    for number in range(layers):
+        last = number == layers - 1
+        inputs.append(run.memory["dy0" if last else f"y{number}"][:M])  # nobody reads the last output: its memory is dy's
+        run_layer(run, number, inputs[number], inputs[-1], (), taped=True)
+        if not last:
+            drop(run, number, inputs[-1])
+    rows = inputs.pop()
+    if dy is None:
+        rows[...] = 0
+    else:
+        run.packing.gather(dy, rows)
+    dx: np.ndarray = outputs[0]  # type: ignore[assignment]
+    for number in reversed(range(layers)):
+        below = run.memory[f"dy{(layers - number) % 2}"][:M] if number else _rows(run, dx, "dx")
+        run_layer_backward(run, number, inputs[number], rows, below, gradients)
+        if number:
+            drop(run, number - 1, below)
+        rows = below
+    if run.packing.as_rows(dx) is None:
+        run.packing.scatter(rows, dx)
+
+
+def _step_backward(
+    problem: RecurrentProblem,
+    outputs: tuple[np.ndarray | None, ...],
+    scratch: np.ndarray,
+    grad: Any,
+    x: np.ndarray,
+    weights: Any,
+    *states: np.ndarray,
+) -> None:
+    """The gradient of a single step: that of a sequence of length 1, with no gradient of the sequence."""
+    memory = carve(scratch, _backward_plan(problem), x.dtype)
+    run = Run(problem, Packing(problem, None), memory, (weights,), tuple(s[None] for s in states))
+    lifted = tuple(a if a is None or 1 <= i <= _FIELDS else a[None] for i, a in enumerate(outputs))
+    finals = tuple(None if g is None else g[None] for g in _incoming(problem, grad, len(states)))
+    _run_backward(run, lifted, None, finals, x[None])
+
+
+# --- table ------------------------------------------------------------------------------------------------------------
+
+
+def _cost(problem: RecurrentProblem, device: Device) -> Cost:
+    calls = problem.steps * problem.layers * problem.directions * problem.passes * _STEP_CALLS[problem.cell.kind]
+    return Cost(problem.flops, problem.bytes, _GEMM_EFFICIENCY, calls)
+
+
+def _method(run: Callable[..., None], plan: Callable[[RecurrentProblem], Plan], summary: str) -> tuple[Method, ...]:
+    return (Method("steps", run, summary, workspace=lambda problem: workspace(plan(problem), problem.dtype), cost=_cost),)
+
+
+_FORWARD = "one matrix product for all inputs of a block of steps, then one for each step"
+_BACKWARD = "the forward again, then step by step back; the weights' gradients are one product over all steps"
 ALGORITHMS: dict[str, tuple[Method, ...]] = {}
+for _kind in GATES:
+    ALGORITHMS[_kind] = _method(_forward, _forward_plan, _FORWARD)
+    ALGORITHMS[f"{_kind}_backward"] = _method(_backward, _backward_plan, _BACKWARD)
+    ALGORITHMS[f"{_kind}_cell"] = _method(_step, _step_plan, "one step of the loop over a sequence")
+    ALGORITHMS[f"{_kind}_cell_backward"] = _method(_step_backward, _backward_plan, "the step again, then back")
