@@ -237,6 +237,7 @@ def saved(op: str, output: Spec | None, lse: Spec | None, y: Spec, statistics: S
 def attention_backward(op: str, grad: Any, *specs: Any, **options: Any) -> AttentionProblem:
     """The builder of `attention_backward`: the specs of the forward, then output and lse."""
     *arrays, output, lse = specs
+    checks.boolean(op, "return_lse", options["return_lse"])
     forward = attention(op, *arrays, **options | {"return_lse": True})
     return backward_of(forward, grad, arrays, output, lse, (*arrays[:4], arrays[7]), AttentionGradients)
 

@@ -78,6 +78,7 @@ def _bounds(op: str, cu_seqlens_q: Spec, cu_seqlens_k: Spec) -> int:
 def attention_varlen_backward(op: str, grad: Any, *specs: Any, **options: Any) -> AttentionProblem:
     """The builder of `attention_varlen_backward`: the specs of the forward, then output and lse."""
     *arrays, output, lse = specs
+    checks.boolean(op, "return_lse", options["return_lse"])
     forward = attention_varlen(op, *arrays, **options | {"return_lse": True})
     return backward_of(forward, grad, arrays, output, lse, (*arrays[:3], arrays[6]), AttentionVarlenGradients)
 
