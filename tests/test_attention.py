@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 import dnnarray as dnn
 from dnnarray._cpu import attention_blocks
+from dnnarray._cpu.philox import bernoulli_keep
 from tests.cases.attention import CASES
 from tests.oracles.attention import ORACLES
 from tests.support import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close, call, check_forward, check_gradient, flat
@@ -280,6 +281,14 @@ def test_dropout_keeps_the_share_and_the_mean():
     assert (weights != other).any()
     shifted = dnn.attention(q, q, v, dropout=0.25, seed=1, offset=64)[0, 0] * 64
     np.testing.assert_array_equal(shifted[:-1], weights[1:])
+
+
+@pytest.mark.parametrize("keys", [8, 9], ids=["aligned", "unaligned"])
+def test_dropout_takes_the_numbers_of_the_stream(keys):
+    q, k, v = np.zeros((2, 3, 4, 1)), np.zeros((2, 3, keys, 1)), np.broadcast_to(np.eye(keys), (2, 3, keys, keys))
+    y = dnn.attention(q, k, v, dropout=0.5, seed=6, offset=3)
+    kept = bernoulli_keep(6, 3, y.size, 0.5).reshape(y.shape)
+    np.testing.assert_array_equal(y != 0, kept)
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------

@@ -8,14 +8,13 @@ scores exists. Small sequences put many heads into one chunk, and few NumPy call
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.philox import keep_mask
-from dnnarray._errors import OptionError, fail
-from dnnarray._problems.attention import AttentionProblem, Rule
+from dnnarray._cpu.attention_dropout import Dropout
+from dnnarray._problems.attention import Rule
 from dnnarray._spec import FLOAT32, HALF
 
 BLOCK_QUERIES = 256
@@ -139,51 +138,6 @@ def _cleared(part: np.ndarray, lengths: np.ndarray | None, batch: slice, rows: s
     return np.where(inside[:, None, None, :, None], part, part.dtype.type(0))
 
 
-# --- dropout ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Dropout:
-    """Which weights are dropped: element index = flat position in (B, H, queries, keys), `sequence` the first b."""
-
-    p: float
-    seed: int
-    offset: int
-    heads: int
-    queries: int
-    keys: int
-    sequence: int = 0
-
-    @classmethod
-    def of(cls, problem: AttentionProblem, seed: int | None, offset: int) -> Dropout | None:
-        """What a problem drops; nothing at probability 0, and then no seed is needed."""
-        p, sizes = problem.rule.dropout, problem.sizes
-        if not p:
-            return None
-        if seed is None:
-            fail(OptionError, problem.op, "seed", "None", "an integer where dropout is above 0", "The same seed drops the same elements.")
-        return cls(p, seed, offset, sizes.heads, sizes.queries, sizes.keys)
-
-    def of_sequence(self, sequence: int) -> Dropout:
-        """The same for the call of one sequence alone."""
-        return replace(self, sequence=sequence)
-
-    @property
-    def factor(self) -> float:
-        """What makes up for the dropped weights."""
-        return 1 / (1 - self.p) if self.p < 1 else 0.0
-
-    def keep(self, part: Part, i: slice, j: slice) -> np.ndarray:
-        """True for the weights that stay."""
-        if self.p == 1:
-            return np.zeros((1, 1, 1, 1, 1), np.bool_)
-        per_group = part.call.q.shape[2]
-        b, h, r, row, column = np.ogrid[part.batch, part.heads, part.group, i, j]
-        head = (self.sequence + b) * self.heads + h * per_group + r
-        index = (head * self.queries + row).astype(np.uint64) * np.uint64(self.keys) + column.astype(np.uint64)
-        return keep_mask(self.seed, index + np.uint64(self.offset), self.p)
-
-
 # --- one call, in parts -----------------------------------------------------------------------------------------------
 
 
@@ -255,6 +209,11 @@ class Part:
 
     def key_blocks(self, i: slice) -> Iterator[slice]:
         return self.call.reach.key_blocks(self.batch, i)
+
+    def keep(self, dropout: Dropout, i: slice, j: slice) -> np.ndarray:
+        """True for the weights of a block that dropout leaves."""
+        b, h, r = np.ogrid[self.batch, self.heads, self.group]
+        return dropout.keep(b, h * self.call.q.shape[2] + r, i, j)
 
     def scaled(self, i: slice) -> np.ndarray:
         """The queries of a block times the scale."""

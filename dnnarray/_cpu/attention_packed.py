@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.attention_blocks import Call, Dropout, Reach, compute_dtype
+from dnnarray._cpu.attention_blocks import Call, Reach, compute_dtype
+from dnnarray._cpu.attention_dropout import Dropout
 from dnnarray._cpu.attention_passes import Gradients, Saved, backward, forward
 from dnnarray._problems.attention import AttentionProblem
 

@@ -40,7 +40,7 @@ def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
         shrink = np.exp(top - ground)
         total = total * shrink + s.sum(axis=-1, keepdims=True)
         if call.dropout is not None:
-            s *= call.dropout.keep(part, i, j)
+            s *= part.keep(call.dropout, i, j)
         rows *= shrink
         rows += s @ part.live_keys(part.v, j)
         top = higher
@@ -180,7 +180,7 @@ class _Rows:
         ds = part.product(self.grad_y, v, 1)
         kept = p
         if dropout is not None:
-            keep = dropout.keep(part, i, j)
+            keep = part.keep(dropout, i, j)
             kept = p * keep
             ds *= keep
         self._add(gradients.v, j, kept, self.grad_y)
