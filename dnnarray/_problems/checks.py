@@ -54,12 +54,12 @@ def same_dtype(op: str, **arrays: Spec | None) -> np.dtype:
     return reference.dtype
 
 
-def parameter_dtype(op: str, x: Spec, **arrays: Spec | None) -> None:
-    """Norm parameters and statistics: the dtype of x, or float32 beside a half x."""
+def parameter_dtype(op: str, x: Spec, *, reference: str = "x", **arrays: Spec | None) -> None:
+    """Norm parameters and statistics: the dtype of x, or float32 beside a half x; `reference` is what x is called there."""
     for name, spec in arrays.items():
         if spec is None or spec.dtype == x.dtype or (spec.dtype == FLOAT32 and x.dtype in HALF):
             continue
-        expected = f"{x.dtype.name}, the dtype of x" + (", or float32" if x.dtype in HALF else "")
+        expected = f"{x.dtype.name}, the dtype of {reference}" + (", or float32" if x.dtype in HALF else "")
         fail(DTypeError, op, name, spec.dtype.name, expected, f"Convert it: {name}.astype({x.dtype.name!r}).")
 
 

@@ -1,0 +1,207 @@
+"""The two passes of attention over its blocks: forward by the online softmax, backward from the log-sum-exp of each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu.attention_blocks import Call, Part, grouped, pick
+
+
+def forward(call: Call, y: np.ndarray, lse: np.ndarray | None) -> None:
+    """Write y (B, H, S_q, D_v) and, where given, lse (B, H, S_q)."""
+    y = grouped(y, call.kv_heads)
+    lse = None if lse is None else grouped(lse, call.kv_heads)
+    for part in call.parts():
+        for i in part.query_blocks():
+            rows, log_total = _attend(part, i)
+            part.take(y)[:, :, :, i] = rows
+            if lse is not None:
+                part.take(lse)[:, :, :, i] = log_total
+
+
+def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
+    """y and lse of one block of queries.
+
+    `top` is the largest score so far, `total` the sum of exp(score - top), and `rows` that of the weighted values; all shrink
+    when a larger score appears (Milakov and Gimelshein 2018). A row that has seen nothing keeps top = -infinity, total = 0.
+    """
+    call, q = part.call, part.scaled(i)
+    top, total = _start(part, i, q)
+    rows = np.zeros((*q.shape[:4], part.v.shape[-1]), call.dtype)
+    for j in part.key_blocks(i):
+        s, _ = part.scores(q, part.k[:, :, :, j], i, j)
+        higher = np.maximum(top, s.max(axis=-1, keepdims=True))
+        ground = np.where(np.isneginf(higher), 0, higher)
+        s -= ground
+        np.exp(s, out=s)
+        shrink = np.exp(top - ground)
+        total = total * shrink + s.sum(axis=-1, keepdims=True)
+        if call.dropout is not None:
+            s *= part.keep(call.dropout, i, j)
+        rows *= shrink
+        rows += s @ part.live_keys(part.v, j)
+        top = higher
+    rows /= np.where(total == 0, 1, total)
+    if call.dropout is not None:
+        rows *= call.dtype.type(call.dropout.factor)
+    return rows, (top + np.log(total))[..., 0]
+
+
+def _start(part: Part, i: slice, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(top, total) before the first key: nothing, or the sink, which is a score without a value."""
+    call, shape = part.call, (*q.shape[:4], 1)
+    if call.sink is None:
+        return np.full(shape, -np.inf, call.dtype), np.zeros(shape, call.dtype)
+    top = np.broadcast_to(pick(call.sink, part.batch, part.heads, part.group), shape)
+    ends = call.reach.q_lengths
+    if ends is not None:
+        live = np.arange(i.start, i.stop) < ends[part.batch, None]
+        top = np.where(live[:, None, None, :, None], top, call.dtype.type(-np.inf))
+    return top, np.asarray(~np.isneginf(top), call.dtype)
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Saved:
+    """What backward starts from: y and lse of the forward and their gradients, None for one that is absent."""
+
+    y: np.ndarray
+    lse: np.ndarray
+    grad_y: np.ndarray | None
+    grad_lse: np.ndarray | None
+
+    @staticmethod
+    def pair(grad: Any) -> tuple[Any, Any]:
+        """The gradients of y and lse, from one array or a pair."""
+        if not isinstance(grad, (tuple, list)):
+            return grad, None
+        return grad[0], grad[1] if len(grad) > 1 else None
+
+    @classmethod
+    def of(cls, call: Call, grad_y: Any, grad_lse: Any, y: Any, lse: Any) -> Saved:
+        """`y` and `lse` computed again, in the dtype of the arithmetic, unless both are given."""
+        if y is None or lse is None:
+            batch, kv_heads, group, queries = call.q.shape[:4]
+            y = np.empty((batch, kv_heads * group, queries, call.v.shape[-1]), call.dtype)
+            lse = np.empty((batch, kv_heads * group, queries), call.dtype)
+            forward(call, y, lse)
+        return cls(y, lse, grad_y, grad_lse)
+
+    def grouped(self, kv_heads: int) -> Saved:
+        return Saved(*(None if a is None else grouped(a, kv_heads) for a in (self.y, self.lse, self.grad_y, self.grad_lse)))  # type: ignore[arg-type]
+
+
+@dataclass
+class Gradients:
+    """Where the gradients go; bias and sink are None where they are not wanted."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    bias: np.ndarray | None = None
+    sink: np.ndarray | None = None
+
+    def accumulators(self, call: Call) -> Gradients:
+        """Zeros to add to, in the dtype of the arithmetic: the results themselves where they are of it."""
+
+        def zeros(array: np.ndarray | None) -> np.ndarray | None:
+            if array is None or array.dtype != call.dtype:
+                return None if array is None else np.zeros(array.shape, call.dtype)
+            array[...] = 0
+            return array
+
+        return Gradients(self.q, *map(zeros, (self.k, self.v, self.bias, self.sink)))  # type: ignore[arg-type]
+
+    def store(self, sums: Gradients) -> None:
+        for name in ("k", "v", "bias", "sink"):
+            result, total = getattr(self, name), getattr(sums, name)
+            if result is not total:
+                result[...] = total
+
+
+def backward(call: Call, saved: Saved, gradients: Gradients) -> None:
+    """Write the gradients of q (B, H, S_q, D), k, v, and of bias and sink where wanted."""
+    sums, known = gradients.accumulators(call), saved.grouped(call.kv_heads)
+    heads = Gradients(
+        grouped(sums.q, call.kv_heads),
+        sums.k[:, :, None],
+        sums.v[:, :, None],
+        None if sums.bias is None else grouped(sums.bias[(None,) * (4 - sums.bias.ndim)], call.kv_heads),
+        None if sums.sink is None else grouped(sums.sink[None, :, None, None], call.kv_heads),
+    )
+    for part in call.parts():
+        for i in part.query_blocks():
+            _Rows(part, i, known).backward(heads)
+    gradients.store(sums)
+
+
+class _Rows:
+    """One block of queries on the way back: for a score s with weight p = exp(s - lse), ds = p * (dp - delta)."""
+
+    def __init__(self, part: Part, i: slice, saved: Saved) -> None:
+        call = part.call
+        self.part, self.call, self.i = part, call, i
+        self.q = part.live_queries(part.q, i) * call.dtype.type(call.factor)
+        y = part.live_queries(part.take(saved.y), i).astype(call.dtype, copy=False)
+        grad_y = np.zeros_like(y) if saved.grad_y is None else part.live_queries(part.take(saved.grad_y), i).astype(call.dtype, copy=False)
+        self.delta = np.sum(grad_y * y, axis=-1, keepdims=True)
+        if saved.grad_lse is not None:
+            self.delta -= part.live_queries(part.take(saved.grad_lse)[..., None], i)
+        self.grad_y = grad_y if call.dropout is None else grad_y * call.dtype.type(call.dropout.factor)
+        lse = part.take(saved.lse)[:, :, :, i, None]
+        # A row that sees nothing has lse = -infinity; +infinity in its place makes all its weights 0.
+        self.lse = np.where(np.isneginf(lse), np.inf, np.where(np.isposinf(lse), np.nan, lse)).astype(call.dtype, copy=False)
+
+    def backward(self, gradients: Gradients) -> None:
+        """Add the part of these queries to all gradients."""
+        part, i = self.part, self.i
+        grad_q = np.zeros(self.q.shape, self.call.dtype)
+        for j in part.key_blocks(i):
+            grad_q += self._block(j, gradients)
+        grad_q *= self.call.dtype.type(self.call.factor)
+        part.take(gradients.q)[:, :, :, i] = grad_q
+        if gradients.sink is not None and self.call.sink is not None:
+            weight = np.exp(pick(self.call.sink, part.batch, part.heads, part.group) - self.lse)
+            target = pick(gradients.sink, part.batch, part.heads, part.group)
+            target -= np.sum(weight * self.delta, axis=(0, 3), keepdims=True)
+
+    def _block(self, j: slice, gradients: Gradients) -> np.ndarray:
+        """Add the part of one block to the gradients of k, v and bias; what comes back is that of the scaled q."""
+        part, i, dropout = self.part, self.i, self.call.dropout
+        k, v = part.live_keys(part.k, j), part.live_keys(part.v, j)
+        p, slope = part.scores(self.q, k, i, j, slope=True)
+        p -= self.lse
+        np.exp(p, out=p)
+        ds = part.product(self.grad_y, v, 1)
+        kept = p
+        if dropout is not None:
+            keep = part.keep(dropout, i, j)
+            kept = p * keep
+            ds *= keep
+        self._add(gradients.v, j, kept, self.grad_y)
+        ds -= self.delta
+        ds *= p
+        if gradients.bias is not None:
+            self._add_bias(gradients.bias, j, ds)
+        if slope is not None:
+            ds *= slope
+        self._add(gradients.k, j, ds, self.q)
+        return ds @ k
+
+    def _add(self, target: np.ndarray, j: slice, weights: np.ndarray, rows: np.ndarray) -> None:
+        """target += weights.T @ rows, over the heads of a group."""
+        product = weights.swapaxes(-1, -2) @ rows
+        target = target[self.part.batch, self.part.heads, :, j]
+        target += product if product.shape[2] == 1 else product.sum(axis=2, keepdims=True)
+
+    def _add_bias(self, bias: np.ndarray, j: slice, ds: np.ndarray) -> None:
+        """The gradient of the scores, summed over the axes along which the bias is repeated."""
+        part = self.part
+        repeated = tuple(axis for axis, n in enumerate(bias.shape) if n == 1)
+        target = pick(bias, part.batch, part.heads, part.group, self.i, j)
+        target += ds.sum(axis=repeated, keepdims=True) if repeated else ds

@@ -1,0 +1,58 @@
+"""Rotary embedding: the problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dnnarray._errors import ShapeError, fail
+from dnnarray._problems import checks
+from dnnarray._problems.attention import LAYOUTS
+from dnnarray._problems.base import Problem
+from dnnarray._spec import Spec
+
+
+class RotaryGradients(NamedTuple):
+    """Gradients of `rotary_embedding`."""
+
+    x: Any
+    cos: Any
+    sin: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryProblem(Problem):
+    """Rotation of pairs of features by angles that depend on the position."""
+
+    interleaved: bool
+    layout: str
+
+
+def rotary_embedding(op: str, x: Spec, cos: Spec, sin: Spec, *, interleaved: Any, layout: Any) -> RotaryProblem:
+    """The builder of `rotary_embedding`."""
+    checks.floating(op, "x", x)
+    checks.parameter_dtype(op, x, cos=cos, sin=sin)
+    layout = checks.choice(op, "layout", layout, LAYOUTS)
+    checks.rank(op, "x", x, 4, " ".join(layout))
+    batch, sequence, width = x.shape[0], x.shape[layout.index("S")], x.shape[3]
+    checks.rank(op, "cos", cos, (2, 3), "S D/2, or B S D/2")
+    checks.shape(op, "cos", cos, (batch, sequence, None)[3 - cos.ndim :], "S D/2, or B S D/2")
+    if 2 * cos.shape[-1] > width:
+        fail(ShapeError, op, "cos", f"of shape {cos.shape}", f"at most {width // 2} columns, half the width {width} of x")
+    checks.shape(op, "sin", sin, cos.shape, "the shape of cos")
+    turned = checks.boolean(op, "interleaved", interleaved)
+    return RotaryProblem(op=op, inputs=(x, cos, sin), outputs=(x.like(),), interleaved=turned, layout=layout)
+
+
+def rotary_embedding_backward(op: str, grad: Spec, x: Spec, cos: Spec, sin: Spec, **options: Any) -> RotaryProblem:
+    """The builder of `rotary_embedding_backward`."""
+    forward = rotary_embedding(op, x, cos, sin, **options)
+    checks.gradient(op, grad, x)
+    return RotaryProblem(
+        op=op,
+        inputs=(grad, x, cos, sin),
+        outputs=(x.like(), cos.like(), sin.like()),
+        returns=RotaryGradients,
+        interleaved=forward.interleaved,
+        layout=forward.layout,
+    )
