@@ -389,7 +389,8 @@ def roi_align(
     DTypeError
         An array is not floating, or the dtypes differ.
     OptionError
-        An option is outside of its values, a batch index names no image, or a coordinate is NaN or infinite.
+        An option is outside of its values, a batch index names no image, or a coordinate is NaN, infinite or 2**24 pixels
+        and more away.
 
     References
     ----------

@@ -26,6 +26,11 @@ class _Along:
     def samples(self) -> int:
         return self.inside.shape[2]
 
+    def different(self) -> list[int]:
+        """The samples that count in some bin, and one that counts in none to stand for all such: a huge box has many."""
+        counts = self.inside.any(axis=(0, 1))
+        return [*np.flatnonzero(counts).tolist(), *np.flatnonzero(~counts)[:1].tolist()]
+
 
 @dataclass
 class _Group:
@@ -38,7 +43,7 @@ class _Group:
 
     def taps(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each sample of a bin and each of its four pixels: table rows, weights and validity, (boxes, P, Q)."""
-        for i, j in product(range(self.y.samples), range(self.x.samples)):
+        for i, j in product(self.y.different(), self.x.different()):
             inside = self.y.inside[:, :, i, None] & self.x.inside[:, None, :, j]
             for a, b in product((0, 1), (0, 1)):
                 rows = (self.base + self.y.indices[a][:, :, i])[:, :, None] + self.x.indices[b][:, None, :, j]
@@ -86,8 +91,8 @@ def _along(low: np.ndarray, step: np.ndarray, bins: int, samples: int, extent: i
     place = low[:, None, None] + step[:, None, None] * steps
     inside = (place >= -1) & (place <= extent)
     place = np.clip(place, 0, extent - 1)
-    first = place.astype(np.intp)
-    part = place - first
+    low_pixel = np.floor(place)
+    first, part = low_pixel.astype(np.intp), place - low_pixel
     return _Along((first, np.minimum(first + 1, extent - 1)), (1 - part, part), inside)
 
 

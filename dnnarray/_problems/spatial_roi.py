@@ -12,6 +12,7 @@ from dnnarray._problems.spatial_grid import nonempty_space
 from dnnarray._spec import Spec
 
 MODES = ("avg", "max")
+_FARTHEST = 2**24  # pixels; float32 has no fractions of a pixel beyond, and the number of samples follows from the extent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +62,14 @@ def roi_align_backward(op: str, grad: Spec, x: Spec, boxes: Spec, **options: Any
 
 
 def roi_values(problem: RoiAlignProblem, *arrays: Any) -> None:
-    """Batch indices name images of x; coordinates are finite, since the number of samples follows from them."""
+    """Batch indices name images of x; coordinates are finite and not absurd."""
     boxes = arrays[-1]
     images = problem.x.shape[0]
     index = boxes[:, 0]
     if not ((index >= 0) & (index < images)).all():
         expected = f"batch indices (column 0) from 0 to {images - 1}" if images else "no boxes, since x has no images"
         fail(OptionError, problem.op, "boxes", "an array with a batch index outside of x", expected)
-    if not (abs(boxes[:, 1:]) < float("inf")).all():
-        fail(OptionError, problem.op, "boxes", "an array with NaN or infinity", "finite coordinates")
+    largest = float(abs(boxes[:, 1:]).max()) if boxes.size else 0.0
+    if not largest * problem.spatial_scale < _FARTHEST:
+        got = f"an array with the coordinate {largest:g} or its negative"
+        fail(OptionError, problem.op, "boxes", got, f"finite coordinates, of less than {_FARTHEST:,} pixels after spatial_scale")
