@@ -27,7 +27,7 @@ __all__ = [
 
 
 @operation(problems.grid_sample, gradients=("x", "grid"))
-def grid_sample(x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corners=False, out=None, workspace=None):
+def grid_sample(x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corners=False, algorithm=None, out=None, workspace=None):
     """Sample `x` at the places that `grid` names.
 
     ``y[n, c, p, q] = sum over taps (i, j) of weight(i - h) * weight(j - w) * x[n, c, i, j]``, where ``(w, h)`` is
@@ -48,6 +48,8 @@ def grid_sample(x, grid, /, *, mode="bilinear", padding_mode="zeros", align_corn
         is read so.
     align_corners : bool, optional
         Whether -1 and 1 mean the centres of the first and the last pixel; otherwise (the default) their outer edges.
+    algorithm : str, optional
+        One of `algorithms`, "pixels" or "planes" on the CPU; the default chooses.
     out : array, optional
         Where to write the result.
     workspace : uint8 array, optional

@@ -1,14 +1,16 @@
 """Sampling at given places, on NumPy arrays: every mode is a product of taps along the axes.
 
 Along one axis a place has one tap (nearest), two (linear) or four (cubic), each an index, a weight and the slope of that weight.
-Pixels are rows of a table with the channels last, so that a tap of all places of a block is one gather of rows.
+Pixels are rows of a table with the channels last, so that a tap of all places of a block is one gather of rows; images of few
+channels are sampled plane by plane instead, all planes in one gather.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -16,7 +18,11 @@ import numpy as np
 
 from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, cubic_slopes, cubic_weights, table_bytes
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
-from dnnarray._select import Method
+from dnnarray._select import Cost, Device, Method
+
+# Measured, as multiples of the arithmetic at the peak rate: gathering rows of many channels, gathering single numbers.
+_PIXEL_WORK, _PLANE_WORK = 20, 65
+_PER_PLACE = 16  # numbers that a place needs beside its channels: indices, weights and slopes of its taps
 
 
 @dataclass
@@ -127,7 +133,7 @@ class _Block:
 def _blocks(problem: GridSampleProblem, grid: np.ndarray) -> Iterator[_Block]:
     space = problem.x.shape[2:]
     pixels = math.prod(space)
-    per_line = math.prod(grid.shape[2:-1]) * max(problem.x.shape[1], 1)
+    per_line = math.prod(grid.shape[2:-1]) * (problem.x.shape[1] + _PER_PLACE)
     for where in blocks(grid.shape[0], grid.shape[1], per_line):
         part = grid[where]
         # The grid names the axes from the fastest to the slowest, x first.
@@ -155,18 +161,41 @@ def _gathered(table: np.ndarray, rows: np.ndarray, inside: np.ndarray | None) ->
 # --- grid_sample ------------------------------------------------------------------------------------------------------
 
 
-def _grid_sample(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray) -> None:
-    table = as_table(x, 1, scratch)
+def _summed(block: _Block, gather: Callable[..., np.ndarray], spread: tuple[Any, ...]) -> np.ndarray:
+    """The weighted sum of all taps; ``weight[spread]`` broadcasts to what `gather` gives."""
+    total: Any = None
+    for taps, rows, inside in block.taps():
+        values = gather(rows, inside)
+        weight = _weight(taps)
+        if weight is not None:
+            values *= weight[spread]
+        total = values if total is None else np.add(total, values, out=total)
+    return total
+
+
+def _sample_pixels(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray) -> None:
+    gather = partial(_gathered, as_table(x, 1, scratch))
     for block in _blocks(problem, grid):
-        total = None
-        for taps, rows, inside in block.taps():
-            values = _gathered(table, rows, inside)
-            weight = _weight(taps)
-            if weight is not None:
-                values *= weight[:, None]
-            total = values if total is None else np.add(total, values, out=total)
         target = block.rows_of(outputs[0])
-        target[...] = total.reshape(target.shape)  # type: ignore[union-attr]  # there is a tap
+        target[...] = _summed(block, gather, (slice(None), None)).reshape(target.shape)
+
+
+def _sample_planes(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray) -> None:
+    channels, pixels = x.shape[1], math.prod(x.shape[2:])
+    flat = as_table(x, x.ndim - 1, scratch).reshape(-1)  # the memory order N C H W, whatever that of x
+    planes = np.arange(channels)[:, None] * pixels
+    for block in _blocks(problem, grid):
+        # A row of the table of pixels counts image * pixels + pixel; here the channels lie between the two.
+        start = planes + block.base * (channels - 1)
+
+        def gather(rows: np.ndarray, inside: np.ndarray | None, start: np.ndarray = start) -> np.ndarray:
+            values = flat.take(start + rows)
+            if inside is not None:
+                np.copyto(values, 0, where=~inside)
+            return values
+
+        target = np.moveaxis(block.rows_of(outputs[0]), -1, 0)
+        target[...] = _summed(block, gather, ()).reshape(target.shape)
 
 
 def _grid_sample_backward(
@@ -236,8 +265,22 @@ def _affine_grid_backward(
     outputs[0][:, :, -1] = grad.sum(axis=space)
 
 
-def _sample_bytes(problem: GridSampleProblem) -> int:
+def _pixel_bytes(problem: GridSampleProblem) -> int:
     return table_bytes(problem.x, 1)
+
+
+def _plane_bytes(problem: GridSampleProblem) -> int:
+    return table_bytes(problem.x, problem.x.ndim - 1)
+
+
+def _pixel_cost(problem: GridSampleProblem, device: Device) -> Cost:
+    """A short row costs as much to find as a dozen channels to read."""
+    channels = max(problem.x.shape[1], 1)
+    return Cost(problem.flops * _PIXEL_WORK * (channels + 12) / channels, problem.bytes + _pixel_bytes(problem))
+
+
+def _plane_cost(problem: GridSampleProblem, device: Device) -> Cost:
+    return Cost(problem.flops * _PLANE_WORK, problem.bytes + _plane_bytes(problem))
 
 
 def _sample_backward_bytes(problem: GridSampleProblem) -> int:
@@ -246,9 +289,14 @@ def _sample_backward_bytes(problem: GridSampleProblem) -> int:
 
 
 ALGORITHMS = {
-    "grid_sample": (Method("taps", _grid_sample, "one gather of pixels for each tap", workspace=_sample_bytes),),
+    "grid_sample": (
+        Method(
+            "pixels", _sample_pixels, "one gather of pixels with all their channels for each tap", workspace=_pixel_bytes, cost=_pixel_cost
+        ),
+        Method("planes", _sample_planes, "one gather of numbers for each tap", workspace=_plane_bytes, cost=_plane_cost),
+    ),
     "grid_sample_backward": (
-        Method("taps", _grid_sample_backward, "one scattered sum of pixels for each tap", workspace=_sample_backward_bytes),
+        Method("pixels", _grid_sample_backward, "one scattered sum of pixels for each tap", workspace=_sample_backward_bytes),
     ),
     "affine_grid": (Method("broadcast", _affine_grid, "a broadcast product for each coordinate"),),
     "affine_grid_backward": (Method("broadcast", _affine_grid_backward, "a sum for each coordinate"),),

@@ -143,14 +143,16 @@ def _to_the_largest(table: np.ndarray, group: _Group, incoming: np.ndarray, colu
     best: Any = None
     for rows, weight, inside in group.taps():
         values = _contribution(table, rows, weight, inside)
-        flat = rows[..., None] * len(columns) + columns
-        factor = np.broadcast_to(np.where(inside, weight, 0)[..., None], values.shape)
+        rows, weight = rows[..., None], np.where(inside, weight, 0)[..., None]
         if best is None:
-            best, where, factors = values, flat, factor
+            best, where, factors = values, np.broadcast_to(rows, values.shape).copy(), np.broadcast_to(weight, values.shape).copy()
             continue
-        better = (values > best) | (np.isnan(values) & ~np.isnan(best))
-        best, where, factors = np.where(better, values, best), np.where(better, flat, where), np.where(better, factor, factors)
-    return where, incoming * factors
+        better = values > best
+        if np.isnan(values.max(initial=-np.inf)):
+            better |= np.isnan(values) & ~np.isnan(best)
+        for kept, new in ((best, values), (where, rows), (factors, weight)):
+            np.copyto(kept, new, where=better)
+    return where * len(columns) + columns, incoming * factors
 
 
 def _bytes(problem: RoiAlignProblem) -> int:
