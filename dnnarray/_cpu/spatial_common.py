@@ -14,6 +14,11 @@ BLOCK = 1 << 17  # elements that a step works on: the few arrays of a step stay 
 CUBIC = -0.75  # the parameter of the cubic kernel, as PyTorch has it; -0.5 is Keys' own
 
 
+def channels_last(x: np.ndarray, channels: int) -> np.ndarray:
+    """A view with the channels last; `numpy.moveaxis` takes ten times as long to say the same."""
+    return x.transpose(*range(channels), *range(channels + 1, x.ndim), channels)
+
+
 def table_bytes(spec: Spec, channels: int) -> int:
     """Scratch for an array as a table with the channels last: none where its memory has that order already."""
     order = (*(i for i in range(spec.ndim) if i != channels), channels)
@@ -33,7 +38,7 @@ def buffer(scratch: np.ndarray | None, start: int, shape: tuple[int, ...], dtype
 
 def as_table(x: np.ndarray, channels: int, scratch: np.ndarray | None, start: int = 0) -> np.ndarray:
     """The pixels of `x` as rows (pixels, C): a view where the memory allows, else a copy in the scratch."""
-    moved = np.moveaxis(x, channels, -1)
+    moved = channels_last(x, channels)
     if not moved.flags.c_contiguous:
         copy = buffer(scratch, start, moved.shape, x.dtype)
         copy[...] = moved
@@ -45,7 +50,7 @@ class SumTable:
     """Zeros like an output, as a table to add rows to; `finish` puts the sums into the output."""
 
     def __init__(self, out: np.ndarray, channels: int, scratch: np.ndarray | None, start: int = 0) -> None:
-        self._moved = np.moveaxis(out, channels, -1)
+        self._moved = channels_last(out, channels)
         shape = self._moved.shape
         self._own = self._moved if self._moved.flags.c_contiguous else buffer(scratch, start, shape, out.dtype)
         self._own[...] = 0

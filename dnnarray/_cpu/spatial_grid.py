@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, cubic_slopes, cubic_weights, table_bytes
+from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, channels_last, cubic_slopes, cubic_weights, table_bytes
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
 
@@ -118,7 +118,7 @@ class _Block:
     def rows_of(self, y: np.ndarray) -> np.ndarray:
         """This block of an array N C P (O) Q, channels last."""
         images, lines = self.where
-        return np.moveaxis(y[images, :, lines], 1, -1)
+        return channels_last(y[images, :, lines], 1)
 
     def taps(self) -> Iterator[tuple[tuple[_Tap, ...], np.ndarray, np.ndarray | None]]:
         """Every combination of one tap an axis: the taps, the rows of the table, and which of them are inside."""
@@ -194,8 +194,8 @@ def _sample_planes(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], 
                 np.copyto(values, 0, where=~inside)
             return values
 
-        target = np.moveaxis(block.rows_of(outputs[0]), -1, 0)
-        target[...] = _summed(block, gather, ()).reshape(target.shape)
+        target = block.rows_of(outputs[0])
+        target[...] = channels_last(_summed(block, gather, ()).reshape(channels, *target.shape[:-1]), 0)
 
 
 def _grid_sample_backward(

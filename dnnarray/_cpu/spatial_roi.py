@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.spatial_common import BLOCK, SumTable, as_table, table_bytes
+from dnnarray._cpu.spatial_common import BLOCK, SumTable, as_table, channels_last, table_bytes
 from dnnarray._problems.spatial_roi import RoiAlignProblem
 from dnnarray._select import Method
 
@@ -76,12 +76,13 @@ def _groups(problem: RoiAlignProblem, boxes: np.ndarray) -> Iterator[_Group]:
 def _alike(counts: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
     """The boxes with equal counts, at most `most` at a time."""
     radix = int(counts.max(initial=0)) + 1
-    kinds, kind, sizes = np.unique(counts[:, 0] * radix + counts[:, 1], return_inverse=True, return_counts=True)
-    order = np.argsort(kind, kind="stable")
-    ends = np.cumsum(sizes)
-    for number, start, end in zip(kinds.tolist(), ends - sizes, ends, strict=True):
+    numbers = counts[:, 0] * radix + counts[:, 1]
+    order = np.argsort(numbers, kind="stable")
+    numbers = numbers[order]
+    changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    for start, end in pairwise([0, *changes.tolist(), len(order)]):
         for first in range(start, end, most):
-            yield order[first : min(first + most, end)], divmod(number, radix)
+            yield order[first : min(first + most, end)], divmod(int(numbers[start]), radix)
 
 
 def _along(low: np.ndarray, step: np.ndarray, bins: int, samples: int, extent: int) -> _Along:
@@ -107,7 +108,7 @@ def _contribution(table: np.ndarray, rows: np.ndarray, weight: np.ndarray, insid
 
 def _roi_align(problem: RoiAlignProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, boxes: np.ndarray) -> None:
     table = as_table(x, 1, scratch)
-    out = np.moveaxis(outputs[0], 1, -1)
+    out = channels_last(outputs[0], 1)
     combine = np.add if problem.mode == "avg" else np.maximum
     for group in _groups(problem, boxes):
         total = None
@@ -124,7 +125,7 @@ def _roi_align_backward(
     problem: RoiAlignProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, x: np.ndarray, boxes: np.ndarray
 ) -> None:
     sums = SumTable(outputs[0], 1, scratch)
-    incoming = np.moveaxis(grad, 1, -1)
+    incoming = channels_last(grad, 1)
     if problem.mode == "avg":
         for group in _groups(problem, boxes):
             shared = incoming[group.where] / max(group.samples, 1)
