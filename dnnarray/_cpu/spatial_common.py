@@ -1,0 +1,115 @@
+"""What the spatial family shares: images as tables of pixels, scattered sums, blocks, the cubic kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dnnarray._spec import FLOAT32, HALF, Spec
+
+BLOCK = 1 << 17  # elements that a step works on: the few arrays of a step stay in the cache
+CUBIC = -0.75  # the parameter of the cubic kernel, as PyTorch has it; -0.5 is Keys' own
+
+
+def channels_last(x: np.ndarray, channels: int) -> np.ndarray:
+    """A view with the channels last; `numpy.moveaxis` takes ten times as long to say the same."""
+    return x.transpose(*range(channels), *range(channels + 1, x.ndim), channels)
+
+
+def table_bytes(spec: Spec, channels: int) -> int:
+    """Scratch for an array as a table with the channels last: none where its memory has that order already."""
+    order = (*(i for i in range(spec.ndim) if i != channels), channels)
+    if spec.axis_order() == order or (spec.strides is None and spec.shape[channels] == 1):
+        return 0
+    itemsize = FLOAT32.itemsize if spec.dtype in HALF else spec.dtype.itemsize
+    return -(-spec.size * itemsize // 16) * 16
+
+
+def buffer(scratch: np.ndarray | None, start: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Memory out of the scratch; of its own only where a caller's `out` has strides that the problem could not foresee."""
+    needed = math.prod(shape) * dtype.itemsize
+    if scratch is not None and start + needed <= scratch.size:
+        return scratch[start : start + needed].view(dtype).reshape(shape)
+    return np.empty(shape, dtype)
+
+
+def as_table(x: np.ndarray, channels: int, scratch: np.ndarray | None, start: int = 0) -> np.ndarray:
+    """The pixels of `x` as rows (pixels, C): a view where the memory allows, else a copy in the scratch."""
+    moved = channels_last(x, channels)
+    if not moved.flags.c_contiguous:
+        copy = buffer(scratch, start, moved.shape, x.dtype)
+        copy[...] = moved
+        moved = copy
+    return moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1])
+
+
+class SumTable:
+    """Zeros like an output, as a table to add rows to; `finish` puts the sums into the output."""
+
+    def __init__(self, out: np.ndarray, channels: int, scratch: np.ndarray | None, start: int = 0) -> None:
+        self._moved = channels_last(out, channels)
+        shape = self._moved.shape
+        self._own = self._moved if self._moved.flags.c_contiguous else buffer(scratch, start, shape, out.dtype)
+        self._own[...] = 0
+        self.table = self._own.reshape(math.prod(shape[:-1]), shape[-1])
+        self._flat = self.table.reshape(-1)
+        self._columns = np.arange(shape[-1])
+
+    def add(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """table[rows[i]] += values[i], repeated rows summed. Over one axis `ufunc.at` is several times faster than over two."""
+        if len(self._columns) == 1:
+            np.add.at(self._flat, rows, values.reshape(-1))
+        else:
+            self.add_elements(rows[:, None] * len(self._columns) + self._columns, values)
+
+    def add_elements(self, flat: np.ndarray, values: np.ndarray) -> None:
+        """The same for single elements, by their flat index."""
+        np.add.at(self._flat, flat.reshape(-1), values.reshape(-1))
+
+    @property
+    def columns(self) -> np.ndarray:
+        return self._columns
+
+    def finish(self) -> None:
+        if self._own is not self._moved:
+            self._moved[...] = self._own
+
+
+def blocks(first: int, second: int, per_item: int) -> Iterator[tuple[slice, slice]]:
+    """Slices over two leading axes, each pair about `BLOCK` elements when an item of both has `per_item`."""
+    items = max(BLOCK // max(per_item, 1), 1)
+    step = max(items // max(second, 1), 1)
+    inner = min(items, second) if step == 1 else second
+    for i in range(0, first, step):
+        for j in range(0, second, max(inner, 1)):
+            yield slice(i, min(i + step, first)), slice(j, min(j + inner, second))
+
+
+def cubic_near(t: Any, a: float) -> Any:
+    """The cubic convolution kernel at distance `t` of [0, 1]."""
+    return ((a + 2) * t - (a + 3)) * t * t + 1
+
+
+def cubic_far(t: Any, a: float) -> Any:
+    """The cubic convolution kernel at distance `t` of [1, 2]."""
+    return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+
+
+def cubic_weights(t: np.ndarray, a: float = CUBIC) -> tuple[np.ndarray, ...]:
+    """Weights of the taps -1, 0, 1, 2 around a place `t` past tap 0."""
+    return cubic_far(t + 1, a), cubic_near(t, a), cubic_near(1 - t, a), cubic_far(2 - t, a)
+
+
+def cubic_slopes(t: np.ndarray, a: float = CUBIC) -> tuple[np.ndarray, ...]:
+    """Derivatives of `cubic_weights` by `t`."""
+
+    def near(d: np.ndarray) -> np.ndarray:
+        return (3 * (a + 2) * d - 2 * (a + 3)) * d
+
+    def far(d: np.ndarray) -> np.ndarray:
+        return (3 * a * d - 10 * a) * d + 8 * a
+
+    return far(t + 1), near(t), -near(1 - t), -far(2 - t)

@@ -1,0 +1,49 @@
+"""Table look-ups on NumPy arrays. The values of the indices were checked before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu.spatial_common import BLOCK, SumTable, table_bytes
+from dnnarray._problems.spatial_lookup import EmbeddingProblem, OneHotProblem
+from dnnarray._select import Method
+
+
+def _embedding(problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scratch: Any, indices: np.ndarray, weight: np.ndarray) -> None:
+    if not indices.size:
+        return
+    # mode="clip" writes straight into the output; the default would go through a buffer.
+    weight.take(indices.astype(np.intp, copy=False), axis=0, out=outputs[0], mode="clip")
+
+
+def _embedding_backward(
+    problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scratch: Any, grad: np.ndarray, indices: np.ndarray, weight: np.ndarray
+) -> None:
+    sums = SumTable(outputs[0], 1, scratch)
+    length = weight.shape[1]
+    rows = indices.reshape(-1).astype(np.intp)
+    incoming = grad.reshape(rows.size, length)
+    step = max(BLOCK // max(length, 1), 1)
+    for i in range(0, rows.size, step):
+        sums.add(rows[i : i + step], incoming[i : i + step])
+    if problem.padding_index is not None:
+        sums.table[problem.padding_index] = 0
+    sums.finish()
+
+
+def _one_hot(problem: OneHotProblem, outputs: tuple[np.ndarray, ...], scratch: Any, indices: np.ndarray) -> None:
+    outputs[0][...] = 0
+    np.put_along_axis(outputs[0], indices.astype(np.intp)[..., None], 1, axis=-1)
+
+
+def _gradient_bytes(problem: EmbeddingProblem) -> int:
+    return table_bytes(problem.inputs[-1], 1)
+
+
+ALGORITHMS = {
+    "embedding": (Method("take", _embedding, "one gather of rows", native=True),),
+    "embedding_backward": (Method("scatter", _embedding_backward, "a scattered sum of rows", workspace=_gradient_bytes),),
+    "one_hot": (Method("scatter", _one_hot, "zeros, and a one for each index", native=True),),
+}

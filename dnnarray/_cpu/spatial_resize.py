@@ -1,0 +1,190 @@
+"""Resizing on NumPy arrays: along each axis a few taps with weights; the gradient has the same form, transposed."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
+from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
+from dnnarray._select import Method
+
+# One entry of the matrix target x source: (target, source, weight), the three as long as there are taps.
+_Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class _Taps(NamedTuple):
+    """A matrix in columns: for each the source of every target and its weight (None: all 1). No column: nothing changes.
+
+    `unread` are the targets without any tap (in a transposed matrix, source elements that nothing reads).
+    """
+
+    columns: tuple[tuple[np.ndarray, np.ndarray | None], ...]
+    unread: np.ndarray | None
+
+
+# --- which source elements weigh how much in a target element -----------------------------------------------------------
+
+
+def _step(resize: Resize) -> float:
+    """Source elements per target element."""
+    if resize.align_corners:
+        return (resize.source - 1) / (resize.target - 1) if resize.target > 1 else 0.0
+    return resize.source / resize.target if resize.scale is None else 1 / resize.scale
+
+
+def _same_count(taps: list[np.ndarray], weights: list[np.ndarray]) -> _Entries:
+    """Entries where every target has as many taps."""
+    targets = np.tile(np.arange(len(taps[0])), len(taps))
+    return targets, np.concatenate(taps), np.concatenate(weights)
+
+
+def _ranges(first: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(target, source) of taps ``first[i] ... first[i] + count[i] - 1``."""
+    targets = np.repeat(np.arange(len(first)), count)
+    past = np.cumsum(count) - count
+    return targets, np.arange(len(targets)) - np.repeat(past - first, count)
+
+
+def _nearest(resize: Resize) -> _Entries:
+    """floor(i * step), or with the centres of the pixels floor((i + 1/2) * step); in whole numbers where they allow it."""
+    i = np.arange(resize.target)
+    half = resize.mode == "nearest_exact"
+    if resize.scale is None:
+        index = (2 * i + half) * resize.source // (2 * resize.target)
+    else:
+        index = np.floor((i + half / 2) * _step(resize)).astype(np.intp)
+    return _same_count([np.minimum(index, resize.source - 1)], [np.ones(resize.target)])
+
+
+def _places(resize: Resize) -> np.ndarray:
+    i = np.arange(resize.target)
+    return i * _step(resize) if resize.align_corners else (i + 0.5) * _step(resize) - 0.5
+
+
+def _linear(resize: Resize) -> _Entries:
+    last = resize.source - 1
+    place = np.maximum(_places(resize), 0)
+    low = np.minimum(place.astype(np.intp), last)
+    part = np.minimum(place - low, 1)
+    return _same_count([low, np.minimum(low + 1, last)], [1 - part, part])
+
+
+def _cubic(resize: Resize) -> _Entries:
+    last = resize.source - 1
+    place = _places(resize)
+    low = np.minimum(np.floor(place).astype(np.intp), last)
+    part = np.clip(place - low, 0, 1)
+    return _same_count([np.clip(low + k, 0, last) for k in (-1, 0, 1, 2)], list(cubic_weights(part, CUBIC)))
+
+
+def _area(resize: Resize) -> _Entries:
+    i = np.arange(resize.target)
+    first = i * resize.source // resize.target
+    count = -(-(i + 1) * resize.source // resize.target) - first
+    return *_ranges(first, count), np.repeat(1 / count, count)
+
+
+def _triangle(distance: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - distance, 0)
+
+
+def _keys(distance: np.ndarray) -> np.ndarray:
+    far = np.where(distance < 2, cubic_far(distance, -0.5), 0)
+    return np.where(distance < 1, cubic_near(distance, -0.5), far)
+
+
+def _antialiased(resize: Resize) -> _Entries:
+    """The filter stretched over all source elements that a target element covers, its weights made to sum to 1."""
+    kernel, reach = (_triangle, 1) if resize.mode == "linear" else (_keys, 2)
+    step = _step(resize)
+    stretch = max(step, 1.0)
+    centre = step * (np.arange(resize.target) + 0.5)
+    first = np.maximum((centre - reach * stretch + 0.5).astype(np.intp), 0)
+    count = np.minimum((centre + reach * stretch + 0.5).astype(np.intp), resize.source) - first
+    targets, sources = _ranges(first, count)
+    weights = kernel(np.abs((sources - centre[targets] + 0.5) / stretch))
+    return targets, sources, weights / np.bincount(targets, weights, resize.target)[targets]
+
+
+_ENTRIES = {"nearest": _nearest, "nearest_exact": _nearest, "linear": _linear, "cubic": _cubic, "area": _area}
+
+
+def _entries(resize: Resize) -> _Entries:
+    """The matrix of one axis. Where PyTorch copies an axis that keeps its extent, whatever its scale, so does this."""
+    if resize.source == resize.target and (resize.mode == "linear" or resize.antialias):
+        return _same_count([np.arange(resize.target)], [np.ones(resize.target)])
+    return _antialiased(resize) if resize.antialias else _ENTRIES[resize.mode](resize)
+
+
+# --- the matrix as columns of taps --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def _taps(resize: Resize, transposed: bool, dtype: np.dtype) -> _Taps:
+    targets, sources, weights = _entries(resize)
+    if transposed:
+        return _in_columns(sources, targets, weights, resize.source, resize.target, dtype)
+    return _in_columns(targets, sources, weights, resize.target, resize.source, dtype)
+
+
+def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows: int, n_taps: int, dtype: np.dtype) -> _Taps:
+    """Equal entries summed, and each row made as long as the longest by repeating its last tap with a share of its weight.
+
+    Shares, not zeros: an infinite tap would turn into NaN beside a zero.
+    """
+    keys, place = np.unique(rows * n_taps + taps, return_inverse=True)
+    weights = np.bincount(place, weights, len(keys))
+    rows, taps = keys // n_taps, keys % n_taps
+    count = np.bincount(rows, minlength=n_rows)
+    first = np.cumsum(count) - count
+    longest = int(count.max())
+    columns = []
+    for k in range(longest):
+        # A row without taps takes any, with weight 0.
+        entry = np.minimum(first + np.minimum(k, np.maximum(count - 1, 0)), len(keys) - 1)
+        share = np.where(k < count - 1, 1, longest - count + 1)
+        weight = np.where(count > 0, weights[entry] / share, 0).astype(dtype)
+        columns.append((np.ascontiguousarray(taps[entry]), None if longest == 1 and (weight == 1).all() else weight))
+    if n_rows == n_taps and longest == 1 and columns[0][1] is None and (columns[0][0] == np.arange(n_rows)).all():
+        return _Taps((), None)
+    return _Taps(tuple(columns), None if count.all() else np.flatnonzero(count == 0))
+
+
+def _resampled(x: np.ndarray, axis: int, taps: _Taps) -> np.ndarray:
+    if not taps.columns:
+        return x
+    x = np.ascontiguousarray(x)
+    along = tuple(-1 if a == axis else 1 for a in range(x.ndim))
+    total: Any = None
+    for index, weight in taps.columns:
+        term = x.take(index, axis=axis)
+        if weight is not None:
+            term *= weight.reshape(along)
+        total = term if total is None else np.add(total, term, out=total)
+    if taps.unread is not None:
+        total[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
+    return total
+
+
+def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray) -> None:
+    """Blocks of images and channels, one axis after the other; those that shrink most come first."""
+    source, out = arrays[0], outputs[0]
+    by_growth = sorted(zip(problem.resizes, problem.axes, strict=True), key=lambda r: r[0].target / r[0].source, reverse=problem.transposed)
+    steps = [(axis, _taps(resize, problem.transposed, source.dtype)) for resize, axis in by_growth]
+    per_item = math.prod(max(r.source, r.target) for r in problem.resizes)
+    for images, channels in blocks(source.shape[0], source.shape[problem.channels], per_item):
+        where = tuple(images if a == 0 else channels if a == problem.channels else slice(None) for a in range(source.ndim))
+        y = source[where]
+        for axis, taps in steps:
+            y = _resampled(y, axis, taps)
+        out[where] = y
+
+
+ALGORITHMS = {
+    "interpolate": (Method("separable", _interpolate, "a gather for each tap, one axis after the other"),),
+    "interpolate_backward": (Method("separable", _interpolate, "the transposed taps, one axis after the other"),),
+}
