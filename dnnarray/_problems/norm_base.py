@@ -184,7 +184,7 @@ def epsilon(op: str, value: Any) -> float:
     return checks.number(op, "eps", value, 0)
 
 
-def parameters(op: str, x: Spec, expected: tuple[int, ...], axes: str, **arrays: Spec | None) -> None:
+def parameters(op: str, x: Spec, expected: tuple[int, ...], axes: str, **arrays: Any) -> None:
     """Weight, bias and statistics: their shape, and the dtype of x or float32 beside a half x."""
     for name, spec in arrays.items():
         if spec is not None:
