@@ -54,7 +54,7 @@ def glu_rows():
         out, dx = torch.empty_like(half), torch.empty_like(x)
         cx, ch, co, cd = map(borrowed, (x, half, out, dx))
         peer, name = torch.nn.functional.glu, str(dtype)[6:]
-        yield f"glu {name}", 3 * half.nbytes, (lambda x=cx, o=co: dnn.glu(x, out=o)), (lambda x=x: peer(x)), torch.compile(peer), (x,)
+        yield f"glu {name}", 3 * half.nbytes, (lambda x=cx, o=co: dnn.glu(x, out=o)), (lambda x=x, f=peer: f(x)), torch.compile(peer), (x,)
         ours = lambda g=ch, x=cx, o=cd: dnn.glu_backward(g, x, out=o)  # noqa: E731
         yield f"glu_backward {name}", 5 * half.nbytes, ours, _gradient(peer, (x,), half), None, ()
 

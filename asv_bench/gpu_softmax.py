@@ -35,11 +35,12 @@ def rows():
                     continue
                 y = peer(x, axis)
                 cy = borrowed(y)
+                ours, ours_backward = getattr(dnn, op), getattr(dnn, f"{op}_backward")
                 backward = getattr(torch, f"_{op}_backward_data")
                 yield (
                     f"{op} {tail}",
                     2 * x.nbytes,
-                    (lambda f=getattr(dnn, op), x=cx, o=co, a=axis: f(x, axis=a, out=o)),
+                    (lambda f=ours, x=cx, o=co, a=axis: f(x, axis=a, out=o)),
                     (lambda f=peer, x=x, a=axis: f(x, a)),
                     torch.compile(lambda x, f=peer, a=axis: f(x, a)),
                     (x,),
@@ -47,7 +48,7 @@ def rows():
                 yield (
                     f"{op}_backward {tail}",
                     3 * x.nbytes,
-                    (lambda f=getattr(dnn, f"{op}_backward"), g=cg, x=cx, y=cy, o=co, a=axis: f(g, x, y=y, axis=a, out=o)),
+                    (lambda f=ours_backward, g=cg, x=cx, y=cy, o=co, a=axis: f(g, x, y=y, axis=a, out=o)),
                     (lambda f=backward, g=g, y=y, a=axis, d=dtype: f(g, y, a % y.ndim, d)),
                     None,
                     (),
