@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 from docutils import nodes
@@ -32,6 +33,8 @@ class Family(SphinxDirective):
 
 
 def _algorithm_table(table: dict[str, Any]) -> list[str]:
+    if not table:
+        return []
     lines = [".. list-table:: Algorithms of the CPU engine", "   :header-rows: 1", "   :widths: auto", ""]
     lines += ["   * - operation", "     - algorithm", "     - what it does", "     - float32 numerics", "     - same bits every run"]
     for op, methods in sorted(table.items()):
@@ -41,6 +44,17 @@ def _algorithm_table(table: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+_STAR = re.compile(r"(``.*?``|`.*?`)|(?<!^)(\*+)")
+
+
+def escape_stars(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """``*space`` in a docstring is "any number of spatial axes", which reStructuredText would take for the start of emphasis."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...", "*")):
+            lines[i] = _STAR.sub(lambda m: m[1] or m[2].replace("*", r"\*"), line)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", escape_stars, priority=1)  # before numpydoc
     app.add_directive("family", Family)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
