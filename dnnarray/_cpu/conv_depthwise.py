@@ -13,7 +13,7 @@ from dnnarray._cpu.conv_blocks import CHANNELS_FIRST, GROUPS_LAST, Shape, Way, b
 from dnnarray._problems.conv import Geometry, Triple
 from dnnarray._select import Cost
 
-_BLOCK_ELEMENTS = 1 << 16  # of the input of a block: with its product and its sum, about a second-level cache
+_BLOCK_ELEMENTS = 1 << 17  # of the input of a block: with its product and its sum, about a second-level cache
 
 
 class _Plan(NamedTuple):
@@ -159,7 +159,7 @@ def _cost(g: Geometry, itemsize: int) -> Cost:
     plan = _plan(g)
     x, w, y = g.sizes
     count = -(-g.n // plan.images) * -(-g.groups // plan.groups) * -(-g.out[plan.axis] // plan.rows)
-    efficiency = 0.04 if plan.flat else 0.02
+    efficiency = 0.015 if plan.flat else 0.012
     return Cost(2 * g.macs, (2 * x + 2 * y + w) * itemsize, efficiency, count * (12 + 3 * g.taps))
 
 

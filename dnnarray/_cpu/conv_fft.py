@@ -20,6 +20,8 @@ from dnnarray._select import Cost
 
 _SPECTRUM_ELEMENTS = 1 << 20  # of the spectra held at a time: a few megabytes
 _TILE_ELEMENTS = 1 << 14  # channels times pixels below which a tile costs more in calls than in arithmetic
+_MAX_ELEMENTS = 1 << 25  # of all scratch of `fft`: 128 MB in float32
+_NOTHING = "the window is one pixel: there is nothing to transform"
 _SMOOTH = (2, 3, 5, 7, 11)  # the radices that NumPy's transform has
 
 
@@ -183,13 +185,17 @@ def _spread_gradient(g: Geometry, plan: _Plan, grad: np.ndarray) -> np.ndarray:
     return _spread(grad, plan.size, g.stride, memory)
 
 
-def _never_small(g: Geometry) -> str | None:
-    return "the window is one pixel: there is nothing to transform" if g.taps == 1 else None
+def _rejects_whole(g: Geometry) -> str | None:
+    if g.taps == 1:
+        return _NOTHING
+    if 0 not in g.sizes and sum(map(math.prod, _plan(g, False).buffers)) > _MAX_ELEMENTS:
+        return "the spectra of one whole image would not stay within bounded scratch memory; fft_tiled holds tiles only"
+    return None
 
 
 def _rejects_tiled(g: Geometry) -> str | None:
     if g.taps == 1:
-        return _never_small(g)
+        return _NOTHING
     dense = _dense(g)
     if 0 in g.sizes or all(n >= m + w - 1 for n, m, w in zip(_tile(g, dense, g.reach((1, 1, 1))), dense, g.reach((1, 1, 1)), strict=True)):
         return "the image is no larger than one tile; fft does it"
@@ -208,21 +214,21 @@ def _cost(g: Geometry, itemsize: int, tiled: bool) -> Cost:
     transforms = one * (images * (g.c * repeats + g.k) + g.groups * g.k * g.c)
     products = 4 * volume * images * g.c * g.k
     calls = chunks * -(-g.n // plan.images) * tiles
-    return Cost(transforms / 0.015 + products / (0.01 if g.c == 1 else 0.03), (x + w + y) * itemsize, 1.0, 40 * calls + 20)
+    return Cost(transforms / 0.015 + products / (0.01 if g.c == 1 else 0.05), (x + w + y) * itemsize, 1.0, 40 * calls + 20)
 
 
 def _way(name: str, summary: str, tiled: bool) -> Way:
     return Way(
         name=name,
         summary=summary,
-        rejects=_rejects_tiled if tiled else _never_small,
+        rejects=_rejects_tiled if tiled else _rejects_whole,
         buffers=lambda g: _plan(g, tiled).buffers,
         correlate=partial(_correlate, tiled=tiled),
         cost=lambda g, itemsize: _cost(g, itemsize, tiled),
         weight_buffers=None if tiled else lambda g: _plan(g, False).buffers,
         weight_gradient=None if tiled else _weight_gradient,
         weight_cost=None if tiled else lambda g, itemsize: _cost(g, itemsize, False),
-        rejects_weight=None if tiled else _never_small,
+        rejects_weight=None if tiled else _rejects_whole,
     )
 
 

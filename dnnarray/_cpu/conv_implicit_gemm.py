@@ -26,6 +26,7 @@ from dnnarray._cpu.conv_blocks import (
     load,
     matrices,
     packed,
+    scatter,
     strided,
 )
 from dnnarray._problems.conv import Geometry, Triple
@@ -154,9 +155,9 @@ def _cost(g: Geometry, itemsize: int) -> Cost:
     for extent, size in zip((g.n, *g.out), (n, d, h, w), strict=True):
         count *= -(-extent // size)
     depth, pixels = g.c * g.window[2], h * w
-    efficiency = 0.85 * min(g.k, depth) / (min(g.k, depth) + 24) * pixels / (pixels + 24)
-    laid_out = x * g.window[2] // g.stride[2]
-    moved = 1.5 * laid_out + 1.5 * y * (rows - 1) + 2 * x + weight
+    efficiency = 0.85 * min(g.k, depth) / (min(g.k, depth) + 16) * pixels / (pixels + 24)
+    laid_out = x * g.window[2] // g.stride[2] * scatter(g)
+    moved = 1.5 * laid_out + 1.5 * y * (rows - 1) + 2 * x + 80 * weight  # its rows are gathered across cache lines
     calls = count * (10 + 4 * rows) + count * n * d * g.groups * rows // 4
     return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + weight + y) * itemsize, 1.0, calls)
 

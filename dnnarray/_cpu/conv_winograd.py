@@ -122,10 +122,10 @@ def _cost(g: Geometry, itemsize: int) -> Cost:
     tiles = g.n * plan.tiles[0] * plan.tiles[1] * g.groups
     products = 2 * 16 * tiles * g.c * g.k
     transforms = 2 * 16 * (16 * tiles * g.c + 4 * tiles * g.k) + 2 * 16 * 9 * g.groups * g.k * g.c
-    moved = (16 * 3 * g.c + (16 + 8) * g.k) * tiles + 2 * x + 2 * y + 25 * g.groups * g.k * g.c
+    moved = 3 * (16 * 3 * g.c + (16 + 8) * g.k) * tiles + 2 * x + 2 * y + 1000 * g.groups * g.k * g.c
     shortest = min(g.c, g.k)
     count = -(-g.n // plan.images) * -(-plan.tiles[0] // plan.rows)
-    flops = products / (0.85 * shortest / (shortest + 24)) + transforms / 0.4 + 10 * moved * itemsize / 4
+    flops = products / (0.85 * shortest / (shortest + 16)) + transforms / 0.4 + 10 * moved * itemsize / 4
     return Cost(flops, (x + w + y) * itemsize, 1.0, count * 50 + 20)
 
 
