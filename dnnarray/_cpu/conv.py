@@ -15,7 +15,8 @@ from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
 from dnnarray._cpu.conv_winograd import WINOGRAD
-from dnnarray._problems.conv import ConvProblem, Geometry
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
 
 WAYS = (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED)

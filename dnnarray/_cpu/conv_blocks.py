@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._problems.conv import Geometry, Triple
+from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
 Shape = tuple[int, ...]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu.conv_blocks import CHANNELS_FIRST, GROUPS_LAST, Shape, Way, box, first_input, load, packed, strided
-from dnnarray._problems.conv import Geometry, Triple
+from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
 _BLOCK_ELEMENTS = 1 << 17  # of the input of a block: with its product and its sum, about a second-level cache

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu.conv_blocks import CHANNELS_FIRST, Shape, Way, at, load, packed
-from dnnarray._problems.conv import Geometry, Triple
+from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
 _SPECTRUM_ELEMENTS = 1 << 20  # of the spectra held at a time: a few megabytes

@@ -35,7 +35,7 @@ from dnnarray._cpu.conv_blocks import (
     store,
     strided,
 )
-from dnnarray._problems.conv import Geometry, Triple
+from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
 _COLUMN_ELEMENTS = 1 << 19  # elements of the columns of a block: about what the second-level cache holds

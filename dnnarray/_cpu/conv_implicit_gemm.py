@@ -29,7 +29,7 @@ from dnnarray._cpu.conv_blocks import (
     scatter,
     strided,
 )
-from dnnarray._problems.conv import Geometry, Triple
+from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
 _FLAT_ELEMENTS = 1 << 18  # elements of a block's flat image: about half of a second-level cache

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.conv_blocks import at, image_view
-from dnnarray._problems.conv import Geometry
+from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._problems.conv_unfold import UnfoldProblem
 from dnnarray._select import Cost, Device, Method
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu.conv_blocks import CHANNELS_FIRST, CHANNELS_LAST, Shape, Way, load, packed, strided
-from dnnarray._problems.conv import Geometry
+from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 _BLOCK_ELEMENTS = 1 << 18  # of the transformed input of a block of tiles

@@ -6,19 +6,16 @@ and the gradient of its weight.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.activation import Activation, fused
 from dnnarray._problems.base import Problem
+from dnnarray._problems.conv_geometry import Geometry, geometry
 from dnnarray._spec import FLOAT64, Spec
 
-Triple = tuple[int, int, int]
 RANKS = (3, 4, 5)
 
 
@@ -37,125 +34,6 @@ class ConvResidualGradients(NamedTuple):
     weight: Any
     bias: Any
     residual: Any
-
-
-# --- geometry ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """A cross-correlation over three spatial axes; absent ones have extent 1 and stand first.
-
-    y[n, g, k, p] = sum over c and r of x[n, g, c, p * stride + r * dilation - before] * w[g, k, c, r], x being 0 outside of its
-    `space`. `c` and `k` count the channels of one group. `out` stands by itself: whatever is read behind the end is 0, too, and
-    `before` may be negative, which crops. `pixel_major` says that the channels are innermost in memory.
-    """
-
-    n: int
-    groups: int
-    c: int
-    k: int
-    space: Triple
-    window: Triple
-    out: Triple
-    stride: Triple
-    dilation: Triple
-    before: Triple
-    pixel_major: bool = False
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.window)
-
-    @property
-    def pixels(self) -> int:
-        return math.prod(self.out)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of the definition."""
-        return self.n * self.groups * self.k * self.c * self.taps * self.pixels
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Elements of x, w and y."""
-        n, channels = self.n * self.groups, self.groups * self.c * self.k
-        return n * self.c * math.prod(self.space), channels * self.taps, n * self.k * self.pixels
-
-    def reach(self, count: Sequence[int]) -> Triple:
-        """The input extents that `count` neighbouring outputs read."""
-        a, b, c = ((m - 1) * s + (w - 1) * d + 1 for m, s, w, d in zip(count, self.stride, self.window, self.dilation, strict=True))
-        return a, b, c
-
-    @cached_property
-    def phases(self) -> tuple[Phase, ...]:
-        """The gradient of the input as stride-1 correlations of the output's gradient, one per residue of the stride."""
-        axes = [_axis_phases(self, i) for i in range(3)]
-        return tuple(_phase(self, a, b, c) for a in axes[0] for b in axes[1] for c in axes[2])
-
-
-class _AxisPhase(NamedTuple):
-    taps: slice
-    window: int
-    target: slice
-    out: int
-    dilation: int
-    before: int
-
-
-class Phase(NamedTuple):
-    """One residue class: `taps` selects (and reverses) its part of the window, `target` its pixels of the input.
-
-    `geometry` is the correlation that computes it, None where no tap meets it and the gradient is 0.
-    """
-
-    geometry: Geometry | None
-    taps: tuple[slice, slice, slice]
-    target: tuple[slice, slice, slice]
-
-
-def _axis_phases(g: Geometry, i: int) -> list[_AxisPhase]:
-    """Padded position u = stride * j + residue meets output p = j + (residue - dilation * r) / stride through tap r."""
-    stride, dilation, window, before, space = g.stride[i], g.dilation[i], g.window[i], g.before[i], g.space[i]
-    common = math.gcd(stride, dilation)
-    step = stride // common
-    phases = []
-    for residue in range(stride):
-        first = -((residue - before) // stride)
-        out = (space - 1 + before - residue) // stride - first + 1
-        if out <= 0:
-            continue
-        start = stride * first + residue - before
-        target = slice(start, None, stride)
-        taps = [r for r in range(min(window, step)) if (residue - dilation * r) % stride == 0]
-        if not taps:
-            phases.append(_AxisPhase(slice(0), 0, target, out, 1, 0))
-            continue
-        count = -(-(window - taps[0]) // step)
-        last = taps[0] + (count - 1) * step
-        backwards = slice(last, taps[0] - 1 if taps[0] else None, -step)
-        shift = first + (residue - dilation * last) // stride
-        phases.append(_AxisPhase(backwards, count, target, out, dilation // common, -shift))
-    return phases
-
-
-def _phase(g: Geometry, *axes: _AxisPhase) -> Phase:
-    a, b, c = axes
-    taps, target = (a.taps, b.taps, c.taps), (a.target, b.target, c.target)
-    if 0 in (a.window, b.window, c.window):
-        return Phase(None, taps, target)
-    geometry = replace(
-        g,
-        c=g.k,
-        k=g.c,
-        space=g.out,
-        window=(a.window, b.window, c.window),
-        out=(a.out, b.out, c.out),
-        stride=(1, 1, 1),
-        dilation=(a.dilation, b.dilation, c.dilation),
-        before=(a.before, b.before, c.before),
-    )
-    return Phase(geometry, taps, target)
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------
@@ -201,12 +79,6 @@ def _short(values: tuple[int, ...]) -> str:
     return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
 
-def lift(values: Sequence[int], fill: int) -> Triple:
-    """One entry for each of three axes, `fill` for the absent first ones."""
-    a, b, c = (fill,) * (3 - len(values)) + tuple(values)
-    return a, b, c
-
-
 def is_pixel_major(spec: Spec, layout: str) -> bool:
     """Whether the channels are innermost in memory."""
     order = spec.axis_order()
@@ -216,6 +88,12 @@ def is_pixel_major(spec: Spec, layout: str) -> bool:
 def _weight_axes(layout: str, rank: int, leading: str, inner: str) -> str:
     window = {1: "S", 2: "R S", 3: "T R S"}[rank]
     return f"{leading} {inner} {window}" if layout == "channels_first" else f"{leading} {window} {inner}"
+
+
+def image(op: str, name: str, x: Spec, layout: str) -> tuple[int, int, tuple[int, ...]]:
+    """(N, C, space) of an array with one to three spatial axes."""
+    checks.rank(op, name, x, RANKS, f"{checks.layout_axes(layout, 0)}, one to three spatial axes")
+    return checks.split_layout(x, layout)
 
 
 def _window(op: str, weight: Spec, layout: str, name: str = "weight") -> tuple[int, ...]:
@@ -274,11 +152,10 @@ def conv(
     """The forward convolution; all its rules stand here."""
     layout = checks.layout(op, layout)
     checks.same_dtype(op, **{names[0]: x, names[1]: weight}, bias=bias, residual=residual)
-    checks.rank(op, names[0], x, RANKS, f"{'N C *space' if layout == 'channels_first' else 'N *space C'}, one to three spatial axes")
-    rank = x.ndim - 2
     groups = checks.integer(op, "groups", groups, 1)
-    n, channels, space = checks.split_layout(x, layout)
+    n, channels, space = image(op, names[0], x, layout)
     per_group = _channels(op, channels, groups, f"channels of {names[0]}")
+    rank = len(space)
     checks.rank(op, names[1], weight, x.ndim, _weight_axes(layout, rank, "K", "C/groups"))
     expected = checks.join_layout(weight.shape[0], per_group, _window(op, weight, layout, names[1]), layout)
     fix = f"{names[0]} has {channels} channels in {groups} groups."
@@ -291,24 +168,13 @@ def conv(
     out = tuple(extent(op, names[0], i, *a) for i, a in enumerate(zip(space, pads, covered, strides, strict=True)))
     output = x.like(checks.join_layout(n, weight.shape[0], out, layout))
     _epilogue(op, weight.shape[0], output, bias, residual)
-    geometry = Geometry(
-        n=n,
-        groups=groups,
-        c=per_group,
-        k=_channels(op, weight.shape[0], groups, f"output channels of {names[1]}"),
-        space=lift(space, 1),
-        window=lift(window, 1),
-        out=lift(out, 1),
-        stride=lift(strides, 1),
-        dilation=lift(dilations, 1),
-        before=lift([before for before, _ in pads], 0),
-        pixel_major=is_pixel_major(x, layout),
-    )
+    k = _channels(op, weight.shape[0], groups, f"output channels of {names[1]}")
+    memory = is_pixel_major(x, layout)
     return ConvProblem(
         op=op,
         inputs=(x, weight, bias, residual),
         outputs=(output,),
-        geometry=geometry,
+        geometry=geometry(n, groups, per_group, k, space, window, out, strides, dilations, pads, memory),
         layout=layout,
         rank=rank,
         flip=checks.boolean(op, "flip", flip),
@@ -410,11 +276,10 @@ def conv_transpose(
     """The transposed convolution: the gradient of the input of the convolution that takes its output to its input."""
     layout = checks.layout(op, layout)
     checks.same_dtype(op, x=x, weight=weight, bias=bias)
-    checks.rank(op, "x", x, RANKS, f"{'N C *space' if layout == 'channels_first' else 'N *space C'}, one to three spatial axes")
-    rank = x.ndim - 2
     groups = checks.integer(op, "groups", groups, 1)
-    n, channels, space = checks.split_layout(x, layout)
+    n, channels, space = image(op, "x", x, layout)
     per_group = _channels(op, channels, groups, "channels of x")
+    rank = len(space)
     axes = _weight_axes(layout, rank, "C", "K/groups")
     checks.rank(op, "weight", weight, x.ndim, axes)
     window = _window(op, weight, layout)
@@ -428,24 +293,12 @@ def conv_transpose(
              "Take away less padding.")  # fmt: skip
     output = x.like(checks.join_layout(n, k * groups, out, layout))
     _epilogue(op, k * groups, output, bias, None)
-    geometry = Geometry(
-        n=n,
-        groups=groups,
-        c=k,
-        k=per_group,
-        space=lift(out, 1),
-        window=lift(window, 1),
-        out=lift(space, 1),
-        stride=lift(strides, 1),
-        dilation=lift(dilations, 1),
-        before=lift([before for before, _ in pads], 0),
-        pixel_major=is_pixel_major(x, layout),
-    )
+    memory = is_pixel_major(x, layout)
     return ConvProblem(
         op=op,
         inputs=(x, weight, bias),
         outputs=(output,),
-        geometry=geometry,
+        geometry=geometry(n, groups, k, per_group, out, window, space, strides, dilations, pads, memory),
         layout=layout,
         rank=rank,
         activation=fused(op, activation),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
-from dnnarray._problems.conv import RANKS, Geometry, extent, is_pixel_major, lift
+from dnnarray._problems.conv import extent, image, is_pixel_major
+from dnnarray._problems.conv_geometry import Geometry, geometry
 from dnnarray._spec import Spec
 
 
@@ -26,7 +28,7 @@ class UnfoldProblem(Problem):
 
 
 def _geometry(op: str, name: str, x: Spec, kernel_size: Any, stride: Any, padding: Any, dilation: Any, layout: str) -> Geometry:
-    n, c, space = checks.split_layout(x, layout)
+    n, c, space = image(op, name, x, layout)
     rank = len(space)
     window = checks.per_axis(op, "kernel_size", kernel_size, rank, 1)
     strides = checks.per_axis(op, "stride", stride, rank, 1)
@@ -34,19 +36,7 @@ def _geometry(op: str, name: str, x: Spec, kernel_size: Any, stride: Any, paddin
     pads = checks.padding(op, padding, space, window, strides, dilations)
     covered = checks.effective_window(window, dilations)
     out = tuple(extent(op, name, i, *a) for i, a in enumerate(zip(space, pads, covered, strides, strict=True)))
-    return Geometry(
-        n=n,
-        groups=1,
-        c=c,
-        k=1,
-        space=lift(space, 1),
-        window=lift(window, 1),
-        out=lift(out, 1),
-        stride=lift(strides, 1),
-        dilation=lift(dilations, 1),
-        before=lift([before for before, _ in pads], 0),
-        pixel_major=is_pixel_major(x, layout),
-    )
+    return geometry(n, 1, c, 1, space, window, out, strides, dilations, pads, is_pixel_major(x, layout))
 
 
 def _columns(g: Geometry, layout: str) -> tuple[int, int, int]:
@@ -59,10 +49,8 @@ def unfold(op: str, x: Spec, *, kernel_size: Any, stride: Any, padding: Any, dil
     """Image to columns."""
     layout = checks.layout(op, layout)
     checks.floating(op, "x", x)
-    checks.rank(op, "x", x, RANKS, f"{'N C *space' if layout == 'channels_first' else 'N *space C'}, one to three spatial axes")
-    geometry = _geometry(op, "x", x, kernel_size, stride, padding, dilation, layout)
-    output = Spec(_columns(geometry, layout), x.dtype)
-    return UnfoldProblem(op=op, inputs=(x,), outputs=(output,), geometry=geometry, layout=layout)
+    g = _geometry(op, "x", x, kernel_size, stride, padding, dilation, layout)
+    return UnfoldProblem(op=op, inputs=(x,), outputs=(Spec(_columns(g, layout), x.dtype),), geometry=g, layout=layout)
 
 
 def unfold_backward(op: str, grad: Spec, x: Spec, **options: Any) -> UnfoldProblem:
@@ -89,14 +77,13 @@ def fold(op: str, x: Spec, *, output_size: Any, kernel_size: Any, stride: Any, p
     space = checks.per_axis(op, "output_size", output_size, rank, 0)
     window = checks.per_axis(op, "kernel_size", kernel_size, rank, 1)
     columns = x.shape[1 if layout == "channels_first" else 2]
-    taps = lift(window, 1)[0] * lift(window, 1)[1] * lift(window, 1)[2]
+    taps = math.prod(window)
     if columns % taps:
-        fail(ShapeError, op, "x", f"of shape {x.shape}", f"{axes}, a multiple of the {taps} elements of the window on the middle axis"
-             if layout == "channels_first" else f"{axes}, a multiple of the {taps} elements of the window on the last axis")  # fmt: skip
-    image = Spec(checks.join_layout(x.shape[0], columns // taps, space, layout), x.dtype)
-    geometry = _geometry(op, "output_size", image, window, stride, padding, dilation, layout)
-    checks.shape(op, "x", x, _columns(geometry, layout), axes, f"{geometry.pixels} windows fit into output_size {space}.")
-    return UnfoldProblem(op=op, inputs=(x,), outputs=(image,), geometry=geometry, layout=layout)
+        fail(ShapeError, op, "x", f"of shape {x.shape}", f"({axes}), a multiple of the {taps} elements of the window beside L")
+    result = Spec(checks.join_layout(x.shape[0], columns // taps, space, layout), x.dtype)
+    g = _geometry(op, "output_size", result, window, stride, padding, dilation, layout)
+    checks.shape(op, "x", x, _columns(g, layout), axes, f"{g.pixels} windows fit into output_size {space}.")
+    return UnfoldProblem(op=op, inputs=(x,), outputs=(result,), geometry=g, layout=layout)
 
 
 def fold_backward(op: str, grad: Spec, x: Spec, **options: Any) -> UnfoldProblem:
