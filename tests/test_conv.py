@@ -393,3 +393,52 @@ def test_wrong_unfold_and_fold_arguments_are_named():
         dnn.unfold_backward(x, np.zeros((1, 2, 5, 5)), 2)
     with pytest.raises(dnn.ShapeError, match="fold_backward: grad is of shape"):
         dnn.fold_backward(np.zeros((1, 2, 5, 5)), x, 4, 2)
+
+
+# --- several blocks, any output memory --------------------------------------------------------------------------------
+
+_LARGE = [
+    ((3, 24, 131, 61), (20, 24, 3, 3), {"padding": 1}),
+    ((3, 24, 131, 61), (20, 12, 3, 2), {"padding": 1, "stride": 2, "groups": 2}),
+    ((5, 40, 90, 50), (80, 1, 3, 3), {"padding": 1, "groups": 40}),
+    ((2, 8, 20, 40, 30), (8, 8, 3, 3, 3), {"padding": 1}),
+    ((2, 8, 70000), (8, 8, 5), {"padding": 2}),
+]
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(("x", "weight", "options"), _LARGE, ids=str)
+def test_forward_and_gradients_of_many_blocks_are_those_of_pytorch(x, weight, options, layout):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x, weight = _arrays(x, weight)
+    leaves = [torch.tensor(a, requires_grad=True) for a in (x, weight)]
+    result = getattr(torch.nn.functional, f"conv{x.ndim - 2}d")(*leaves, **options)
+    (grad,) = _arrays(result.shape, seed=1)
+    result.backward(torch.from_numpy(grad))
+    expected = [oracle._back(a.numpy(), layout) for a in (result.detach(), leaves[0].grad, leaves[1].grad)]
+    x, weight, grad = (np.ascontiguousarray(oracle._back(a, layout)) for a in (x, weight, grad))
+    for a in dnn.algorithms("conv", x, weight, layout=layout, **options):
+        _near(dnn.conv(x, weight, layout=layout, algorithm=a.name, **options), expected[0], x, weight, a.name)
+    for a in dnn.algorithms("conv_backward", grad, x, weight, layout=layout, **options):
+        got = dnn.conv_backward(grad, x, weight, layout=layout, algorithm=a.name, **options)
+        _near(got.x, expected[1], grad, weight, a.name)
+        _near(got.weight, expected[2], grad, x, a.name)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_any_output_memory_by_every_algorithm(groups):
+    """Strided, reversed, Fortran-ordered and unaligned results, written by each algorithm."""
+    x, weight = _arrays((2, 4, 18, 17), (8, 4 // groups, 3, 3))
+    expected = oracle.conv(x, weight, padding=1, groups=groups)
+    raw = np.zeros(expected.nbytes + 1, np.uint8)
+    memories = [
+        np.zeros((*expected.shape[:3], 2 * expected.shape[3]))[..., ::2],
+        np.zeros(expected.shape)[:, ::-1, :, ::-1],
+        np.asfortranarray(np.zeros(expected.shape)),
+        raw[1:].view(np.float64).reshape(expected.shape),
+    ]
+    for a in dnn.algorithms("conv", x, weight, padding=1, groups=groups):
+        for out in memories:
+            out[...] = np.nan
+            assert dnn.conv(x, weight, padding=1, groups=groups, algorithm=a.name, out=out) is out
+            _near(out, expected, x, weight, a.name)
