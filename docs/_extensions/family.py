@@ -35,13 +35,22 @@ class Family(SphinxDirective):
 def _algorithm_table(table: dict[str, Any]) -> list[str]:
     if not table:
         return []
-    lines = [".. list-table:: Algorithms of the CPU engine", "   :header-rows: 1", "   :widths: auto", ""]
+    lines = [".. list-table:: Algorithms of the CPU engine", "   :header-rows: 1", "   :widths: 26 14 40 10 10", ""]
     lines += ["   * - operation", "     - algorithm", "     - what it does", "     - float32 numerics", "     - same bits every run"]
-    for op, methods in sorted(table.items()):
-        for method in methods:
-            lines += [f"   * - ``{op}``", f"     - ``{method.name}``", f"     - {method.summary or chr(8212)}"]
-            lines += [f"     - {method.precision}", f"     - {'yes' if method.deterministic else 'no'}"]
+    for method, ops in _operations_by_method(table).items():
+        name, summary, precision, deterministic = method
+        lines += [f"   * - {', '.join(f'``{op}``' for op in sorted(ops))}", f"     - ``{name}``", f"     - {summary}"]
+        lines += [f"     - {precision}", f"     - {'yes' if deterministic else 'no'}"]
     return [*lines, ""]
+
+
+def _operations_by_method(table: dict[str, Any]) -> dict[tuple, list[str]]:
+    """One row for all operations that an algorithm serves in the same words."""
+    rows: dict[tuple, list[str]] = {}
+    for op, methods in table.items():
+        for m in methods:
+            rows.setdefault((m.name, m.summary, m.precision, m.deterministic), []).append(op)
+    return rows
 
 
 _STAR = re.compile(r"(``.*?``|`.*?`)|(?<!^)(\*+)")
