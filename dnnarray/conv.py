@@ -105,8 +105,8 @@ def conv(
 
     Notes
     -----
-    Half types accumulate in float32. NaN and infinity reach the outputs whose window holds them, with ``winograd`` the whole tile of 2 by 2 as
-    well, with ``fft`` and ``fft_tiled`` (large windows) the whole image or tile.
+    Half types accumulate in float32. NaN and infinity reach the outputs whose window holds them and no others, with every
+    algorithm: those that would spread them over a tile or a spectrum hand such data to ``direct``.
 
     References
     ----------

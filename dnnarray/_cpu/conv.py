@@ -165,6 +165,11 @@ def _correlations(maps: Iterable[str], g: Geometry) -> list[Geometry]:
     return found
 
 
+def _is_finite(array: np.ndarray | None) -> bool:
+    """Whether every value is finite; a sum that overflows says no, which costs time and nothing else."""
+    return array is None or bool(np.isfinite(np.sum(array)))
+
+
 def _is_empty(g: Geometry) -> bool:
     return 0 in g.sizes
 
@@ -202,7 +207,10 @@ def _method(op: str, way: Way) -> Method:
         return _total(costs)
 
     def bound(problem: ConvProblem, outputs: Any, scratch: Scratch, *arrays: Any) -> None:
-        run(way, problem, outputs, scratch, *arrays)
+        if way.mixes and not all(map(_is_finite, arrays)):
+            run(DIRECT, problem, outputs, None, *arrays)  # so that NaN and infinity stay where the definition puts them
+        else:
+            run(way, problem, outputs, scratch, *arrays)
 
     return Method(way.name, bound, way.summary, rejects, workspace, cost, precision=way.precision)
 

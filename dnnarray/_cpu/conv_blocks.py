@@ -29,6 +29,7 @@ class Way(NamedTuple):
 
     `buffers` gives the shapes of scratch it needs, in elements of the arithmetic; `correlate(g, buffers, x, w, y)` writes y,
     `weight_gradient(g, buffers, x, grad, w)` writes w. `cost(g, itemsize)` is that of the correlation, `weight_cost` that of the other.
+    `mixes` says that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them all.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Way(NamedTuple):
     weight_cost: Callable[[Geometry, int], Cost] | None = None
     rejects_weight: Callable[[Geometry], str | None] | None = None
     precision: str = "highest"
+    mixes: bool = False
 
 
 # --- views ------------------------------------------------------------------------------------------------------------

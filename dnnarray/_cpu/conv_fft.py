@@ -229,6 +229,7 @@ def _way(name: str, summary: str, tiled: bool) -> Way:
         weight_gradient=None if tiled else _weight_gradient,
         weight_cost=None if tiled else lambda g, itemsize: _cost(g, itemsize, False),
         rejects_weight=None if tiled else _rejects_whole,
+        mixes=True,
     )
 
 

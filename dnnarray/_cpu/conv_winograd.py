@@ -136,4 +136,5 @@ WINOGRAD = Way(
     buffers=lambda g: _plan(g).buffers,
     correlate=_correlate,
     cost=_cost,
+    mixes=True,
 )
