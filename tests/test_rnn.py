@@ -386,7 +386,7 @@ _FLOAT32 = np.float32
         (dnn.OptionError, "lstm: bidirectional is 1; expected True or False", {"bidirectional": 1}),
         (dnn.OptionError, "lstm: reverse is 'yes'", {"reverse": "yes"}),
         (dnn.OptionError, "lstm: dropout is 1.5; expected a finite number from 0 to 1", {"dropout": 1.5}),
-        (dnn.OptionError, "lstm: seed is None; expected an integer with dropout above 0", {"dropout": 0.5}),
+        (dnn.OptionError, "lstm: seed is None; expected an integer where dropout is above 0", {"dropout": 0.5}),
         (dnn.OptionError, "lstm: seed is -1", {"dropout": 0.5, "seed": -1}),
         (dnn.OptionError, "lstm: offset is -1", {"dropout": 0.5, "seed": 1, "offset": -1}),
         (dnn.OptionError, "lstm: layout is 'NCT'; expected one of 'TNC', 'NTC'", {"layout": "NCT"}),
