@@ -459,3 +459,13 @@ def test_wrong_arguments_of_cells_are_named(rng):
         dnn.lstm_cell_backward((h, c[:1]), x, w, h, c)
     with pytest.raises(dnn.ShapeError, match=r"gru_cell_backward: grad is of shape \(2, 3\); expected \(2, 4\)"):
         dnn.gru_cell_backward(h[:, :3], x, entry(rng, "gru", 3, 4), h)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_no_hidden_units_give_empty_results(kind):
+    weights = [dnn.RNNWeights(np.ones((0, 3)), np.ones((0, 0)), np.ones(0), np.ones(0))] * 2
+    result, pullback = dnn.vjp(kind, np.ones((2, 1, 3)), weights, bidirectional=True, lengths=np.array([1]))
+    assert [a.shape for a in result] == [(2, 1, 0), *[(2, 1, 0)] * (len(result) - 1)]
+    x, entries = pullback(result.y)[:2]
+    np.testing.assert_array_equal(x, np.zeros((2, 1, 3)))
+    assert [a.shape for a in entries[1][:4]] == [(0, 3), (0, 0), (0,), (0,)]
