@@ -35,7 +35,8 @@ class Output:
         if array.shape != self.shape:
             fail(ShapeError, op, "out", f"of shape {array.shape}", f"{self.shape}")
         if array.dtype != self.dtype:
-            fail(DTypeError, op, "out", array.dtype.name, self.dtype.name)
+            got = array.dtype.name if array.dtype.isnative else f"byte-swapped {array.dtype.name}"
+            fail(DTypeError, op, "out", got, self.dtype.name)
         if kind is np.ndarray and not array.flags.writeable:
             fail(OptionError, op, "out", "read-only", "an array that can be written", "Pass a copy.")
 
