@@ -15,6 +15,7 @@ _THREADS = 128  # of a block that holds several rows in registers
 _WIDEST = 512  # threads for one row in registers
 _REGISTERS = 32  # elements of each array that a thread holds at the most
 _COLUMN_THREADS = 256
+_COLUMN_VECTOR = 4  # each position has statistics of its own: more would leave no registers for loads in flight
 _STATIC = 1024  # bytes of shared memory that the kernel for long rows needs besides
 
 
@@ -158,9 +159,9 @@ def columns(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     if x.size == 0:
         return Program(())
     outer, extent, inner = _extents(problem)
-    vector = vector_length(x.dtype, aligned, inner)
-    side_by_side = min(32, 1 << (-(-inner // vector) - 1).bit_length())
-    batch = 2 if x.dtype.itemsize == 2 else 4
+    vector = min(vector_length(x.dtype, aligned, inner), _COLUMN_VECTOR)
+    side_by_side = min(16, 1 << (-(-inner // vector) - 1).bit_length())
+    batch = 4
     config = ColumnsConfig(*_settings(problem), side_by_side, batch, vector, _COLUMN_THREADS)
     kernel = Kernel("softmax/columns.cu", f"{_name(problem, 'columns')}x{vector}_{side_by_side}", config, ("math",))
     tiles = -(-inner // (side_by_side * vector))

@@ -1,7 +1,8 @@
 // Softmax, log-softmax and softmin along an axis that does not run fastest, and their gradients; the formulas are those of rows.cu.
 //
 // Layout:  outer x extent x inner, dense. A block owns kColumns vectors of inner positions for one outer index; its kThreads / kColumns rows
-//          of threads share the extent, each going over its part twice: for the maximum and the sums, then for the results.
+//          of threads share the extent, each going over its part twice: for the maximum and the sums, then for the results. A part that is
+//          one batch of loads stays in registers.
 // Needs:   inner a multiple of kVector; pointers aligned to kVector elements.
 // Bound:   memory: each input read once, the output written once, as long as the second reading hits the caches.
 
@@ -31,14 +32,17 @@ using M = math_t<T>;
 constexpr int V = Config::kVector, kBatch = Config::kBatch, kColumns = Config::kColumns, kRows = Config::kThreads / kColumns;
 static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x, as read
 
+// What the formula needs of a row: the maximum and the sum, the sum of g exp(x), the sum of g or of g y.
+constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm, kPlain = Config::kGradient && !kDot;
+
 // Of one position of inner: `plain` is the sum of g y from the saved y, or for the logarithm the sum of g.
 struct Column {
   Online<A, M> online;
   A plain = 0;
 
   __device__ __forceinline__ void take(const A (&x)[kBatch], const A (&g)[kBatch]) {
-    if constexpr (!Config::kSaved) online.template add<Config::kGradient && !Config::kLogarithm>(x, g);
-    if constexpr (Config::kGradient && (Config::kSaved || Config::kLogarithm)) {
+    if constexpr (kOnline) online.template add<kDot>(x, g);
+    if constexpr (kPlain) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) plain += Config::kLogarithm ? g[k] : g[k] * x[k];
     }
@@ -63,18 +67,18 @@ struct Shared {
   __device__ __forceinline__ void write(const Column (&columns)[V], int row, int first) {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      largest[row][first + j] = columns[j].online.largest;
-      sum[row][first + j] = columns[j].online.sum;
-      dot[row][first + j] = columns[j].online.dot;
-      plain[row][first + j] = columns[j].plain;
+      if constexpr (kOnline) largest[row][first + j] = columns[j].online.largest;
+      if constexpr (kOnline) sum[row][first + j] = columns[j].online.sum;
+      if constexpr (kDot) dot[row][first + j] = columns[j].online.dot;
+      if constexpr (kPlain) plain[row][first + j] = columns[j].plain;
     }
   }
 
   __device__ __forceinline__ void merge(Column (&columns)[V], int row, int first) const {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      columns[j].online.merge(largest[row][first + j], sum[row][first + j], dot[row][first + j]);
-      columns[j].plain += plain[row][first + j];
+      if constexpr (kOnline) columns[j].online.merge(largest[row][first + j], sum[row][first + j], kDot ? dot[row][first + j] : A(0));
+      if constexpr (kPlain) columns[j].plain += plain[row][first + j];
     }
   }
 
@@ -91,7 +95,12 @@ struct Shared {
       __syncthreads();
     }
 #pragma unroll
-    for (int j = 0; j < V; ++j) columns[j] = {{largest[0][first + j], sum[0][first + j], dot[0][first + j]}, plain[0][first + j]};
+    for (int j = 0; j < V; ++j) {
+      if constexpr (kOnline) columns[j].online.largest = largest[0][first + j];
+      if constexpr (kOnline) columns[j].online.sum = sum[0][first + j];
+      if constexpr (kDot) columns[j].online.dot = dot[0][first + j];
+      if constexpr (kPlain) columns[j].plain = plain[0][first + j];
+    }
   }
 };
 
@@ -140,8 +149,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     log_sum[j] = M::log(columns[j].online.sum);
   }
   for (long long n = row; n < end; n += kBatch * kRows) {
-    batch_x.read(x + start, n, end, inner, kSign, nothing);
-    if constexpr (Config::kGradient) batch_g.read(g + start, n, end, inner, A(1), A(0));
+    if (end > kBatch * kRows) {  // else the one batch is still there
+      batch_x.read(x + start, n, end, inner, kSign, nothing);
+      if constexpr (Config::kGradient) batch_g.read(g + start, n, end, inner, A(1), A(0));
+    }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       Vec<T, V> reg;
