@@ -15,6 +15,7 @@ THREADS = 128
 _BLOCKS = 4096  # of a reduction: several for every place on a large card
 _ITEMS = 4  # vectors that a thread adds up at the least, before a sum is split over more blocks
 _ROWS = 8  # the same, of rows in a column
+_IMAGE = 4096  # elements of a channel up to which each may have a sum of its own
 _AXES = 5  # of struct Strided
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
@@ -136,22 +137,30 @@ class Sums:
         return self.view.outer, self.view.channels, self.view.inner, self.splits
 
     @property
+    def parts(self) -> int:
+        """Partial sums of each channel."""
+        return self.splits * self.view.inner if self.columns else self.splits
+
+    @property
     def name(self) -> str:
         return f"columns{self.columns}" if self.columns else "rows"
 
 
 def sums(v: View, dtype: np.dtype, aligned: bool) -> Sums:
-    """The launches for an array seen as `v`."""
-    if v.inner == 1 and v.channels > 1:
-        vector = vector_length(dtype, aligned, v.channels)
-        vectors = v.channels // vector
+    """The launches for an array seen as `v`.
+
+    Columns for channels that run fastest, and for small odd images: there a row is no whole number of vectors, but all rows together are.
+    """
+    if v.channels == 1:
+        v = View(1, 1, v.size)
+    width, vector = v.channels * v.inner, vector_length(dtype, aligned, v.inner)
+    wider = vector_length(dtype, aligned, width)
+    if v.channels > 1 and (v.inner == 1 or (wider > vector and v.inner <= _IMAGE and v.outer >= _ROWS)):
+        vectors = width // wider
         columns = min(32, 1 << (vectors - 1).bit_length())
         tiles = -(-vectors // columns)
         splits = max(1, min(_BLOCKS // tiles, -(-v.outer // (THREADS // columns * _ROWS))))
-        return Sums(v, vector, columns, splits, tiles * splits)
-    if v.channels == 1:
-        v = View(1, 1, v.size)
-    vector = vector_length(dtype, aligned, v.inner)
+        return Sums(v, wider, columns, splits, tiles * splits)
     items = v.outer * v.inner // vector
     splits = max(1, min(-(-_BLOCKS // max(v.channels, 1)), -(-items // (THREADS * _ITEMS))))
     return Sums(v, vector, 0, splits, v.channels * splits)
@@ -160,7 +169,7 @@ def sums(v: View, dtype: np.dtype, aligned: bool) -> Sums:
 def partial_bytes(v: View, dtype: np.dtype) -> int:
     """The scratch memory of the first stage, a whole number of lines."""
     width = 8 if dtype == FLOAT64 else 4
-    return max(whole_lines(width * s.view.channels * s.splits) for s in (sums(v, dtype, True), sums(v, dtype, False)))
+    return max(whole_lines(width * s.view.channels * s.parts) for s in (sums(v, dtype, True), sums(v, dtype, False)))
 
 
 def whole_lines(size: int) -> int:
@@ -179,9 +188,9 @@ class PartialSumsConfig(Config):
 def second_stage(s: Sums, dtype: np.dtype, partial: Array, target: Array) -> Plan:
     """The launch that adds up what the blocks of the first stage left."""
     threads = 256
-    lanes = 32 if s.splits <= 1024 else threads
+    lanes = 32 if s.parts <= 1024 else threads
     kernel = Kernel(
         "activation/partial_sums.cu", f"partial_sums_{SHORT[dtype]}_{lanes}", PartialSumsConfig(TYPES[dtype], lanes, threads), ("reduce",)
     )
     blocks = -(-s.view.channels // (threads // lanes))
-    return Plan(kernel, (blocks, 1, 1), threads, (partial, target, s.view.channels, s.splits))
+    return Plan(kernel, (blocks, 1, 1), threads, (partial, target, s.view.channels, s.parts))

@@ -2,7 +2,7 @@
 // channel (channels.cuh).
 //
 // Layout:  all arrays are outer x channels x inner in memory.
-// Needs:   kColumns 0: inner a multiple of kVector; else inner 1 and channels a multiple of kVector; pointers aligned to kVector elements.
+// Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; pointers aligned to kVector elements.
 // Bound:   memory: g and x read once, dx written once.
 
 #include "dnnarray/activation.cuh"

@@ -3,7 +3,7 @@
 //
 // Layout:  all arrays are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the place of an element in it
 //          is computed from its place in memory.
-// Needs:   kColumns 0: inner a multiple of kVector; else inner 1 and channels a multiple of kVector; pointers aligned to kVector elements;
+// Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; pointers aligned to kVector elements;
 //          kVector 1 where permuted.
 // Bound:   memory: g read once, dx and dresidual written once (kResidual; else it is left to another launch).
 

@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_parameters(const T* p, long long i, long lo
   }
 }
 
-// Rows of one channel: for inner > 1, a multiple of N, or one channel. Block b of channels x splits takes a part of channel b % channels.
+// Rows of one channel: for inner a multiple of N. Block b of channels x splits takes a part of channel b % channels.
 // `body.template run<N>(i, parameter, terms)` does N elements from element i on and gives their terms.
 template <int N, int kThreads, typename T, typename A, typename Body>
 __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partial, long long outer, long long channels, long long inner,
@@ -69,25 +69,26 @@ __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partia
   if (threadIdx.x == 0) partial[c * splits + split] = sum;
 }
 
-// Columns: for inner 1 and a number of channels that is a multiple of N. A block holds kColumns vectors of channels and walks down rows;
-// block b of tiles x splits takes tile b % tiles.
+// Columns: every channel and place of inner is a column of its own, channels x inner a multiple of N; the second kernel then adds up
+// inner x splits partial sums for each channel. A block holds kColumns vectors of columns and walks down outer; block b of tiles x splits
+// takes tile b % tiles.
 template <int N, int kThreads, int kColumns, typename T, typename A, typename Body>
-__device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* partial, long long outer, long long channels, long long splits) {
+__device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* partial, long long outer, long long channels, long long inner,
+                                            long long splits) {
   constexpr int kRows = kThreads / kColumns;
   __shared__ A shared[kRows][kColumns * N];
-  const long long tiles = (channels + kColumns * N - 1) / (kColumns * N);
+  const long long width = channels * inner, tiles = (width + kColumns * N - 1) / (kColumns * N);
   const Divided place = divide_index(blockIdx.x, tiles);
   const int column = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
   const long long split = place.quotient, c = (place.remainder * kColumns + column) * N;
   const long long chunk = (outer + splits - 1) / splits, end = outer < (split + 1) * chunk ? outer : (split + 1) * chunk;
   A parameter[N], terms[N], sums[N] = {};
-  if (c < channels) {
-    const Vec<T, N> reg = load<T, N>(p + c);
+  if (c < width) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) parameter[j] = widen(reg.at[j]);
+    for (int j = 0; j < N; ++j) parameter[j] = widen(p[inner == 1 ? c + j : divide_index(c + j, inner).quotient]);
 #pragma unroll 2
     for (long long r = split * chunk + row; r < end; r += kRows) {
-      body.template run<N>(r * channels + c, parameter, terms);
+      body.template run<N>(r * width + c, parameter, terms);
 #pragma unroll
       for (int j = 0; j < N; ++j) sums[j] += terms[j];
     }
@@ -99,8 +100,8 @@ __device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* par
     A sum = 0;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) sum += shared[r][k];
-    const long long channel = place.remainder * kColumns * N + k;
-    if (channel < channels) partial[channel * splits + split] = sum;
+    const long long target = place.remainder * kColumns * N + k;
+    if (target < width) partial[target * splits + split] = sum;
   }
 }
 
@@ -111,7 +112,7 @@ __device__ __forceinline__ void sum_channels(const Body& body, const T* p, A* pa
   if constexpr (kColumns == 0) {
     sum_rows<N, kThreads>(body, p, partial, outer, channels, inner, splits);
   } else {
-    sum_columns<N, kThreads, kColumns>(body, p, partial, outer, channels, splits);
+    sum_columns<N, kThreads, kColumns>(body, p, partial, outer, channels, inner, splits);
   }
 }
 
