@@ -30,15 +30,27 @@ struct Body {
   A p, q;
 
   template <int N>
-  __device__ __forceinline__ void run(long long i, const A (&bias)[N], A (&terms)[N]) const {
-    const Vec<T, N> reg_g = load<T, N>(g + i), reg_x = load<T, N>(x + i);
-    Vec<T, N> reg_residual, out;
-    if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);
+  struct Inputs {
+    Vec<T, N> g, x, residual;
+  };
+
+  template <int N>
+  __device__ __forceinline__ Inputs<N> read(long long i) const {
+    Inputs<N> in;
+    in.g = load<T, N>(g + i);
+    in.x = load<T, N>(x + i);
+    if constexpr (Config::kResidual) in.residual = load<T, N>(residual + i);
+    return in;
+  }
+
+  template <int N>
+  __device__ __forceinline__ void run(long long i, const Inputs<N>& in, const A (&bias)[N], A (&terms)[N]) const {
+    Vec<T, N> out;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      A z = widen(reg_x.at[j]) + bias[j];
-      if constexpr (Config::kResidual) z += widen(reg_residual.at[j]);
-      terms[j] = Config::Activation::gradient(widen(reg_g.at[j]), z, p, q);
+      A z = widen(in.x.at[j]) + bias[j];
+      if constexpr (Config::kResidual) z += widen(in.residual.at[j]);
+      terms[j] = Config::Activation::gradient(widen(in.g.at[j]), z, p, q);
       out.at[j] = narrow<T>(terms[j]);
     }
     store(dx + i, out);

@@ -27,12 +27,21 @@ struct Body {
   T* dx;
 
   template <int N>
-  __device__ __forceinline__ void run(long long i, const A (&slope)[N], A (&terms)[N]) const {
-    const Vec<T, N> reg_g = load<T, N>(g + i), reg_x = load<T, N>(x + i);
+  struct Inputs {
+    Vec<T, N> g, x;
+  };
+
+  template <int N>
+  __device__ __forceinline__ Inputs<N> read(long long i) const {
+    return {load<T, N>(g + i), load<T, N>(x + i)};
+  }
+
+  template <int N>
+  __device__ __forceinline__ void run(long long i, const Inputs<N>& in, const A (&slope)[N], A (&terms)[N]) const {
     Vec<T, N> out;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const A source = widen(reg_g.at[j]), value = widen(reg_x.at[j]);
+      const A source = widen(in.g.at[j]), value = widen(in.x.at[j]);
       out.at[j] = narrow<T>(LeakyRelu::gradient(source, value, slope[j], A(0)));
       terms[j] = value > A(0) ? A(0) : source * value;
     }

@@ -35,8 +35,15 @@ struct Body {
   Strided place;
 
   template <int N>
-  __device__ __forceinline__ void run(long long i, const A (&)[N], A (&terms)[N]) const {
-    const Vec<T, N> reg_g = load<T, N>(g + i);
+  using Inputs = Vec<T, N>;
+
+  template <int N>
+  __device__ __forceinline__ Vec<T, N> read(long long i) const {
+    return load<T, N>(g + i);
+  }
+
+  template <int N>
+  __device__ __forceinline__ void run(long long i, const Vec<T, N>& reg_g, const A (&)[N], A (&terms)[N]) const {
     Vec<T, N> out;
     A factor[N];
     Keep<N, A>{seed, offset, threshold, scale}.factors(Config::kPermuted ? place.at(i) : i, factor);

@@ -122,7 +122,7 @@ struct SoftplusOf {  // p: beta, q: threshold
   DNNARRAY_FORWARD(A x, A p, A q) {
     const A scaled = x * p;
     const A y = M::log1p(M::exp(-absolute(scaled))) + (scaled > A(0) ? scaled : A(0));
-    return scaled > q ? x : M::divide(y, p);
+    return scaled > q ? x : y * (A(1) / p);
   }
   DNNARRAY_GRADIENT(A g, A x, A p, A q) {
     const A scaled = x * p;

@@ -45,7 +45,10 @@ __device__ __forceinline__ void load_parameters(const T* p, long long i, long lo
 }
 
 // Rows of one channel: for inner a multiple of N. Block b of channels x splits takes a part of channel b % channels.
-// `body.template run<N>(i, parameter, terms)` does N elements from element i on and gives their terms.
+// `body.template read<N>(i)` loads what N elements from element i on need, `body.run(i, inputs, parameter, terms)` writes their results and
+// gives their terms. The loads of kFlight steps are issued before their results: the compiler may not move a load over a store by itself.
+constexpr int kFlight = 2;
+
 template <int N, int kThreads, typename T, typename A, typename Body>
 __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partial, long long outer, long long channels, long long inner,
                                          long long splits) {
@@ -56,14 +59,24 @@ __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partia
   A parameter[N], terms[N], sum = 0;
 #pragma unroll
   for (int j = 0; j < N; ++j) parameter[j] = widen(p[c]);
-#pragma unroll 2
-  for (long long t = split * chunk + threadIdx.x; t < end; t += kThreads) {
-    const Divided at = divide_index(t, vectors);
-    body.template run<N>((at.quotient * channels + c) * inner + at.remainder * N, parameter, terms);
-    A part = 0;
+  for (long long t = split * chunk + threadIdx.x; t < end; t += kFlight * kThreads) {
+    typename Body::template Inputs<N> inputs[kFlight];
+    long long i[kFlight];
 #pragma unroll
-    for (int j = 0; j < N; ++j) part += terms[j];
-    sum += part;
+    for (int f = 0; f < kFlight; ++f) {
+      const Divided at = divide_index(t + f * kThreads, vectors);
+      i[f] = (at.quotient * channels + c) * inner + at.remainder * N;
+      if (t + f * kThreads < end) inputs[f] = body.template read<N>(i[f]);
+    }
+#pragma unroll
+    for (int f = 0; f < kFlight; ++f) {
+      if (t + f * kThreads >= end) break;
+      body.run(i[f], inputs[f], parameter, terms);
+      A part = 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j) part += terms[j];
+      sum += part;
+    }
   }
   sum = block_reduce<kThreads>(sum, Sum(), shared);
   if (threadIdx.x == 0) partial[c * splits + split] = sum;
@@ -86,11 +99,19 @@ __device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* par
   if (c < width) {
 #pragma unroll
     for (int j = 0; j < N; ++j) parameter[j] = widen(p[inner == 1 ? c + j : divide_index(c + j, inner).quotient]);
-#pragma unroll 2
-    for (long long r = split * chunk + row; r < end; r += kRows) {
-      body.template run<N>(r * width + c, parameter, terms);
+    for (long long r = split * chunk + row; r < end; r += kFlight * kRows) {
+      typename Body::template Inputs<N> inputs[kFlight];
 #pragma unroll
-      for (int j = 0; j < N; ++j) sums[j] += terms[j];
+      for (int f = 0; f < kFlight; ++f) {
+        if (r + f * kRows < end) inputs[f] = body.template read<N>((r + f * kRows) * width + c);
+      }
+#pragma unroll
+      for (int f = 0; f < kFlight; ++f) {
+        if (r + f * kRows >= end) break;
+        body.run((r + f * kRows) * width + c, inputs[f], parameter, terms);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sums[j] += terms[j];
+      }
     }
   }
 #pragma unroll

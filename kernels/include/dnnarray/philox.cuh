@@ -35,12 +35,18 @@ __device__ __forceinline__ void random_numbers(unsigned long long seed, unsigned
   constexpr int kBlocks = (N + 3) / 4;
   unsigned window[4 * kBlocks + 4];
 #pragma unroll
-  for (int b = 0; b <= kBlocks; ++b) {
-    Words words = {};
-    if (b < kBlocks || skip + N > 4 * kBlocks) words = philox(seed, block + b);
+  for (int b = 0; b < kBlocks; ++b) {
+    const Words words = philox(seed, block + b);
 #pragma unroll
     for (int w = 0; w < 4; ++w) window[4 * b + w] = words.at[w];
   }
+#pragma unroll
+  for (int j = 0; j < N; ++j) numbers[j] = window[j];
+  if (skip == 0) return;
+  Words words = {};
+  if (skip + N > 4 * kBlocks) words = philox(seed, block + kBlocks);
+#pragma unroll
+  for (int w = 0; w < 4; ++w) window[4 * kBlocks + w] = words.at[w];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const unsigned low = skip & 1 ? window[j + 1] : window[j], high = skip & 1 ? window[j + 3] : window[j + 2];
