@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._errors import ArrayTypeError, DeviceError
+from dnnarray._errors import ArrayTypeError, DeviceError, fail
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, INT64, Spec, as_dtype
 
@@ -93,7 +93,10 @@ _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 
 
 def _dlpack_device(array: Any, where: str) -> tuple[int, int]:
-    device_type, index = array.__dlpack_device__()
+    try:
+        device_type, index = array.__dlpack_device__()
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise ArrayTypeError(f"{where} cannot be borrowed: {error}") from error
     kind = getattr(device_type, "value", device_type)
     if kind not in (_DLPACK_CPU, _DLPACK_CUDA):
         raise DeviceError(f"{where} lives on DLPack device type {kind}; expected memory of the CPU (1) or of a CUDA device (2).")
@@ -186,10 +189,7 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     def visit(name: str, value: Any) -> Any:
         door, engine = _door(value, f"{op}: {name}")
         found.append((name, value, door, engine))
-        try:
-            return door.take(value)
-        except ArrayTypeError as error:
-            raise ArrayTypeError(f"{op}: {name}: {error}.") from None
+        return _through(door, op, name, value)
 
     def visit_argument(name: str, value: Any) -> Any:
         if name in nested:
@@ -209,6 +209,27 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     return Borrowed(taken, door, engine)
 
 
+def own(op: str, name: str, door: Door, tree: Any) -> Any:
+    """The caller's `out` or `workspace` as the engine sees it; it must come from the namespace of the inputs."""
+
+    def visit(value: Any) -> Any:
+        if _door(value, f"{op}: {name}")[0].namespace != door.namespace:
+            fail(ArrayTypeError, op, name, type(value).__name__, f"an array of {door.namespace}, as the inputs are")
+        return _through(door, op, name, value)
+
+    return tree_map(visit, tree)
+
+
+def _through(door: Door, op: str, name: str, value: Any) -> Any:
+    """``door.take(value)``; what the array's own library refuses (sparse, quantised, without data) is named too."""
+    try:
+        return door.take(value)
+    except ArrayTypeError as error:
+        raise ArrayTypeError(f"{op}: {name}: {error}.") from None
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise ArrayTypeError(f"{op}: {name} is {_describe(value)} that cannot be borrowed: {error}") from error
+
+
 def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """Byte-swapped arrays converted, all others as they are."""
 
@@ -218,15 +239,15 @@ def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tree_map(convert, array) for array in arrays)
 
 
-def spec_of(array: Any) -> Spec:
-    """The `Spec` of an array of any namespace, or a `Spec` itself."""
+def spec_of(array: Any, where: str = "the argument") -> Spec:
+    """The `Spec` of an array of any namespace, or a `Spec` itself; `where` names it in the message where it is neither."""
     if isinstance(array, Spec):
         return array
     if isinstance(array, (np.ndarray, np.generic)):
         itemsize = array.dtype.itemsize
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
-        raise ArrayTypeError(f"expected an array or a dnnarray.Spec, got {_describe(array)}.")
+        raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array or a dnnarray.Spec.")
     return Spec(tuple(array.shape), as_dtype(array.dtype), _element_strides(array))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dnnarray._arrays import engine_of, spec_of
-from dnnarray._operation import Operation, find
+from dnnarray._operation import Operation, find, with_numbers
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
 from dnnarray._select import Algorithm, Device, choose, rank, tuning
@@ -61,10 +62,17 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     operation = find(op)
     algorithm = options.pop("algorithm", None)
     bound, chosen = operation.bind(arrays, options)
-    specs = tuple(tree_map(spec_of, array) for array in bound)
+    bound = with_numbers(operation, bound)
+    specs = tuple(_specs(operation, name, array) for name, array in zip(operation.arrays, bound, strict=True))
     problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
     return Question(operation, problem, engine_of(bound), bound, runtime, algorithm)
+
+
+def _specs(operation: Operation, name: str, array: Any) -> Any:
+    """The spec of an argument, or those of all of its arrays where it is nested."""
+    describe = partial(spec_of, where=f"{operation.name}: {name}")
+    return tree_map(describe, array) if name in operation.nested or array is None else describe(array)
 
 
 def infer(op: Any, *arrays: Any, **options: Any) -> Inference:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -273,7 +274,7 @@ def _run(
         runtime = _checked_runtime(op, runtime)
     if borrowed is None or borrowed.door.native:
         return prepared.pack(*prepared.call(arrays, runtime, out, workspace))
-    return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+    return _foreign(op, borrowed, prepared, arrays, runtime, out, workspace)
 
 
 def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
@@ -315,22 +316,28 @@ def _signature(array: Any) -> Any:
 
 
 def _freeze(value: Any) -> Any:
-    """Lists and small arrays among the options as tuples, so that they can be remembered."""
+    """Lists and arrays among the options as tuples, and arrays without axes as numbers, so that they can be remembered."""
     if isinstance(value, (tuple, list)):
         frozen = [_freeze(v) for v in value]
         return type(value)(*frozen) if hasattr(value, "_fields") else tuple(frozen)
-    if isinstance(value, np.ndarray) and value.ndim == 1:
-        return tuple(value.tolist())
+    if isinstance(value, np.ndarray):
+        return _freeze(value.tolist())
     return value
 
 
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     """Borrow the arrays; a Python integer where the operation takes one becomes a 0-d array."""
-    numbers = {i: a for i, a in enumerate(arrays) if op.arrays[i] in op.numbers and type(a) is int}
-    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if i in numbers else a for i, a in enumerate(arrays)), op.nested)
-    if not numbers:
+    full = with_numbers(op, arrays)
+    own = [full[i] is not array for i, array in enumerate(arrays)]
+    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if n else a for n, a in zip(own, full, strict=True)), op.nested)
+    if not any(own):
         return borrowed
-    return replace(borrowed, arrays=tuple(np.asarray(numbers[i]) if i in numbers else a for i, a in enumerate(borrowed.arrays)))
+    return replace(borrowed, arrays=tuple(f if n else a for n, f, a in zip(own, full, borrowed.arrays, strict=True)))
+
+
+def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arrays with a 0-d array for each Python integer that stands where the operation takes one."""
+    return tuple(np.asarray(a) if type(a) is int and name in op.numbers else a for name, a in zip(op.arrays, arrays, strict=True))
 
 
 def _checked_runtime(op: Operation, values: tuple[Any, ...]) -> tuple[int | None, ...]:
@@ -341,10 +348,19 @@ def _checked_runtime(op: Operation, values: tuple[Any, ...]) -> tuple[int | None
     )
 
 
-def _foreign(borrowed: _arrays.Borrowed, prepared: Any, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Any:
+def _foreign(
+    op: Operation,
+    borrowed: _arrays.Borrowed,
+    prepared: Any,
+    arrays: tuple[Any, ...],
+    runtime: tuple[Any, ...],
+    out: Any,
+    workspace: Any,
+) -> Any:
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
-    take, give = borrowed.door.take, borrowed.door.give
-    taken = prepared.call(arrays, runtime, tree_map(take, out), tree_map(take, workspace))
+    give = borrowed.door.give
+    own = partial(_arrays.own, op.name)
+    taken = prepared.call(arrays, runtime, own("out", borrowed.door, out), own("workspace", borrowed.door, workspace))
     if out is None:
         return prepared.pack(*(None if r is None else give(r) for r in taken))
     users = iter(leaves(out))

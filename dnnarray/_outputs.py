@@ -32,9 +32,12 @@ class Output:
         if array.shape != self.shape:
             fail(ShapeError, op, "out", f"of shape {array.shape}", f"{self.shape}")
         if array.dtype != self.dtype:
-            fail(DTypeError, op, "out", array.dtype.name, self.dtype.name)
+            got = array.dtype.name if array.dtype.isnative else f"byte-swapped {array.dtype.name}"
+            fail(DTypeError, op, "out", got, self.dtype.name)
         if not getattr(array.flags, "writeable", True):
             fail(OptionError, op, "out", "read-only", "an array that can be written", "Pass a copy.")
+        if any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True)):
+            fail(OptionError, op, "out", "broadcast: several elements share memory", "an array with memory for each element")
 
 
 def users_own(problem: Problem, outputs: list[Output], out: Any, inputs: list[Any], kind: Any, overlap: Callable[..., bool]) -> list[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dnnarray._arrays import spec_of
-from dnnarray._errors import UnsupportedError
+from dnnarray._errors import ArrayTypeError, UnsupportedError, fail
 from dnnarray._operation import Operation, find, lookup
 
 
@@ -57,7 +57,8 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     if operation.save is None:
         output, saved = operation.call(bound, chosen | forced), {}
     else:
-        operation.check_rank(spec_of(bound[0]))  # `save` calls the general operation
+        if operation.ndim is not None:  # `save` calls the general operation
+            operation.check_rank(spec_of(bound[0], f"{operation.name}: {operation.arrays[0]}"))
         output, saved = operation.save(*bound, **chosen, **forced)
     takes_algorithm = "algorithm" in backward.function.__signature__.parameters  # type: ignore[attr-defined]
     forced = forced if takes_algorithm else {}
@@ -75,6 +76,8 @@ def _only_first(operation: Operation, backward: Operation, grad: Any) -> Any:
     """The gradient as the backward takes it: of the first result, unless it takes those of all."""
     if "grad" in backward.nested or not isinstance(grad, (tuple, list)):
         return grad
+    if not grad:
+        fail(ArrayTypeError, backward.name, "grad", "an empty tuple", "an array, or a tuple with one entry for each result")
     if any(g is not None for g in grad[1:]):
         raise UnsupportedError(f"{operation.name}: only the first result has a gradient; pass None for the others.")
     return grad[0]

@@ -99,7 +99,7 @@ class Prepared:
         """Run on `arrays` and return the flat results, None where a result is absent."""
         if self.op.values is not None:
             self.op.values(self.problem, *arrays)
-        results = [o.empty(np.empty) for o in self._outputs] if out is None else self._users_own(out, arrays)
+        results = self._allocated() if out is None else self._users_own(out, arrays)
         scratch = self._scratch(workspace) if self.workspace or workspace is not None else None
         if self._config.telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
@@ -110,6 +110,13 @@ class Prepared:
             else:
                 self.method.run(self.problem, self._placed(results), scratch, *arrays, **named)
         return self._placed(results)
+
+    def _allocated(self) -> list[Any]:
+        try:
+            return [o.empty(np.empty) for o in self._outputs]
+        except (MemoryError, ValueError):  # ValueError: more elements than an address can count
+            sizes = " and ".join(str(o.spec) for o in self._outputs)
+            raise WorkspaceError(f"{self.problem.op}: no memory for the result, {sizes}.") from None
 
     def _placed(self, results: list[Any]) -> tuple[Any, ...]:
         """The results with None where one is absent."""
