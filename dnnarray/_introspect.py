@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from dnnarray._arrays import engine_of, spec_of
-from dnnarray._operation import Operation, find, with_numbers
+from dnnarray._operation import Operation, find, freeze, with_numbers
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
 from dnnarray._select import Algorithm, Device, choose, rank, tuning
@@ -64,7 +64,7 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     bound, chosen = operation.bind(arrays, options)
     bound = with_numbers(operation, bound)
     specs = tuple(_specs(operation, name, array) for name, array in zip(operation.arrays, bound, strict=True))
-    problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
+    problem = operation.problem(specs, {n: freeze(v) for n, v in chosen.items() if n in operation.static})
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
     return Question(operation, problem, engine_of(bound), bound, runtime, algorithm)
 

@@ -269,7 +269,7 @@ def _run(
     if prepared is None:
         arrays = _arrays.native_byte_order(arrays)
         engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
-        prepared = prepare(engine, config, op, algorithm, tuple(map(_freeze, options)), arrays)
+        prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
     if op.runtime:
         runtime = _checked_runtime(op, runtime)
     if borrowed is None or borrowed.door.native:
@@ -315,13 +315,13 @@ def _signature(array: Any) -> Any:
     return array.shape, array.dtype, array.strides
 
 
-def _freeze(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """Lists and arrays among the options as tuples, and arrays without axes as numbers, so that they can be remembered."""
     if isinstance(value, (tuple, list)):
-        frozen = [_freeze(v) for v in value]
+        frozen = [freeze(v) for v in value]
         return type(value)(*frozen) if hasattr(value, "_fields") else tuple(frozen)
     if isinstance(value, np.ndarray):
-        return _freeze(value.tolist())
+        return freeze(value.tolist())
     return value
 
 

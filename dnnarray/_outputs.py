@@ -36,7 +36,7 @@ class Output:
             fail(DTypeError, op, "out", got, self.dtype.name)
         if not getattr(array.flags, "writeable", True):
             fail(OptionError, op, "out", "read-only", "an array that can be written", "Pass a copy.")
-        if any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True)):
+        if self.spec.size and any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True)):
             fail(OptionError, op, "out", "broadcast: several elements share memory", "an array with memory for each element")
 
 
