@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._errors import ArrayTypeError, DeviceError, fail
+from dnnarray._errors import ArrayTypeError, DeviceError
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, INT64, Spec, as_dtype
 
@@ -52,10 +52,15 @@ def _take_torch_cpu(tensor: Any) -> np.ndarray:
         raise ArrayTypeError(
             "a torch tensor that requires grad would lose its gradient here; pass x.detach(), or call under torch.no_grad()"
         )
+    if tensor.layout is not torch.strided:
+        raise ArrayTypeError("a sparse torch tensor has no strides; pass x.to_dense()")
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
-    return tensor.numpy()
+    try:
+        return tensor.numpy()
+    except TypeError:
+        raise ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first with x.to(dtype)") from None
 
 
 def _give_torch_cpu(array: np.ndarray) -> Any:
@@ -95,8 +100,8 @@ _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 def _dlpack_device(array: Any, where: str) -> tuple[int, int]:
     try:
         device_type, index = array.__dlpack_device__()
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise ArrayTypeError(f"{where} cannot be borrowed: {error}") from error
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:  # a torch tensor on "meta", for example
+        raise DeviceError(f"{where} is {_describe(array)} that shares no memory: {error}.") from None
     kind = getattr(device_type, "value", device_type)
     if kind not in (_DLPACK_CPU, _DLPACK_CUDA):
         raise DeviceError(f"{where} lives on DLPack device type {kind}; expected memory of the CPU (1) or of a CUDA device (2).")
@@ -209,25 +214,30 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     return Borrowed(taken, door, engine)
 
 
-def own(op: str, name: str, door: Door, tree: Any) -> Any:
-    """The caller's `out` or `workspace` as the engine sees it; it must come from the namespace of the inputs."""
-
-    def visit(value: Any) -> Any:
-        if _door(value, f"{op}: {name}")[0].namespace != door.namespace:
-            fail(ArrayTypeError, op, name, type(value).__name__, f"an array of {door.namespace}, as the inputs are")
-        return _through(door, op, name, value)
-
-    return tree_map(visit, tree)
+def take_beside(op: str, name: str, door: Door, array: Any) -> Any:
+    """An array that the engine writes to (`out`, `workspace`) through the door that the inputs came by."""
+    namespace = _door(array, f"{op}: {name}")[0].namespace
+    if namespace != door.namespace:
+        raise ArrayTypeError(f"{op}: {name} is an array of {namespace}; expected one of {door.namespace}, as the inputs are.")
+    return _through(door, op, name, array)
 
 
 def _through(door: Door, op: str, name: str, value: Any) -> Any:
-    """``door.take(value)``; what the array's own library refuses (sparse, quantised, without data) is named too."""
+    """``door.take(value)``; what the array's own library refuses is named too."""
     try:
         return door.take(value)
     except ArrayTypeError as error:
         raise ArrayTypeError(f"{op}: {name}: {error}.") from None
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise ArrayTypeError(f"{op}: {name} is {_describe(value)} that cannot be borrowed: {error}") from error
+
+
+def engine_view(array: Any) -> Any:
+    """An array of any namespace as the engine's own; None for what is no array, or none that a call would take."""
+    try:
+        return _door(array, "the array")[0].take(array)
+    except (ArrayTypeError, DeviceError):
+        return None
 
 
 def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -244,7 +254,7 @@ def spec_of(array: Any, where: str = "the argument") -> Spec:
     if isinstance(array, Spec):
         return array
     if isinstance(array, (np.ndarray, np.generic)):
-        itemsize = array.dtype.itemsize
+        itemsize = array.dtype.itemsize or 1  # a void of no bytes has no strides to speak of; its dtype is refused later
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
         raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array or a dnnarray.Spec.")

@@ -253,14 +253,17 @@ def _run(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    borrowed, kind = None, type(arrays[0])
+    borrowed, first = None, arrays[0]
+    kind = type(first)
     for array in arrays:
         if (type(array) is not kind and array is not None) or kind not in _arrays.NATIVE:
-            borrowed = _borrow(op, arrays)
-            arrays = borrowed.arrays
+            first = _first_native(op, arrays) if op.nested else None
+            if first is None:
+                borrowed = _borrow(op, arrays)
+                arrays = borrowed.arrays
             break
     # The types keep True from being taken for 1 where 1 was seen before.
-    place = _arrays.NATIVE[kind](arrays[0]) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
+    place = _arrays.NATIVE[type(first)](first) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
     key = (place, op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
     try:
         prepared = _prepared.get(key)
@@ -271,10 +274,10 @@ def _run(
         engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
     if op.runtime:
-        runtime = _checked_runtime(op, runtime)
+        runtime = _checked_runtime(op, prepared.problem, runtime)
     if borrowed is None or borrowed.door.native:
         return prepared.pack(*prepared.call(arrays, runtime, out, workspace))
-    return _foreign(op, borrowed, prepared, arrays, runtime, out, workspace)
+    return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
 
 
 def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
@@ -325,6 +328,18 @@ def freeze(value: Any) -> Any:
     return value
 
 
+def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
+    """The first of all arrays, those in nested arguments too, where all are of one type that an engine owns; else None."""
+    first = None
+    for name, array in zip(op.arrays, arrays, strict=True):
+        for leaf in leaves(array) if name in op.nested else (array,):
+            if first is None:
+                first = leaf
+            elif type(leaf) is not type(first) and leaf is not None:
+                return None
+    return first if type(first) in _arrays.NATIVE else None
+
+
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     """Borrow the arrays; a Python integer where the operation takes one becomes a 0-d array."""
     full = with_numbers(op, arrays)
@@ -340,8 +355,10 @@ def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(np.asarray(a) if type(a) is int and name in op.numbers else a for name, a in zip(op.arrays, arrays, strict=True))
 
 
-def _checked_runtime(op: Operation, values: tuple[Any, ...]) -> tuple[int | None, ...]:
-    """Run-time options are non-negative 64-bit integers; None stays None where the operation allows it by default."""
+def _checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Run-time options are non-negative 64-bit integers; None stays None where it is the default, unless the problem draws numbers."""
+    if problem.needs_seed and values[op.runtime.index("seed")] is None:
+        fail(OptionError, op.name, "seed", "None", "an integer where dropout is above 0", "The same seed drops the same elements.")
     return tuple(
         None if value is None and op.defaults[name] is None else checks.integer(op.name, name, value, 0, 2**64 - 1)
         for name, value in zip(op.runtime, values, strict=True)
@@ -349,7 +366,6 @@ def _checked_runtime(op: Operation, values: tuple[Any, ...]) -> tuple[int | None
 
 
 def _foreign(
-    op: Operation,
     borrowed: _arrays.Borrowed,
     prepared: Any,
     arrays: tuple[Any, ...],
@@ -359,8 +375,11 @@ def _foreign(
 ) -> Any:
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
     give = borrowed.door.give
-    own = partial(_arrays.own, op.name)
-    taken = prepared.call(arrays, runtime, own("out", borrowed.door, out), own("workspace", borrowed.door, workspace))
+
+    def take(name: str, array: Any) -> Any:
+        return _arrays.take_beside(prepared.problem.op, name, borrowed.door, array)
+
+    taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
     if out is None:
         return prepared.pack(*(None if r is None else give(r) for r in taken))
     users = iter(leaves(out))

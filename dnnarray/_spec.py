@@ -87,7 +87,7 @@ class Spec:
             try:
                 strides = tuple(operator.index(s) for s in self.strides)
             except TypeError:
-                fail(ShapeError, "Spec", "strides", repr(self.strides), "None or a tuple of integers")
+                fail(ShapeError, "Spec", "strides", repr(self.strides), "a tuple of integers")
             if len(strides) != len(shape):
                 fail(ShapeError, "Spec", "strides", strides, f"one stride for each of the {len(shape)} axes")
             object.__setattr__(self, "strides", None if strides == _c_strides(shape) else strides)

@@ -153,21 +153,3 @@ def test_lists_and_mixed_namespaces_are_refused(case):
         if mixed[first] is not arrays[first]:
             with pytest.raises(dnn.ArrayTypeError, match=find(case.op).name):
                 call(case.op, mixed, case.options)
-
-
-def test_torch_out_and_workspace_of_another_kind():
-    torch = pytest.importorskip("torch")
-    x = torch.ones(2, 3)
-    with pytest.raises(dnn.ArrayTypeError, match="relu: out is ndarray; expected an array of torch"):
-        dnn.relu(x, out=np.ones((2, 3), np.float32))
-    with pytest.raises(dnn.ArrayTypeError, match="relu: out is int 3"):
-        dnn.relu(x, out=3)
-    with pytest.raises(dnn.ArrayTypeError, match="relu: workspace is int 3"):
-        dnn.relu(x, workspace=3)
-
-
-def test_torch_tensors_without_plain_memory_are_named():
-    torch = pytest.importorskip("torch")
-    for x in (torch.ones(2, 3).to_sparse(), torch.ones(2, 3, device="meta"), torch.ones(2, dtype=torch.float8_e5m2)):
-        with pytest.raises(dnn.ArrayTypeError, match=r"relu: x.* cannot be borrowed: "):
-            dnn.relu(x)

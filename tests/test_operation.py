@@ -208,39 +208,7 @@ def test_questions_name_the_argument_that_is_no_array(wrong):
             dnn.vjp("max_pool2d", wrong, kernel_size=2)
 
 
-def test_a_question_takes_an_integer_where_the_call_does():
-    q = Spec((1, 1, 2, 4), "float32")
-    assert dnn.infer("attention", q, q, q, causal=True, causal_offset=0).output.shape == q.shape
-
-
-def test_pullback_of_no_gradient_is_a_named_error():
-    _, pullback = dnn.vjp("relu", X)
-    with pytest.raises(dnn.ArrayTypeError, match="relu_backward: grad is an empty tuple"):
-        pullback(())
-
-
 def test_out_whose_elements_share_memory_is_refused():
     shared = np.lib.stride_tricks.as_strided(np.zeros(2, np.float32), (2,), (0,))
     with pytest.raises(dnn.OptionError, match="relu: out is broadcast"):
         dnn.relu(X, out=shared)
-
-
-def test_out_in_the_other_byte_order_says_so():
-    with pytest.raises(dnn.DTypeError, match="out is byte-swapped float32; expected float32"):
-        dnn.relu(X, out=np.empty(2, X.dtype.newbyteorder()))
-
-
-def test_a_result_too_large_for_memory_is_a_workspace_error():
-    with pytest.raises(dnn.WorkspaceError, match="adaptive_avg_pool: no memory for the result, float32"):
-        dnn.adaptive_avg_pool(np.ones((1, 1, 1, 1), np.float32), 2**31 - 1)
-
-
-@pytest.mark.parametrize("strides", ["x", 5, (None,), (1.5,)], ids=str)
-def test_spec_strides_are_integers(strides):
-    with pytest.raises(dnn.ShapeError, match="Spec: strides is"):
-        Spec((2,), "float32", strides)
-
-
-def test_spec_dtype_text_without_sense():
-    with pytest.raises(dnn.DTypeError, match="Spec: dtype is 'f4,,'"):
-        Spec((2,), "f4,,")
