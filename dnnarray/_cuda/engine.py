@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dnnarray._operation import Operation
 
 ARRAY = cupy.ndarray
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SHARED = 48 << 10  # bytes of shared memory a block gets without asking
 _VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
 
@@ -181,7 +182,7 @@ class _Launch:
     def __init__(self, plan: Plan, function: Any) -> None:
         self._function, self._grid, self._block, self._shared = function, plan.grid, (plan.block, 1, 1), plan.shared_memory
         if plan.shared_memory > _STATIC_SHARED:
-            function.max_dynamic_shared_size_bytes = plan.shared_memory
+            cupy.cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, plan.shared_memory)
         self._template: list[Any] = [0 if type(a) in (Array, Runtime) else a for a in plan.arguments]
         self._slots = [(i, a.index, a.offset) for i, a in enumerate(plan.arguments) if type(a) is Array]
         self._runtime = [(i, a.index) for i, a in enumerate(plan.arguments) if type(a) is Runtime]
