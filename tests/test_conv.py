@@ -475,3 +475,8 @@ def test_algorithm_is_a_name(wrong):
 def test_infer_takes_arrays_as_options_as_the_call_does():
     x, w = dnn.Spec((1, 1, 4, 4), "float32"), dnn.Spec((1, 1, 2, 2), "float32")
     assert dnn.infer("conv_transpose", x, w, padding=np.array([1, 0])).output.shape == (1, 1, 3, 5)
+
+
+def test_padding_that_no_memory_can_hold_is_a_workspace_error():
+    with pytest.raises(dnn.WorkspaceError, match="conv: the workspace is of "):
+        dnn.conv(np.ones((1, 2, 6, 5)), np.ones((3, 2, 3, 3)), padding=2**31 - 1, stride=2**31 - 1)
