@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._arrays import engine_of, spec_of
-from dnnarray._errors import ArrayTypeError
+from dnnarray._errors import ArrayTypeError, OptionError, fail
 from dnnarray._operation import Operation, find
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
@@ -67,8 +67,12 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     bound = tuple(_with_numbers(operation, n, a) for n, a in zip(operation.arrays, bound, strict=True))
     specs = tuple(_spec(operation, n, a) for n, a in zip(operation.arrays, bound, strict=True))
     problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
+    engine = engine_of(bound)
+    names = [m.name for m in engine.methods(operation)]
+    if algorithm is not None and not (isinstance(algorithm, str) and algorithm in names):
+        fail(OptionError, operation.name, "algorithm", repr(algorithm), f"one of {', '.join(map(repr, names))}")
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
-    return Question(operation, problem, engine_of(bound), bound, runtime, algorithm)
+    return Question(operation, problem, engine, bound, runtime, algorithm)
 
 
 def _with_numbers(operation: Operation, name: str, value: Any) -> Any:
