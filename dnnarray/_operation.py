@@ -11,12 +11,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dnnarray import _arrays, _observe
 from dnnarray._errors import ArrayTypeError, OptionError, fail
+from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._options import Options, current
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
@@ -200,19 +202,28 @@ def _tuple(names: tuple[str, ...]) -> str:
     return "(" + "".join(f"{n}, " for n in names) + ")"
 
 
+def lookup(name: str) -> Operation | None:
+    """The operation of this name, its family imported if need be; None if there is none."""
+    if name not in _registry and name in FAMILY_OF:
+        import_module(f"dnnarray.{FAMILY_OF[name]}")
+    return _registry.get(name)
+
+
 def find(op: Any) -> Operation:
     """The operation for a public function or its name."""
     if isinstance(op, str):
-        if op not in _registry:
+        if (found := lookup(op)) is None:
             fail(OptionError, "dnnarray", "op", repr(op), "the name of a public operation", "dir(dnnarray) lists them.")
-        return _registry[op]
+        return found
     if not isinstance(getattr(op, "operation", None), Operation):
         fail(OptionError, "dnnarray", "op", repr(op), "a public function of dnnarray or its name")
     return op.operation
 
 
 def operations() -> dict[str, Operation]:
-    """All operations by name."""
+    """All operations by name, with every family imported."""
+    for family in FAMILIES:
+        import_module(f"dnnarray.{family}")
     return dict(_registry)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dnnarray._arrays import spec_of
 from dnnarray._errors import UnsupportedError
-from dnnarray._operation import Operation, find, operations
+from dnnarray._operation import Operation, find, lookup
 
 
 def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -47,7 +47,7 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     (array([ 0., 10.]),)
     """
     operation = find(op)
-    backward = operations().get(f"{operation.base}_backward")
+    backward = lookup(f"{operation.base}_backward")
     if backward is None:
         raise UnsupportedError(
             f"{operation.name}: has no gradient; it counts or looks up, serves inference alone, or is itself a gradient."
