@@ -59,7 +59,7 @@ class Spec:
     Raises
     ------
     ShapeError
-        An extent is negative or no integer.
+        An extent is negative or no integer, or `strides` are not one integer for each axis.
     DTypeError
         `dtype` names no dtype.
 

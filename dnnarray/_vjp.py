@@ -61,7 +61,8 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     if operation.save is None:
         output, saved = operation.call(bound, chosen | forced), {}
     else:
-        operation.check_rank(spec_of(bound[0]))  # `save` calls the general operation
+        if operation.ndim is not None:  # `save` calls the general operation
+            operation.check_rank(spec_of(bound[0], f"{operation.name}: {operation.arrays[0]}"))
         output, saved = operation.save(*bound, **chosen, **forced)
     takes_algorithm = "algorithm" in backward.function.__signature__.parameters  # type: ignore[attr-defined]
     forced = forced if takes_algorithm else {}
