@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from dnnarray._arrays import engine_of, spec_of
+from dnnarray._errors import OptionError, fail
 from dnnarray._operation import Operation, find, freeze, with_numbers
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
@@ -65,8 +66,12 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     bound = with_numbers(operation, bound)
     specs = tuple(_specs(operation, name, array) for name, array in zip(operation.arrays, bound, strict=True))
     problem = operation.problem(specs, {n: freeze(v) for n, v in chosen.items() if n in operation.static})
+    engine = engine_of(bound)
+    names = [m.name for m in engine.methods(operation)]
+    if algorithm is not None and not (isinstance(algorithm, str) and algorithm in names):
+        fail(OptionError, operation.name, "algorithm", repr(algorithm), f"one of {', '.join(map(repr, names))}")
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
-    return Question(operation, problem, engine_of(bound), bound, runtime, algorithm)
+    return Question(operation, problem, engine, bound, runtime, algorithm)
 
 
 def _specs(operation: Operation, name: str, array: Any) -> Any:

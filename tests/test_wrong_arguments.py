@@ -155,6 +155,15 @@ def test_infer_takes_numbers_and_nested_arrays_only_where_the_call_does():
         dnn.algorithms("relu", [1, 2])
 
 
+def test_infer_takes_byte_swapped_arrays_as_the_call_does():
+    swapped = _X.astype(_X.dtype.newbyteorder())
+    assert dnn.infer("relu", swapped).output.dtype == dnn.relu(swapped).dtype == _X.dtype
+
+
+def test_infer_of_more_than_memory_holds():
+    assert dnn.infer("relu", dnn.Spec((10**400,), "float32")).output.shape == (10**400,)
+
+
 def test_a_pullback_without_a_gradient_names_the_argument():
     _, pullback = dnn.vjp("relu", _X)
     for nothing in (None, (), [None]):
