@@ -1,0 +1,16 @@
+"""Normalization: which algorithms there are for each operation."""
+
+from __future__ import annotations
+
+from dnnarray._cuda import norm_rows, norm_strided
+from dnnarray._select import Method
+
+_ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
+_STRIDED = Method("strided", norm_strided.forward, "any axes, element by element", norm_strided.fits, cost=norm_strided.cost)
+_ROWS_BACKWARD = Method("rows", norm_rows.backward, "a row in the registers of a block that stays", norm_rows.fits, norm_rows.workspace)
+_STRIDED_BACKWARD = Method(
+    "strided", norm_strided.backward, "any axes, element by element", norm_strided.fits, norm_strided.workspace, norm_strided.cost
+)
+
+_LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+ALGORITHMS = dict.fromkeys(_LAYER, (_ROWS, _STRIDED)) | {f"{name}_backward": (_ROWS_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
