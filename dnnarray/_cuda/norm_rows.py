@@ -14,7 +14,7 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT64, Spec
 
 _LANES = (8, 16, 32, 128, 256, 512, 1024)
-_VECTORS = (1, 2, 3, 4, 6, 8, 12, 16)
+_VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
 _STAY = 132 * 4 * 128  # threads of all blocks of the gradient together: they stay and take row after row
 FOLD_COLUMNS, FOLD_THREADS = 32, 512
