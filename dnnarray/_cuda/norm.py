@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_rows, norm_strided
+from dnnarray._cuda import norm_channels, norm_rows, norm_strided
 from dnnarray._select import Method
 
 _ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
@@ -12,5 +12,23 @@ _STRIDED_BACKWARD = Method(
     "strided", norm_strided.backward, "any axes, element by element", norm_strided.fits, norm_strided.workspace, norm_strided.cost
 )
 
+_CHANNELS = Method(
+    "channels", norm_channels.forward, "sums per channel, then one pass", norm_channels.fits, norm_channels.workspace, norm_channels.cost
+)
+_CHANNELS_BACKWARD = Method(
+    "channels",
+    norm_channels.backward,
+    "sums of the gradient per channel, then one pass",
+    norm_channels.fits,
+    norm_channels.workspace,
+    norm_channels.cost,
+)
+
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
-ALGORITHMS = dict.fromkeys(_LAYER, (_ROWS, _STRIDED)) | {f"{name}_backward": (_ROWS_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
+_CHANNEL = ("batch_norm", "batch_norm_train", "group_norm", "instance_norm")
+ALGORITHMS = (
+    dict.fromkeys(_LAYER, (_ROWS, _STRIDED))
+    | {f"{name}_backward": (_ROWS_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
+    | dict.fromkeys(_CHANNEL, (_CHANNELS,))
+    | {f"{name}_backward": (_CHANNELS_BACKWARD,) for name in _CHANNEL}
+)

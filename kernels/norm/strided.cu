@@ -29,21 +29,6 @@ __device__ __forceinline__ A value(const T* x, const T* residual, long long at) 
   return residual == nullptr ? widen(x[at]) : widen(x[at]) + widen(residual[at]);
 }
 
-// One value of each thread with the same side becomes the merge of all of them.
-template <typename V, typename Merge>
-__device__ __forceinline__ V over_steps(V mine, Merge merged, V* smem) {
-  smem[threadIdx.x] = mine;
-  __syncthreads();
-#pragma unroll
-  for (int half = kSteps / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half * kSide) smem[threadIdx.x] = merged(smem[threadIdx.x], smem[threadIdx.x + half * kSide]);
-    __syncthreads();
-  }
-  const V all = smem[threadIdx.x % kSide];
-  __syncthreads();
-  return all;
-}
-
 struct Pair {
   double average, projection;
 };
@@ -67,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long statistic = mine ? wanted : statistics - 1, base = kept.offset(statistic);
   const int first = threadIdx.x / kSide;
 
-  Shifted<A> sums;  // rms norm leaves the shift at 0: its moments are those around 0
+  const bool sample = Config::kCentred && first < count;  // rms norm leaves the shift at 0: its moments are those around 0
+  Shifted<A> sums(sample ? value(x, residual, base + along.offset(first)) : A(0));
   if (given_rstd == nullptr || (Config::kCentred && given_mean == nullptr))
     for (long long i = first; i < count; i += kSteps) {
       const A s = value(x, residual, base + along.offset(i));
@@ -77,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         sums.square += s * s;
       }
     }
-  const Moments own = Config::kCentred ? sums.moments() : Moments{1, 0, double(sums.square)};
-  const Moments found = over_steps(own, [](const Moments& p, const Moments& q) { return merge(p, q); }, smem);
+  const Moments own = Config::kCentred ? sums.moments((count - first + kSteps - 1) / kSteps) : Moments{1, 0, double(sums.square)};
+  const Moments found = over_steps<kSide, kThreads>(own, [](const Moments& p, const Moments& q) { return merge(p, q); }, smem);
   const double n = count > 0 ? double(count) : 1.0;
   const A mean = Config::kCentred ? saved_mean.at(statistic, A(found.mean)) : A(0);
   const A rstd = saved_rstd.at(statistic, A(1.0 / sqrt(found.square / n + eps)));
@@ -104,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       projection += h * ((value(x, residual, at) - mean) * rstd);
     }
     const auto add = [](const Pair& p, const Pair& q) { return Pair{p.average + q.average, p.projection + q.projection}; };
-    const Pair all = over_steps(Pair{average, projection}, add, reinterpret_cast<Pair*>(smem));
+    const Pair all = over_steps<kSide, kThreads>(Pair{average, projection}, add, reinterpret_cast<Pair*>(smem));
     average = Config::kCentred ? A(all.average / n) : A(0);
     projection = A(all.projection / n);
     if (!mine) return;

@@ -70,24 +70,38 @@ __device__ __forceinline__ Moments warp_merge(Moments m) {
   return m;
 }
 
-// Sums of one thread, taken from its first number on: what is far from 0 but close together loses nothing.
+// Sums of one thread around its own first number: what is far from 0 but close together loses nothing.
 template <typename A>
 struct Shifted {
-  A shift = A(0), sum = A(0), square = A(0);
-  long long count = 0;
+  A shift, sum = A(0), square = A(0);
 
+  __device__ __forceinline__ explicit Shifted(A first = A(0)) : shift(first) {}
   __device__ __forceinline__ void add(A x) {
-    if (count == 0) shift = x;
-    ++count;
     const A d = x - shift;
     sum += d;
     square += d * d;
   }
-  __device__ __forceinline__ Moments moments() const {
-    if (count == 0) return {0, 0, 0};
+  __device__ __forceinline__ Moments moments(long long count) const {
+    if (count <= 0) return {0, 0, 0};
     const double mean = double(sum) / double(count), rest = double(square) - double(sum) * mean;
     return {double(count), double(shift) + mean, rest < 0 ? 0 : rest};
   }
 };
+
+// One value of each thread with the same threadIdx.x % kSide becomes the merge of all of them, in a fixed order. kThreads / kSide is a power
+// of two; `smem` holds a value for each thread.
+template <int kSide, int kThreads, typename V, typename Merge>
+__device__ __forceinline__ V over_steps(V mine, Merge merged, V* smem) {
+  smem[threadIdx.x] = mine;
+  __syncthreads();
+#pragma unroll
+  for (int half = kThreads / kSide / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half * kSide) smem[threadIdx.x] = merged(smem[threadIdx.x], smem[threadIdx.x + half * kSide]);
+    __syncthreads();
+  }
+  const V all = smem[threadIdx.x % kSide];
+  __syncthreads();
+  return all;
+}
 
 }  // namespace dnnarray
