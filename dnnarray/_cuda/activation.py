@@ -1,14 +1,74 @@
-"""Activations: plans for the elementwise kernel."""
+"""Activations, alone and fused: plans for the elementwise kernels and for the sums in their gradients."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._problems.activation import PARAMETERS, ElementwiseProblem
-from dnnarray._select import Device, Method
+import numpy as np
 
-_THREADS = 128
+from dnnarray._cuda.channels import (
+    THREADS,
+    View,
+    channel_mode,
+    lies,
+    order_of,
+    partial_bytes,
+    reorder,
+    second_stage,
+    sums,
+    too_scattered,
+    view,
+    whole_lines,
+)
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._problems.activation import (
+    PARAMETERS,
+    Activation,
+    BiasActivationProblem,
+    ElementwiseProblem,
+    GatedProblem,
+    PReLUProblem,
+)
+from dnnarray._problems.base import leaves
+from dnnarray._select import Device, Method
+from dnnarray._spec import HALF, Spec
+
+_CURVED = ("elu", "selu", "celu", "sigmoid", "log_sigmoid", "tanh", "softplus", "softsign", "gelu", "gelu_tanh", "silu", "mish")
+
+
+def struct_name(activation: str, dtype: np.dtype | None = None) -> str:
+    """The C++ name of an activation: ``hard_swish`` is ``dnnarray::HardSwish``. For half types the curved ones have a faster form."""
+    prefix = "Half" if dtype in HALF and activation in _CURVED else ""
+    return f"dnnarray::{prefix}" + "".join(part.capitalize() for part in activation.split("_"))
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An activation as kernels take it: its name in symbols, the C++ type, the two parameters."""
+
+    name: str
+    type: str
+    p: float = 0.0
+    q: float = 0.0
+
+
+def formula(activation: Activation | None, dtype: np.dtype) -> Formula:
+    """What a kernel needs to know of an activation; None is the identity."""
+    name = "identity" if activation is None else activation.name
+    if activation is not None and "tanh" in activation.parameters:
+        name = f"{name}_tanh"
+    numbers = () if activation is None else tuple(v for v in activation.parameters if not isinstance(v, str))
+    return Formula(name, struct_name(name, dtype), *map(float, numbers))
+
+
+def _spec(problem: ElementwiseProblem | GatedProblem | PReLUProblem | BiasActivationProblem, index: int = 0) -> Spec:
+    spec = problem.outputs[index]
+    assert spec is not None
+    return spec
+
+
+# --- one array --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -22,28 +82,276 @@ class ElementwiseConfig(Config):
     threads: int
 
 
-def struct_name(activation: str) -> str:
-    """The C++ name of an activation: ``hard_swish`` is ``dnnarray::HardSwish``."""
-    return "dnnarray::" + "".join(part.capitalize() for part in activation.split("_"))
-
-
 def elementwise(problem: ElementwiseProblem, device: Device, aligned: bool) -> Program:
     """One launch over the flat memory of the arrays."""
-    spec, gradient = problem.outputs[0], len(problem.inputs) == 2
-    assert spec is not None
+    spec, gradient = _spec(problem), len(problem.inputs) == 2
     if spec.size == 0:
         return Program(())
-    name, dtype = problem.activation.name, spec.dtype
+    f, dtype = formula(problem.activation, spec.dtype), spec.dtype
     vector = vector_length(dtype, aligned)
-    config = ElementwiseConfig(TYPES[dtype], struct_name(name), gradient, vector, _THREADS)
+    config = ElementwiseConfig(TYPES[dtype], f.type, gradient, vector, THREADS)
     direction = "backward" if gradient else "forward"
-    kernel = Kernel("activation/elementwise.cu", f"{name}_elementwise_{direction}_{SHORT[dtype]}x{vector}", config, ("activation",))
-    blocks = -(-spec.size // (_THREADS * vector))
-    p, q = (*map(float, problem.activation.parameters), 0.0, 0.0)[:2]
+    kernel = Kernel("activation/elementwise.cu", f"{f.name}_elementwise_{direction}_{SHORT[dtype]}x{vector}", config, ("activation",))
     pointers = (Array(0), Array(1), Array(2)) if gradient else (Array(0), Array(0), Array(1))
-    order = spec.axis_order() or tuple(range(spec.ndim))
-    return Program((Plan(kernel, (blocks, 1, 1), _THREADS, (*pointers, spec.size, p, q)),), (order,) * len(problem.inputs))
+    plan = Plan(kernel, (-(-spec.size // (THREADS * vector)), 1, 1), THREADS, (*pointers, spec.size, f.p, f.q))
+    return Program((plan,), (order_of(spec),) * len(problem.inputs))
+
+
+# --- gated units ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GatedConfig(Config):
+    """Compile-time settings of ``kernels/activation/gated.cu``."""
+
+    element: str
+    activation: str
+    gradient: bool
+    rows: bool
+    vector: int
+    threads: int
+
+
+def _gated_plan(problem: GatedProblem, aligned: bool, n: int, row: int, pitch: int, pointers: tuple[Array, ...]) -> Plan:
+    f, dtype = formula(problem.activation, _spec(problem).dtype), _spec(problem).dtype
+    gradient = problem.op.endswith("_backward")
+    vector, rows = vector_length(dtype, aligned, row), pitch != row
+    name = f"{f.name}_gated_{'backward' if gradient else 'forward'}_{'rows_' if rows else ''}{SHORT[dtype]}x{vector}"
+    kernel = Kernel("activation/gated.cu", name, GatedConfig(TYPES[dtype], f.type, gradient, rows, vector, THREADS), ("activation",))
+    return Plan(kernel, (-(-n // (THREADS * vector)), 1, 1), THREADS, (*pointers, n, row, pitch))
+
+
+def glu(problem: GatedProblem, device: Device, aligned: bool) -> Program:
+    """The gate and x are the halves of one array: two rows side by side for each index of the slower axes."""
+    x = leaves(problem.inputs)[-1]
+    order, axis = order_of(x), problem.axis
+    if x.size == 0 or axis is None:
+        return Program(())
+    row = math.prod(x.shape[a] for a in order[order.index(axis) :]) // 2
+    half = row * x.dtype.itemsize
+    if problem.op.endswith("_backward"):
+        pointers = (Array(0), Array(1, half), Array(1), Array(2), Array(2, half), Array(2))
+    else:
+        pointers = (Array(0), Array(0, half), Array(0), Array(1), Array(1), Array(1))
+    return Program((_gated_plan(problem, aligned, x.size // 2, row, 2 * row, pointers),), (order,) * len(problem.inputs))
+
+
+def gated(problem: GatedProblem, device: Device, aligned: bool) -> Program:
+    """``f(gate) * x`` over flat memory."""
+    x = _spec(problem)
+    if x.size == 0:
+        return Program(())
+    order = order_of(x)
+    return Program((_gated_plan(problem, aligned, x.size, x.size, x.size, tuple(map(Array, (0, 0, 1, 2, 2, 2)))),), (order,) * 2)
+
+
+def gated_backward(problem: GatedProblem, device: Device, aligned: bool) -> Program:
+    """Both gradients over flat memory in the order of x; that of the gate is brought to its own order where it has another."""
+    gate, x = _spec(problem, 0), _spec(problem, 1)
+    if x.size == 0:
+        return Program(())
+    order, target = order_of(x), Array(3)
+    plans = []
+    if not lies(gate, order):
+        target = Array(5)
+        plans = [reorder(gate, order, target, Array(3))]
+    pointers = (Array(0), Array(1), Array(2), target, target, Array(4))
+    return Program((_gated_plan(problem, aligned, x.size, x.size, x.size, pointers), *plans), (order,) * 3)
+
+
+def _gated_workspace(problem: GatedProblem) -> int:
+    gate, x = _spec(problem, 0), _spec(problem, 1)
+    return 0 if lies(gate, order_of(x)) else whole_lines(gate.nbytes)
+
+
+def _gated_rejects(problem: GatedProblem, device: Device) -> str | None:
+    gate, x = _spec(problem, 0), _spec(problem, 1)
+    return too_scattered(x.shape, order_of(gate), order_of(x))
+
+
+# --- bias, residual, activation ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BiasConfig(Config):
+    """Compile-time settings of ``kernels/activation/bias.cu``."""
+
+    element: str
+    activation: str
+    residual: bool
+    channel: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class BiasBackwardConfig(Config):
+    """Compile-time settings of ``kernels/activation/bias_backward.cu``."""
+
+    element: str
+    activation: str
+    residual: bool
+    columns: int
+    vector: int
+    threads: int
+
+
+def _bias_view(problem: BiasActivationProblem) -> View:
+    x = _spec(problem)
+    v = view(x.shape, order_of(x), [a for a in range(x.ndim) if a not in problem.others])
+    assert v is not None
+    return v
+
+
+def bias_activation(problem: BiasActivationProblem, device: Device, aligned: bool) -> Program:
+    """One launch over the flat memory of x."""
+    x, v = _spec(problem), _bias_view(problem)
+    if x.size == 0:
+        return Program(())
+    residual = problem.inputs[2] is not None
+    f, dtype, vector = formula(problem.activation, x.dtype), x.dtype, vector_length(x.dtype, aligned)
+    mode = channel_mode(v, vector)
+    name = f"bias_{f.name}{'_residual' if residual else ''}_{SHORT[dtype]}x{vector}_channel{mode}"
+    kernel = Kernel("activation/bias.cu", name, BiasConfig(TYPES[dtype], f.type, residual, mode, vector, THREADS), ("activation",))
+    pointers = (Array(0), Array(1), Array(2), Array(3)) if residual else (Array(0), Array(1), Array(0), Array(2))
+    arguments = (*pointers, x.size, v.channels, v.inner, f.p, f.q)
+    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
+    order = order_of(x)
+    return Program((plan,), (order, (0,), order) if residual else (order, (0,)))
+
+
+def bias_activation_backward(problem: BiasActivationProblem, device: Device, aligned: bool) -> Program:
+    """All gradients in one pass, then the second stage of the sums for the bias."""
+    x, bias, residual = problem.outputs
+    assert x is not None
+    assert bias is not None
+    if bias.size == 0:
+        return Program(())
+    f, dtype, order = formula(problem.activation, x.dtype), x.dtype, order_of(x)
+    s = sums(_bias_view(problem), dtype, aligned)
+    name = f"bias_{f.name}{'_residual' if residual else ''}_backward_{SHORT[dtype]}x{s.vector}_{s.name}"
+    config = BiasBackwardConfig(TYPES[dtype], f.type, residual is not None, s.columns, s.vector, THREADS)
+    kernel = Kernel("activation/bias_backward.cu", name, config, ("activation",))
+    given = 3 if residual is None else 4
+    dx, dbias, dresidual, partial = map(Array, (given, given + 1, given + 2, given + 3 - (residual is None)))
+    plans: list[Plan] = []
+    if residual is None:
+        dresidual = dx
+    elif not lies(residual, order):  # dx, written to the same place twice, is brought to the order of the residual afterwards
+        plans.append(reorder(residual, order, dx, dresidual))
+        dresidual = dx
+    arguments = (Array(0), Array(1), Array(2), Array(given - 1), dx, dresidual, partial, *s.sizes, f.p, f.q)
+    first = Plan(kernel, (s.blocks, 1, 1), THREADS, arguments)
+    orders = (order, order, (0,), order)[: len(leaves(problem.inputs))]
+    return Program((first, second_stage(s, dtype, partial, dbias), *plans), orders)
+
+
+def _bias_workspace(problem: BiasActivationProblem) -> int:
+    return partial_bytes(_bias_view(problem), _spec(problem).dtype)
+
+
+def _bias_rejects(problem: BiasActivationProblem, device: Device) -> str | None:
+    x, residual = _spec(problem), problem.outputs[2]
+    return None if residual is None else too_scattered(x.shape, order_of(residual), order_of(x))
+
+
+# --- a slope per channel ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PReLUConfig(Config):
+    """Compile-time settings of ``kernels/activation/prelu.cu``."""
+
+    element: str
+    channel: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class PReLUBackwardConfig(Config):
+    """Compile-time settings of ``kernels/activation/prelu_backward.cu``."""
+
+    element: str
+    columns: int
+    vector: int
+    threads: int
+
+
+def _prelu_view(problem: PReLUProblem) -> View | None:
+    x = _spec(problem)
+    return view(x.shape, order_of(x), [a for a in range(x.ndim) if a not in problem.shared])
+
+
+def _slope_order(problem: PReLUProblem) -> tuple[int, ...]:
+    """The axes of the weight in the order in which the axes of x that they belong to lie in memory."""
+    x, weight = _spec(problem), problem.inputs[-1]
+    if weight.ndim <= 1:
+        return tuple(range(weight.ndim))
+    first, order = x.ndim - weight.ndim, order_of(x)
+    return tuple(a - first for a in order if a >= first) if first >= 0 else tuple(range(weight.ndim))
+
+
+def _prelu_rejects(problem: PReLUProblem, device: Device) -> str | None:
+    if _prelu_view(problem) is None:
+        return f"the weight repeats along an axis of x between two along which it does not, {problem.slope_shape} in memory"
+    weight = problem.inputs[-1]
+    return too_scattered(weight.shape, order_of(weight), _slope_order(problem))
+
+
+def prelu(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
+    """One launch over the flat memory of x."""
+    x, v = _spec(problem), _prelu_view(problem)
+    assert v is not None
+    if x.size == 0:
+        return Program(())
+    dtype, vector = x.dtype, vector_length(x.dtype, aligned)
+    mode = channel_mode(v, vector)
+    config = PReLUConfig(TYPES[dtype], mode, vector, THREADS)
+    kernel = Kernel("activation/prelu.cu", f"prelu_{SHORT[dtype]}x{vector}_channel{mode}", config, ("activation",))
+    arguments = (Array(0), Array(1), Array(2), x.size, v.channels, v.inner)
+    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
+    return Program((plan,), (order_of(x), _slope_order(problem)))
+
+
+def prelu_backward(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
+    """Both gradients in one pass, then the second stage of the sums for the weight."""
+    x, weight, v = _spec(problem), _spec(problem, 1), _prelu_view(problem)
+    assert v is not None
+    if weight.size == 0:
+        return Program(())
+    dtype, order, slope = x.dtype, order_of(x), _slope_order(problem)
+    s = sums(v, dtype, aligned)
+    config = PReLUBackwardConfig(TYPES[dtype], s.columns, s.vector, THREADS)
+    kernel = Kernel("activation/prelu_backward.cu", f"prelu_backward_{SHORT[dtype]}x{s.vector}_{s.name}", config, ("activation",))
+    partial, target, plans = Array(5), Array(4), []
+    if not lies(weight, slope):
+        target = Array(5, partial_bytes(v, dtype))
+        plans = [reorder(weight, slope, target, Array(4))]
+    first = Plan(kernel, (s.blocks, 1, 1), THREADS, (Array(0), Array(1), Array(2), Array(3), partial, *s.sizes))
+    return Program((first, second_stage(s, dtype, partial, target), *plans), (order, order, slope))
+
+
+def _prelu_workspace(problem: PReLUProblem) -> int:
+    x, weight, v = _spec(problem), _spec(problem, 1), _prelu_view(problem)
+    assert v is not None
+    return partial_bytes(v, x.dtype) + (0 if lies(weight, _slope_order(problem)) else whole_lines(weight.nbytes))
 
 
 _METHOD = Method("elementwise", elementwise, "the formula over each element")
-ALGORITHMS = dict.fromkeys(PARAMETERS, (_METHOD,)) | {f"{name}_backward": (_METHOD,) for name in PARAMETERS}
+_TWO_STAGES = "one pass for all gradients, sums in two stages"
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    **dict.fromkeys(PARAMETERS, (_METHOD,)),
+    **{f"{name}_backward": (_METHOD,) for name in PARAMETERS},
+    "prelu": (Method("elementwise", prelu, "the slope of the channel over each element", _prelu_rejects),),
+    "prelu_backward": (Method("two_stage", prelu_backward, _TWO_STAGES, _prelu_rejects, _prelu_workspace),),
+    "glu": (Method("elementwise", glu, "both halves in one pass"),),
+    "glu_backward": (Method("elementwise", glu, "both halves in one pass"),),
+    **{name: (Method("elementwise", gated, "one pass"),) for name in ("swiglu", "geglu")},
+    **{
+        f"{name}_backward": (Method("elementwise", gated_backward, "both gradients in one pass", _gated_rejects, _gated_workspace),)
+        for name in ("swiglu", "geglu")
+    },
+    "bias_activation": (Method("elementwise", bias_activation, "sum and formula in one pass"),),
+    "bias_activation_backward": (Method("two_stage", bias_activation_backward, _TWO_STAGES, _bias_rejects, _bias_workspace),),
+}

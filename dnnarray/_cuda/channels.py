@@ -1,0 +1,187 @@
+"""What plans with one parameter per channel share: the array as outer x channels x inner, sums over all but the channel, orders of axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._spec import FLOAT64, Spec
+
+THREADS = 128
+_BLOCKS = 4096  # of a reduction: several for every place on a large card
+_ITEMS = 4  # vectors that a thread adds up at the least, before a sum is split over more blocks
+_ROWS = 8  # the same, of rows in a column
+_AXES = 5  # of struct Strided
+_LINE = 256  # bytes that parts of the scratch memory start at multiples of
+
+UNIFORM, CONTIGUOUS, WALKING = range(3)  # enum Channel
+
+
+@dataclass(frozen=True)
+class View:
+    """A dense array as outer x channels x inner in memory."""
+
+    outer: int
+    channels: int
+    inner: int
+
+    @property
+    def size(self) -> int:
+        return self.outer * self.channels * self.inner
+
+
+def order_of(spec: Spec) -> tuple[int, ...]:
+    """The axes from the slowest to the fastest; C order where the memory is not dense."""
+    return spec.axis_order() or tuple(range(spec.ndim))
+
+
+def view(shape: Sequence[int], order: Sequence[int], kept: Sequence[int]) -> View | None:
+    """The array with the axes `kept` as its channels, or None where other axes stand between them in memory."""
+    places = [i for i, axis in enumerate(order) if axis in kept and shape[axis] != 1]
+    if not places:
+        return View(1, 1, math.prod(shape))
+    first, last = places[0], places[-1]
+    if any(shape[order[i]] != 1 for i in range(first, last) if i not in places):
+        return None
+    extents = [shape[axis] for axis in order]
+    return View(math.prod(extents[:first]), math.prod(extents[first : last + 1]), math.prod(extents[last + 1 :]))
+
+
+def channel_mode(v: View, vector: int) -> int:
+    """How the channel runs along a vector of elements."""
+    if v.channels == 1 or v.inner % vector == 0:
+        return UNIFORM
+    return CONTIGUOUS if v.inner == 1 and v.channels % vector == 0 else WALKING
+
+
+# --- orders of axes ---------------------------------------------------------------------------------------------------
+
+
+def lies(spec: Spec, order: Sequence[int]) -> bool:
+    """Whether a dense array has its axes in this order; axes of extent 1 may stand anywhere."""
+    return spec.size == 0 or _significant(spec.shape, order_of(spec)) == _significant(spec.shape, order)
+
+
+def _significant(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    return [axis for axis in order if shape[axis] != 1]
+
+
+def strided(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int]) -> tuple[int, ...] | None:
+    """The arguments of `struct Strided` for an array counted in the order `seen` that lies in the order `lying`; None for too many axes."""
+    strides, step = {}, 1
+    for axis in reversed(lying):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    merged: list[tuple[int, int]] = []
+    for axis in _significant(shape, seen):
+        n, s = shape[axis], strides[axis]
+        if merged and merged[-1][1] == n * s:
+            merged[-1] = merged[-1][0] * n, s
+        else:
+            merged.append((n, s))
+    if len(merged) > _AXES:
+        return None
+    full = [(1, 0)] * (_AXES - len(merged)) + merged
+    return (*(n for n, _ in full[1:]), *(s for _, s in full))
+
+
+NOWHERE = (1, 1, 1, 1, 0, 0, 0, 0, 0)  # the arguments of a `struct Strided` that is not used
+
+
+def too_scattered(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int]) -> str | None:
+    """Why these orders cannot be brought together, or None."""
+    if strided(shape, seen, lying) is not None:
+        return None
+    return (
+        f"its arrays' axes lie in memory in orders too different, {tuple(seen)} and {tuple(lying)}; copy one of them with ascontiguousarray"
+    )
+
+
+@dataclass(frozen=True)
+class ReorderConfig(Config):
+    """Compile-time settings of ``kernels/activation/reorder.cu``."""
+
+    element: str
+    threads: int
+
+
+def reorder(spec: Spec, order: Sequence[int], source: Array, target: Array) -> Plan:
+    """A launch that brings an array from `order` to the order of `spec`."""
+    kernel = Kernel("activation/reorder.cu", f"reorder_{SHORT[spec.dtype]}", ReorderConfig(TYPES[spec.dtype], THREADS))
+    place = strided(spec.shape, order_of(spec), order)
+    assert place is not None
+    return Plan(kernel, (-(-spec.size // THREADS), 1, 1), THREADS, (source, target, spec.size, *place))
+
+
+# --- sums over all but the channel ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sums:
+    """How the two stages of the sums are launched; `columns` is 0 where rows of one channel are summed."""
+
+    view: View
+    vector: int
+    columns: int
+    splits: int
+    blocks: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """The arguments of the first stage."""
+        return self.view.outer, self.view.channels, self.view.inner, self.splits
+
+    @property
+    def name(self) -> str:
+        return f"columns{self.columns}" if self.columns else "rows"
+
+
+def sums(v: View, dtype: np.dtype, aligned: bool) -> Sums:
+    """The launches for an array seen as `v`."""
+    if v.inner == 1 and v.channels > 1:
+        vector = vector_length(dtype, aligned, v.channels)
+        vectors = v.channels // vector
+        columns = min(32, 1 << (vectors - 1).bit_length())
+        tiles = -(-vectors // columns)
+        splits = max(1, min(_BLOCKS // tiles, -(-v.outer // (THREADS // columns * _ROWS))))
+        return Sums(v, vector, columns, splits, tiles * splits)
+    if v.channels == 1:
+        v = View(1, 1, v.size)
+    vector = vector_length(dtype, aligned, v.inner)
+    items = v.outer * v.inner // vector
+    splits = max(1, min(-(-_BLOCKS // max(v.channels, 1)), -(-items // (THREADS * _ITEMS))))
+    return Sums(v, vector, 0, splits, v.channels * splits)
+
+
+def partial_bytes(v: View, dtype: np.dtype) -> int:
+    """The scratch memory of the first stage, a whole number of lines."""
+    width = 8 if dtype == FLOAT64 else 4
+    return max(whole_lines(width * s.view.channels * s.splits) for s in (sums(v, dtype, True), sums(v, dtype, False)))
+
+
+def whole_lines(size: int) -> int:
+    return -(-size // _LINE) * _LINE
+
+
+@dataclass(frozen=True)
+class PartialSumsConfig(Config):
+    """Compile-time settings of ``kernels/activation/partial_sums.cu``."""
+
+    element: str
+    lanes: int
+    threads: int
+
+
+def second_stage(s: Sums, dtype: np.dtype, partial: Array, target: Array) -> Plan:
+    """The launch that adds up what the blocks of the first stage left."""
+    threads = 256
+    lanes = 32 if s.splits <= 1024 else threads
+    kernel = Kernel(
+        "activation/partial_sums.cu", f"partial_sums_{SHORT[dtype]}_{lanes}", PartialSumsConfig(TYPES[dtype], lanes, threads), ("reduce",)
+    )
+    blocks = -(-s.view.channels // (threads // lanes))
+    return Plan(kernel, (blocks, 1, 1), threads, (partial, target, s.view.channels, s.splits))

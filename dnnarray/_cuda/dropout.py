@@ -1,0 +1,161 @@
+"""Dropout, alone and fused: plans."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnarray._cuda.channels import (
+    NOWHERE,
+    THREADS,
+    View,
+    channel_mode,
+    lies,
+    order_of,
+    partial_bytes,
+    reorder,
+    second_stage,
+    strided,
+    sums,
+    too_scattered,
+    view,
+)
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Runtime, vector_length
+from dnnarray._problems.base import leaves
+from dnnarray._problems.dropout import DropoutProblem
+from dnnarray._select import Device, Method
+from dnnarray._spec import Spec
+
+_SEED, _OFFSET = Runtime(0), Runtime(1)
+_WORDS = 2**32
+
+
+@dataclass(frozen=True)
+class PhiloxConfig(Config):
+    """Compile-time settings of ``kernels/dropout/philox.cu``."""
+
+    element: str
+    permuted: bool
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class BiasAddConfig(Config):
+    """Compile-time settings of ``kernels/dropout/bias_add.cu``."""
+
+    element: str
+    permuted: bool
+    channel: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class BiasAddBackwardConfig(Config):
+    """Compile-time settings of ``kernels/dropout/bias_add_backward.cu``."""
+
+    element: str
+    permuted: bool
+    residual: bool
+    columns: int
+    vector: int
+    threads: int
+
+
+def _x(problem: DropoutProblem) -> Spec:
+    spec = problem.outputs[0]
+    assert spec is not None
+    return spec
+
+
+def _permuted(spec: Spec) -> bool:
+    """Whether the elements lie in another order than the one they are counted in."""
+    return not lies(spec, range(spec.ndim))
+
+
+def _numbers(problem: DropoutProblem) -> tuple[Runtime | int | float, ...]:
+    """The arguments that say which elements are kept: seed, offset, threshold, scale, and the place in C order."""
+    x = _x(problem)
+    place = strided(x.shape, order_of(x), range(x.ndim)) if _permuted(x) else NOWHERE
+    assert place is not None
+    # With p = 1 the scale is 0, so that what one number in 2^32 says does not matter.
+    return _SEED, _OFFSET, min(math.floor(problem.p * _WORDS), _WORDS - 1), problem.scale, *place
+
+
+def _rejects(problem: DropoutProblem, device: Device) -> str | None:
+    x = _x(problem)
+    orders = [range(x.ndim), *(order_of(s) for s in problem.outputs[2:] if s is not None)]
+    return next((reason for order in orders if (reason := too_scattered(x.shape, order_of(x), order))), None)
+
+
+def dropout(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
+    """One launch over the flat memory of x, or of the gradient, which is brought to the order of x."""
+    x = _x(problem)
+    if x.size == 0:
+        return Program(())
+    permuted = _permuted(x)
+    vector = vector_length(x.dtype, aligned and not permuted)
+    name = f"dropout_philox_{SHORT[x.dtype]}x{vector}{'_permuted' if permuted else ''}"
+    kernel = Kernel("dropout/philox.cu", name, PhiloxConfig(TYPES[x.dtype], permuted, vector, THREADS), ("philox",))
+    target = Array(len(problem.inputs))
+    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, (Array(0), target, x.size, *_numbers(problem)))
+    return Program((plan,), (order_of(x),) * len(problem.inputs))
+
+
+# --- with a bias and a residual ---------------------------------------------------------------------------------------
+
+
+def _view(problem: DropoutProblem) -> View:
+    x = _x(problem)
+    v = view(x.shape, order_of(x), [x.ndim - 1])
+    assert v is not None
+    return v
+
+
+def bias_dropout_add(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
+    """One launch over the flat memory of x."""
+    x, v, permuted = _x(problem), _view(problem), _permuted(_x(problem))
+    if x.size == 0:
+        return Program(())
+    vector = vector_length(x.dtype, aligned and not permuted)
+    mode = channel_mode(v, vector)
+    name = f"bias_dropout_add_{SHORT[x.dtype]}x{vector}_channel{mode}{'_permuted' if permuted else ''}"
+    kernel = Kernel("dropout/bias_add.cu", name, BiasAddConfig(TYPES[x.dtype], permuted, mode, vector, THREADS), ("philox",))
+    arguments = (*map(Array, range(4)), x.size, v.channels, v.inner, *_numbers(problem))
+    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
+    return Program((plan,), (order_of(x), (0,), order_of(x)))
+
+
+def bias_dropout_add_backward(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
+    """All gradients in one pass, then the second stage of the sums for the bias. Of the forward's arrays only the shapes are needed."""
+    x, bias, residual = problem.outputs
+    assert x is not None
+    assert bias is not None
+    assert residual is not None
+    if bias.size == 0:
+        return Program(())
+    dtype, order, permuted = x.dtype, order_of(x), _permuted(x)
+    s = sums(_view(problem), dtype, aligned and not permuted)
+    same = lies(residual, order)
+    name = f"bias_dropout_add_backward_{SHORT[dtype]}x{s.vector}_{s.name}{'_permuted' if permuted else ''}{'' if same else '_alone'}"
+    config = BiasAddBackwardConfig(TYPES[dtype], permuted, same, s.columns, s.vector, THREADS)
+    kernel = Kernel("dropout/bias_add_backward.cu", name, config, ("philox",))
+    partial = Array(7)
+    plans = [] if same else [reorder(residual, order, Array(0), Array(6))]
+    arguments = (Array(0), Array(2), Array(4), Array(6), partial, *s.sizes, *_numbers(problem))
+    first = Plan(kernel, (s.blocks, 1, 1), THREADS, arguments)
+    orders = (order, order, (0,), order_of(leaves(problem.inputs)[3]))
+    return Program((first, second_stage(s, dtype, partial, Array(5)), *plans), orders)
+
+
+def _workspace(problem: DropoutProblem) -> int:
+    return partial_bytes(_view(problem), _x(problem).dtype)
+
+
+_SUMMARY = "the mask drawn where it is used"
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    **{name: (Method("philox", dropout, _SUMMARY, _rejects),) for name in ("dropout", "dropout_backward")},
+    "bias_dropout_add": (Method("philox", bias_dropout_add, _SUMMARY, _rejects),),
+    "bias_dropout_add_backward": (Method("philox", bias_dropout_add_backward, _SUMMARY, _rejects, _workspace),),
+}

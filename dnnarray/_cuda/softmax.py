@@ -1,0 +1,178 @@
+"""Softmax and its relatives: plans. Rows in registers, long rows in shared memory, and columns, by where the axis lies in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnarray._cuda.channels import order_of
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._problems.softmax import SoftmaxProblem
+from dnnarray._select import Device, Method
+from dnnarray._spec import Spec
+
+_THREADS = 128  # of a block that holds several rows in registers
+_WIDEST = 512  # threads for one row in registers
+_REGISTERS = 32  # elements of each array that a thread holds at the most
+_COLUMN_THREADS = 256
+_STATIC = 1024  # bytes of shared memory that the kernel for long rows needs besides
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig(Config):
+    """Compile-time settings that the kernels in ``kernels/softmax`` have in common."""
+
+    element: str
+    logarithm: bool
+    negative: bool
+    gradient: bool
+    saved: bool
+
+
+@dataclass(frozen=True)
+class RowsConfig(SoftmaxConfig):
+    """Compile-time settings of ``kernels/softmax/rows.cu``."""
+
+    lanes: int
+    count: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class LongRowsConfig(SoftmaxConfig):
+    """Compile-time settings of ``kernels/softmax/long_rows.cu``."""
+
+    batch: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ColumnsConfig(SoftmaxConfig):
+    """Compile-time settings of ``kernels/softmax/columns.cu``."""
+
+    columns: int
+    batch: int
+    vector: int
+    threads: int
+
+
+def _x(problem: SoftmaxProblem) -> Spec:
+    spec = problem.outputs[0]
+    assert spec is not None
+    return spec
+
+
+def _extents(problem: SoftmaxProblem) -> tuple[int, int, int]:
+    """(outer, extent, inner) of x in memory."""
+    x = _x(problem)
+    if x.ndim == 0:
+        return 1, 1, 1
+    order = order_of(x)
+    extents, place = [x.shape[a] for a in order], order.index(problem.axis)
+    return math.prod(extents[:place]), extents[place], math.prod(extents[place + 1 :])
+
+
+def _gradient(problem: SoftmaxProblem) -> bool:
+    return len(problem.inputs) > 1
+
+
+def _saved(problem: SoftmaxProblem) -> bool:
+    return _gradient(problem) and problem.inputs[2] is not None
+
+
+def _settings(problem: SoftmaxProblem) -> tuple[str, bool, bool, bool, bool]:
+    op = problem.op
+    return TYPES[_x(problem).dtype], op.startswith("log"), op.startswith("softmin"), _gradient(problem), _saved(problem)
+
+
+def _name(problem: SoftmaxProblem, kind: str) -> str:
+    return f"{problem.op}_{'saved_' if _saved(problem) else ''}{kind}_{SHORT[_x(problem).dtype]}"
+
+
+def _pointers(problem: SoftmaxProblem) -> tuple[Array, Array, Array]:
+    """The gradient (or x again), x (or the saved result), the output."""
+    if not _gradient(problem):
+        return Array(0), Array(0), Array(1)
+    return (Array(0), Array(2), Array(3)) if _saved(problem) else (Array(0), Array(1), Array(2))
+
+
+def _program(problem: SoftmaxProblem, plan: Plan) -> Program:
+    return Program((plan,), (order_of(_x(problem)),) * (sum(s is not None for s in problem.inputs)))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _lanes(vectors: int, vector: int) -> tuple[int, int] | None:
+    """Threads for a row and vectors for a thread, powers of two; None for rows that are too long."""
+    most = min(_REGISTERS // vector, 8)
+    for lanes in (1, 2, 4, 8, 16, 32, 128, 256, _WIDEST):
+        wanted = 1 if lanes < 8 else min(2, most) if lanes < 32 else min(4, most) if lanes < _WIDEST else most
+        if lanes * wanted >= vectors:
+            return lanes, min(wanted, 1 << (-(-vectors // lanes) - 1).bit_length())
+    return None
+
+
+def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
+    """Whole rows in registers; rows that are too long, or too uneven for wide loads, go to the kernel for long rows."""
+    x = _x(problem)
+    if x.size == 0:
+        return Program(())
+    outer, extent, _ = _extents(problem)
+    vector = vector_length(x.dtype, aligned, extent)
+    shape = _lanes(extent // vector, vector)
+    if shape is None or (vector < vector_length(x.dtype, aligned) and extent > 2048):
+        return _long_rows(problem, device, aligned)
+    lanes, count = shape
+    threads = max(lanes, _THREADS)
+    config = RowsConfig(*_settings(problem), lanes, count, vector, threads)
+    kernel = Kernel("softmax/rows.cu", f"{_name(problem, 'rows')}x{vector}_{lanes}x{count}", config, ("math",))
+    blocks = -(-outer // (threads // lanes))
+    return _program(problem, Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent)))
+
+
+def _long_rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
+    x = _x(problem)
+    outer, extent, _ = _extents(problem)
+    vector, arrays = vector_length(x.dtype, aligned), 1 + _gradient(problem)
+    row = extent // vector * vector * x.dtype.itemsize * arrays
+    limit = device.shared_memory - _STATIC
+    threads = 512 if row <= limit // 2 else 1024
+    width = vector * x.dtype.itemsize
+    cached = max(min(row, limit), 0) // (arrays * width)
+    batch = 2 if _gradient(problem) or x.dtype.itemsize == 2 else 4
+    config = LongRowsConfig(*_settings(problem), batch, vector, threads)
+    kernel = Kernel("softmax/long_rows.cu", f"{_name(problem, 'long_rows')}x{vector}_{threads}", config, ("math",))
+    arguments = (*_pointers(problem), extent, cached)
+    return _program(problem, Plan(kernel, (outer, 1, 1), threads, arguments, cached * arrays * width))
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def columns(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
+    """Neighbouring inner positions side by side, the extent shared by rows of threads."""
+    x = _x(problem)
+    if x.size == 0:
+        return Program(())
+    outer, extent, inner = _extents(problem)
+    vector = vector_length(x.dtype, aligned, inner)
+    side_by_side = min(32, 1 << (-(-inner // vector) - 1).bit_length())
+    batch = 2 if x.dtype.itemsize == 2 else 4
+    config = ColumnsConfig(*_settings(problem), side_by_side, batch, vector, _COLUMN_THREADS)
+    kernel = Kernel("softmax/columns.cu", f"{_name(problem, 'columns')}x{vector}_{side_by_side}", config, ("math",))
+    tiles = -(-inner // (side_by_side * vector))
+    arguments = (*_pointers(problem), extent, inner)
+    return _program(problem, Plan(kernel, (tiles * outer, 1, 1), _COLUMN_THREADS, arguments))
+
+
+def softmax(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
+    """Rows where the axis runs fastest in memory, else columns."""
+    return (rows if _extents(problem)[2] == 1 else columns)(problem, device, aligned)
+
+
+_METHOD = Method("on_chip", softmax, "each row read once into registers or shared memory; columns read twice")
+_NAMES = ("softmax", "log_softmax", "softmin")
+ALGORITHMS: dict[str, tuple[Method, ...]] = dict.fromkeys((*_NAMES, *(f"{name}_backward" for name in _NAMES)), (_METHOD,))

@@ -1,0 +1,56 @@
+// The gradients of f(x + bias[c] + residual): dx = dresidual = f'(g, x + bias[c] + residual), and the first stage of dbias[c], the sum of
+// dx over all but the channel (channels.cuh).
+//
+// Layout:  all arrays are outer x channels x inner in memory.
+// Needs:   kColumns 0: inner a multiple of kVector; else inner 1 and channels a multiple of kVector; pointers aligned to kVector elements.
+// Bound:   memory: each input read once, each output written once. Without an activation x, bias and residual are not read.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/channels.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Activation = dnnarray::Relu;
+  static constexpr bool kResidual = false;
+  static constexpr int kColumns = 32;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY activation_bias_backward_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+
+struct Body {
+  const T *g, *x, *residual;
+  T *dx, *dresidual;
+  A p, q;
+
+  template <int N>
+  __device__ __forceinline__ void run(long long i, const A (&bias)[N], A (&terms)[N]) const {
+    const Vec<T, N> reg_g = load<T, N>(g + i), reg_x = load<T, N>(x + i);
+    Vec<T, N> reg_residual, out;
+    if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      A z = widen(reg_x.at[j]) + bias[j];
+      if constexpr (Config::kResidual) z += widen(reg_residual.at[j]);
+      terms[j] = Config::Activation::gradient(widen(reg_g.at[j]), z, p, q);
+      out.at[j] = narrow<T>(terms[j]);
+    }
+    store(dx + i, out);
+    if constexpr (Config::kResidual) store(dresidual + i, out);
+  }
+};
+
+// `residual` and `dresidual` are `x` and `dx` where there is none.
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
+                   T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ partial, long long outer, long long channels,
+                   long long inner, long long splits, double p, double q) {
+  const Body body = {g, x, residual, dx, dresidual, A(p), A(q)};
+  sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(body, bias, partial, outer, channels, inner, splits);
+}

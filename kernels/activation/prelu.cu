@@ -1,0 +1,43 @@
+// y = x where x > 0, else w[c] x.
+//
+// Layout:  x and y are outer x channels x inner in memory. A thread owns one vector of kVector elements.
+// Needs:   pointers aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
+// Bound:   memory: x read once, y written once.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/channels.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr int kChannel = 0;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY activation_prelu_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+
+template <int N>
+__device__ __forceinline__ void run(const T* x, const T* w, T* y, long long i, long long channels, long long inner) {
+  const Vec<T, N> reg_x = load<T, N>(x + i);
+  Vec<T, N> reg_y;
+  A slope[N];
+  load_parameters<N, Config::kChannel>(w, i, channels, inner, slope);
+#pragma unroll
+  for (int j = 0; j < N; ++j) reg_y.at[j] = narrow<T>(LeakyRelu::forward(widen(reg_x.at[j]), slope[j], A(0)));
+  store(y + i, reg_y);
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, long long n, long long channels, long long inner) {
+  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
+  if (i + Config::kVector <= n) {
+    run<Config::kVector>(x, w, y, i, channels, inner);
+  } else {
+    for (long long j = i; j < n; ++j) run<1>(x, w, y, j, channels, inner);
+  }
+}

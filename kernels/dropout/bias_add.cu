@@ -1,0 +1,61 @@
+// y = m (x + bias[c]) + residual with m = 1 / (1 - p) where the element's random number says keep, else 0.
+//
+// Layout:  x, residual and y are outer x channels x inner in memory. Numbers are counted in C order: with kPermuted the place of an
+//          element in it is computed from its place in memory. A thread owns one vector of kVector elements.
+// Needs:   pointers aligned to kVector elements (1 where permuted); kChannel says how the channel runs along a vector (channels.cuh).
+// Bound:   memory: x and residual read once, y written once; the ten rounds of Philox serve four elements.
+
+#include "dnnarray/channels.cuh"
+#include "dnnarray/philox.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr bool kPermuted = false;
+  static constexpr int kChannel = 1;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY dropout_bias_add_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+
+struct Arguments {
+  const T *x, *bias, *residual;
+  T* y;
+  long long channels, inner;
+  unsigned long long seed, offset;
+  unsigned threshold;
+  A scale;
+  Strided place;
+};
+
+template <int N>
+__device__ __forceinline__ void run(const Arguments& a, long long i) {
+  const Vec<T, N> reg_x = load<T, N>(a.x + i), reg_residual = load<T, N>(a.residual + i);
+  Vec<T, N> reg_y;
+  A bias[N], factor[N];
+  load_parameters<N, Config::kChannel>(a.bias, i, a.channels, a.inner, bias);
+  Keep<N, A>{a.seed, a.offset, a.threshold, a.scale}.factors(Config::kPermuted ? a.place.at(i) : i, factor);
+#pragma unroll
+  for (int j = 0; j < N; ++j) reg_y.at[j] = narrow<T>((widen(reg_x.at[j]) + bias[j]) * factor[j] + widen(reg_residual.at[j]));
+  store(a.y + i, reg_y);
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y, long long n,
+                   long long channels, long long inner, unsigned long long seed, unsigned long long offset, long long threshold,
+                   double scale, long long n1, long long n2, long long n3, long long n4, long long s0, long long s1, long long s2,
+                   long long s3, long long s4) {
+  const Arguments a = {x,      bias, residual, y, channels, inner, seed, offset, static_cast<unsigned>(threshold),
+                       A(scale), {n1, n2, n3, n4, s0, s1, s2, s3, s4}};
+  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
+  if (i + Config::kVector <= n) {
+    run<Config::kVector>(a, i);
+  } else {
+    for (long long j = i; j < n; ++j) run<1>(a, j);
+  }
+}

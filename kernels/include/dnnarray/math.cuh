@@ -1,0 +1,96 @@
+// Transcendental functions in two classes: `Precise` for results in float and double, `Quick` for results that are rounded to a half type.
+#pragma once
+
+#include "dnnarray/dtype.cuh"
+
+namespace dnnarray {
+
+__device__ __forceinline__ float absolute(float x) { return fabsf(x); }
+__device__ __forceinline__ double absolute(double x) { return fabs(x); }
+
+// x * y, never fused with a sum that follows.
+__device__ __forceinline__ float rounded_product(float x, float y) { return __fmul_rn(x, y); }
+__device__ __forceinline__ double rounded_product(double x, double y) { return __dmul_rn(x, y); }
+
+__device__ __forceinline__ float quick_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float quick_log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float quick_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Within a few units of the last place.
+struct Precise {
+  static __device__ __forceinline__ float exp(float x) { return expf(x); }
+  static __device__ __forceinline__ double exp(double x) { return ::exp(x); }
+  static __device__ __forceinline__ float expm1(float x) { return expm1f(x); }
+  static __device__ __forceinline__ double expm1(double x) { return ::expm1(x); }
+  static __device__ __forceinline__ float log(float x) { return logf(x); }
+  static __device__ __forceinline__ double log(double x) { return ::log(x); }
+  static __device__ __forceinline__ float log1p(float x) { return log1pf(x); }
+  static __device__ __forceinline__ double log1p(double x) { return ::log1p(x); }
+  static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
+  static __device__ __forceinline__ double tanh(double x) { return ::tanh(x); }
+  static __device__ __forceinline__ float normal_cdf(float x) { return 0.5f + 0.5f * erff(x * 0.70710678118654752440f); }
+  static __device__ __forceinline__ double normal_cdf(double x) { return 0.5 + 0.5 * erf(x * 0.70710678118654752440); }
+  template <typename A>
+  static __device__ __forceinline__ A divide(A x, A y) {
+    return x / y;
+  }
+};
+
+// Within 1e-5 of the result: 1/50 of the rounding to float16. Results below 2^-126 are 0.
+struct Quick {
+  static __device__ __forceinline__ float exp(float x) { return quick_exp2(x * 1.44269504088896340736f); }
+  static __device__ __forceinline__ float log(float x) { return quick_log2(x) * 0.69314718055994530942f; }
+  static __device__ __forceinline__ float divide(float x, float y) { return x * quick_reciprocal(y); }
+  static __device__ __forceinline__ float expm1(float x) {
+    const float series = x * (1 + x * (0.5f + x * (1.0f / 6 + x * (1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720))))));
+    return absolute(x) < 0.5f ? series : exp(x) - 1;
+  }
+  // For x from 0 to 1.
+  static __device__ __forceinline__ float log1p(float x) { return x < 0.0078125f ? x - 0.5f * x * x : log(1 + x); }
+  static __device__ __forceinline__ float tanh(float x) {
+    const float s = x * x, series = x * (1 + s * (-1.0f / 3 + s * (2.0f / 15 + s * (-17.0f / 315))));
+    return absolute(x) < 0.25f ? series : 1 - 2 * quick_reciprocal(1 + exp(2 * x));
+  }
+  // On the left side exp(-x^2 / 2) P(t) with t = 1 / (1 + 0.31 |x|); P was fitted to the smallest relative error, 5e-6 up to |x| = 14.
+  static __device__ __forceinline__ float normal_cdf(float x) {
+    const float t = quick_reciprocal(1 + 0.31f * absolute(x));
+    float p = -0.0739370444f;
+    p = p * t + 0.180470124f;
+    p = p * t + 0.0157278476f;
+    p = p * t + 0.133434888f;
+    p = p * t + 0.120441303f;
+    p = p * t + 0.123860538f;
+    const float left = quick_exp2(x * x * -0.72134752044448170368f) * (p * t);
+    return x > 0 ? 1 - left : left;
+  }
+};
+
+// The class for results that are stored as T.
+template <typename T>
+struct MathFor {
+  using type = Precise;
+};
+template <>
+struct MathFor<float16_t> {
+  using type = Quick;
+};
+template <>
+struct MathFor<bfloat16_t> {
+  using type = Quick;
+};
+template <typename T>
+using math_t = typename MathFor<T>::type;
+
+}  // namespace dnnarray

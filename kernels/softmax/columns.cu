@@ -1,0 +1,153 @@
+// Softmax, log-softmax and softmin along an axis that does not run fastest, and their gradients; the formulas are those of rows.cu.
+//
+// Layout:  outer x extent x inner, dense. A block owns kColumns vectors of inner positions for one outer index; its kThreads / kColumns rows
+//          of threads share the extent, each going over its part twice: for the maximum and the sums, then for the results.
+// Needs:   inner a multiple of kVector; pointers aligned to kVector elements.
+// Bound:   memory: each input read once, the output written once, as long as the second reading hits the caches.
+
+#include "dnnarray/index.cuh"
+#include "dnnarray/online.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr bool kLogarithm = false;
+  static constexpr bool kNegative = false;
+  static constexpr bool kGradient = false;
+  static constexpr bool kSaved = false;
+  static constexpr int kColumns = 32;
+  static constexpr int kBatch = 4;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY softmax_columns_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+using M = math_t<T>;
+constexpr int V = Config::kVector, kBatch = Config::kBatch, kColumns = Config::kColumns, kRows = Config::kThreads / kColumns;
+static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x, as read
+
+// Of one position of inner: `plain` is the sum of g y from the saved y, or for the logarithm the sum of g.
+struct Column {
+  Online<A, M> online;
+  A plain = 0;
+
+  __device__ __forceinline__ void take(const A (&x)[kBatch], const A (&g)[kBatch]) {
+    if constexpr (!Config::kSaved) online.template add<Config::kGradient && !Config::kLogarithm>(x, g);
+    if constexpr (Config::kGradient && (Config::kSaved || Config::kLogarithm)) {
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) plain += Config::kLogarithm ? g[k] : g[k] * x[k];
+    }
+  }
+
+  __device__ __forceinline__ A result(A g, A x, A scale, A log_sum) const {
+    if constexpr (!Config::kGradient) {
+      return Config::kLogarithm ? x - online.largest - log_sum : M::exp(x - online.largest) * scale;
+    } else {
+      const A y = Config::kSaved ? (Config::kLogarithm ? M::exp(x) : x) : M::exp(x - online.largest) * scale;
+      if constexpr (Config::kLogarithm) return g - y * plain;
+      const A dot = Config::kSaved ? plain : online.dot * scale;
+      return (Config::kNegative ? dot - g : g - dot) * y;
+    }
+  }
+};
+
+// What the rows of threads have found, brought together in a fixed order.
+struct Shared {
+  A largest[kRows][kColumns * V], sum[kRows][kColumns * V], dot[kRows][kColumns * V], plain[kRows][kColumns * V];
+
+  __device__ __forceinline__ void write(const Column (&columns)[V], int row, int first) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      largest[row][first + j] = columns[j].online.largest;
+      sum[row][first + j] = columns[j].online.sum;
+      dot[row][first + j] = columns[j].online.dot;
+      plain[row][first + j] = columns[j].plain;
+    }
+  }
+
+  __device__ __forceinline__ void merge(Column (&columns)[V], int row, int first) const {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      columns[j].online.merge(largest[row][first + j], sum[row][first + j], dot[row][first + j]);
+      columns[j].plain += plain[row][first + j];
+    }
+  }
+
+  // All threads come, and all leave with the whole.
+  __device__ __forceinline__ void combine(Column (&columns)[V], int row, int first) {
+    write(columns, row, first);
+    __syncthreads();
+#pragma unroll
+    for (int half = kRows / 2; half > 0; half /= 2) {
+      if (row < half) {
+        merge(columns, row + half, first);
+        write(columns, row, first);
+      }
+      __syncthreads();
+    }
+#pragma unroll
+    for (int j = 0; j < V; ++j) columns[j] = {{largest[0][first + j], sum[0][first + j], dot[0][first + j]}, plain[0][first + j]};
+  }
+};
+
+struct Batch {
+  A at[V][kBatch];
+
+  __device__ __forceinline__ void read(const T* p, long long first, long long extent, long long inner, A sign, A nothing) {
+    Vec<T, V> reg[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (first + k * kRows < extent) reg[k] = load<T, V>(p + (first + k * kRows) * inner);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) at[j][k] = first + k * kRows < extent ? sign * widen(reg[k].at[j]) : nothing;
+    }
+  }
+};
+
+// `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long inner) {
+  __shared__ Shared shared;
+  const long long tiles = (inner + kColumns * V - 1) / (kColumns * V);
+  const Divided block = divide_index(blockIdx.x, tiles);
+  const int column = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
+  const long long position = (block.remainder * kColumns + column) * V, start = block.quotient * extent * inner + position;
+  const long long end = position < inner ? extent : 0;  // a thread beyond the last position has nothing to do
+  const A nothing = Config::kSaved ? A(0) : -infinity(A(0));
+
+  Column columns[V];
+  Batch batch_x, batch_g;
+  for (long long n = row; n < end; n += kBatch * kRows) {
+    batch_x.read(x + start, n, end, inner, kSign, nothing);
+    if constexpr (Config::kGradient) batch_g.read(g + start, n, end, inner, A(1), A(0));
+#pragma unroll
+    for (int j = 0; j < V; ++j) columns[j].take(batch_x.at[j], batch_g.at[j]);
+  }
+  shared.combine(columns, row, column * V);
+
+  A scale[V], log_sum[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    scale[j] = A(1) / columns[j].online.sum;
+    log_sum[j] = M::log(columns[j].online.sum);
+  }
+  for (long long n = row; n < end; n += kBatch * kRows) {
+    batch_x.read(x + start, n, end, inner, kSign, nothing);
+    if constexpr (Config::kGradient) batch_g.read(g + start, n, end, inner, A(1), A(0));
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      Vec<T, V> reg;
+#pragma unroll
+      for (int j = 0; j < V; ++j) reg.at[j] = narrow<T>(columns[j].result(batch_g.at[j][k], batch_x.at[j][k], scale[j], log_sum[j]));
+      if (n + k * kRows < end) store(out + start + (n + k * kRows) * inner, reg);
+    }
+  }
+}
