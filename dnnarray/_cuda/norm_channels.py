@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, epilogue, memory_order, orders, wide
+from dnnarray._cuda.activation import Formula, formula
+from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, memory_order, orders, wide
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
@@ -176,7 +177,7 @@ class Launches:
         assert found is not None
         self.view, self.split, self.x = found, split(found), self.specs.x
         self.aligned = aligned
-        self.activation, self.p, self.q = epilogue(problem.activation)
+        self.formula = formula(problem.activation, self.x.dtype)
         self.item = statistics_dtype(self.x).itemsize
 
     @property
@@ -187,9 +188,9 @@ class Launches:
     def coefficients(self) -> Array:
         return self.arguments.scratch(_partial_bytes(self.view))
 
-    def _kernel(self, stage: str, activation: str, gradient: bool, vector: int, side: int, threads: int) -> Kernel:
-        name, element = activation.rpartition(":")[2].lower(), self.x.dtype
-        config = ChannelConfig(TYPES[element], activation, gradient, self.view.last, vector, side, threads)
+    def _kernel(self, stage: str, activation: Formula, gradient: bool, vector: int, side: int, threads: int) -> Kernel:
+        name, element = activation.name, self.x.dtype
+        config = ChannelConfig(TYPES[element], activation.type, gradient, self.view.last, vector, side, threads)
         layout = f"last{side}" if self.view.last else "first"
         symbol = f"norm_channel_{stage}_{'backward_' if gradient else ''}{layout}_{SHORT[element]}x{vector}_{threads}_{name}"
         return Kernel(f"norm/channel_{stage}.cu", symbol, config, ("activation", "norm"))
@@ -203,12 +204,22 @@ class Launches:
         while threads > 32 and not v.last and part // vector < threads:
             threads //= 2
         side = _side(v, vector, threads) if v.last else 1
-        activation = self.activation if gradient else "dnnarray::Identity"
+        activation = self.formula if gradient else formula(None, self.x.dtype)
         kernel = self._kernel("sums", activation, gradient, vector, side, threads)
         tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
         residual = self.given.residual if gradient and self.problem.activation else 0
         pointers = (self.given.x, self.given.grad if gradient else 0, residual, self.coefficients if gradient else 0, self.partial)
-        numbers = (v.outer, v.channels, v.inner, s.outer_step, s.inner_step, s.inner_parts, int(v.per_batch), self.p, self.q)
+        numbers = (
+            v.outer,
+            v.channels,
+            v.inner,
+            s.outer_step,
+            s.inner_step,
+            s.inner_parts,
+            int(v.per_batch),
+            self.formula.p,
+            self.formula.q,
+        )
         return Plan(kernel, (s.parts * tiles, 1, 1), threads, (*pointers, *numbers))
 
     def _parts(self) -> int:
@@ -246,7 +257,7 @@ class Launches:
         v = self.view
         vector = vector_length(self.x.dtype, self.aligned, *(v.channels,) * v.last)
         side = _side(v, vector, _APPLY) if v.last else 1
-        kernel = self._kernel("apply", self.activation, gradient, vector, side, _APPLY)
+        kernel = self._kernel("apply", self.formula, gradient, vector, side, _APPLY)
         step = _ROWS * (_APPLY // side)
         if v.last:
             blocks = blocks_of(v.channels // vector, side) * blocks_of(v.inner, step) * v.batch
@@ -254,7 +265,7 @@ class Launches:
             blocks = blocks_of(v.size, _APPLY * vector)
         residual = self.given.residual if not gradient or self.problem.activation else 0
         pointers = (self.given.x, self.given.grad, residual, self.coefficients, out, more)
-        return Plan(kernel, (blocks, 1, 1), _APPLY, (*pointers, v.size, v.batch, v.channels, v.inner, step, self.p, self.q))
+        return Plan(kernel, (blocks, 1, 1), _APPLY, (*pointers, v.size, v.batch, v.channels, v.inner, step, self.formula.p, self.formula.q))
 
     def program(self, *plans: Plan) -> Program:
         return Program(plans, orders(self.problem, self.x))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array
-from dnnarray._problems.activation import Activation
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._spec import Spec
@@ -61,16 +60,6 @@ def short(spec: Spec | None, x: Spec) -> str:
 def wide(spec: Spec | None, x: Spec) -> int:
     """Whether a parameter has the arithmetic dtype of x (and not x's own)."""
     return int(spec is not None and spec.dtype == statistics_dtype(x))
-
-
-def epilogue(activation: Activation | None) -> tuple[str, float, float]:
-    """The C++ type of an activation and its two parameters."""
-    if activation is None:
-        return "dnnarray::Identity", 0.0, 0.0
-    from dnnarray._cuda.activation import struct_name
-
-    p, q = (*(float(p) for p in activation.parameters if not isinstance(p, str)), 0.0, 0.0)[:2]
-    return struct_name(activation.name), p, q
 
 
 def blocks_of(n: int, size: int) -> int:

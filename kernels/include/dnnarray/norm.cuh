@@ -1,20 +1,9 @@
-// What the norms share: the identity in place of an activation, parameters of either dtype, and moments that can be merged.
+// What the norms share: parameters of either dtype, and moments that can be merged.
 #pragma once
 
 #include "dnnarray/reduce.cuh"
 
 namespace dnnarray {
-
-struct Identity {
-  template <typename A>
-  static __device__ __forceinline__ A forward(A x, A, A) {
-    return x;
-  }
-  template <typename A>
-  static __device__ __forceinline__ A gradient(A g, A, A, A) {
-    return g;
-  }
-};
 
 __device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
