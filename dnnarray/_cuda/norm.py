@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_channels, norm_rows, norm_strided
+from dnnarray._cuda import norm_channels, norm_local, norm_rows, norm_strided
 from dnnarray._select import Method
 
 _ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
@@ -31,4 +31,10 @@ ALGORITHMS = (
     | {f"{name}_backward": (_ROWS_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
     | dict.fromkeys(_CHANNEL, (_CHANNELS,))
     | {f"{name}_backward": (_CHANNELS_BACKWARD,) for name in _CHANNEL}
+    | {
+        "local_response_norm": (Method("window_sum", norm_local.forward, "a thread per element, the window from the cache"),),
+        "local_response_norm_backward": (
+            Method("window_sum", norm_local.backward, "the same window forward and turned round", workspace=norm_local.workspace),
+        ),
+    }
 )
