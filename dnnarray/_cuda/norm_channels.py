@@ -24,7 +24,7 @@ _MOMENTS = 24  # bytes of the result of a part
 _FINISH = 128
 _SUMS, _APPLY = 256, 128  # threads of a block
 _ROWS = 4  # rows a thread of `apply` keeps its coefficients for
-_COEFFICIENTS = 6  # mean, scale, shift, rstd; slope, level
+_COEFFICIENTS = 7  # mean, scale, shift, rstd; weight, average, slope
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-// y = act(z) with z = (x - mean) * scale + shift + residual; for the gradient, g = act'(grad, z), dx = scale * g + slope * (x - mean) + level
-// and dresidual = g. The coefficients belong to an instance, a (batch, channel) or a channel, and come from kernels/norm/channel_finish.cu.
+// y = act(z) with z = (x - mean) * scale + shift + residual; for the gradient, g = act'(grad, z), dresidual = g and
+// dx = rstd * (g * weight - average - slope * (x - mean)). The coefficients belong to an instance, a (batch, channel) or a channel, and come from kernels/norm/channel_finish.cu.
 //
 // Layout:  channels first: flat memory, a vector a thread; instance = (i / inner) % instances. Channels last (batch, rows, channels): a block
 //          owns kSide vectors of channels over `rows_step` rows, thread t the vector t % kSide of every kThreads / kSide-th row, with the
@@ -36,15 +36,17 @@ struct Arrays {
 };
 
 struct Coefficients {
-  A mean, scale, shift, slope, level;
+  A mean, scale, shift, rstd, weight, average, slope;
 
   __device__ __forceinline__ void read(const A* from, long long instances, long long instance) {
     mean = from[instance];
     scale = from[instances + instance];
     shift = from[2 * instances + instance];
     if constexpr (Config::kGradient) {
-      slope = from[4 * instances + instance];
-      level = from[5 * instances + instance];
+      rstd = from[3 * instances + instance];
+      weight = from[4 * instances + instance];
+      average = from[5 * instances + instance];
+      slope = from[6 * instances + instance];
     }
   }
 };
@@ -54,7 +56,7 @@ __device__ __forceinline__ A evaluate(const Coefficients& c, A x, A& g, A residu
   const A d = x - c.mean, z = d * c.scale + c.shift + residual;
   if constexpr (Config::kGradient) {
     g = Config::Activation::gradient(g, z, p, q);
-    return c.scale * g + c.slope * d + c.level;
+    return c.rstd * (rounded_product(g, c.weight) - c.average - c.slope * d);  // 0 where a statistic has a single value
   } else {
     return Config::Activation::forward(z, p, q);
   }

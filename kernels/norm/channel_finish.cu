@@ -1,6 +1,5 @@
 // From the parts of kernels/norm/channel_sums.cu to what kernels/norm/channel_apply.cu needs: for each instance, a (batch, channel) or a
-// channel, the coefficients mean, scale = rstd * weight, shift = bias - (what rounding took from the mean) * scale, rstd; for the gradient
-//   dx = scale * g + slope * (x - mean) + level,  slope = -rstd^2 * average(g * weight * u),  level = -rstd * average(g * weight).
+// channel, the coefficients mean, scale = rstd * weight, shift = bias - (what rounding took from the mean) * scale, rstd.
 //
 // Layout:  a warp per statistic (batch, group of `members` channels): its lanes take every 32nd part; for the gradient, further warps take
 //          a channel each and sum dweight and dbias over the batch. Coefficients are arrays of `instances` values, one after the other.

@@ -1,5 +1,6 @@
-// The second half of kernels/norm/channel_finish.cu: from sums of g and g * (x - mean) to slope and level of the gradient of x, to dweight
-// and dbias, and, where the statistics were given (`fixed`), to the gradients of mean and variance, with slope and level 0.
+// The second half of kernels/norm/channel_finish.cu: from sums of g and g * (x - mean) to the further coefficients of the gradient of x,
+//   dx = rstd * (g * weight - average - slope * (x - mean)),  average = average(g * weight),  slope = rstd * average(g * weight * u),
+// to dweight and dbias, and, where the statistics were given (`fixed`), to the gradients of mean and variance, with average and slope 0.
 //
 // Layout:  the first `statistics` warps take a (batch, group of `members` channels) each, the next `channels` warps a channel each, over all
 //          parts of all of the batch.
@@ -45,8 +46,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     along = warp_sum(along) * rstd / count;
     for (long long j = lane; j < members; j += kWarp) {
       const long long at = batch * channels + first + j;
-      coefficients[4 * instances + at] = A(-rstd * rstd * along);
-      coefficients[5 * instances + at] = A(-rstd * plain);
+      coefficients[4 * instances + at] = w.at(first + j, A(1));
+      coefficients[5 * instances + at] = A(plain);
+      coefficients[6 * instances + at] = A(rstd * along);
     }
   } else {
     const long long channel = warp - statistics;

@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
           of_weight.at[k][v] += h.at[k][v] * u.at[k][v];
           of_bias.at[k][v] += h.at[k][v];
         }
-        if (weight != nullptr) h.at[k][v] *= w[v];
+        if (weight != nullptr) h.at[k][v] = rounded_product(h.at[k][v], w[v]);  // so that a row of one value gives 0
         average += h.at[k][v];
         projection += h.at[k][v] * u.at[k][v];
       }

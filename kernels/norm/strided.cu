@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     A average = A(0), projection = A(0);
     for (long long i = first; i < count; i += kSteps) {
       const long long at = base + along.offset(i);
-      const A h = widen(grad[at]) * w.at(i, A(1));
+      const A h = rounded_product(widen(grad[at]), w.at(i, A(1)));
       average += h;
       projection += h * ((value(x, residual, at) - mean) * rstd);
     }
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (long long i = first; i < count; i += kSteps) {
       const long long at = base + along.offset(i);
       const A u = (value(x, residual, at) - mean) * rstd;
-      A d = rstd * (widen(grad[at]) * w.at(i, A(1)) - average - u * projection);
+      A d = rstd * (rounded_product(widen(grad[at]), w.at(i, A(1))) - average - u * projection);
       if (grad_sum != nullptr) d += widen(grad_sum[at]);
       out[at] = narrow<T>(d);
       if (more != nullptr) more[at] = narrow<T>(d);

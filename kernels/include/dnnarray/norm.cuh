@@ -1,6 +1,7 @@
 // What the norms share: parameters of either dtype, and moments that can be merged.
 #pragma once
 
+#include "dnnarray/math.cuh"
 #include "dnnarray/reduce.cuh"
 
 namespace dnnarray {
