@@ -16,8 +16,8 @@ from dnnarray._spec import FLOAT64, Spec
 _LANES = (8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
-_STAY = 132 * 4 * 128  # threads of all blocks of the gradient together: they stay and take row after row
-FOLD_COLUMNS, FOLD_THREADS = 32, 512
+_UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
+FOLD_COLUMNS, FOLD_THREADS = 32, 1024
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ def _kernel(x: Spec, weight: Spec | None, bias: Spec | None, centred: bool, add:
 
 def _stay(how: Rows, rows: int) -> int:
     """Blocks of the gradient."""
-    return min(blocks_of(rows, how.per_block), max(_STAY // how.threads, 1))
+    together = 768 if how.vector * how.vectors <= 8 else 512  # threads whose registers fit a multiprocessor
+    return min(blocks_of(rows, how.per_block), _UNITS * max(together // how.threads, 1))
 
 
 def workspace(problem: NormProblem) -> int:

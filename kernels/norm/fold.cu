@@ -16,7 +16,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kRows = 16;
+constexpr int kRows = 32;
 
 // `wide_*` says that the result has the arithmetic dtype, not that of the data; a null result is not asked for.
 extern "C" __global__ void __launch_bounds__(kWarp* kRows)
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(kWarp* kRows)
   const long long j = static_cast<long long>(blockIdx.x) * kWarp + lane;
   double sum = 0;
   if (j < columns) {
-#pragma unroll 4
+#pragma unroll 8
     for (long long part = first; part < parts; part += kRows) sum += double(from[part * columns + j]);
   }
   smem[first][lane] = sum;

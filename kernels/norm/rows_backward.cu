@@ -2,7 +2,8 @@
 // rms norm leaves average(h) out. Beside it each block's share of dweight = sum(grad * u) and dbias = sum(grad) over the rows.
 //
 // Layout:  rows of contiguous columns. Blocks stay and take every gridDim.x-th group of kThreads / kLanes rows; kLanes threads hold a row
-//          in registers, thread l the vectors l, l + kLanes, ..., and for the same columns the running sums of dweight and dbias.
+//          in registers, thread l the vectors l, l + kLanes, ..., and for the same columns the running sums of dweight and dbias. The next
+//          row is on its way from memory while one is worked on.
 //          Block b writes its sums to partial[b, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once, dx written once.
@@ -48,19 +49,32 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
   }
 }
 
-// to = the row, or to += the row; 0 past its end.
-template <bool kMore>
-__device__ __forceinline__ void read(Registers& to, const T* from, long long columns) {
+// The arrays of a row as they come from memory.
+struct Row {
+  Vec<T, kVector> grad[kVectors], x[kVectors], residual[Config::kAdd ? kVectors : 1];
+};
+
+__device__ __forceinline__ void fetch(Row& row, const T* grad, const T* x, const T* residual, long long start, long long columns) {
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     const long long j = column(k);
-    if (j < columns) {
-      const auto piece = load<T, kVector>(from + j);
+    if (j >= columns) continue;
+    row.grad[k] = load<T, kVector>(grad + start + j);
+    row.x[k] = load<T, kVector>(x + start + j);
+    if constexpr (Config::kAdd) row.residual[k] = load<T, kVector>(residual + start + j);
+  }
+}
+
+// The row in the arithmetic type, 0 past its end.
+__device__ __forceinline__ void unpack(const Row& row, Registers& grad, Registers& x, long long columns) {
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) to.at[k][v] = (kMore ? to.at[k][v] : A(0)) + widen(piece.at[v]);
-    } else {
+  for (int k = 0; k < kVectors; ++k) {
+    const bool inside = column(k) < columns;
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) to.at[k][v] = A(0);
+    for (int v = 0; v < kVector; ++v) {
+      grad.at[k][v] = inside ? widen(row.grad[k].at[v]) : A(0);
+      x.at[k][v] = inside ? widen(row.x[k].at[v]) : A(0);
+      if (Config::kAdd && inside) x.at[k][v] += widen(row.residual[k].at[v]);
     }
   }
 }
@@ -133,6 +147,11 @@ __device__ __forceinline__ void write_share(A* partial, const Registers& sums, l
   }
 }
 
+// The row of this thread in a group of kRows; past the end the last one, for company.
+__device__ __forceinline__ long long row_of(long long group, long long rows) {
+  return min(group * kRows + threadIdx.x / kLanes, rows - 1);
+}
+
 // Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight and dbias where absent.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
@@ -142,14 +161,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   __shared__ A smem[2 * kThreads / kWarp];
   Registers of_weight, of_bias;
   const A count = columns > 0 ? A(columns) : A(1);
+  Row fetched;
+  fetch(fetched, grad, x, residual, row_of(blockIdx.x, rows) * columns, columns);
   for (long long group = blockIdx.x; group * kRows < rows; group += gridDim.x) {
-    const long long wanted = group * kRows + threadIdx.x / kLanes;
-    const bool mine = wanted < rows;
-    const long long row = mine ? wanted : rows - 1, start = row * columns;
+    const long long row = row_of(group, rows), start = row * columns;
+    const bool mine = group * kRows + threadIdx.x / kLanes < rows;
     Registers u, h;
-    read<false>(u, x + start, columns);
-    read<false>(h, grad + start, columns);
-    if constexpr (Config::kAdd) read<true>(u, residual + start, columns);
+    unpack(fetched, h, u, columns);
+    if ((group + gridDim.x) * kRows < rows) fetch(fetched, grad, x, residual, row_of(group + gridDim.x, rows) * columns, columns);
     A mean = A(0), rstd = A(0);
     if ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr) find_statistics(u, columns, count, A(eps), mean, rstd, smem);
     if (Config::kCentred && mean_of != nullptr) mean = widen(mean_of[row]);
