@@ -87,10 +87,10 @@ def channel_norms(shape, dtype, last):
     yield f"batch_norm {name}", 2 * moved, lambda: dnn.batch_norm(cx, cmean, cvar, cw, cb, out=cy), lambda: given(x, w, b), torch.compile(
         given), (x, w, b)  # fmt: skip
     leaves = [t.clone().requires_grad_() for t in (x, *wide)]
-    yield f"group_norm {name}", 3 * moved, lambda: dnn.group_norm(cx, *cwide, num_groups=32, out=cy), lambda: group(x, *wide), None, ()
+    yield f"group_norm {name}", 3 * moved, lambda: dnn.group_norm(cx, 32, *cwide, out=cy), lambda: group(x, *wide), None, ()
     cdw, cdb = (borrowed(torch.empty_like(t)) for t in wide)
     yield f"group_norm_backward {name}", 5 * moved, lambda: dnn.group_norm_backward(
-        cg, cx, *cwide, num_groups=32, out=(cy, cdw, cdb)), _gradient(group(*leaves), leaves, g), None, ()  # fmt: skip
+        cg, cx, 32, *cwide, out=(cy, cdw, cdb)), _gradient(group(*leaves), leaves, g), None, ()  # fmt: skip
 
 
 def rows():

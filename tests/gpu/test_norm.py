@@ -5,7 +5,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._problems.base import leaves
-from tests.support import BFLOAT16, assert_close
+from tests.support import BFLOAT16, assert_close, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
@@ -19,12 +19,11 @@ def _draw(shape, dtype, seed=0):
 
 def _check(name, arrays, reduction, **options):
     """Against the CPU engine in float64, and against itself."""
-    function = getattr(dnn, name)
-    there = [None if a is None else cupy.asarray(a) for a in arrays]
-    named = {n: cupy.asarray(a) for n, a in options.items() if isinstance(a, np.ndarray)}
-    first, second = (leaves(function(*there, **{**options, **named})) for _ in range(2))
+    there = tuple(None if a is None else cupy.asarray(a) for a in arrays)
+    named = {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in options.items()}
+    first, second = (leaves(call(name, there, named)) for _ in range(2))
     wide = {n: a.astype(np.float64) if isinstance(a, np.ndarray) else a for n, a in options.items()}
-    expected = leaves(function(*(None if a is None else a.astype(np.float64) for a in arrays), **wide))
+    expected = leaves(call(name, tuple(None if a is None else a.astype(np.float64) for a in arrays), wide))
     for a, b, e in zip(first, second, expected, strict=True):
         assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
         assert_close(cupy.asnumpy(a), e, reduction, note=name)
