@@ -45,7 +45,7 @@ class Walk(NamedTuple):
     strides: tuple[int, ...]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return prod(self.extents)
 
     @property
@@ -100,7 +100,7 @@ def workspace(problem: NormProblem) -> int:
     if not wants_parameters(problem):
         return 0
     x = operands(problem, problem.inputs, None).x
-    return 2 * _walks(problem, x)[0].count * statistics_dtype(x).itemsize
+    return 2 * _walks(problem, x)[0].size * statistics_dtype(x).itemsize
 
 
 def _flags(specs: Operands) -> tuple[int, ...]:
@@ -109,19 +109,19 @@ def _flags(specs: Operands) -> tuple[int, ...]:
 
 def _plan(problem: NormProblem, specs: Operands, gradient: bool, pointers: tuple[Any, ...]) -> Plan:
     kept, along = _walks(problem, specs.x)
-    side = 32 if kept.fastest and kept.count > 1 else 1
+    side = 32 if kept.fastest and kept.size > 1 else 1
     config = StridedConfig(TYPES[specs.x.dtype], problem.centred, gradient, side, _THREADS)
     name = f"{'layer' if problem.centred else 'rms'}_norm_strided_{'backward_' if gradient else ''}{SHORT[specs.x.dtype]}_{side}"
-    numbers = (*_flags(specs), problem.eps, kept.count, along.count, *kept.arguments(), *along.arguments())
+    numbers = (*_flags(specs), problem.eps, kept.size, along.size, *kept.arguments(), *along.arguments())
     kernel = Kernel("norm/strided.cu", name, config, ("norm",))
-    return Plan(kernel, (blocks_of(kept.count, side), 1, 1), _THREADS, (*pointers, *numbers))
+    return Plan(kernel, (blocks_of(kept.size, side), 1, 1), _THREADS, (*pointers, *numbers))
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch: statistics and result."""
     specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
     given = operands(problem, arguments.inputs, 0)
-    if _walks(problem, specs.x)[0].count == 0:
+    if _walks(problem, specs.x)[0].size == 0:
         return Program(())
     y, *rest = arguments.outputs
     total, mean, rstd = (rest[0], 0, 0) if specs.residual is not None else (0, *rest) if problem.centred else (0, 0, *rest)
@@ -138,19 +138,19 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     kept, along = _walks(problem, x)
     dx, dresidual, dweight, dbias = results(problem, arguments)
     if x.size == 0:
-        empty = () if along.count == 0 else (fold(x, 0, 0, dweight, dbias, 0, along.count, specs.weight, specs.bias),)
+        empty = () if along.size == 0 else (fold(x, 0, 0, dweight, dbias, 0, along.size, specs.weight, specs.bias),)
         return Program(empty, orders(problem, x))
     wanted = wants_parameters(problem)
     mean = arguments.scratch() if wanted and problem.centred else 0
-    rstd = arguments.scratch(kept.count * statistics_dtype(x).itemsize) if wanted else 0
+    rstd = arguments.scratch(kept.size * statistics_dtype(x).itemsize) if wanted else 0
     pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, 0, given.mean, given.rstd, dx, dresidual, mean, rstd)
     plans = [_plan(problem, specs, True, pointers)]
     if wanted:
-        side = 32 if along.fastest and along.count > 1 else 1
+        side = 32 if along.fastest and along.size > 1 else 1
         config = StridedParametersConfig(TYPES[x.dtype], side, _THREADS)
         kernel = Kernel("norm/strided_parameters.cu", f"norm_strided_parameters_{SHORT[x.dtype]}_{side}", config, ("norm",))
         flags = wide(specs.weight, x), wide(specs.bias, x)
-        numbers = (*flags, kept.count, along.count, *kept.arguments(), *along.arguments())
+        numbers = (*flags, kept.size, along.size, *kept.arguments(), *along.arguments())
         launch = (given.grad, given.x, given.residual, mean, rstd, dweight, dbias, *numbers)
-        plans.append(Plan(kernel, (blocks_of(along.count, side), 1, 1), _THREADS, launch))
+        plans.append(Plan(kernel, (blocks_of(along.size, side), 1, 1), _THREADS, launch))
     return Program(tuple(plans), orders(problem, x))
