@@ -49,19 +49,29 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
   }
 }
 
-// The arrays of a row as they come from memory.
+// A row as it comes from memory, with its statistics where they were saved.
 struct Row {
+  A mean, rstd;
   Vec<T, kVector> grad[kVectors], x[kVectors], residual[Config::kAdd ? kVectors : 1];
 };
 
-__device__ __forceinline__ void fetch(Row& row, const T* grad, const T* x, const T* residual, long long start, long long columns) {
+struct Arrays {
+  const T *grad, *x, *residual;
+  const Config::Mean* mean;
+  const Config::Rstd* rstd;
+};
+
+__device__ __forceinline__ void fetch(Row& row, const Arrays& from, long long index, long long columns) {
+  row.mean = from.mean != nullptr ? A(widen(from.mean[index])) : A(0);
+  row.rstd = from.rstd != nullptr ? A(widen(from.rstd[index])) : A(0);
+  const long long start = index * columns;
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     const long long j = column(k);
     if (j >= columns) continue;
-    row.grad[k] = load<T, kVector>(grad + start + j);
-    row.x[k] = load<T, kVector>(x + start + j);
-    if constexpr (Config::kAdd) row.residual[k] = load<T, kVector>(residual + start + j);
+    row.grad[k] = load<T, kVector>(from.grad + start + j);
+    row.x[k] = load<T, kVector>(from.x + start + j);
+    if constexpr (Config::kAdd) row.residual[k] = load<T, kVector>(from.residual + start + j);
   }
 }
 
@@ -161,18 +171,20 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   __shared__ A smem[2 * kThreads / kWarp];
   Registers of_weight, of_bias;
   const A count = columns > 0 ? A(columns) : A(1);
+  const Arrays arrays = {grad, x, residual, mean_of, rstd_of_row};
   Row fetched;
-  fetch(fetched, grad, x, residual, row_of(blockIdx.x, rows) * columns, columns);
+  fetch(fetched, arrays, row_of(blockIdx.x, rows), columns);
   for (long long group = blockIdx.x; group * kRows < rows; group += gridDim.x) {
     const long long row = row_of(group, rows), start = row * columns;
     const bool mine = group * kRows + threadIdx.x / kLanes < rows;
     Registers u, h;
     unpack(fetched, h, u, columns);
-    if ((group + gridDim.x) * kRows < rows) fetch(fetched, grad, x, residual, row_of(group + gridDim.x, rows) * columns, columns);
+    const A saved_mean = fetched.mean, saved_rstd = fetched.rstd;
+    if ((group + gridDim.x) * kRows < rows) fetch(fetched, arrays, row_of(group + gridDim.x, rows), columns);
     A mean = A(0), rstd = A(0);
     if ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr) find_statistics(u, columns, count, A(eps), mean, rstd, smem);
-    if (Config::kCentred && mean_of != nullptr) mean = widen(mean_of[row]);
-    if (rstd_of_row != nullptr) rstd = widen(rstd_of_row[row]);
+    if (Config::kCentred && mean_of != nullptr) mean = saved_mean;
+    if (rstd_of_row != nullptr) rstd = saved_rstd;
     A average = A(0), projection = A(0);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
