@@ -1,0 +1,325 @@
+"""Batch, group and instance norm: sums per channel, coefficients per channel, one pass that applies them; in both memory layouts.
+
+Forward: sums of x, `finish`, `apply`. Gradient: the same statistics where they were not saved, sums of the gradient, `finish_backward`,
+`apply`. Given statistics (batch norm at inference) leave the first sums out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from dnnarray._cuda.activation import Formula, formula
+from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, memory_order, orders, wide
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._problems.checks import statistics_dtype
+from dnnarray._problems.norm_base import NormProblem
+from dnnarray._select import Cost, Device
+from dnnarray._spec import Spec
+
+_BLOCKS = 132 * 16  # that fill the card twice over
+_PART = 8192  # elements that are worth a block
+_MOMENTS = 24  # bytes of the result of a part
+_FINISH = 128
+_SUMS, _APPLY = 256, 128  # threads of a block
+_ROWS = 4  # rows a thread of `apply` keeps its coefficients for
+_COEFFICIENTS = 7  # mean, scale, shift, rstd; weight, average, slope
+
+
+@dataclass(frozen=True)
+class ChannelConfig(Config):
+    """Compile-time settings of ``kernels/norm/channel_sums.cu`` and ``channel_apply.cu``."""
+
+    element: str
+    activation: str
+    gradient: bool
+    last: bool
+    vector: int
+    side: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class FinishConfig(Config):
+    """Compile-time settings of ``kernels/norm/channel_finish.cu`` and ``channel_finish_backward.cu``."""
+
+    element: str
+
+
+class Inputs(NamedTuple):
+    """The arrays of a problem by what they are, as specs or as launch arguments."""
+
+    x: Any
+    grad: Any = None
+    mean: Any = None
+    rstd: Any = None
+    variance: Any = None
+    weight: Any = None
+    bias: Any = None
+    running_mean: Any = None
+    running_var: Any = None
+    residual: Any = None
+
+
+_FIELDS = {
+    "batch_norm": ("x", "mean", "variance", "weight", "bias", "residual"),
+    "batch_norm_train": ("x", "weight", "bias", "running_mean", "running_var", "residual", "mean", "rstd"),
+    "group_norm": ("x", "weight", "bias"),
+    "instance_norm": ("x", "weight", "bias"),
+}
+
+
+def inputs(problem: NormProblem, arrays: tuple[Any, ...], absent: Any) -> Inputs:
+    """`arrays` (as in ``problem.inputs``) by name; `absent` stands for what the operation does not have."""
+    name = problem.op.removesuffix("_backward")
+    fields = ("grad",) * problem.op.endswith("_backward") + _FIELDS[name]
+    return Inputs(**(dict.fromkeys(Inputs._fields, absent) | dict(zip(fields, arrays, strict=False))))
+
+
+class View(NamedTuple):
+    """x in memory: (outer, channels, inner), or with `last` (outer, inner, channels); statistics per outer index if `per_batch`."""
+
+    outer: int
+    channels: int
+    inner: int
+    last: bool
+    per_batch: bool
+    groups: int
+
+    @property
+    def batch(self) -> int:
+        return self.outer if self.per_batch else 1
+
+    @property
+    def instances(self) -> int:
+        return self.batch * self.channels
+
+    @property
+    def statistics(self) -> int:
+        return self.batch * self.groups
+
+    @property
+    def size(self) -> int:
+        return self.outer * self.channels * self.inner
+
+
+def view(problem: NormProblem) -> View | None:
+    """How x lies; None where batch, channels and space are mixed so that no view shows them."""
+    x, geometry = inputs(problem, problem.inputs, None).x, problem.geometry
+    per_batch, axis = len(geometry.kept) == 2, geometry.kept[-1]
+    channels, groups = x.shape[axis], geometry.view[axis]
+    order = [i for i in memory_order(x) if x.shape[i] != 1 or i == axis]
+    if channels == 1:
+        order.remove(axis)
+        order.insert(order.index(0) + 1 if per_batch and 0 in order else 0, axis)
+    place = order.index(axis)
+    before, after = order[:place], order[place + 1 :]
+    outer, inner = prod(x.shape[i] for i in before), prod(x.shape[i] for i in after)
+    batch = x.shape[0] if per_batch else 1
+    if not after and (not per_batch or 0 not in order or order[0] == 0):
+        return View(batch, channels, outer // max(batch, 1), True, per_batch, groups)
+    if per_batch and before != [0] * (x.shape[0] != 1):
+        return None
+    return View(outer, channels, inner, False, per_batch, groups)
+
+
+def fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the memory of x cannot be seen as batch, channels and space, or None."""
+    if view(problem) is None:
+        return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
+    return None
+
+
+class Split(NamedTuple):
+    """The parts of the sums: `outer_step` outer indices by `inner_step` inner ones."""
+
+    outer_step: int
+    inner_step: int
+    outer_parts: int
+    inner_parts: int
+
+    @property
+    def parts(self) -> int:
+        return self.outer_parts * self.inner_parts
+
+
+def split(v: View) -> Split:
+    """Parts large enough to be worth a block, and blocks enough to fill the card; the same for any alignment."""
+    alone = v.per_batch or v.last  # an outer index a part
+    columns = blocks_of(v.channels, 64) if v.last else v.channels
+    wanted = blocks_of(_BLOCKS, max(columns, 1))
+    wanted = max(min(wanted, blocks_of(v.outer * v.inner * (64 if v.last else 1), _PART)), 1)
+    outer_step = 1 if alone else blocks_of(v.outer, min(wanted, max(v.outer, 1)))
+    outer_parts = blocks_of(v.outer, max(outer_step, 1))
+    inner_step = blocks_of(blocks_of(v.inner, max(blocks_of(wanted, max(outer_parts, 1)), 1)), 32) * 32
+    if v.inner <= inner_step:
+        inner_step = v.inner
+    return Split(max(outer_step, 1), max(inner_step, 1), outer_parts, blocks_of(v.inner, max(inner_step, 1)))
+
+
+def _side(v: View, vector: int, threads: int) -> int:
+    """Threads beside each other along the channels."""
+    side = 1
+    while side * vector < v.channels and side < min(32, threads):
+        side *= 2
+    return side
+
+
+class Launches:
+    """The plans of one problem."""
+
+    def __init__(self, problem: NormProblem, aligned: bool) -> None:
+        self.problem, self.specs = problem, inputs(problem, problem.inputs, None)
+        self.arguments = Arguments(problem)
+        self.given = inputs(problem, self.arguments.inputs, 0)
+        found = view(problem)
+        assert found is not None
+        self.view, self.split, self.x = found, split(found), self.specs.x
+        self.aligned = aligned
+        self.formula = formula(problem.activation, self.x.dtype)
+        self.item = statistics_dtype(self.x).itemsize
+
+    @property
+    def partial(self) -> Array:
+        return self.arguments.scratch()
+
+    @property
+    def coefficients(self) -> Array:
+        return self.arguments.scratch(_partial_bytes(self.view))
+
+    def _kernel(self, stage: str, activation: Formula, gradient: bool, vector: int, side: int, threads: int) -> Kernel:
+        name, element = activation.name, self.x.dtype
+        config = ChannelConfig(TYPES[element], activation.type, gradient, self.view.last, vector, side, threads)
+        layout = f"last{side}" if self.view.last else "first"
+        symbol = f"norm_channel_{stage}_{'backward_' if gradient else ''}{layout}_{SHORT[element]}x{vector}_{threads}_{name}"
+        return Kernel(f"norm/channel_{stage}.cu", symbol, config, ("activation", "norm"))
+
+    def sums(self, gradient: bool) -> Plan:
+        """Moments of x, or sums of the gradient."""
+        v, s = self.view, self.split
+        vector = vector_length(self.x.dtype, self.aligned, v.channels if v.last else v.inner)
+        part = s.inner_step if v.last else s.outer_step * s.inner_step
+        threads = _SUMS
+        while threads > 32 and not v.last and part // vector < threads:
+            threads //= 2
+        side = _side(v, vector, threads) if v.last else 1
+        activation = self.formula if gradient else formula(None, self.x.dtype)
+        kernel = self._kernel("sums", activation, gradient, vector, side, threads)
+        tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
+        residual = self.given.residual if gradient and self.problem.activation else 0
+        pointers = (self.given.x, self.given.grad if gradient else 0, residual, self.coefficients if gradient else 0, self.partial)
+        numbers = (
+            v.outer,
+            v.channels,
+            v.inner,
+            s.outer_step,
+            s.inner_step,
+            s.inner_parts,
+            int(v.per_batch),
+            self.formula.p,
+            self.formula.q,
+        )
+        return Plan(kernel, (s.parts * tiles, 1, 1), threads, (*pointers, *numbers))
+
+    def _parts(self) -> int:
+        """Parts of one statistic (and channel)."""
+        return self.split.inner_parts if self.view.per_batch else self.split.parts
+
+    def _finish_kernel(self, stage: str) -> Kernel:
+        name = f"norm_channel_{stage}_{SHORT[self.x.dtype]}"
+        return Kernel(f"norm/channel_{stage}.cu", name, FinishConfig(TYPES[self.x.dtype]), ("norm",))
+
+    def finish(self, found: bool, mean: Pointer = 0, rstd: Pointer = 0, next_mean: Pointer = 0, next_var: Pointer = 0) -> Plan:
+        """Coefficients; `found` says that the parts of x were summed."""
+        v, g, specs, x = self.view, self.given, self.specs, self.x
+        pointers = (self.partial if found else 0, g.weight, g.bias, g.mean, g.rstd, g.variance, g.running_mean, g.running_var)
+        results = (self.coefficients, mean, rstd, next_mean, next_var)
+        typed = (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance, specs.running_mean, specs.running_var)
+        numbers = (v.statistics, self._parts(), v.channels, v.channels // v.groups)
+        values = (float(self.problem.geometry.count), float(self.problem.momentum), float(self.problem.eps))
+        launch = (*pointers, *results, *(wide(s, x) for s in typed), *numbers, *values)
+        return Plan(self._finish_kernel("finish"), (blocks_of(v.statistics, _FINISH // 32), 1, 1), _FINISH, launch)
+
+    def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0) -> Plan:
+        """Coefficients of the gradient of x, and the gradients of the parameters."""
+        v, specs, x = self.view, self.specs, self.x
+        fixed = specs.variance is not None
+        flags = (wide(specs.weight, x), wide(specs.bias, x), wide(specs.mean, x), wide(specs.variance, x))
+        pointers = (self.partial, self.given.weight, self.coefficients, dweight, dbias, dmean, dvariance)
+        parts = self._parts() if v.size else 0
+        numbers = (v.statistics, parts, v.channels, v.channels // v.groups, float(self.problem.geometry.count), int(fixed))
+        blocks = blocks_of(v.statistics + v.channels, _FINISH // 32)
+        return Plan(self._finish_kernel("finish_backward"), (blocks, 1, 1), _FINISH, (*pointers, *flags, *numbers))
+
+    def apply(self, gradient: bool, out: Pointer, more: Pointer = 0) -> Plan:
+        """The last pass."""
+        v = self.view
+        vector = vector_length(self.x.dtype, self.aligned, *(v.channels,) * v.last)
+        side = _side(v, vector, _APPLY) if v.last else 1
+        kernel = self._kernel("apply", self.formula, gradient, vector, side, _APPLY)
+        step = _ROWS * (_APPLY // side)
+        if v.last:
+            blocks = blocks_of(v.channels // vector, side) * blocks_of(v.inner, step) * v.batch
+        else:
+            blocks = blocks_of(v.size, _APPLY * vector)
+        residual = self.given.residual if not gradient or self.problem.activation else 0
+        pointers = (self.given.x, self.given.grad, residual, self.coefficients, out, more)
+        return Plan(kernel, (blocks, 1, 1), _APPLY, (*pointers, v.size, v.batch, v.channels, v.inner, step, self.formula.p, self.formula.q))
+
+    def program(self, *plans: Plan) -> Program:
+        return Program(plans, orders(self.problem, self.x))
+
+
+def _partial_bytes(v: View) -> int:
+    return blocks_of(split(v).parts * v.channels * _MOMENTS, 16) * 16
+
+
+def workspace(problem: NormProblem) -> int:
+    """The results of the parts and the coefficients."""
+    v = view(problem)
+    if v is None or v.channels == 0:
+        return 0
+    return max(_partial_bytes(v) + _COEFFICIENTS * v.instances * statistics_dtype(inputs(problem, problem.inputs, None).x).itemsize, 16)
+
+
+def cost(problem: NormProblem, device: Device) -> Cost:
+    """x is read twice (in the gradient, grad too)."""
+    x: Spec = inputs(problem, problem.inputs, None).x
+    gradient = problem.op.endswith("_backward")
+    return Cost(problem.flops, problem.bytes + (2 if gradient else 1) * x.nbytes, launches=5 if gradient else 3)
+
+
+def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """Sums unless the statistics are given, coefficients, result."""
+    launches = Launches(problem, aligned)
+    v = launches.view
+    y, *results = launches.arguments.outputs
+    if v.channels == 0 or (v.size == 0 and not results):
+        return Program(())
+    found = v.size > 0 and launches.specs.variance is None
+    plans = [launches.sums(False)] if found else []
+    if v.statistics:
+        plans.append(launches.finish(found, *results))
+    if v.size:
+        plans.append(launches.apply(False, y))
+    return launches.program(*plans)
+
+
+def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """The forward's statistics, sums of the gradient, coefficients, gradients."""
+    launches = Launches(problem, aligned)
+    v, specs = launches.view, launches.specs
+    if v.channels == 0:
+        return Program(())
+    dx, *results = launches.arguments.outputs
+    fixed = specs.variance is not None
+    dmean, dvariance = (results.pop(0), results.pop(0)) if fixed else (0, 0)
+    dweight, dbias, dresidual = (*results, 0)[:3]
+    if not v.size:
+        first = [launches.finish(False)] if v.statistics else []
+        return launches.program(*first, launches.finish_backward(dweight, dbias, dmean, dvariance))
+    found = not fixed and (specs.mean is None or specs.rstd is None)
+    plans = [launches.sums(False)] if found else []
+    plans += [launches.finish(found), launches.sums(True), launches.finish_backward(dweight, dbias, dmean, dvariance)]
+    return launches.program(*plans, launches.apply(True, dx, dresidual))

@@ -1,0 +1,66 @@
+"""What the plans of all norms share: where the arrays stand among the launch arguments, and how they lie in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnarray._cuda.plan import SHORT, TYPES, Array
+from dnnarray._problems.base import Problem, leaves
+from dnnarray._problems.checks import statistics_dtype
+from dnnarray._spec import Spec
+
+Pointer = Array | int  # an absent array is the null pointer
+
+
+class Arguments:
+    """The arrays of a problem as launch arguments: `inputs` and `outputs` as in the problem, then the scratch memory."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._count = 0
+        self.inputs: tuple[Any, ...] = tuple(self._place(s) for s in problem.inputs)
+        self.outputs: tuple[Pointer, ...] = tuple(self._place(s) for s in problem.outputs)
+
+    def _place(self, spec: Any) -> Any:
+        if spec is None:
+            return 0
+        if isinstance(spec, tuple):
+            return tuple(self._place(s) for s in spec)
+        self._count += 1
+        return Array(self._count - 1)
+
+    def scratch(self, offset: int = 0) -> Array:
+        return Array(self._count, offset)
+
+
+def memory_order(spec: Spec) -> tuple[int, ...]:
+    """The axes from the slowest to the fastest in memory; C order for what is not dense, which is copied."""
+    return spec.axis_order() or tuple(range(spec.ndim))
+
+
+def orders(problem: Problem, x: Spec) -> tuple[tuple[int, ...], ...]:
+    """`Program.orders`: what has the shape of x lies as x does, everything else in C order."""
+    own = memory_order(x)
+    return tuple(own if s.shape == x.shape else tuple(range(s.ndim)) for s in leaves(problem.inputs))
+
+
+def arithmetic(x: Spec) -> str:
+    """The C++ type that values of x are computed in."""
+    return TYPES[statistics_dtype(x)]
+
+
+def type_of(spec: Spec | None, x: Spec) -> str:
+    """The C++ type of a parameter; the arithmetic type where it is absent, so that no kernel is compiled twice."""
+    return arithmetic(x) if spec is None else TYPES[spec.dtype]
+
+
+def short(spec: Spec | None, x: Spec) -> str:
+    return SHORT[statistics_dtype(x) if spec is None else spec.dtype]
+
+
+def wide(spec: Spec | None, x: Spec) -> int:
+    """Whether a parameter has the arithmetic dtype of x (and not x's own)."""
+    return int(spec is not None and spec.dtype == statistics_dtype(x))
+
+
+def blocks_of(n: int, size: int) -> int:
+    return -(-n // size)

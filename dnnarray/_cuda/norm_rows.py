@@ -1,0 +1,275 @@
+"""Layer and RMS norm, alone and after an addition, over rows that fit the registers of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, orders, short, type_of, wide
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
+from dnnarray._problems.checks import statistics_dtype
+from dnnarray._problems.norm_base import NormProblem
+from dnnarray._select import Device
+from dnnarray._spec import FLOAT64, Spec
+
+_LANES = (8, 16, 32, 128, 256, 512, 1024)
+_VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_THREADS = 128  # of a block whose rows take a warp or less
+_UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
+FOLD_COLUMNS, FOLD_THREADS = 32, 1024
+
+
+@dataclass(frozen=True)
+class RowsConfig(Config):
+    """Compile-time settings of ``kernels/norm/rows.cu``."""
+
+    element: str
+    weight: str
+    bias: str
+    activation: str
+    centred: bool
+    add: bool
+    channels: bool
+    vector: int
+    vectors: int
+    lanes: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class RowsBackwardConfig(Config):
+    """Compile-time settings of ``kernels/norm/rows_backward.cu``."""
+
+    element: str
+    weight: str
+    mean: str
+    rstd: str
+    centred: bool
+    add: bool
+    parameters: bool
+    vector: int
+    vectors: int
+    lanes: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class FoldConfig(Config):
+    """Compile-time settings of ``kernels/norm/fold.cu``."""
+
+    element: str
+
+
+class Operands(NamedTuple):
+    """The arrays of a problem by what they are, as specs or as launch arguments."""
+
+    x: Any
+    grad: Any = None
+    grad_sum: Any = None
+    residual: Any = None
+    weight: Any = None
+    bias: Any = None
+    mean: Any = None
+    rstd: Any = None
+
+
+def operands(problem: NormProblem, arrays: tuple[Any, ...], absent: Any) -> Operands:
+    """`arrays` (as in ``problem.inputs``) sorted by what they are; `absent` stands for what the operation does not have."""
+    name, found = problem.op, list(arrays)
+    fields = dict.fromkeys(Operands._fields, absent)
+    if name.endswith("_backward"):
+        grad = found.pop(0)
+        fields["grad"], fields["grad_sum"] = grad if isinstance(grad, tuple) else (grad, absent)
+    fields["x"] = found.pop(0)
+    if name.startswith("add_"):
+        fields["residual"] = found.pop(0)
+    for key in ("weight", "bias", "mean", "rstd") if problem.centred else ("weight", "rstd"):
+        if found:
+            fields[key] = found.pop(0)
+    return Operands(**fields)
+
+
+def extents(problem: NormProblem) -> tuple[int, int] | None:
+    """(rows, columns) where the normalised axes are the fastest in memory and each group of axes stands in the order of x, else None."""
+    x, axes = operands(problem, problem.inputs, None).x, problem.geometry.axes
+    order = tuple(i for i in memory_order(x) if x.shape[i] != 1)
+    along = tuple(i for i in sorted(axes) if x.shape[i] != 1)
+    kept = tuple(i for i in range(x.ndim) if i not in axes and x.shape[i] != 1)
+    if order != kept + along and x.size:
+        return None
+    return prod(x.shape[i] for i in kept), prod(x.shape[i] for i in along)
+
+
+class Rows(NamedTuple):
+    """How a row is spread over threads."""
+
+    vector: int
+    vectors: int
+    lanes: int
+
+    @property
+    def threads(self) -> int:
+        return max(self.lanes, _THREADS)
+
+    @property
+    def per_block(self) -> int:
+        return self.threads // self.lanes
+
+    @property
+    def text(self) -> str:
+        return f"x{self.vector}x{self.vectors}x{self.lanes}"
+
+
+def spread(columns: int, x: Spec, gradient: bool, vector: int) -> Rows | None:
+    """As few threads as hold the row in their registers; None where 1024 (512 for a gradient) do not."""
+    values = (16 if gradient else 32) // (2 if x.dtype == FLOAT64 else 1)
+    for lanes in _LANES[: -1 if gradient else None]:
+        most = (values // 2 if lanes == 1024 and x.dtype == FLOAT64 else values) // vector
+        needed = max(blocks_of(columns, lanes * vector), 1)
+        if needed <= min(most, _VECTORS[-1]):
+            return Rows(vector, next(v for v in _VECTORS if v >= needed), lanes)
+    return None
+
+
+def fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the rows cannot be held in registers, or None."""
+    found = extents(problem)
+    if found is None:
+        return "the normalised axes are not the fastest in memory"
+    if any(_spread(problem, found[1], aligned) is None for aligned in (True, False)):
+        return f"rows of {found[1]} are more than a block holds in registers"
+    return None
+
+
+def _spread(problem: NormProblem, columns: int, aligned: bool) -> Rows | None:
+    x = operands(problem, problem.inputs, None).x
+    return spread(columns, x, problem.op.endswith("_backward"), vector_length(x.dtype, aligned, columns))
+
+
+def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch: statistics and result."""
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x = operands(problem, arguments.inputs, 0), specs.x
+    found = extents(problem)
+    assert found is not None
+    rows, columns = found
+    if rows == 0:
+        return Program(())
+    how = _spread(problem, columns, aligned)
+    assert how is not None
+    add = specs.residual is not None
+    y, *rest = arguments.outputs
+    total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
+    kernel = _kernel(x, specs.weight, specs.bias, problem.centred, add, how)
+    pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
+    plan = Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, (*pointers, rows, columns, 1, 1, problem.eps, 0.0, 0.0))
+    return Program((plan,), orders(problem, x))
+
+
+def _kernel(x: Spec, weight: Spec | None, bias: Spec | None, centred: bool, add: bool, how: Rows) -> Kernel:
+    config = RowsConfig(TYPES[x.dtype], type_of(weight, x), type_of(bias, x), "dnnarray::Identity", centred, add, False, *how, how.threads)
+    name = f"{'add_' if add else ''}{'layer' if centred else 'rms'}_norm_rows_{SHORT[x.dtype]}{how.text}"
+    return Kernel("norm/rows.cu", f"{name}_{short(weight, x)}_{short(bias, x)}", config, ("activation", "norm"))
+
+
+def _stay(how: Rows, rows: int) -> int:
+    """Blocks of the gradient."""
+    together = 768 if how.vector * how.vectors <= 8 else 512  # threads whose registers fit a multiprocessor
+    return min(blocks_of(rows, how.per_block), _UNITS * max(together // how.threads, 1))
+
+
+def workspace(problem: NormProblem) -> int:
+    """The blocks' shares of the gradients of weight and bias; the larger of what aligned and other memory need."""
+    specs, found = operands(problem, problem.inputs, None), extents(problem)
+    if found is None or not wants_parameters(problem):
+        return 0
+    parts = max((_stay(how, found[0]) for how in (_spread(problem, found[1], a) for a in (True, False)) if how), default=0)
+    return parts * found[1] * statistics_dtype(specs.x).itemsize * sum(s is not None for s in (specs.weight, specs.bias))
+
+
+def wants_parameters(problem: NormProblem) -> bool:
+    specs = operands(problem, problem.inputs, None)
+    return specs.grad is not None and (specs.weight is not None or specs.bias is not None)
+
+
+def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """The gradient of x with each block's share of the gradients of the parameters, then the sum of the shares."""
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x = operands(problem, arguments.inputs, 0), specs.x
+    found = extents(problem)
+    assert found is not None
+    rows, columns = found
+    how = _spread(problem, columns, aligned)
+    assert how is not None
+    dx, dresidual, dweight, dbias = results(problem, arguments)
+    add, wanted = specs.residual is not None, wants_parameters(problem)
+    blocks = _stay(how, rows)
+    share = blocks * columns * statistics_dtype(x).itemsize
+    of_weight = arguments.scratch() if dweight and share else 0
+    of_bias = arguments.scratch(share if dweight else 0) if dbias and share else 0
+    plans = []
+    if specs.grad is None:
+        return pass_on(problem, aligned)
+    if x.size:
+        config = RowsBackwardConfig(
+            TYPES[x.dtype],
+            type_of(specs.weight, x),
+            type_of(specs.mean, x),
+            type_of(specs.rstd, x),
+            problem.centred,
+            add,
+            wanted,
+            *how,
+            how.threads,
+        )
+        name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
+        types = "_".join(short(s, x) for s in (specs.weight, specs.mean, specs.rstd))
+        kernel = Kernel("norm/rows_backward.cu", f"{name}_{types}{'_parameters' if wanted else ''}", config, ("norm",))
+        pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, given.mean, given.rstd, dx, dresidual)
+        plans.append(Plan(kernel, (blocks, 1, 1), how.threads, (*pointers, of_weight, of_bias, rows, columns, problem.eps)))
+    if columns and (dweight or dbias):
+        plans.append(fold(x, of_weight, of_bias, dweight, dbias, blocks if x.size else 0, columns, specs.weight, specs.bias))
+    return Program(tuple(plans), orders(problem, x))
+
+
+def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, Any]:
+    """(dx, dresidual, dweight, dbias), 0 where there is none."""
+    dx, *rest = arguments.outputs
+    dresidual = rest.pop(0) if problem.op.startswith("add_") else 0
+    dweight, dbias = (*rest, 0)[:2]
+    return dx, dresidual, dweight, dbias
+
+
+def fold(x: Spec, of_weight: Any, of_bias: Any, dweight: Any, dbias: Any, parts: int, columns: int, weight: Any, bias: Any) -> Plan:
+    """The sum of `parts` shares of the gradients of weight and bias."""
+    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}", FoldConfig(TYPES[x.dtype]), ("norm",))
+    arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
+    return Plan(kernel, (blocks_of(columns, FOLD_COLUMNS), 2, 1), FOLD_THREADS, arguments)
+
+
+@dataclass(frozen=True)
+class PassOnConfig(Config):
+    """Compile-time settings of ``kernels/norm/pass_on.cu``."""
+
+    element: str
+    vector: int
+    threads: int
+
+
+def pass_on(problem: NormProblem, aligned: bool) -> Program:
+    """Where only the sum has a gradient: that one for both terms, 0 for the parameters."""
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x = operands(problem, arguments.inputs, 0), specs.x
+    dx, dresidual, dweight, dbias = results(problem, arguments)
+    plans = []
+    if x.size:
+        vector = vector_length(x.dtype, aligned)
+        config = PassOnConfig(TYPES[x.dtype], vector, _THREADS)
+        kernel = Kernel("norm/pass_on.cu", f"norm_pass_on_{SHORT[x.dtype]}x{vector}", config)
+        blocks = blocks_of(x.size, _THREADS * vector)
+        plans.append(Plan(kernel, (blocks, 1, 1), _THREADS, (given.grad_sum, dx, dresidual, x.size)))
+    columns = max((s.size for s in (specs.weight, specs.bias) if s is not None), default=0)
+    if columns:
+        plans.append(fold(x, 0, 0, dweight, dbias, 0, columns, specs.weight, specs.bias))
+    return Program(tuple(plans), orders(problem, x))

@@ -1,0 +1,97 @@
+// What the norms share: parameters of either dtype, and moments that can be merged.
+#pragma once
+
+#include "dnnarray/math.cuh"
+#include "dnnarray/reduce.cuh"
+
+namespace dnnarray {
+
+__device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root_of(double x) { return sqrt(x); }
+
+// 1 / sqrt(variance + eps). A variance below 0 is rounding; a NaN stays.
+template <typename A>
+__device__ __forceinline__ A rstd_of(A variance, A eps) {
+  return A(1) / root_of((variance < A(0) ? A(0) : variance) + eps);
+}
+
+// A small array of the dtype of the data or of its arithmetic, told apart at run time; may be absent.
+template <typename T>
+struct Parameter {
+  const void* data;
+  bool wide;
+  __device__ __forceinline__ arithmetic_t<T> at(long long i, arithmetic_t<T> absent) const {
+    if (data == nullptr) return absent;
+    return wide ? static_cast<const arithmetic_t<T>*>(data)[i] : widen(static_cast<const T*>(data)[i]);
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ void put(void* data, bool wide, long long i, arithmetic_t<T> value) {
+  if (wide) {
+    static_cast<arithmetic_t<T>*>(data)[i] = value;
+  } else {
+    static_cast<T*>(data)[i] = narrow<T>(value);
+  }
+}
+
+// How many numbers, their mean, and the sum of their squared distances from it. In double, so that the mean of numbers far from 0 keeps
+// the digits that their distances from it need.
+struct Moments {
+  double count, mean, square;
+};
+
+__device__ __forceinline__ Moments merge(const Moments& a, const Moments& b) {
+  const double count = a.count + b.count;
+  if (count == 0) return a;
+  const double share = b.count / count, distance = b.mean - a.mean;
+  return {count, a.mean + distance * share, a.square + b.square + distance * distance * (a.count * share)};
+}
+
+// Lane 0 of each kLanes neighbouring lanes gets the moments of all of them.
+template <int kLanes = kWarp>
+__device__ __forceinline__ Moments warp_merge(Moments m) {
+#pragma unroll
+  for (int lane = kLanes / 2; lane > 0; lane /= 2) {
+    const Moments other = {__shfl_down_sync(kAllLanes, m.count, lane), __shfl_down_sync(kAllLanes, m.mean, lane),
+                           __shfl_down_sync(kAllLanes, m.square, lane)};
+    m = merge(m, other);
+  }
+  return m;
+}
+
+// Sums of one thread around its own first number: what is far from 0 but close together loses nothing.
+template <typename A>
+struct Shifted {
+  A shift, sum = A(0), square = A(0);
+
+  __device__ __forceinline__ explicit Shifted(A first = A(0)) : shift(first) {}
+  __device__ __forceinline__ void add(A x) {
+    const A d = x - shift;
+    sum += d;
+    square += d * d;
+  }
+  __device__ __forceinline__ Moments moments(long long count) const {
+    if (count <= 0) return {0, 0, 0};
+    const double mean = double(sum) / double(count), rest = double(square) - double(sum) * mean;
+    return {double(count), double(shift) + mean, rest < 0 ? 0 : rest};
+  }
+};
+
+// One value of each thread with the same threadIdx.x % kSide becomes the merge of all of them, in a fixed order. kThreads / kSide is a power
+// of two; `smem` holds a value for each thread.
+template <int kSide, int kThreads, typename V, typename Merge>
+__device__ __forceinline__ V over_steps(V mine, Merge merged, V* smem) {
+  smem[threadIdx.x] = mine;
+  __syncthreads();
+#pragma unroll
+  for (int half = kThreads / kSide / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half * kSide) smem[threadIdx.x] = merged(smem[threadIdx.x], smem[threadIdx.x + half * kSide]);
+    __syncthreads();
+  }
+  const V all = smem[threadIdx.x % kSide];
+  __syncthreads();
+  return all;
+}
+
+}  // namespace dnnarray

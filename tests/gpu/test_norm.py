@@ -1,0 +1,128 @@
+"""Norms on a card: sizes of every kernel, both memory layouts, large offsets, the same bits from run to run."""
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._problems.base import leaves
+from tests.support import BFLOAT16, assert_close, call
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+pytestmark = pytest.mark.gpu
+
+_DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
+
+
+def _draw(shape, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _check(name, arrays, reduction, **options):
+    """Against the CPU engine in float64, and against itself."""
+    there = tuple(None if a is None else cupy.asarray(a) for a in arrays)
+    named = {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in options.items()}
+    first, second = (leaves(call(name, there, named)) for _ in range(2))
+    wide = {n: a.astype(np.float64) if isinstance(a, np.ndarray) else a for n, a in options.items()}
+    expected = leaves(call(name, tuple(None if a is None else a.astype(np.float64) for a in arrays), wide))
+    for a, b, e in zip(first, second, expected, strict=True):
+        assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
+        assert_close(cupy.asnumpy(a), e, reduction, note=name)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 64, 100, 513, 768, 1000, 2048, 4095, 4096, 8192, 12288, 16384, 16385, 40000])
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_rows_of_any_length(columns, dtype):
+    rows = 37
+    x, grad, w, b = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2), _draw(columns, dtype, 3)
+    _check("layer_norm", (x, w, b), columns, return_stats=True)
+    _check("add_rms_norm", (x, grad, w), columns)
+    if columns > 1:  # of one value the gradient is 0, and what is left is rounding
+        _check("layer_norm_backward", (grad, x, w, b), max(columns, rows))
+        _check("rms_norm_backward", (grad, x, w), max(columns, rows))
+        _check("add_layer_norm_backward", (grad, x, grad[::-1].copy(), w, b), max(columns, rows))
+
+
+def test_gradients_over_many_rows():
+    x, grad, w = _draw((3000, 96), np.float32), _draw((3000, 96), np.float32, 1), _draw(96, np.float32, 2)
+    _check("layer_norm_backward", (grad, x, w, w), 3000)
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 2), (0, 1)])
+def test_any_axes(axis):
+    x, grad = _draw((40, 33, 65), np.float32), _draw((40, 33, 65), np.float32, 1)
+    extents = [x.shape[i] for i in np.atleast_1d(axis)]
+    w = _draw(extents, np.float32, 2)
+    _check("layer_norm", (x, w, w), int(np.prod(extents)), axis=axis, return_stats=True)
+    _check("layer_norm_backward", (grad, x, w, w), x.size // w.size * w.size, axis=axis)
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_local_response_norm(layout):
+    x, grad = _draw((3, 17, 13, 11), np.float32), _draw((3, 17, 13, 11), np.float32, 1)
+    for options in ({"size": 5}, {"size": 4, "alpha": 2.0, "beta": 1.3, "k": 2.0}):
+        _check("local_response_norm", (x,), 5, layout=layout, **options)
+        _check("local_response_norm_backward", (grad, x), 25, layout=layout, **options)
+
+
+_SHAPES = [(8, 64, 28, 28), (4, 3, 31, 17), (2, 256, 7, 7), (33, 40), (1, 8, 50_000), (5, 24, 4, 5, 6)]
+
+
+@pytest.mark.parametrize("shape", _SHAPES, ids=str)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_channels_of_any_shape(shape, last, dtype):
+    channels, space = shape[1], int(np.prod(shape[2:]))
+    shape = (shape[0], *shape[2:], channels) if last else shape
+    layout = "channels_last" if last else "channels_first"
+    x, grad, r = (_draw(shape, dtype, s) for s in range(3))
+    w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, dtype, 5)
+    count = x.size // channels
+    _check("batch_norm_train", (x, w, b, b, w), count, layout=layout, residual=r, activation="relu")
+    _check("batch_norm_train_backward", (grad, x, w, b), count, layout=layout, residual=r, activation="gelu")
+    _check("batch_norm_backward", (grad, x, b, w, w, b), count, layout=layout)
+    groups = 4 if channels % 4 == 0 else 1
+    _check("group_norm", (x, w, b), space * channels // groups, num_groups=groups, layout=layout, activation="gelu")
+    _check("group_norm_backward", (grad, x, w, b), x.size // channels, num_groups=groups, layout=layout)
+    if space > 1:
+        _check("instance_norm", (x, w, b), space, layout=layout)
+
+
+def test_channels_last_memory_under_a_channels_first_shape():
+    host = _draw((4, 6, 5, 16), np.float32)
+    last = cupy.asarray(host).transpose(0, 3, 1, 2)
+    first = cupy.ascontiguousarray(last)
+    for name, options in (("batch_norm_train", {}), ("group_norm", {"num_groups": 4}), ("instance_norm", {})):
+        a, b = (leaves(getattr(dnn, name)(x, **options))[0] for x in (last, first))
+        assert a.strides == last.strides
+        np.testing.assert_allclose(cupy.asnumpy(a), cupy.asnumpy(b), atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["batch_norm_train", "layer_norm", "group_norm", "instance_norm"])
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_data_far_from_zero_is_right_in_float32(name, layout):
+    x = (1e4 + _draw((6, 64, 16, 24), np.float64)).astype(np.float32)
+    options = {"layer_norm": {"axis": (1, 2, 3)}, "group_norm": {"num_groups": 4}}.get(name, {})
+    if name != "layer_norm":
+        options["layout"] = layout
+    exact = leaves(getattr(dnn, name)(x.astype(np.float64), **options))[0]
+    y = leaves(getattr(dnn, name)(cupy.asarray(x), **options))[0]
+    np.testing.assert_allclose(cupy.asnumpy(y), exact, rtol=0, atol=5e-6)
+
+
+def test_long_sums_keep_their_accuracy():
+    x = np.random.default_rng(3).random((4, 200_000, 3)).astype(np.float32)
+    result = dnn.batch_norm_train(cupy.asarray(x), layout="channels_last")
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(cupy.asnumpy(result.mean), exact.mean((0, 1)), rtol=2e-7)
+    np.testing.assert_allclose(cupy.asnumpy(result.rstd), 1 / np.sqrt(exact.var((0, 1)) + 1e-5), rtol=5e-7)
+
+
+@pytest.mark.heavy
+def test_more_than_two_to_the_31_elements():
+    x = cupy.ones((2**25 + 1, 64), np.float16)
+    x[-1, :32] = -1
+    y = dnn.layer_norm(x)
+    np.testing.assert_allclose(cupy.asnumpy(y[-1]), np.repeat([-1, 1], 32), atol=1e-3)
+    assert float(cupy.abs(y[:-1]).max()) == 0
+    y = dnn.batch_norm(x, cupy.zeros(64, np.float16), cupy.ones(64, np.float16), eps=0.0)
+    assert cupy.asnumpy(y[-1]).tolist() == [-1] * 32 + [1] * 32
