@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) D
 
     A sum[kVector] = {};
     if constexpr (Config::kCover > 0) {
-      constexpr int kCover = Config::kCover;
+      constexpr int kCover = Config::kCover > 0 ? Config::kCover : 1;
       Entry entries[kCover][kCover];
 #pragma unroll
       for (int a = 0; a < kCover; ++a)

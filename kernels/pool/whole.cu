@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes)
         const A largest = own[j].value;
         scale[j] = largest > A(0) && largest - largest == A(0) ? largest : A(1);
       }
-      reduce<true>(own, x, step, vectors, tap, inside, [&](A v, int j) { return power(magnitude(v) / scale[j], p); });
+      reduce<true>(own, x, step, vectors, tap, inside, [&](A v, int j) { return power<A>(magnitude(v) / scale[j], p); });
       meet<true>(own, tap, lane);
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) own[j].value = scale[j] * root(own[j].value, p);
@@ -140,11 +140,7 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes)
       const long long y = column * kOwned;
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) {
-        if constexpr (kReduction == kTap) {
-          gmem_y[y + j] = R(own[j].place);
-        } else {
-          gmem_y[y + j] = Number<R>::narrowed(own[j].value);
-        }
+        gmem_y[y + j] = kept<kReduction == kTap, R>(own[j].value, own[j].place);
         if constexpr (kReduction == kIndices) gmem_indices[y + j] = own[j].place;
       }
     }

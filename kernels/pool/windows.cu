@@ -64,7 +64,7 @@ struct Accumulator {
 
   __device__ __forceinline__ void add_power(const V& x, const A (&scale)[kVector], A p) {
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) value[j] += power(magnitude(N::widened(x.at[j])) / scale[j], p);
+    for (int j = 0; j < kVector; ++j) value[j] += power<A>(magnitude(N::widened(x.at[j])) / scale[j], p);
   }
 };
 
@@ -78,7 +78,7 @@ struct Window {
   template <typename Visit>
   __device__ __forceinline__ void each(Visit visit) const {
     if constexpr (Config::kWindow > 0) {
-      constexpr int kSide = Config::kWindow;
+      constexpr int kSide = Config::kWindow > 0 ? Config::kWindow : 1;
       V reg_x[kSide][kSide];
 #pragma unroll
       for (int r = 0; r < kSide; ++r)
@@ -155,13 +155,7 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) D
     using R = Config::Result;
     Vec<R, kVector> reg_y;
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      if constexpr (kReduction == kTap) {
-        reg_y.at[j] = R(result.place[j]);
-      } else {
-        reg_y.at[j] = Number<R>::narrowed(result.value[j]);
-      }
-    }
+    for (int j = 0; j < kVector; ++j) reg_y.at[j] = kept<kReduction == kTap, R>(result.value[j], result.place[j]);
     store_wide(gmem_y + y, reg_y);
     if constexpr (kReduction == kIndices) {
       Vec<long long, kVector> reg_indices;

@@ -42,7 +42,7 @@ __device__ __forceinline__ bool wins(A b, A a) {
 
 template <typename A>
 __device__ __forceinline__ A magnitude(A x) {
-  return x < A(0) ? -x : x == A(0) ? A(0) : x;
+  return x < A(0) ? A(-x) : x == A(0) ? A(0) : x;
 }
 
 __device__ __forceinline__ float power_of(float x, float p) { return powf(x, p); }
@@ -50,14 +50,32 @@ __device__ __forceinline__ double power_of(double x, double p) { return pow(x, p
 __device__ __forceinline__ float square_root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double square_root(double x) { return sqrt(x); }
 
-// x^p and x^(1/p) for x of 0 or more.
+// x^p and x^(1/p) for x of 0 or more; norms are of floating numbers.
 template <typename A>
 __device__ __forceinline__ A power(A x, A p) {
-  return p == A(1) ? x : p == A(2) ? x * x : power_of(x, p);
+  if constexpr (Number<A>::kInteger) {
+    return x;
+  } else {
+    return p == A(1) ? x : p == A(2) ? x * x : power_of(x, p);
+  }
 }
 template <typename A>
 __device__ __forceinline__ A root(A x, A p) {
-  return p == A(1) ? x : p == A(2) ? square_root(x) : power_of(x, A(1) / p);
+  if constexpr (Number<A>::kInteger) {
+    return x;
+  } else {
+    return p == A(1) ? x : p == A(2) ? square_root(x) : power_of(x, A(1) / p);
+  }
+}
+
+// What a reduction leaves of a window: the value, rounded to R, or where it stands.
+template <bool kPlace, typename R, typename A, typename P>
+__device__ __forceinline__ R kept(A value, P place) {
+  if constexpr (kPlace) {
+    return static_cast<R>(place);
+  } else {
+    return Number<R>::narrowed(value);
+  }
 }
 
 // --- vectors whose entries are wider than those of x: in pieces of up to 16 bytes, the alignment that is known ---
