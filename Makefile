@@ -36,7 +36,7 @@ unit: $(VENV)/.test
 test: lint types unit
 
 demo: $(VENV)/.demo
-	env -u OPENBLAS_NUM_THREADS $(BIN)/python -m demo.digits --device $(DEVICE)
+	$(BIN)/python -m demo.digits --device $(DEVICE)
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -8,7 +8,10 @@ Prints one row per operation, dtype and direction; the ceiling (copy) is measure
 from __future__ import annotations
 
 import argparse
+import importlib
+import pkgutil
 import time
+from pathlib import Path
 
 import cupy
 import numpy as np
@@ -92,8 +95,10 @@ def elementwise_rows(name, torch_function, shape=(16384, 4096)):
 
 
 def rows():
-    functional = torch.nn.functional
-    yield from elementwise_rows("relu", functional.relu)
+    """The rows of this module and of every ``gpu_<family>`` module beside it."""
+    yield from elementwise_rows("relu", torch.nn.functional.relu)
+    for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("gpu_")):
+        yield from importlib.import_module(f"asv_bench.{module}").rows()
 
 
 def main() -> None:

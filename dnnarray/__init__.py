@@ -1,7 +1,11 @@
 """dnnarray: deep-learning primitives as functions over any array that follows the Array API standard."""
 
-# The star imports take what each family lists in its __all__; a family and its main function share a name, so the lists are
-# imported by their full path.
+import sys as _sys
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from dnnarray import telemetry
 from dnnarray._autotune import autotune
 from dnnarray._errors import (
@@ -14,34 +18,27 @@ from dnnarray._errors import (
     WorkspaceError,
 )
 from dnnarray._introspect import Explanation, Inference, algorithms, explain, infer
+from dnnarray._names import FAMILIES as _FAMILIES
+from dnnarray._names import FAMILY_OF as _FAMILY_OF
 from dnnarray._options import Options, options, set_options
 from dnnarray._select import Algorithm
 from dnnarray._spec import Spec
 from dnnarray._version import __version__
 from dnnarray._versions import check, show_versions
 from dnnarray._vjp import vjp
-from dnnarray.activation import *
-from dnnarray.activation import __all__ as _activation
-from dnnarray.attention import *
-from dnnarray.attention import __all__ as _attention
-from dnnarray.conv import *
-from dnnarray.conv import __all__ as _conv
-from dnnarray.dropout import *
-from dnnarray.dropout import __all__ as _dropout
-from dnnarray.linear import *
-from dnnarray.linear import __all__ as _linear
-from dnnarray.loss import *
-from dnnarray.loss import __all__ as _loss
-from dnnarray.norm import *
-from dnnarray.norm import __all__ as _norm
-from dnnarray.pool import *
-from dnnarray.pool import __all__ as _pool
-from dnnarray.rnn import *
-from dnnarray.rnn import __all__ as _rnn
-from dnnarray.softmax import *
-from dnnarray.softmax import __all__ as _softmax
-from dnnarray.spatial import *
-from dnnarray.spatial import __all__ as _spatial
+
+if _TYPE_CHECKING:
+    from dnnarray.activation import *
+    from dnnarray.attention import *
+    from dnnarray.conv import *
+    from dnnarray.dropout import *
+    from dnnarray.linear import *
+    from dnnarray.loss import *
+    from dnnarray.norm import *
+    from dnnarray.pool import *
+    from dnnarray.rnn import *
+    from dnnarray.softmax import *
+    from dnnarray.spatial import *
 
 __all__ = [
     "Algorithm",
@@ -67,15 +64,27 @@ __all__ = [
     "show_versions",
     "telemetry",
     "vjp",
-    *_activation,
-    *_attention,
-    *_conv,
-    *_dropout,
-    *_linear,
-    *_loss,
-    *_norm,
-    *_pool,
-    *_rnn,
-    *_softmax,
-    *_spatial,
+    *_FAMILY_OF,
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """Import a family when one of its names is used for the first time."""
+    if name not in _FAMILY_OF:
+        raise AttributeError(f"module 'dnnarray' has no attribute {name!r}")
+    module = _import_module(f"dnnarray.{_FAMILY_OF[name]}")
+    globals().update({n: getattr(module, n) for n in _FAMILIES[_FAMILY_OF[name]]})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(_ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # The import system stores the module dnnarray.conv under the name "conv"; that name belongs to the function in it.
+        super().__setattr__(name, getattr(value, name) if isinstance(value, _ModuleType) and name in _FAMILY_OF else value)
+
+
+_sys.modules[__name__].__class__ = _Package

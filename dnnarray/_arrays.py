@@ -52,10 +52,15 @@ def _take_torch_cpu(tensor: Any) -> np.ndarray:
         raise ArrayTypeError(
             "a torch tensor that requires grad would lose its gradient here; pass x.detach(), or call under torch.no_grad()"
         )
+    if tensor.layout is not torch.strided:
+        raise ArrayTypeError("a sparse torch tensor has no strides; pass x.to_dense()")
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
-    return tensor.numpy()
+    try:
+        return tensor.numpy()
+    except TypeError:
+        raise ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first with x.to(dtype)") from None
 
 
 def _give_torch_cpu(array: np.ndarray) -> Any:
@@ -93,7 +98,10 @@ _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 
 
 def _dlpack_device(array: Any, where: str) -> tuple[int, int]:
-    device_type, index = array.__dlpack_device__()
+    try:
+        device_type, index = array.__dlpack_device__()
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:  # a torch tensor on "meta", for example
+        raise DeviceError(f"{where} is {_describe(array)} that shares no memory: {error}.") from None
     kind = getattr(device_type, "value", device_type)
     if kind not in (_DLPACK_CPU, _DLPACK_CUDA):
         raise DeviceError(f"{where} lives on DLPack device type {kind}; expected memory of the CPU (1) or of a CUDA device (2).")
@@ -209,6 +217,25 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     return Borrowed(taken, door, engine)
 
 
+def take_beside(op: str, name: str, door: Door, array: Any) -> Any:
+    """An array that the engine writes to (`out`, `workspace`) through the door that the inputs came by."""
+    namespace = _door(array, f"{op}: {name}")[0].namespace
+    if namespace != door.namespace:
+        raise ArrayTypeError(f"{op}: {name} is an array of {namespace}; expected one of {door.namespace}, as the inputs are.")
+    try:
+        return door.take(array)
+    except ArrayTypeError as error:
+        raise ArrayTypeError(f"{op}: {name}: {error}.") from None
+
+
+def engine_view(array: Any) -> Any:
+    """An array of any namespace as the engine's own; None for what is no array, or none that a call would take."""
+    try:
+        return _door(array, "the array")[0].take(array)
+    except (ArrayTypeError, DeviceError):
+        return None
+
+
 def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """Byte-swapped arrays converted, all others as they are."""
 
@@ -223,7 +250,7 @@ def spec_of(array: Any) -> Spec:
     if isinstance(array, Spec):
         return array
     if isinstance(array, (np.ndarray, np.generic)):
-        itemsize = array.dtype.itemsize
+        itemsize = array.dtype.itemsize or 1  # a void of no bytes has no strides to speak of; its dtype is refused later
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
         raise ArrayTypeError(f"expected an array or a dnnarray.Spec, got {_describe(array)}.")

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dnnarray._arrays import engine_of, spec_of
+from dnnarray._errors import ArrayTypeError
 from dnnarray._operation import Operation, find
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
@@ -61,10 +64,23 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     operation = find(op)
     algorithm = options.pop("algorithm", None)
     bound, chosen = operation.bind(arrays, options)
-    specs = tuple(tree_map(spec_of, array) for array in bound)
+    bound = tuple(_with_numbers(operation, n, a) for n, a in zip(operation.arrays, bound, strict=True))
+    specs = tuple(_spec(operation, n, a) for n, a in zip(operation.arrays, bound, strict=True))
     problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
     return Question(operation, problem, engine_of(bound), bound, runtime, algorithm)
+
+
+def _with_numbers(operation: Operation, name: str, value: Any) -> Any:
+    """A Python integer where the operation takes one, as a 0-d array."""
+    return np.asarray(value) if type(value) is int and name in operation.numbers else value
+
+
+def _spec(operation: Operation, name: str, value: Any) -> Any:
+    try:
+        return tree_map(spec_of, value) if value is None or name in operation.nested else spec_of(value)
+    except ArrayTypeError as error:
+        raise ArrayTypeError(f"{operation.name}: {name}: {error}") from None
 
 
 def infer(op: Any, *arrays: Any, **options: Any) -> Inference:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnnarray import _arrays
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
+from dnnarray._spec import FLOATING
 
 if TYPE_CHECKING:
     from dnnarray._operation import Operation
@@ -52,8 +54,8 @@ def observed(config: Options, op: Operation, arrays: tuple[Any, ...], call: Call
 
 def _require_finite(op: str, what: str, tree: Any) -> None:
     for leaf in leaves(tree):
-        array = np.asarray(leaf)
-        if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+        array = _arrays.engine_view(leaf)
+        if array is not None and array.dtype in FLOATING and not np.isfinite(array).all():
             raise FloatingPointError(f"{op}: {what} holds NaN or infinity (check_finite=True).")
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dnnarray import _arrays, _observe
 from dnnarray._errors import ArrayTypeError, OptionError, fail
+from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._options import Options, current
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
@@ -199,19 +202,28 @@ def _tuple(names: tuple[str, ...]) -> str:
     return "(" + "".join(f"{n}, " for n in names) + ")"
 
 
+def lookup(name: str) -> Operation | None:
+    """The operation of this name, its family imported if need be; None if there is none."""
+    if name not in _registry and name in FAMILY_OF:
+        import_module(f"dnnarray.{FAMILY_OF[name]}")
+    return _registry.get(name)
+
+
 def find(op: Any) -> Operation:
     """The operation for a public function or its name."""
     if isinstance(op, str):
-        if op not in _registry:
+        if (found := lookup(op)) is None:
             fail(OptionError, "dnnarray", "op", repr(op), "the name of a public operation", "dir(dnnarray) lists them.")
-        return _registry[op]
+        return found
     if not isinstance(getattr(op, "operation", None), Operation):
         fail(OptionError, "dnnarray", "op", repr(op), "a public function of dnnarray or its name")
     return op.operation
 
 
 def operations() -> dict[str, Operation]:
-    """All operations by name."""
+    """All operations by name, with every family imported."""
+    for family in FAMILIES:
+        import_module(f"dnnarray.{family}")
     return dict(_registry)
 
 
@@ -241,14 +253,17 @@ def _run(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    borrowed, kind = None, type(arrays[0])
+    borrowed, first = None, arrays[0]
+    kind = type(first)
     for array in arrays:
         if (type(array) is not kind and array is not None) or kind not in _arrays.NATIVE:
-            borrowed = _borrow(op, arrays)
-            arrays = borrowed.arrays
+            first = _first_native(op, arrays) if op.nested else None
+            if first is None:
+                borrowed = _borrow(op, arrays)
+                arrays = borrowed.arrays
             break
     # The types keep True from being taken for 1 where 1 was seen before.
-    place = _arrays.NATIVE[kind](arrays[0]) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
+    place = _arrays.NATIVE[type(first)](first) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
     key = (place, op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
     try:
         prepared = _prepared.get(key)
@@ -259,7 +274,7 @@ def _run(
         engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
         prepared = prepare(engine, config, op, algorithm, tuple(map(_freeze, options)), arrays)
     if op.runtime:
-        runtime = _checked_runtime(op, runtime)
+        runtime = _checked_runtime(op, prepared.problem, runtime)
     if borrowed is None or borrowed.door.native:
         return prepared.pack(*prepared.call(arrays, runtime, out, workspace))
     return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
@@ -308,9 +323,21 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         frozen = [_freeze(v) for v in value]
         return type(value)(*frozen) if hasattr(value, "_fields") else tuple(frozen)
-    if isinstance(value, np.ndarray) and value.ndim == 1:
-        return tuple(value.tolist())
+    if isinstance(value, np.ndarray):
+        return _freeze(value.tolist())
     return value
+
+
+def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
+    """The first of all arrays, those in nested arguments too, where all are of one type that an engine owns; else None."""
+    first = None
+    for name, array in zip(op.arrays, arrays, strict=True):
+        for leaf in leaves(array) if name in op.nested else (array,):
+            if first is None:
+                first = leaf
+            elif type(leaf) is not type(first) and leaf is not None:
+                return None
+    return first if type(first) in _arrays.NATIVE else None
 
 
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
@@ -322,8 +349,10 @@ def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     return replace(borrowed, arrays=tuple(np.asarray(numbers[i]) if i in numbers else a for i, a in enumerate(borrowed.arrays)))
 
 
-def _checked_runtime(op: Operation, values: tuple[Any, ...]) -> tuple[int | None, ...]:
-    """Run-time options are non-negative 64-bit integers; None stays None where the operation allows it by default."""
+def _checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Run-time options are non-negative 64-bit integers; None stays None where it is the default, unless the problem draws numbers."""
+    if problem.needs_seed and values[op.runtime.index("seed")] is None:
+        fail(OptionError, op.name, "seed", "None", "an integer where dropout is above 0", "The same seed drops the same elements.")
     return tuple(
         None if value is None and op.defaults[name] is None else checks.integer(op.name, name, value, 0, 2**64 - 1)
         for name, value in zip(op.runtime, values, strict=True)
@@ -332,8 +361,12 @@ def _checked_runtime(op: Operation, values: tuple[Any, ...]) -> tuple[int | None
 
 def _foreign(borrowed: _arrays.Borrowed, prepared: Any, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Any:
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
-    take, give = borrowed.door.take, borrowed.door.give
-    taken = prepared.call(arrays, runtime, tree_map(take, out), tree_map(take, workspace))
+    give = borrowed.door.give
+
+    def take(name: str, array: Any) -> Any:
+        return _arrays.take_beside(prepared.problem.op, name, borrowed.door, array)
+
+    taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
     if out is None:
         return prepared.pack(*(None if r is None else give(r) for r in taken))
     users = iter(leaves(out))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -32,6 +33,8 @@ class Options:
 
 _interned: dict[tuple, Options] = {}
 _current: ContextVar[Options] = ContextVar("dnnarray_options")
+# What to go back to at the end of each ``with`` block; in the context too, so that threads can share an `options` object.
+_outer: ContextVar[tuple[Options, ...]] = ContextVar("dnnarray_outer_options", default=())
 _NAMES = tuple(f.name for f in fields(Options))
 
 
@@ -53,20 +56,25 @@ def parse_bytes(op: str, value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-        if not match or match[2].upper() not in _UNITS:
+        match = re.fullmatch(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", value)
+        if not match or match[3].upper() not in _UNITS:
             fail(OptionError, op, "workspace_limit", repr(value), expected)
-        return int(float(match[1]) * _UNITS[match[2].upper()])
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+        part = match[2] or ""
+        return int(match[1] + part) * _UNITS[match[3].upper()] // 10 ** len(part)
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
         fail(OptionError, op, "workspace_limit", repr(value), expected)
-    return int(value)
+    return number
 
 
 def _checked(op: str, changes: dict[str, Any]) -> dict[str, Any]:
     for name, value in changes.items():
         if name not in _NAMES:
             fail(OptionError, op, "the option name", repr(name), f"one of {', '.join(_NAMES)}")
-        if name == "float32_precision" and value not in PRECISIONS:
+        if name == "float32_precision" and not (isinstance(value, str) and value in PRECISIONS):
             fail(OptionError, op, name, repr(value), f"one of {', '.join(map(repr, PRECISIONS))}")
         if name not in ("float32_precision", "workspace_limit") and not isinstance(value, bool):
             fail(OptionError, op, name, repr(value), "True or False")
@@ -109,15 +117,18 @@ class options:  # noqa: N801 - a context manager that is called like a function
 
     def __init__(self, **changes: Any) -> None:
         self._changes = _checked("options", changes)
-        self._tokens: list[Token[Options]] = []
 
     def __enter__(self) -> Options:
-        new = _intern(replace(current(), **self._changes))
-        self._tokens.append(_current.set(new))
+        old = current()
+        new = _intern(replace(old, **self._changes))
+        _outer.set((*_outer.get(), old))
+        _current.set(new)
         return new
 
     def __exit__(self, *exc: object) -> None:
-        _current.reset(self._tokens.pop())
+        *rest, old = _outer.get()
+        _outer.set(tuple(rest))
+        _current.set(old)
 
 
 def set_options(**changes: Any) -> Options:

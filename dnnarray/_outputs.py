@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, WorkspaceError, fail
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._spec import Spec
@@ -19,6 +21,7 @@ class Output:
         permuted = order is not None and order != tuple(range(spec.ndim))
         self.memory_shape = tuple(spec.shape[i] for i in order) if permuted and order else spec.shape
         self.inverse = tuple(order.index(i) for i in range(spec.ndim)) if permuted and order else None
+        self.strides = tuple(s * spec.dtype.itemsize for s in spec.strides or spec.c_strides)
 
     def empty(self, allocate: Callable[..., Any]) -> Any:
         """A new array in the memory order of the spec; `allocate` is the ``empty`` of the engine's namespace."""
@@ -32,8 +35,9 @@ class Output:
         if array.shape != self.shape:
             fail(ShapeError, op, "out", f"of shape {array.shape}", f"{self.shape}")
         if array.dtype != self.dtype:
-            fail(DTypeError, op, "out", array.dtype.name, self.dtype.name)
-        if not getattr(array.flags, "writeable", True):
+            got = array.dtype.name if array.dtype.isnative else f"byte-swapped {array.dtype.name}"
+            fail(DTypeError, op, "out", got, self.dtype.name)
+        if kind is np.ndarray and not array.flags.writeable:
             fail(OptionError, op, "out", "read-only", "an array that can be written", "Pass a copy.")
 
 

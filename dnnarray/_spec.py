@@ -39,7 +39,7 @@ def as_dtype(value: Any) -> np.dtype:
 def _dtype(value: Any) -> np.dtype:
     try:
         return np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         fail(DTypeError, "Spec", "dtype", repr(value), "the name of a dtype or a dtype object", 'For example "float32".')
 
 
@@ -84,7 +84,10 @@ class Spec:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", as_dtype(self.dtype))
         if self.strides is not None:
-            strides = tuple(int(s) for s in self.strides)
+            try:
+                strides = tuple(operator.index(s) for s in self.strides)
+            except TypeError:
+                fail(ShapeError, "Spec", "strides", repr(self.strides), "a tuple of integers")
             if len(strides) != len(shape):
                 fail(ShapeError, "Spec", "strides", strides, f"one stride for each of the {len(shape)} axes")
             object.__setattr__(self, "strides", None if strides == _c_strides(shape) else strides)

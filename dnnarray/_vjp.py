@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from dnnarray._arrays import spec_of
 from dnnarray._errors import UnsupportedError
-from dnnarray._operation import Operation, find, operations
+from dnnarray._operation import Operation, find, lookup
 
 
 def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -46,11 +47,12 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     (array([ 0., 10.]),)
     """
     operation = find(op)
-    backward = operations().get(f"{operation.base}_backward")
+    backward = lookup(f"{operation.base}_backward")
     if backward is None:
         raise UnsupportedError(f"{operation.name}: has no gradient; it moves or counts data, or is itself a gradient.")
     forced = {"algorithm": options.pop("algorithm")} if "algorithm" in options else {}
     bound, chosen = operation.bind(arrays, options)
+    chosen = {n: v for n, v in chosen.items() if v is not inspect.Parameter.empty}  # the call itself says what is missing
     passed = operation.arrays[: len(arrays)] + tuple(n for n in operation.arrays[len(arrays) :] if n in options)
     named = dict(zip(operation.arrays, bound, strict=True))
     saved: dict[str, Any]
@@ -77,7 +79,7 @@ def _only_first(operation: Operation, backward: Operation, grad: Any) -> Any:
         return grad
     if any(g is not None for g in grad[1:]):
         raise UnsupportedError(f"{operation.name}: only the first result has a gradient; pass None for the others.")
-    return grad[0]
+    return grad[0] if grad else None
 
 
 def _by_name(operation: Operation, gradients: Any) -> dict[str, Any]:

@@ -2,10 +2,14 @@
 
 import inspect
 import re
+import subprocess
+import sys
+from importlib import import_module
 
 import pytest
 
 import dnnarray as dnn
+from dnnarray._names import FAMILIES
 from dnnarray._operation import operations
 
 _CONTRACT = """
@@ -39,6 +43,21 @@ def test_every_promised_name_exists(name):
 def test_exported_names_are_unique_and_there():
     assert len(dnn.__all__) == len(set(dnn.__all__))
     assert all(hasattr(dnn, name) for name in dnn.__all__)
+
+
+def test_the_names_of_each_family_are_those_of_its_module():
+    for family, names in FAMILIES.items():
+        assert sorted(import_module(f"dnnarray.{family}").__all__) == sorted(names)
+
+
+def test_importing_a_family_module_leaves_its_name_to_the_function():
+    code = "import dnnarray, dnnarray.conv; from dnnarray.softmax import softmax; import dnnarray as d; print(callable(d.conv), d.softmax is softmax)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == ["True", "True"]
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'conv4d'"):
+        _ = dnn.conv4d
 
 
 def test_every_operation_is_exported():

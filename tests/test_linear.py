@@ -29,8 +29,8 @@ _X, _WEIGHT, _BIAS = np.ones((2, 3)), np.ones((4, 3)), np.ones(4)
         (dnn.DTypeError, (_X, _WEIGHT.astype("f4")), {}, "weight is float32; expected float64, the dtype of x"),
         (dnn.DTypeError, (_X, _WEIGHT, _BIAS.astype("f4")), {}, "bias is float32; expected float64, the dtype of x"),
         (dnn.DTypeError, (_X, _WEIGHT), {"residual": np.ones((2, 4), "f2")}, "residual is float16; expected float64, the dtype of x"),
-        (dnn.OptionError, (_X, _WEIGHT), {"activation": "cube"}, "activation is 'cube'; expected one of .*'relu'"),
-        (dnn.OptionError, (_X, _WEIGHT), {"activation": True}, "activation is True; expected one of .*'relu'"),
+        (dnn.OptionError, (_X, _WEIGHT), {"activation": "cube"}, "activation is 'cube'; expected None or one of .*'relu'"),
+        (dnn.OptionError, (_X, _WEIGHT), {"activation": True}, "activation is True; expected None or one of .*'relu'"),
         (dnn.ArrayTypeError, (_X, [[1.0]]), {}, "weight is list"),
     ],
 )

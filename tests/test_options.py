@@ -137,3 +137,35 @@ def test_check_finite_names_the_call_and_the_array(bad):
         dnn.relu(np.ones(3))
         with pytest.raises(FloatingPointError, match="relu: the input x"):
             dnn.relu(np.array([1.0, bad]))
+
+
+def test_threads_may_share_an_options_object():
+    """Each thread goes back to its own settings, whoever leaves the block first."""
+    shared, inside, seen = dnn.options(deterministic=True), threading.Barrier(2), []
+
+    def work(first):
+        with dnn.options(telemetry=first), shared:
+            inside.wait()
+            if not first:
+                inside.wait()
+        seen.append((current().deterministic, current().telemetry))
+        if first:
+            inside.wait()
+
+    threads = [threading.Thread(target=work, args=(flag,)) for flag in (True, False)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert seen == [(False, False)] * 2
+
+
+@pytest.mark.parametrize("wrong", [np.array([1, 2]), np.array(-1), "9" * 400 + "MB", 2.5, {}])
+def test_a_workspace_limit_of_nonsense_is_an_option_error(wrong):
+    with pytest.raises(dnn.OptionError, match="options: workspace_limit is"):
+        dnn.options(workspace_limit=wrong)
+
+
+def test_a_precision_of_nonsense_is_an_option_error():
+    with pytest.raises(dnn.OptionError, match="options: float32_precision is"):
+        dnn.options(float32_precision=np.array([1, 2]))

@@ -386,7 +386,7 @@ _FLOAT32 = np.float32
         (dnn.OptionError, "lstm: bidirectional is 1; expected True or False", {"bidirectional": 1}),
         (dnn.OptionError, "lstm: reverse is 'yes'", {"reverse": "yes"}),
         (dnn.OptionError, "lstm: dropout is 1.5; expected a finite number from 0 to 1", {"dropout": 1.5}),
-        (dnn.OptionError, "lstm: seed is None; expected an integer with dropout above 0", {"dropout": 0.5}),
+        (dnn.OptionError, "lstm: seed is None; expected an integer where dropout is above 0", {"dropout": 0.5}),
         (dnn.OptionError, "lstm: seed is -1", {"dropout": 0.5, "seed": -1}),
         (dnn.OptionError, "lstm: offset is -1", {"dropout": 0.5, "seed": 1, "offset": -1}),
         (dnn.OptionError, "lstm: layout is 'NCT'; expected one of 'TNC', 'NTC'", {"layout": "NCT"}),
@@ -459,3 +459,13 @@ def test_wrong_arguments_of_cells_are_named(rng):
         dnn.lstm_cell_backward((h, c[:1]), x, w, h, c)
     with pytest.raises(dnn.ShapeError, match=r"gru_cell_backward: grad is of shape \(2, 3\); expected \(2, 4\)"):
         dnn.gru_cell_backward(h[:, :3], x, entry(rng, "gru", 3, 4), h)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_no_hidden_units_give_empty_results(kind):
+    weights = [dnn.RNNWeights(np.ones((0, 3)), np.ones((0, 0)), np.ones(0), np.ones(0))] * 2
+    result, pullback = dnn.vjp(kind, np.ones((2, 1, 3)), weights, bidirectional=True, lengths=np.array([1]))
+    assert [a.shape for a in result] == [(2, 1, 0), *[(2, 1, 0)] * (len(result) - 1)]
+    x, entries = pullback(result.y)[:2]
+    np.testing.assert_array_equal(x, np.zeros((2, 1, 3)))
+    assert [a.shape for a in entries[1][:4]] == [(0, 3), (0, 0), (0,), (0,)]

@@ -1,5 +1,223 @@
-"""Convolution, its gradients, transposed convolution, unfold and fold, on NumPy arrays."""
+"""Convolution, its gradients and transposed convolution on NumPy arrays: the maps of a geometry by any of the `WAYS`."""
 
-from dnnarray._select import Method
+from __future__ import annotations
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {}
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import activation
+from dnnarray._cpu.conv_blocks import Way, at, carve, image_view, scratch_bytes, weight_view
+from dnnarray._cpu.conv_depthwise import DEPTHWISE
+from dnnarray._cpu.conv_fft import FFT, FFT_TILED
+from dnnarray._cpu.conv_gemm import DIRECT, GEMM
+from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
+from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
+from dnnarray._cpu.conv_winograd import WINOGRAD
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._select import Cost, Device, Method
+
+WAYS = (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED)
+Scratch = np.ndarray | None
+
+
+# --- the three maps ---------------------------------------------------------------------------------------------------
+
+
+def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    """y from x; sums over nothing are 0."""
+    if not (x.size and w.size):
+        y[...] = 0
+    elif y.size:
+        way.correlate(g, carve(scratch, way.buffers(g), y.dtype), x, w, y)
+
+
+def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
+    """x, the gradient of the input, from that of the output: a correlation for each phase of the stride."""
+    w = w.transpose(0, 2, 1, 3, 4, 5)
+    for phase in g.phases:
+        target = x[at(phase.target)]
+        if phase.geometry is None:
+            target[...] = 0
+        else:
+            _correlate(way, phase.geometry, scratch, grad, w[at(phase.taps)], target)
+
+
+def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+    """w, the gradient of the weight."""
+    if not (x.size and grad.size):
+        w[...] = 0
+    elif w.size:
+        way.weight_gradient(g, carve(scratch, way.weight_buffers(g), w.dtype), x, grad, w)  # type: ignore[misc]
+
+
+def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:
+    """Bias and residual, in place."""
+    if bias is not None:
+        np.add(y, bias if problem.layout == "channels_last" else bias.reshape(-1, *(1,) * problem.rank), out=y)
+    if residual is not None:
+        np.add(y, residual, out=y)
+
+
+def _bias_gradient(problem: ConvProblem, grad: np.ndarray, bias: np.ndarray) -> None:
+    channel = grad.ndim - 1 if problem.layout == "channels_last" else 1
+    np.sum(grad, axis=tuple(i for i in range(grad.ndim) if i != channel), out=bias)
+
+
+def _views(problem: ConvProblem, *images: np.ndarray) -> list[np.ndarray]:
+    return [image_view(a, problem.layout, problem.geometry.groups) for a in images]
+
+
+def _weight(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
+    return weight_view(w, problem.layout, problem.geometry.groups, problem.flip)
+
+
+# --- the operations ---------------------------------------------------------------------------------------------------
+# Each is run(way, problem, outputs, scratch, *arrays); `_table` binds the way.
+
+
+def _before_activation(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any, y: Any) -> None:
+    source, target = _views(problem, x, y)
+    _correlate(way, problem.geometry, scratch, source, _weight(problem, weight), target)
+    _epilogue(problem, y, bias, residual)
+
+
+def _conv(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any) -> None:
+    y = outputs[0]
+    _before_activation(way, problem, scratch, x, weight, bias, residual, y)
+    activation.apply(problem.activation, y, y)
+
+
+def _conv_backward_input(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, weight: Any) -> None:
+    dy, dx = _views(problem, grad, outputs[0])
+    _input_gradient(way, problem.geometry, scratch, dy, _weight(problem, weight), dx)
+
+
+def _conv_backward_weight(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any) -> None:
+    dy, x = _views(problem, grad, x)
+    _weight_gradient(way, problem.geometry, scratch, x, dy, _weight(problem, outputs[0]))
+
+
+def _conv_backward(
+    way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any, weight: Any, bias: Any, residual: Any
+) -> None:
+    if problem.activation is not None:
+        y = np.empty_like(grad)
+        _before_activation(way, problem, scratch, x, weight, bias, residual, y)
+        grad = activation.apply_gradient(problem.activation, grad, y)
+    _conv_backward_input(way, problem, outputs[:1], scratch, grad, weight)
+    _conv_backward_weight(way, problem, outputs[1:2], scratch, grad, x)
+    if bias is not None:
+        _bias_gradient(problem, grad, outputs[2])
+    if residual is not None:
+        outputs[3][...] = grad
+
+
+def _transposed(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, y: Any) -> None:
+    _conv_backward_input(way, problem, (y,), scratch, x, weight)
+    _epilogue(problem, y, bias, None)
+
+
+def _conv_transpose(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any) -> None:
+    y = outputs[0]
+    _transposed(way, problem, scratch, x, weight, bias, y)
+    activation.apply(problem.activation, y, y)
+
+
+def _conv_transpose_backward(
+    way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any, weight: Any, bias: Any
+) -> None:
+    if problem.activation is not None:
+        y = np.empty_like(grad)
+        _transposed(way, problem, scratch, x, weight, bias, y)
+        grad = activation.apply_gradient(problem.activation, grad, y)
+    dy, x, dx = _views(problem, grad, x, outputs[0])
+    _correlate(way, problem.geometry, scratch, dy, _weight(problem, weight), dx)
+    _weight_gradient(way, problem.geometry, scratch, dy, x, _weight(problem, outputs[1]))
+    if bias is not None:
+        _bias_gradient(problem, grad, outputs[2])
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+_FORWARD, _INPUT, _WEIGHT = "forward", "input", "weight"
+# What each operation runs, whether it recomputes the input of an activation first (by the last entry), and its function.
+_OPERATIONS: dict[str, tuple[tuple[str, ...], str | None, Callable[..., None]]] = {
+    "conv": ((_FORWARD,), None, _conv),
+    "conv_backward_input": ((_INPUT,), None, _conv_backward_input),
+    "conv_backward_weight": ((_WEIGHT,), None, _conv_backward_weight),
+    "conv_backward": ((_INPUT, _WEIGHT), _FORWARD, _conv_backward),
+    "conv_transpose": ((_INPUT,), None, _conv_transpose),
+    "conv_transpose_backward": ((_FORWARD, _WEIGHT), _INPUT, _conv_transpose_backward),
+}
+
+
+def _correlations(maps: Iterable[str], g: Geometry) -> list[Geometry]:
+    """The geometries that the maps hand to `correlate`."""
+    found = []
+    for name in maps:
+        if name == _FORWARD:
+            found.append(g)
+        elif name == _INPUT:
+            found += [p.geometry for p in g.phases if p.geometry is not None]
+    return found
+
+
+def _is_finite(array: np.ndarray | None) -> bool:
+    """Whether every value is finite; a sum that overflows says no, which costs time and nothing else."""
+    return array is None or bool(np.isfinite(np.sum(array)))
+
+
+def _is_empty(g: Geometry) -> bool:
+    return 0 in g.sizes
+
+
+def _method(op: str, way: Way) -> Method:
+    always, recomputed, run = _OPERATIONS[op]
+
+    def maps(problem: ConvProblem) -> tuple[str, ...]:
+        return always if recomputed is None or problem.activation is None else (*always, recomputed)
+
+    def rejects(problem: ConvProblem, device: Device) -> str | None:
+        g = problem.geometry
+        if _WEIGHT in always:
+            reason = "it has no gradient of the weight" if way.rejects_weight is None else way.rejects_weight(g)
+            if reason is not None:
+                return reason
+        return next((r for r in map(way.rejects, _correlations(maps(problem), g)) if r is not None), None)
+
+    def workspace(problem: ConvProblem) -> int:
+        g = problem.geometry
+        if _is_empty(g):
+            return 0
+        needed = [way.buffers(c) for c in _correlations(maps(problem), g)]
+        if _WEIGHT in always:
+            needed.append(way.weight_buffers(g))  # type: ignore[misc]
+        return max((scratch_bytes(shapes, problem.itemsize) for shapes in needed), default=0)
+
+    def cost(problem: ConvProblem, device: Device) -> Cost:
+        g = problem.geometry
+        if _is_empty(g):
+            return Cost(0, 0)
+        costs = [way.cost(c, problem.itemsize) for c in _correlations(maps(problem), g)]
+        if _WEIGHT in always:
+            costs.append(way.weight_cost(g, problem.itemsize))  # type: ignore[misc]
+        return _total(costs)
+
+    def bound(problem: ConvProblem, outputs: Any, scratch: Scratch, *arrays: Any) -> None:
+        if way.mixes and not all(map(_is_finite, arrays)):
+            run(DIRECT, problem, outputs, None, *arrays)  # so that NaN and infinity stay where the definition puts them
+        else:
+            run(way, problem, outputs, scratch, *arrays)
+
+    return Method(way.name, bound, way.summary, rejects, workspace, cost, precision=way.precision)
+
+
+def _total(costs: Sequence[Cost]) -> Cost:
+    """The costs one after the other, at the full peak rate."""
+    return Cost(sum(c.flops / c.efficiency for c in costs), sum(c.bytes for c in costs), 1.0, sum(c.launches for c in costs))
+
+
+ALGORITHMS = {op: tuple(_method(op, way) for way in WAYS) for op in _OPERATIONS} | UNFOLD_ALGORITHMS

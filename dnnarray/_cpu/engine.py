@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnarray import _observe
-from dnnarray._errors import WorkspaceError
+from dnnarray._errors import WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
@@ -99,7 +99,7 @@ class Prepared:
         """Run on `arrays` and return the flat results, None where a result is absent."""
         if self.op.values is not None:
             self.op.values(self.problem, *arrays)
-        results = [o.empty(np.empty) for o in self._outputs] if out is None else self._users_own(out, arrays)
+        results = self._new_results() if out is None else self._users_own(out, arrays)
         scratch = self._scratch(workspace) if self.workspace or workspace is not None else None
         if self._config.telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
@@ -110,6 +110,13 @@ class Prepared:
             else:
                 self.method.run(self.problem, self._placed(results), scratch, *arrays, **named)
         return self._placed(results)
+
+    def _new_results(self) -> list[Any]:
+        try:
+            return [o.empty(np.empty) for o in self._outputs]
+        except (MemoryError, ValueError):  # NumPy's ValueError: beyond what an address can reach
+            shapes = " and ".join(str(o.shape) for o in self._outputs)
+            fail(WorkspaceError, self.problem.op, "the result", f"of shape {shapes}", "a size that memory can hold")
 
     def _placed(self, results: list[Any]) -> tuple[Any, ...]:
         """The results with None where one is absent."""

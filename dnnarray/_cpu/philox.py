@@ -75,6 +75,25 @@ def keep_mask(seed: int, indices: np.ndarray, p: float) -> np.ndarray:
     return result.reshape(indices.shape)
 
 
+def keep_rows(seed: int, starts: np.ndarray, count: int, p: float) -> np.ndarray:
+    """`bernoulli_keep` for many rows: `count` elements from each of `starts` (uint64), along a new last axis.
+
+    Each block of four numbers is computed once a row, where `keep_mask` computes it for each of its numbers.
+    """
+    skip = (starts & np.uint64(3)).astype(np.intp)
+    first = int(skip.max(initial=0))
+    blocks = -(-(first + count) // 4)
+    words = _block((starts >> np.uint64(2))[..., None] + np.arange(blocks, dtype=np.uint64), seed)
+    kept = np.empty((*words[0].shape, 4), np.bool_)
+    threshold = _threshold(p)
+    for n, word in enumerate(words):
+        np.greater_equal(word, threshold, out=kept[..., n])
+    kept = kept.reshape(*starts.shape, blocks * 4)
+    if (skip == first).all():
+        return kept[..., first : first + count]
+    return np.take_along_axis(kept, skip[..., None] + np.arange(count), axis=-1)
+
+
 def _stream(seed: int, start: int, count: int, dtype: np.dtype, convert: Callable[[np.ndarray, np.ndarray], Any]) -> np.ndarray:
     """`count` numbers from number `start`, each turned into `dtype` by ``convert(words, out)``."""
     skip = start % 4

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.rnn_sequence import Gradients, Packing, Run, block_steps, carve, drop, run_layer, run_layer_backward, workspace
-from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights, check_seed
+from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._select import Cost, Device, Method
 
 Plan = dict[str, tuple[int, ...]]
@@ -89,7 +89,7 @@ def _forward(
     offset: int,
 ) -> None:
     memory = carve(scratch, _forward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], check_seed(problem, seed), offset)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
     y, *finals = outputs
     rows = _rows(run, x, "x", copy=True)
     for number in range(problem.layers):
@@ -137,7 +137,7 @@ def _backward(
     offset: int,
 ) -> None:
     memory = carve(scratch, _backward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], check_seed(problem, seed), offset)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
     dy, *finals = _incoming(problem, grad, len(rest))
     _run_backward(run, outputs, dy, tuple(finals), x)
 

@@ -68,8 +68,9 @@ class Tape(NamedTuple):
         return Tape(*(None if a is None else a[start:stop] for a in self))  # type: ignore[arg-type]
 
 
-def _split(gates: np.ndarray, hidden: int) -> tuple[np.ndarray, ...]:
-    return tuple(gates[:, k : k + hidden] for k in range(0, gates.shape[1], hidden))
+def _split(gates: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
+    hidden = gates.shape[1] // count
+    return tuple(gates[:, k * hidden : (k + 1) * hidden] for k in range(count))
 
 
 def _sigmoid(x: np.ndarray) -> None:
@@ -113,7 +114,7 @@ def _one_product(w: Layer, tape: Tape) -> list[tuple[slice, np.ndarray, np.ndarr
 
 def _gru_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: Any, tape: Tape | None) -> None:
     H = w.hidden
-    r, z, n = _split(gates, H)
+    r, z, n = _split(gates, 3)
     if w.cell.linear_before_reset:
         products = _product(h, w.w_hh)
         gates[:, : 2 * H] += products[:, : 2 * H]
@@ -137,7 +138,7 @@ def _gru_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: Any, tape: Tape 
 
 def _gru_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: Any) -> None:
     H, extra = w.hidden, tape.extra
-    r, z, n = _split(tape.gates, H)
+    r, z, n = _split(tape.gates, 3)
     d_z = dh * (tape.h - n) * z * (1 - z)
     d_n = dh * (1 - z) * (1 - n * n)
     dh *= z
@@ -182,7 +183,7 @@ def _lstm_activate(gates: np.ndarray, hidden: int) -> None:
 
 
 def _lstm_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: np.ndarray, tape: Tape | None) -> None:
-    i, f, g, o = _split(gates, w.hidden)
+    i, f, g, o = _split(gates, 4)
     gates += _product(h, w.w_hh)
     if w.peephole is None:
         _lstm_activate(gates, w.hidden)
@@ -208,7 +209,7 @@ def _lstm_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: np.ndarray, tap
 
 
 def _lstm_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: np.ndarray) -> None:
-    i, f, g, o = _split(tape.gates, w.hidden)
+    i, f, g, o = _split(tape.gates, 4)
     before, squashed = tape.c, tape.extra
     d_output = dh if w.w_hr is None else dh @ w.w_hr
     d_o = d_output * squashed * o * (1 - o)

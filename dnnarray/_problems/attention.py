@@ -79,6 +79,10 @@ class AttentionProblem(Problem):
     arrays: tuple[str, ...] = ()
 
     @property
+    def needs_seed(self) -> bool:
+        return self.rule.dropout > 0
+
+    @property
     def flops(self) -> int:
         s = self.sizes
         return (5 if self.op.endswith("_backward") else 2) * s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width)

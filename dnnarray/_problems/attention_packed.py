@@ -21,6 +21,7 @@ class AttentionVarlenGradients(NamedTuple):
 
 # --- packed sequences -------------------------------------------------------------------------------------------------
 
+_LONGEST = 2**31 - 1
 _PACKED = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sink")
 
 
@@ -49,7 +50,8 @@ def attention_varlen(
     heads_of(op, heads, kv_heads)
     sequences = _bounds(op, cu_seqlens_q, cu_seqlens_k)
     head_arrays(op, q, sequences, heads, alibi_slopes, sink)
-    queries, keys = checks.integer(op, "max_seqlen_q", max_seqlen_q, 0), checks.integer(op, "max_seqlen_k", max_seqlen_k, 0)
+    queries = checks.integer(op, "max_seqlen_q", max_seqlen_q, 0, _LONGEST)
+    keys = checks.integer(op, "max_seqlen_k", max_seqlen_k, 0, _LONGEST)
     with_lse = checks.boolean(op, "return_lse", return_lse)
     lse = Spec((heads, q.shape[0]), checks.statistics_dtype(q))
     return AttentionProblem(

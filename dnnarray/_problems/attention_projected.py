@@ -41,6 +41,10 @@ class MultiHeadProblem(Problem):
     arrays: tuple[str, ...]
 
     @property
+    def needs_seed(self) -> bool:
+        return self.core.needs_seed
+
+    @property
     def sizes(self) -> Sizes:
         return self.core.sizes
 

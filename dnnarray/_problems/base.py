@@ -36,6 +36,11 @@ class Problem:
         """Arithmetic operations of the definition; families whose work is not proportional to their size override it."""
         return sum(s.size for s in self.outputs if s is not None)
 
+    @property
+    def needs_seed(self) -> bool:
+        """Whether random numbers are drawn although the operation itself does not require a seed (dropout that is 0 by default)."""
+        return False
+
     def legend(self) -> str:
         """The problem in one line, for reports."""
         return ", ".join(str(s) for s in leaves(self.inputs))

@@ -106,12 +106,14 @@ def gradient(op: str, grad: Spec, output: Spec | None, name: str = "grad") -> No
 def integer(op: str, name: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
     """An int (NumPy integers too, booleans not) inside the closed range."""
     expected = "an integer" + _range_text(minimum, maximum)
-    if isinstance(value, (bool, np.bool_)):
+    if isinstance(value, (bool, np.bool_)) or _is_foreign(value):
         fail(OptionError, op, name, repr(value), expected)
     try:
         number = operator.index(value)
     except TypeError:
         fail(OptionError, op, name, repr(value), expected)
+    if number.bit_length() > 64:
+        fail(OptionError, op, name, f"an integer of {number.bit_length()} bits", expected)
     if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
         fail(OptionError, op, name, number, expected)
     return number
@@ -130,16 +132,23 @@ def number(
     """A real number, never NaN, inside the closed range; `above` is an open lower bound; infinity only if not `finite`."""
     expected = ("a finite number" if finite else "a number") + _range_text(minimum, maximum)
     expected += f" above {above}" if above is not None else ""
-    if isinstance(value, (bool, np.bool_, str)) or getattr(value, "ndim", None):
+    if isinstance(value, (bool, np.bool_, str, bytes)) or getattr(value, "ndim", None) or _is_foreign(value):
         fail(OptionError, op, name, repr(value), expected)
     try:
         result = float(value)
     except (TypeError, ValueError):
         fail(OptionError, op, name, repr(value), expected)
+    except OverflowError:
+        fail(OptionError, op, name, "an integer beyond all floating numbers", expected)
     low = (minimum is not None and result < minimum) or (above is not None and result <= above)
     if math.isnan(result) or (finite and math.isinf(result)) or low or (maximum is not None and result > maximum):
         fail(OptionError, op, name, result, expected)
     return result
+
+
+def _is_foreign(value: Any) -> bool:
+    """An array of another namespace: it may change in place, and what was decided for a call is remembered by its options."""
+    return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
 
 
 def _range_text(minimum: float | None, maximum: float | None) -> str:

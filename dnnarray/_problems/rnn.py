@@ -146,6 +146,10 @@ class RecurrentProblem(Problem):
     passes: int = 1
 
     @property
+    def needs_seed(self) -> bool:
+        return self.dropout > 0
+
+    @property
     def width(self) -> int:
         """Features of the output: the states of all directions side by side."""
         return self.directions * self.state
@@ -380,13 +384,6 @@ def check_lengths(problem: RecurrentProblem, *arrays: Any) -> None:
     if low < 0 or high > problem.steps:
         got = f"from {low} to {high}"
         fail(OptionError, problem.op, "lengths", got, f"from 0 to {problem.steps}, the number of time steps of x")
-
-
-def check_seed(problem: RecurrentProblem, seed: int | None) -> int:
-    """Dropout needs a seed. An engine calls this: a seed is not part of the problem."""
-    if seed is None and problem.dropout > 0:
-        fail(OptionError, problem.op, "seed", "None", "an integer with dropout above 0", "Pass seed=.")
-    return seed or 0
 
 
 # --- single steps -----------------------------------------------------------------------------------------------------

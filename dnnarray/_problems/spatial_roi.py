@@ -12,6 +12,7 @@ from dnnarray._problems.spatial_grid import nonempty_space
 from dnnarray._spec import Spec
 
 MODES = ("avg", "max")
+_MOST_SAMPLES = 2**10  # in a bin along an axis
 _FARTHEST = 2**24  # pixels; float32 has no fractions of a pixel beyond, and the number of samples follows from the extent
 
 
@@ -48,7 +49,7 @@ def roi_align(
         outputs=(output,),
         output_size=(bins[0], bins[1]),
         spatial_scale=checks.number(op, "spatial_scale", spatial_scale, above=0),
-        sampling_ratio=checks.integer(op, "sampling_ratio", sampling_ratio, 0),
+        sampling_ratio=checks.integer(op, "sampling_ratio", sampling_ratio, 0, _MOST_SAMPLES),
         aligned=checks.boolean(op, "aligned", aligned),
         mode=checks.choice(op, "mode", mode, MODES),
         x=x,

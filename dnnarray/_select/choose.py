@@ -109,7 +109,7 @@ def choose(
 
 
 def _named(problem: Problem, device: Device, methods: Sequence[Method], judged: list[Judged], name: str) -> Judged:
-    found = [j for j in judged if j.method.name == name]
+    found = [j for j in judged if isinstance(name, str) and j.method.name == name]
     if not found:
         names = ", ".join(repr(m.name) for m in methods)
         fail(OptionError, problem.op, "algorithm", repr(name), f"one of {names}")

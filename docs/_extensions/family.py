@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 from docutils import nodes
@@ -32,15 +33,37 @@ class Family(SphinxDirective):
 
 
 def _algorithm_table(table: dict[str, Any]) -> list[str]:
-    lines = [".. list-table:: Algorithms of the CPU engine", "   :header-rows: 1", "   :widths: auto", ""]
+    if not table:
+        return []
+    lines = [".. list-table:: Algorithms of the CPU engine", "   :header-rows: 1", "   :widths: 26 14 40 10 10", ""]
     lines += ["   * - operation", "     - algorithm", "     - what it does", "     - float32 numerics", "     - same bits every run"]
-    for op, methods in sorted(table.items()):
-        for method in methods:
-            lines += [f"   * - ``{op}``", f"     - ``{method.name}``", f"     - {method.summary or chr(8212)}"]
-            lines += [f"     - {method.precision}", f"     - {'yes' if method.deterministic else 'no'}"]
+    for method, ops in _operations_by_method(table).items():
+        name, summary, precision, deterministic = method
+        lines += [f"   * - {', '.join(f'``{op}``' for op in sorted(ops))}", f"     - ``{name}``", f"     - {summary}"]
+        lines += [f"     - {precision}", f"     - {'yes' if deterministic else 'no'}"]
     return [*lines, ""]
 
 
+def _operations_by_method(table: dict[str, Any]) -> dict[tuple, list[str]]:
+    """One row for all operations that an algorithm serves in the same words."""
+    rows: dict[tuple, list[str]] = {}
+    for op, methods in table.items():
+        for m in methods:
+            rows.setdefault((m.name, m.summary, m.precision, m.deterministic), []).append(op)
+    return rows
+
+
+_STAR = re.compile(r"(``.*?``|`.*?`)|(?<!^)(\*+)")
+
+
+def escape_stars(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """``*space`` in a docstring is "any number of spatial axes", which reStructuredText would take for the start of emphasis."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...", "*")):
+            lines[i] = _STAR.sub(lambda m: m[1] or m[2].replace("*", r"\*"), line)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", escape_stars, priority=1)  # before numpydoc
     app.add_directive("family", Family)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

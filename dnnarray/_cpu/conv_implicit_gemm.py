@@ -1,0 +1,176 @@
+"""`implicit_gemm`: no columns are gathered along the rows of the window; a tap is a shifted view of a flat, zero-padded image.
+
+The image is laid out once for each tap of the innermost window axis, so that its rows hold exactly the output's columns. The taps of the other
+axes are then offsets of whole rows: (S * C, P * Q) matrices without a copy, one product each, accumulated. A stride along those axes splits
+the rows into phases that lie one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnarray._cpu.conv_blocks import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    Block,
+    Shape,
+    Way,
+    block_extents,
+    blocks,
+    first_input,
+    load,
+    matrices,
+    packed,
+    scatter,
+    strided,
+)
+from dnnarray._problems.conv_geometry import Geometry, Triple
+from dnnarray._select import Cost
+
+_FLAT_ELEMENTS = 1 << 18  # elements of a block's flat image: about half of a second-level cache
+
+
+class _Plan(NamedTuple):
+    extents: tuple[int, int, int, int]
+    rows: tuple[int, int]  # rows that a block lays out along the two outer axes
+    buffers: tuple[Shape, ...]  # padded input, flat image, product, sum
+
+
+@lru_cache(maxsize=1024)
+def _plan(g: Geometry) -> _Plan:
+    channels = g.groups * max(g.c * g.window[2], g.k)
+    n, d, h, w = block_extents(g, max(_FLAT_ELEMENTS // max(channels, 1), 64))
+    d0, h0, w0 = _rows(g, (d, h, w))
+    padded = (n, g.groups, g.c, d0, h0, w0)
+    result = (n, g.groups, d, g.k, h * w)
+    return _Plan((n, d, h, w), (d0, h0), (padded, (n, g.groups, g.window[2], g.c, d0, h0, w), result, result))
+
+
+def _rows(g: Geometry, count: Sequence[int]) -> Triple:
+    """Input extents of a block, whole strides along the outer axes."""
+    d, h, w = g.reach(count)
+    return -(-d // g.stride[0]) * g.stride[0], -(-h // g.stride[1]) * g.stride[1], w
+
+
+def _flat_image(g: Geometry, padded: np.ndarray, memory: np.ndarray, target: np.ndarray, columns: int) -> np.ndarray:
+    """The block as (N, G, S * C, stride, D, stride, H, Q): input row ``stride * i + phase`` stands at [phase, i]."""
+    sn, sg, sc, sd, sh, sw = padded.strides
+    n, _, _, d, h, _ = padded.shape
+    (a, b, step), s = g.stride, g.window[2]
+    shape = (n, g.groups, s, g.c, a, d // a, b, h // b, columns)
+    strides = (sn, sg, sw * g.dilation[2], sc, sd, a * sd, sh, b * sh, step * sw)
+    flat = packed(target, shape, (0, 1, 4, 5, 6, 7, 8, 2, 3) if g.pixel_major else None)
+    flat[...] = strided(memory, shape, strides)
+    return flat.reshape(n, g.groups, s * g.c, *shape[4:], copy=False)  # type: ignore[call-overload]
+
+
+def _tap(g: Geometry, flat: np.ndarray, tap: tuple[int, int], block: Block) -> np.ndarray:
+    """The inputs of all taps of one window row as matrices (N, G, D, S * C, P * Q): a view."""
+    (i, a), (j, b) = (divmod(t * d, s) for t, d, s in zip(tap, g.dilation, g.stride, strict=False))
+    view = flat[:, :, :, a, i : i + block.extent[0], b, j : j + block.extent[1], :]
+    n, groups, depth, d, h, w = view.shape
+    return view.transpose(0, 1, 3, 2, 4, 5).reshape(n, groups, d, depth, h * w, copy=False)
+
+
+def _weights(g: Geometry, w: np.ndarray) -> list[tuple[tuple[int, int], np.ndarray]]:
+    """Each window row with its weight as matrices (G, 1, K, S * C)."""
+    rows = w.transpose(3, 4, 0, 1, 5, 2)
+    rows = rows.reshape(*rows.shape[:2], g.groups, 1, g.k, -1)
+    return [((t, r), rows[t, r]) for t, r in product(range(g.window[0]), range(g.window[1]))]
+
+
+def _target(y: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray | None]:
+    """The block of y as (N, G, D, K, P, Q) and, if its memory allows it, as matrices (N, G, D, K, P * Q)."""
+    part = y[block.region].transpose(0, 1, 3, 2, 4, 5)
+    return part, matrices(part, (*part.shape[:4], part.shape[4] * part.shape[5]))
+
+
+def _image(g: Geometry, x: np.ndarray, block: Block, padded_memory: np.ndarray, flat_memory: np.ndarray) -> np.ndarray:
+    order = CHANNELS_LAST if g.pixel_major else CHANNELS_FIRST
+    padded = load(x, block.images, first_input(g, block.start), _rows(g, block.extent), padded_memory, order)
+    return _flat_image(g, padded, padded_memory, flat_memory, block.extent[2])
+
+
+def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    padded_memory, flat_memory, product_memory, sum_memory = buffers
+    weights = _weights(g, w)
+    order = (0, 1, 2, 4, 3) if g.pixel_major else None
+    for block in blocks(g, _plan(g).extents):
+        flat = _image(g, x, block, padded_memory, flat_memory)
+        part, total = _target(y, block)
+        in_place = total is not None
+        shape = (*part.shape[:4], part.shape[4] * part.shape[5])
+        if total is None:
+            total = packed(sum_memory, shape, order)
+        for i, (tap, weight) in enumerate(weights):
+            if i == 0:
+                np.matmul(weight, _tap(g, flat, tap, block), out=total)
+            else:
+                np.add(total, np.matmul(weight, _tap(g, flat, tap, block), out=packed(product_memory, shape, order)), out=total)
+        if not in_place:
+            part[...] = total.reshape(part.shape)
+
+
+def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+    padded_memory, flat_memory, grad_memory, product_memory, sum_memory = buffers
+    s = g.window[2]
+    totals = packed(sum_memory, (g.window[0], g.window[1], g.groups, g.k, s * g.c))
+    totals[...] = 0
+    for block in blocks(g, _plan(g).extents):
+        flat = _image(g, x, block, padded_memory, flat_memory)
+        part, upstream = _target(grad, block)
+        if upstream is None:
+            copy = packed(grad_memory, part.shape, (0, 1, 2, 4, 5, 3) if g.pixel_major else None)
+            copy[...] = part
+            upstream = copy.reshape(*part.shape[:4], -1, copy=False)  # type: ignore[call-overload]
+        shape = (*upstream.shape[:4], s * g.c)
+        for t, r in product(range(g.window[0]), range(g.window[1])):
+            columns = _tap(g, flat, (t, r), block).transpose(0, 1, 2, 4, 3)
+            totals[t, r] += np.matmul(upstream, columns, out=packed(product_memory, shape)).sum(axis=(0, 2))
+    w[...] = totals.reshape(*g.window[:2], g.groups, g.k, s, g.c).transpose(2, 3, 5, 0, 1, 4)
+
+
+def _weight_buffers(g: Geometry) -> Sequence[Shape]:
+    padded, flat, result, _ = _plan(g).buffers
+    n, d, _, _ = _plan(g).extents
+    return padded, flat, result, (n * d * g.groups * g.k * g.c * g.window[2],), (g.sizes[1],)
+
+
+def _rejects(g: Geometry) -> str | None:
+    if g.taps == 1:
+        return "the window is one pixel, which gemm does without laying out the image"
+    return None
+
+
+def _cost(g: Geometry, itemsize: int) -> Cost:
+    n, d, h, w = _plan(g).extents
+    x, weight, y = g.sizes
+    rows = g.window[0] * g.window[1]
+    count = 1
+    for extent, size in zip((g.n, *g.out), (n, d, h, w), strict=True):
+        count *= -(-extent // size)
+    depth, pixels = g.c * g.window[2], h * w
+    efficiency = 0.85 * min(g.k, depth) / (min(g.k, depth) + 16) * pixels / (pixels + 24)
+    laid_out = x * g.window[2] // g.stride[2] * scatter(g)
+    moved = 1.5 * laid_out + 1.5 * y * (rows - 1) + 2 * x + 80 * weight  # its rows are gathered across cache lines
+    calls = count * (10 + 4 * rows) + count * n * d * g.groups * rows // 4
+    return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + weight + y) * itemsize, 1.0, calls)
+
+
+IMPLICIT_GEMM = Way(
+    name="implicit_gemm",
+    summary="a flat zero-padded image, each window row a shifted view of it: accumulated matrix products, no im2col",
+    rejects=_rejects,
+    buffers=lambda g: _plan(g).buffers,
+    correlate=_correlate,
+    cost=_cost,
+    weight_buffers=_weight_buffers,
+    weight_gradient=_weight_gradient,
+    weight_cost=_cost,
+    rejects_weight=_rejects,
+)

@@ -1,0 +1,162 @@
+"""`Geometry`: the extents of a correlation in canonical axes, and what its gradients make of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A cross-correlation over three spatial axes; absent ones have extent 1 and stand first.
+
+    y[n, g, k, p] = sum over c and r of x[n, g, c, p * stride + r * dilation - before] * w[g, k, c, r], x being 0 outside of its
+    `space`. `c` and `k` count the channels of one group. `out` stands by itself: whatever is read behind the end is 0, too, and
+    `before` may be negative, which crops. `pixel_major` says that the channels are innermost in memory.
+    """
+
+    n: int
+    groups: int
+    c: int
+    k: int
+    space: Triple
+    window: Triple
+    out: Triple
+    stride: Triple
+    dilation: Triple
+    before: Triple
+    pixel_major: bool = False
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.window)
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.out)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the definition."""
+        return self.n * self.groups * self.k * self.c * self.taps * self.pixels
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Elements of x, w and y."""
+        n, channels = self.n * self.groups, self.groups * self.c * self.k
+        return n * self.c * math.prod(self.space), channels * self.taps, n * self.k * self.pixels
+
+    def reach(self, count: Sequence[int]) -> Triple:
+        """The input extents that `count` neighbouring outputs read."""
+        a, b, c = ((m - 1) * s + (w - 1) * d + 1 for m, s, w, d in zip(count, self.stride, self.window, self.dilation, strict=True))
+        return a, b, c
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The gradient of the input as stride-1 correlations of the output's gradient, one per residue of the stride."""
+        axes = [_axis_phases(self, i) for i in range(3)]
+        return tuple(_phase(self, a, b, c) for a in axes[0] for b in axes[1] for c in axes[2])
+
+
+class _AxisPhase(NamedTuple):
+    taps: slice
+    window: int
+    target: slice
+    out: int
+    dilation: int
+    before: int
+
+
+class Phase(NamedTuple):
+    """One residue class: `taps` selects (and reverses) its part of the window, `target` its pixels of the input.
+
+    `geometry` is the correlation that computes it, None where no tap meets it and the gradient is 0.
+    """
+
+    geometry: Geometry | None
+    taps: tuple[slice, slice, slice]
+    target: tuple[slice, slice, slice]
+
+
+def _axis_phases(g: Geometry, i: int) -> list[_AxisPhase]:
+    """Padded position u = stride * j + residue meets output p = j + (residue - dilation * r) / stride through tap r."""
+    stride, dilation, window, before, space = g.stride[i], g.dilation[i], g.window[i], g.before[i], g.space[i]
+    common = math.gcd(stride, dilation)
+    step = stride // common
+    phases = []
+    for residue in range(stride):
+        first = -((residue - before) // stride)
+        out = (space - 1 + before - residue) // stride - first + 1
+        if out <= 0:
+            continue
+        start = stride * first + residue - before
+        target = slice(start, None, stride)
+        taps = [r for r in range(min(window, step)) if (residue - dilation * r) % stride == 0]
+        if not taps:
+            phases.append(_AxisPhase(slice(0), 0, target, out, 1, 0))
+            continue
+        count = -(-(window - taps[0]) // step)
+        last = taps[0] + (count - 1) * step
+        backwards = slice(last, taps[0] - 1 if taps[0] else None, -step)
+        shift = first + (residue - dilation * last) // stride
+        phases.append(_AxisPhase(backwards, count, target, out, dilation // common, -shift))
+    return phases
+
+
+def _phase(g: Geometry, *axes: _AxisPhase) -> Phase:
+    a, b, c = axes
+    taps, target = (a.taps, b.taps, c.taps), (a.target, b.target, c.target)
+    if 0 in (a.window, b.window, c.window):
+        return Phase(None, taps, target)
+    geometry = replace(
+        g,
+        c=g.k,
+        k=g.c,
+        space=g.out,
+        window=(a.window, b.window, c.window),
+        out=(a.out, b.out, c.out),
+        stride=(1, 1, 1),
+        dilation=(a.dilation, b.dilation, c.dilation),
+        before=(a.before, b.before, c.before),
+    )
+    return Phase(geometry, taps, target)
+
+
+def geometry(
+    n: int,
+    groups: int,
+    c: int,
+    k: int,
+    space: Sequence[int],
+    window: Sequence[int],
+    out: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    pixel_major: bool,
+) -> Geometry:
+    """The `Geometry` from one to three entries for each spatial term."""
+    return Geometry(
+        n=n,
+        groups=groups,
+        c=c,
+        k=k,
+        space=_lift(space, 1),
+        window=_lift(window, 1),
+        out=_lift(out, 1),
+        stride=_lift(stride, 1),
+        dilation=_lift(dilation, 1),
+        before=_lift([before for before, _ in pads], 0),
+        pixel_major=pixel_major,
+    )
+
+
+def _lift(values: Sequence[int], fill: int) -> Triple:
+    """One entry for each of three axes, `fill` for the absent first ones."""
+    a, b, c = (fill,) * (3 - len(values)) + tuple(values)
+    return a, b, c
