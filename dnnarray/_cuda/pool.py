@@ -204,7 +204,7 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     elif indices is not None:
         rule, third, saved = 1, Array(2), indices.dtype
     else:
-        rule, third, saved = 2, output, x.dtype
+        rule, third, saved = 2, output, np.dtype(np.uint8)  # nothing is read
     plans.append(_gather(g, problem, x, saved, rule, magnitude, aligned, (Array(0), Array(1), third, output)))
     return Program(tuple(plans), (g.order,) * given)
 
