@@ -1,4 +1,4 @@
-"""The command line: ``python -m dnnarray {info, check, explain}``."""
+"""The command line: ``python -m dnnarray {info, check, bench, tune, explain, cache}``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import dnnarray as dnn
+from dnnarray._introspect import question
 from dnnarray._operation import Operation, operations
+from dnnarray._select import tuning
 from dnnarray._spec import as_dtype
 
 _WRONG = 2  # the exit code of a wrong command line, as argparse has it
-_EXPLAIN = """\
-explain shows which algorithm a call would run by, and why:
-
-  python -m dnnarray explain conv 8,64,56,56:float32 64,64,3,3 --padding 1
+_ABOUT = {
+    "explain": "show which algorithm a call would run by, and why",
+    "bench": "measure a call by every algorithm that may run it, on drawn data",
+    "tune": "measure like bench and remember the times on disk, for all later processes",
+}
+_CALL = """\
+  python -m dnnarray {command} conv 8,64,56,56:float32 64,64,3,3 --padding 1
 
 One SHAPE[:DTYPE] for each array in the order of the function's signature, - for an array that is left out. A shape is its extents with
 commas between them; () has none. Without a DTYPE an array has that of the first one, which has float32. Everything else is
---name value, where a value is a Python literal or else a text, and an array given by name is a SHAPE[:DTYPE] again."""
+--name value, where a value is a Python literal or else a text, and an array given by name is a SHAPE[:DTYPE] again (an integer
+alone where the function takes one)."""
 
 
 class _CommandError(Exception):
@@ -40,9 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = dnn.check()
         print(report)
         return 0 if report.ok else 1
+    if chosen.command == "cache":
+        return _cache(chosen.action)
     try:
-        print(_explain(chosen.op, chosen.rest))
-    except (_CommandError, TypeError, ValueError, NotImplementedError, MemoryError, RuntimeError) as error:
+        print(_COMMANDS[chosen.command](chosen.op, chosen.rest))
+    except (_CommandError, TypeError, ValueError, ArithmeticError, NotImplementedError, MemoryError, RuntimeError) as error:
         print("dnnarray: " + " ".join(str(error).split()), file=sys.stderr)
         return _WRONG
     return 0
@@ -50,28 +58,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dnnarray", description="Deep-learning primitives for any array.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,check,explain}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,check,bench,tune,explain,cache}")
     commands.add_parser("info", help="print versions, for bug reports")
     commands.add_parser("check", help="look for what keeps dnnarray from running right or fast; exit code 1 if there is a problem")
-    raw = argparse.RawDescriptionHelpFormatter
-    explain = commands.add_parser(
-        "explain", help="show the choice of an algorithm for a call", description=_EXPLAIN, formatter_class=raw, usage="%(prog)s OP [ARRAY ...] [--NAME VALUE ...]"
-    )  # fmt: skip
-    explain.add_argument("op", help="name of a function of dnnarray")
-    explain.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARRAY, --NAME VALUE", help="arrays and options of the call")
+    cache = commands.add_parser("cache", help="show the folder of measured times, or clear it")
+    cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do; show by default")
+    for name, about in _ABOUT.items():
+        command = commands.add_parser(
+            name,
+            help=about,
+            description=f"{about}:\n\n{_CALL.format(command=name)}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            usage="%(prog)s OP [ARRAY ...] [--NAME VALUE ...]",
+        )
+        command.add_argument("op", help="name of a function of dnnarray")
+        command.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARRAY, --NAME VALUE", help="arrays and options of the call")
     return parser
 
 
 def _explain(name: str, rest: Sequence[str]) -> str:
+    arrays, options = _call(name, rest)
+    return str(dnn.explain(name, *arrays, **options))
+
+
+def _bench(name: str, rest: Sequence[str]) -> str:
+    arrays, options = _call(name, rest)
+    asked = question(name, tuple(arrays), options)
+    usable = [judged for judged in asked.rank() if judged.reason is None]
+    times = asked.engine.measure(asked.operation, asked.problem, asked.arrays, asked.runtime, [j.method for j in usable])
+    rates = {n: (asked.problem.flops / ms / 1e6, asked.problem.bytes / ms / 1e6) for n, ms in times.items()}
+    rows = [f"{n:<16} {ms:10.4g} ms {rates[n][0]:10.4g} GFLOP/s {rates[n][1]:10.4g} GB/s" for n, ms in times.items()]
+    return "\n".join([f"{asked.problem.op}: {asked.problem.legend()}", *rows])
+
+
+def _tune(name: str, rest: Sequence[str]) -> str:
+    arrays, options = _call(name, rest)
+    measured = dnn.autotune(name, *arrays, **options)
+    return "\n".join([*(f"{a.name:<16} {a.measured_ms:10.4g} ms" for a in measured), f"remembered in {tuning.folder()}"])
+
+
+_COMMANDS = {"explain": _explain, "bench": _bench, "tune": _tune}
+
+
+def _cache(action: str) -> int:
+    tables = sorted(tuning.folder().glob("tuning_*.json"))
+    print(tuning.folder())
+    for table in tables:
+        if action == "clear":
+            table.unlink(missing_ok=True)
+        print(f"  {table.name}: {'removed' if action == 'clear' else f'{len(tuning.rows(table))} measured calls'}")
+    if not tables:
+        print("  no measured times")
+    tuning.forget_loaded()
+    return 0
+
+
+def _call(name: str, rest: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Arrays and options of the call that the command line describes."""
     operation = _operation(name)
+    if {"-h", "--help"}.intersection(rest):
+        raise _CommandError(f"the call is {name}{inspect.signature(operation.function)}; help({name}) in Python says more.")
     texts, options = _split(rest)
     specs = [_spec(text) for text in texts]
     first = next((s for s in specs if s is not None), None)
     dtype = first.dtype.name if first is not None else "float32"
     arrays = [_spec(text, dtype) for text in texts]
-    chosen = {n: _spec(text, dtype) if n in operation.arrays else _value(text) for n, text in options.items()}
+    chosen = {n: _named(operation, n, text, dtype) for n, text in options.items()}
     _require_all(operation, arrays, chosen)
-    return str(dnn.explain(name, *arrays, **chosen))
+    return arrays, chosen
+
+
+def _named(operation: Operation, name: str, text: str, dtype: str) -> Any:
+    if name not in operation.arrays or (name in operation.numbers and text.lstrip("-").isdigit()):
+        return _value(text)
+    return _spec(text, dtype)
 
 
 def _operation(name: str) -> Operation:
@@ -113,7 +173,7 @@ def _spec(text: str, dtype: str = "float32") -> dnn.Spec | None:
 def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 

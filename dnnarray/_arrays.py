@@ -194,10 +194,7 @@ def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: fro
     def visit(name: str, value: Any) -> Any:
         door, engine = _door(value, f"{op}: {name}")
         found.append((name, value, door, engine))
-        try:
-            return door.take(value)
-        except ArrayTypeError as error:
-            raise ArrayTypeError(f"{op}: {name}: {error}.") from None
+        return _through(door, op, name, value)
 
     def visit_argument(name: str, value: Any) -> Any:
         if name in nested:
@@ -222,10 +219,17 @@ def take_beside(op: str, name: str, door: Door, array: Any) -> Any:
     namespace = _door(array, f"{op}: {name}")[0].namespace
     if namespace != door.namespace:
         raise ArrayTypeError(f"{op}: {name} is an array of {namespace}; expected one of {door.namespace}, as the inputs are.")
+    return _through(door, op, name, array)
+
+
+def _through(door: Door, op: str, name: str, value: Any) -> Any:
+    """``door.take(value)``; what the array's own library refuses is named too."""
     try:
-        return door.take(array)
+        return door.take(value)
     except ArrayTypeError as error:
         raise ArrayTypeError(f"{op}: {name}: {error}.") from None
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise ArrayTypeError(f"{op}: {name} is {_describe(value)} that cannot be borrowed: {error}") from error
 
 
 def engine_view(array: Any) -> Any:
@@ -245,15 +249,15 @@ def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tree_map(convert, array) for array in arrays)
 
 
-def spec_of(array: Any) -> Spec:
-    """The `Spec` of an array of any namespace, or a `Spec` itself."""
+def spec_of(array: Any, where: str = "the argument") -> Spec:
+    """The `Spec` of an array of any namespace, or a `Spec` itself; `where` names it in the message where it is neither."""
     if isinstance(array, Spec):
         return array
     if isinstance(array, (np.ndarray, np.generic)):
         itemsize = array.dtype.itemsize or 1  # a void of no bytes has no strides to speak of; its dtype is refused later
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
-        raise ArrayTypeError(f"expected an array or a dnnarray.Spec, got {_describe(array)}.")
+        raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array or a dnnarray.Spec.")
     return Spec(tuple(array.shape), as_dtype(array.dtype), _element_strides(array))
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dnnarray._arrays import engine_of, spec_of
-from dnnarray._errors import ArrayTypeError
-from dnnarray._operation import Operation, find
+from dnnarray._errors import OptionError, fail
+from dnnarray._operation import Operation, find, freeze, with_numbers
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
 from dnnarray._select import Algorithm, Device, choose, rank, tuning
@@ -64,23 +63,21 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     operation = find(op)
     algorithm = options.pop("algorithm", None)
     bound, chosen = operation.bind(arrays, options)
-    bound = tuple(_with_numbers(operation, n, a) for n, a in zip(operation.arrays, bound, strict=True))
-    specs = tuple(_spec(operation, n, a) for n, a in zip(operation.arrays, bound, strict=True))
-    problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
+    bound = with_numbers(operation, bound)
+    specs = tuple(_specs(operation, name, array) for name, array in zip(operation.arrays, bound, strict=True))
+    problem = operation.problem(specs, {n: freeze(v) for n, v in chosen.items() if n in operation.static})
+    engine = engine_of(bound)
+    names = [m.name for m in engine.methods(operation)]
+    if algorithm is not None and not (isinstance(algorithm, str) and algorithm in names):
+        fail(OptionError, operation.name, "algorithm", repr(algorithm), f"one of {', '.join(map(repr, names))}")
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
-    return Question(operation, problem, engine_of(bound), bound, runtime, algorithm)
+    return Question(operation, problem, engine, bound, runtime, algorithm)
 
 
-def _with_numbers(operation: Operation, name: str, value: Any) -> Any:
-    """A Python integer where the operation takes one, as a 0-d array."""
-    return np.asarray(value) if type(value) is int and name in operation.numbers else value
-
-
-def _spec(operation: Operation, name: str, value: Any) -> Any:
-    try:
-        return tree_map(spec_of, value) if value is None or name in operation.nested else spec_of(value)
-    except ArrayTypeError as error:
-        raise ArrayTypeError(f"{operation.name}: {name}: {error}") from None
+def _specs(operation: Operation, name: str, array: Any) -> Any:
+    """The spec of an argument, or those of all of its arrays where it is nested."""
+    describe = partial(spec_of, where=f"{operation.name}: {name}")
+    return tree_map(describe, array) if name in operation.nested or array is None else describe(array)
 
 
 def infer(op: Any, *arrays: Any, **options: Any) -> Inference:

@@ -272,7 +272,7 @@ def _run(
     if prepared is None:
         arrays = _arrays.native_byte_order(arrays)
         engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
-        prepared = prepare(engine, config, op, algorithm, tuple(map(_freeze, options)), arrays)
+        prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
     if op.runtime:
         runtime = _checked_runtime(op, prepared.problem, runtime)
     if borrowed is None or borrowed.door.native:
@@ -318,13 +318,13 @@ def _signature(array: Any) -> Any:
     return array.shape, array.dtype, array.strides
 
 
-def _freeze(value: Any) -> Any:
-    """Lists and small arrays among the options as tuples, so that they can be remembered."""
+def freeze(value: Any) -> Any:
+    """Lists and arrays among the options as tuples, and arrays without axes as numbers, so that they can be remembered."""
     if isinstance(value, (tuple, list)):
-        frozen = [_freeze(v) for v in value]
+        frozen = [freeze(v) for v in value]
         return type(value)(*frozen) if hasattr(value, "_fields") else tuple(frozen)
     if isinstance(value, np.ndarray):
-        return _freeze(value.tolist())
+        return freeze(value.tolist())
     return value
 
 
@@ -342,11 +342,17 @@ def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
 
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     """Borrow the arrays; a Python integer where the operation takes one becomes a 0-d array."""
-    numbers = {i: a for i, a in enumerate(arrays) if op.arrays[i] in op.numbers and type(a) is int}
-    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if i in numbers else a for i, a in enumerate(arrays)), op.nested)
-    if not numbers:
+    full = with_numbers(op, arrays)
+    own = [full[i] is not array for i, array in enumerate(arrays)]
+    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if n else a for n, a in zip(own, full, strict=True)), op.nested)
+    if not any(own):
         return borrowed
-    return replace(borrowed, arrays=tuple(np.asarray(numbers[i]) if i in numbers else a for i, a in enumerate(borrowed.arrays)))
+    return replace(borrowed, arrays=tuple(f if n else a for n, f, a in zip(own, full, borrowed.arrays, strict=True)))
+
+
+def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arrays with a 0-d array for each Python integer that stands where the operation takes one."""
+    return tuple(np.asarray(a) if type(a) is int and name in op.numbers else a for name, a in zip(op.arrays, arrays, strict=True))
 
 
 def _checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -> tuple[int | None, ...]:
@@ -359,7 +365,14 @@ def _checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -
     )
 
 
-def _foreign(borrowed: _arrays.Borrowed, prepared: Any, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Any:
+def _foreign(
+    borrowed: _arrays.Borrowed,
+    prepared: Any,
+    arrays: tuple[Any, ...],
+    runtime: tuple[Any, ...],
+    out: Any,
+    workspace: Any,
+) -> Any:
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
     give = borrowed.door.give
 

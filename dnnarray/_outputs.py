@@ -39,6 +39,12 @@ class Output:
             fail(DTypeError, op, "out", got, self.dtype.name)
         if kind is np.ndarray and not array.flags.writeable:
             fail(OptionError, op, "out", "read-only", "an array that can be written", "Pass a copy.")
+        if (
+            0 in array.strides
+            and self.spec.size
+            and any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True))
+        ):
+            fail(OptionError, op, "out", "broadcast: several elements share memory", "an array with memory for each element")
 
 
 def users_own(problem: Problem, outputs: list[Output], out: Any, inputs: list[Any], kind: Any, overlap: Callable[..., bool]) -> list[Any]:

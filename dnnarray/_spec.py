@@ -59,7 +59,7 @@ class Spec:
     Raises
     ------
     ShapeError
-        An extent is negative or no integer.
+        An extent is negative or no integer, or `strides` are not one integer for each axis.
     DTypeError
         `dtype` names no dtype.
 
@@ -82,7 +82,9 @@ class Spec:
         if any(n < 0 for n in shape):
             fail(ShapeError, "Spec", "shape", shape, "extents of 0 or more")
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+        dtype = as_dtype(self.dtype)
+        # Byte-swapped arrays are converted on the way in: the problems know native ones only.
+        object.__setattr__(self, "dtype", dtype if dtype.isnative else dtype.newbyteorder("="))
         if self.strides is not None:
             try:
                 strides = tuple(operator.index(s) for s in self.strides)

@@ -49,7 +49,9 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     operation = find(op)
     backward = lookup(f"{operation.base}_backward")
     if backward is None:
-        raise UnsupportedError(f"{operation.name}: has no gradient; it moves or counts data, or is itself a gradient.")
+        raise UnsupportedError(
+            f"{operation.name}: has no gradient; it counts or looks up, serves inference alone, or is itself a gradient."
+        )
     forced = {"algorithm": options.pop("algorithm")} if "algorithm" in options else {}
     bound, chosen = operation.bind(arrays, options)
     chosen = {n: v for n, v in chosen.items() if v is not inspect.Parameter.empty}  # the call itself says what is missing
@@ -59,7 +61,8 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     if operation.save is None:
         output, saved = operation.call(bound, chosen | forced), {}
     else:
-        operation.check_rank(spec_of(bound[0]))  # `save` calls the general operation
+        if operation.ndim is not None:  # `save` calls the general operation
+            operation.check_rank(spec_of(bound[0], f"{operation.name}: {operation.arrays[0]}"))
         output, saved = operation.save(*bound, **chosen, **forced)
     takes_algorithm = "algorithm" in backward.function.__signature__.parameters  # type: ignore[attr-defined]
     forced = forced if takes_algorithm else {}

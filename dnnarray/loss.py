@@ -276,7 +276,7 @@ def linear_cross_entropy(
 
     For the last layer of a language model, whose scores (N, V) are by far its largest array. They are computed block by block,
     each block is reduced to a running maximum, sum of exponentials and score of the label, and forgotten. Memory beyond
-    inputs and outputs does not grow with N or V.
+    inputs and outputs does not grow with N or V, but for the float32 copies of half-type inputs.
 
     Parameters
     ----------

@@ -728,10 +728,10 @@ def group_norm_backward(
     grad,
     x,
     /,
-    num_groups,
     weight=None,
     bias=None,
     *,
+    num_groups,
     eps=1e-5,
     layout="channels_first",
     activation=None,
@@ -766,7 +766,7 @@ def group_norm_backward(
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
-    >>> dnn.group_norm_backward(np.array([[0.0, 2.0]]), np.array([[1.0, 3.0]]), 1, np.ones(2), np.zeros(2), eps=0.0)
+    >>> dnn.group_norm_backward(np.array([[0.0, 2.0]]), np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), num_groups=1, eps=0.0)
     NormGradients(x=array([[0., 0.]]), weight=array([0., 2.]), bias=array([0., 2.]))
     """
 

@@ -368,7 +368,7 @@ def roi_align(
     spatial_scale : float, optional
         What the coordinates are multiplied with to be in pixels of `x`.
     sampling_ratio : int, optional
-        Samples of a bin along each axis; 0 (the default) takes ``ceil(box extent / bins)``, for each box and axis its own.
+        Samples of a bin along each axis, up to 1024; 0 (the default) takes ``ceil(box extent / bins)``, for each box and axis its own.
     aligned : bool, optional
         Shift the coordinates by half a pixel, so that pixel centres stand at whole numbers plus a half. Without it, boxes are made
         at least one pixel wide and high. ONNX calls True "half_pixel", False "output_half_pixel".

@@ -80,6 +80,21 @@ def test_signatures_have_the_contract_form(op):
         assert not optional_positional or p.default is p.empty, f"{p.name} is an option and must be keyword-only"
 
 
+@pytest.mark.parametrize(
+    "name", sorted(n for n, op in operations().items() if n.endswith("_backward") and f"{op.base[:-9]}" in operations())
+)
+def test_gradients_take_the_arrays_in_the_order_of_the_forward(name):
+    """All positional arrays, then everything else by name."""
+    backward, forward = operations()[name], operations()[name.removesuffix("_backward")]
+    positional = [p.name for p in _positional(backward)]
+    arrays = [p.name for p in _positional(forward) if p.name in forward.arrays]
+    assert positional[1 : 1 + len(arrays)] == arrays
+
+
+def _positional(op):
+    return [p for p in inspect.signature(op.function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+
+
 @pytest.mark.parametrize("name", _DOCUMENTED)
 def test_docstrings_are_complete(name):
     text = inspect.getdoc(getattr(dnn, name)) or ""

@@ -443,3 +443,40 @@ def test_nan_and_infinity_stay_where_the_definition_puts_them(algorithm, bad):
     expected = np.zeros((1, 2, 198, 198), bool)
     expected[:, :, 18:21, 19:22] = True
     np.testing.assert_array_equal(touched, expected)
+
+
+def test_a_stride_far_beyond_the_window_costs_no_more_phases_than_taps():
+    shape = (2**31 - 1) * 2 + 3
+    inferred = dnn.infer("conv_transpose", dnn.Spec((1, 1, 3), "float32"), dnn.Spec((1, 1, 3), "float32"), stride=2**31 - 1)
+    assert inferred.output.shape == (1, 1, shape)
+
+
+@pytest.mark.parametrize(("window", "stride", "dilation"), [(1, 3, 1), (2, 5, 2), (3, 4, 2), (3, 7, 3), (4, 6, 4)])
+def test_elements_that_no_tap_meets_have_gradient_0(window, stride, dilation):
+    x = np.random.default_rng(0).standard_normal((2, 3, 31))
+    w = np.random.default_rng(1).standard_normal((4, 3, window))
+    options = {"stride": stride, "dilation": dilation, "padding": 1}
+    grad = np.ones(dnn.conv(x, w, **options).shape)
+    out = np.full(x.shape, np.nan)
+    dnn.conv_backward_input(grad, w, input_shape=x.shape, out=out, **options)
+    expected = np.zeros((2, 3, 33))
+    for p in range(grad.shape[2]):
+        for r in range(window):
+            expected[:, :, p * stride + r * dilation] += w[:, :, r].sum(0)
+    np.testing.assert_allclose(out, expected[:, :, 1:-1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [3, b"gemm", np.array([1, 2])], ids=repr)
+def test_algorithm_is_a_name(wrong):
+    with pytest.raises(dnn.OptionError, match="conv: algorithm is"):
+        dnn.conv(np.ones((1, 1, 4)), np.ones((1, 1, 2)), algorithm=wrong)
+
+
+def test_infer_takes_arrays_as_options_as_the_call_does():
+    x, w = dnn.Spec((1, 1, 4, 4), "float32"), dnn.Spec((1, 1, 2, 2), "float32")
+    assert dnn.infer("conv_transpose", x, w, padding=np.array([1, 0])).output.shape == (1, 1, 3, 5)
+
+
+def test_padding_that_no_memory_can_hold_is_a_workspace_error():
+    with pytest.raises(dnn.WorkspaceError, match="conv: the workspace is of "):
+        dnn.conv(np.ones((1, 2, 6, 5)), np.ones((3, 2, 3, 3)), padding=2**31 - 1, stride=2**31 - 1)

@@ -87,3 +87,42 @@ def test_as_a_module():
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("relu: float32[4]")
+
+
+def test_an_integer_stands_for_an_array_where_the_function_takes_one(capsys):
+    specs = (dnn.Spec((1, 2, 3, 4), "float32"),) * 3
+    expected = str(dnn.explain("attention", *specs, causal=True, causal_offset=3))
+    assert _explained(capsys, "attention", *["1,2,3,4"] * 3, "--causal", "True", "--causal-offset", "3") == expected
+
+
+@pytest.mark.parametrize(
+    "arguments", [("relu", "9" * 400), ("softmax", "4,4", "--axis", "{[1]}"), ("relu", "4", "--help"), ("relu", "-", "-h")]
+)
+def test_nonsense_is_a_clear_line_too(arguments, capsys):
+    assert main(["explain", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("dnnarray: ")
+
+
+def test_an_unknown_algorithm_is_named(capsys):
+    assert main(["explain", "relu", "4", "--algorithm", "magic"]) == 2
+    assert "relu: algorithm is 'magic'; expected one of 'elementwise'" in capsys.readouterr().err
+
+
+def test_bench_measures_every_algorithm(capsys):
+    assert main(["bench", "linear_cross_entropy", "4,3", "5,3", "4:int64"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "linear_cross_entropy: float32[4, 3], float32[5, 3], int64[4]"
+    assert {line.split()[0] for line in lines[1:]} == {"blocks", "small_blocks"}
+
+
+def test_tune_remembers_and_cache_shows_and_clears(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    assert main(["cache"]) == 0
+    assert "no measured times" in capsys.readouterr().out
+    assert main(["tune", "linear_cross_entropy", "4,3", "5,3", "4:int64"]) == 0
+    assert f"remembered in {tmp_path}" in capsys.readouterr().out
+    assert main(["cache"]) == 0
+    assert "1 measured calls" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert "removed" in capsys.readouterr().out
+    assert not list(tmp_path.glob("tuning_*.json"))

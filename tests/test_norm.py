@@ -167,7 +167,7 @@ def test_gradients_of_nothing_are_zero(x):
         dnn.layer_norm_backward(x, x, np.ones(x.shape[1:]), np.ones(x.shape[1:]), axis=(1, 2)),
         dnn.rms_norm_backward(x, x, np.ones(x.shape[2])),
         dnn.add_layer_norm_backward((x, x), x, x, np.ones(x.shape[2])),
-        dnn.group_norm_backward(x, x, 2, c, c),
+        dnn.group_norm_backward(x, x, c, c, num_groups=2),
         dnn.instance_norm_backward(x, x, c, c),
         (dnn.local_response_norm_backward(x, x, 3),),
     ]

@@ -153,7 +153,7 @@ _BACKWARD = {
     "rms_norm_backward": dnn.rms_norm_backward,
     "add_layer_norm_backward": lambda g, x: dnn.add_layer_norm_backward(g, x, x),
     "add_rms_norm_backward": lambda g, x: dnn.add_rms_norm_backward(g, x, x),
-    "group_norm_backward": lambda g, x: dnn.group_norm_backward(g, x, 2),
+    "group_norm_backward": lambda g, x: dnn.group_norm_backward(g, x, num_groups=2),
     "instance_norm_backward": dnn.instance_norm_backward,
     "local_response_norm_backward": lambda g, x: dnn.local_response_norm_backward(g, x, 3),
 }

@@ -193,3 +193,22 @@ def test_jax_tracers_are_refused():
     jax = pytest.importorskip("jax", reason="jax is not installed")
     with pytest.raises(dnn.ArrayTypeError, match="tracer"):
         jax.jit(dnn.relu)(jax.numpy.ones(3))
+
+
+def test_an_array_without_axes_is_taken_for_a_number():
+    np.testing.assert_array_equal(dnn.softmax(np.eye(3), axis=np.array(0)), dnn.softmax(np.eye(3), axis=0))
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [1.0], (), "x"], ids=str)
+def test_questions_name_the_argument_that_is_no_array(wrong):
+    with pytest.raises(dnn.ArrayTypeError, match="softmax: x is "):
+        dnn.infer("softmax", wrong)
+    if wrong is not None:
+        with pytest.raises(dnn.ArrayTypeError, match="max_pool2d: x is "):
+            dnn.vjp("max_pool2d", wrong, kernel_size=2)
+
+
+def test_out_whose_elements_share_memory_is_refused():
+    shared = np.lib.stride_tricks.as_strided(np.zeros(2, np.float32), (2,), (0,))
+    with pytest.raises(dnn.OptionError, match="relu: out is broadcast"):
+        dnn.relu(X, out=shared)

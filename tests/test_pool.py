@@ -509,3 +509,37 @@ def test_nan_agrees_with_pytorch():
     _same_with_gradient(dnn.avg_pool, lambda t: functional.avg_pool2d(t, **options), x, **options)
     _same_with_gradient(dnn.adaptive_max_pool, lambda t: functional.adaptive_max_pool2d(t, (4, 3)), x, output_size=(4, 3))
     _same_with_gradient(dnn.adaptive_avg_pool, lambda t: functional.adaptive_avg_pool2d(t, (4, 3)), x, output_size=(4, 3))
+
+
+@pytest.mark.parametrize("name", ["max_pool", "avg_pool", "lp_pool"])
+def test_a_window_far_longer_than_the_input_costs_no_more_than_one_that_covers_it(name):
+    x = np.abs(np.random.default_rng(0).standard_normal((1, 2, 6, 5)))
+    pool, options = getattr(dnn, name), {"count_include_pad": False} if name == "avg_pool" else {}
+    far = pool(x, 2**31 - 1, stride=(2, 3), padding="same", **options)
+    np.testing.assert_allclose(far, np.broadcast_to(pool(x, (6, 5), **options), (1, 2, 3, 2)), rtol=1e-12)
+
+
+def test_an_average_over_far_more_padding_than_input():
+    x = np.random.default_rng(0).standard_normal((1, 2, 6, 5))
+    mean = dnn.avg_pool(x, 2**31 - 1, stride=2, padding="same")
+    np.testing.assert_allclose(mean[..., 0, 0], x.sum((2, 3)) / (2**31 - 1) ** 2, rtol=1e-12)
+
+
+def test_indices_and_gradient_of_a_window_far_longer_than_the_input():
+    x = np.random.default_rng(0).standard_normal((1, 2, 6, 5))
+    found = dnn.max_pool_with_indices(x, 2**31 - 1, stride=1, padding="same")
+    assert (found.indices.reshape(2, -1) == x.reshape(2, -1).argmax(1)[:, None]).all()
+    gradient = dnn.max_pool_backward(np.ones_like(x), x, 2**31 - 1, stride=1, padding="same").reshape(2, -1)
+    np.testing.assert_array_equal(gradient.max(1), [30.0, 30.0])
+    with pytest.raises(dnn.OptionError, match="max_pool: kernel_size is 2147483648; expected an integer of 2147483647 or less"):
+        dnn.max_pool(x, 2**31)
+
+
+def test_the_longest_adaptive_window_without_listing_them():
+    from dnnarray._problems.pool import AdaptiveAxis
+
+    for extent in range(30):
+        for outputs in range(30):
+            axis = AdaptiveAxis(extent, outputs)
+            assert axis.window == max((end - start for start, end in axis.bounds()), default=0)
+    assert dnn.infer("adaptive_avg_pool", dnn.Spec((1, 1, 5), "float32"), output_size=10**9).output.shape == (1, 1, 10**9)

@@ -488,3 +488,8 @@ def test_shuffles_and_embedding_agree_with_pytorch():
         _rng(3).standard_normal((5, 3)),
     )
     np.testing.assert_array_equal(dnn.one_hot(indices, 5), functional.one_hot(torch.from_numpy(indices), 5).numpy())
+
+
+def test_more_samples_than_anyone_waits_for_are_refused():
+    with pytest.raises(dnn.OptionError, match="roi_align: sampling_ratio is 1025; expected an integer from 0 to 1024"):
+        dnn.roi_align(np.zeros((1, 1, 4, 4)), np.zeros((1, 5)), output_size=2, sampling_ratio=1025)

@@ -37,12 +37,10 @@ def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.nda
 def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
     """x, the gradient of the input, from that of the output: a correlation for each phase of the stride."""
     w = w.transpose(0, 2, 1, 3, 4, 5)
+    if not g.phases_cover:
+        x[...] = 0
     for phase in g.phases:
-        target = x[at(phase.target)]
-        if phase.geometry is None:
-            target[...] = 0
-        else:
-            _correlate(way, phase.geometry, scratch, grad, w[at(phase.taps)], target)
+        _correlate(way, phase.geometry, scratch, grad, w[at(phase.taps)], x[at(phase.target)])
 
 
 def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
@@ -161,7 +159,7 @@ def _correlations(maps: Iterable[str], g: Geometry) -> list[Geometry]:
         if name == _FORWARD:
             found.append(g)
         elif name == _INPUT:
-            found += [p.geometry for p in g.phases if p.geometry is not None]
+            found += [p.geometry for p in g.phases]
     return found
 
 

@@ -145,6 +145,8 @@ class Prepared:
             return np.empty(self.workspace, np.uint8)
         except MemoryError:
             return self._fall_back()
+        except ValueError:  # more bytes than an address can count
+            fail(WorkspaceError, self.problem.op, "the workspace", f"of {self.workspace:,} bytes", "a size that memory can hold")
 
     def _fall_back(self) -> np.ndarray | None:
         limit = self.workspace - 1

@@ -63,12 +63,12 @@ def _max_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.
 @lru_cache(maxsize=1024)
 def _divisor(axes: tuple[Any, ...], padded: bool, dtype: np.dtype) -> Any:
     """Elements of each window, as PyTorch counts them: a number where all are equal, else an array over *space."""
-    counts: np.ndarray = np.ones((), np.int64)
+    counts: np.ndarray = np.ones(())  # float64: exact up to 2^53, and no overflow beyond
     for axis in axes:
         # A window with nothing in it has the sum 0 and gives 0.
-        counts = np.multiply.outer(counts, np.maximum(np.array(axis.counts(padded), np.int64), 1))
+        counts = np.multiply.outer(counts, np.maximum(np.array(axis.counts(padded), np.float64), 1))
     if counts.size and (counts == counts.flat[0]).all():
-        return int(counts.flat[0])
+        return float(counts.flat[0])
     return counts.astype(dtype)
 
 

@@ -33,7 +33,7 @@ class Plan:
     taps : for each tap, the outputs that have it inside of the input, and the inputs that it stands at
     order : the taps with those first that all outputs have, of which there are `full`
     windows : each output and its inputs, where walking window by window takes fewer steps; else None
-    origins, step : position of tap 0 of each output, and from one tap to the next
+    origins, step : position of the first of `taps` in each output, and from one tap to the next
     empty : outputs without any tap inside of the input
     trivial : each window is the one element at its own position
     whole : there is one window, and it is everything
@@ -62,7 +62,10 @@ def plan_axes(axes: tuple[Any, ...]) -> tuple[Plan, ...]:
 def _plan(windows: Any, axis: int) -> Plan:
     bounds = np.array(windows.bounds(), np.int64).reshape(windows.outputs, 2)
     origins, ends = bounds[:, 0], bounds[:, 1]
-    places = [origins + t * windows.dilation for t in range(windows.window)]
+    # Of a window much longer than the input most taps lie in the padding for every output; the walk begins at the first that does not.
+    first = max(0, -(int(origins.max()) // windows.dilation)) if origins.size else 0
+    end = min(windows.window, (windows.extent - 1 - int(origins.min())) // windows.dilation + 1) if origins.size else 0
+    places = [origins + t * windows.dilation for t in range(first, end)]
     inside = [(place >= 0) & (place < ends) for place in places]
     full = [bool(i.all()) for i in inside]
     taps = [(at(axis, _as_slice(np.flatnonzero(i))), at(axis, _as_slice(place[i]))) for place, i in zip(places, inside, strict=True)]
@@ -75,7 +78,7 @@ def _plan(windows: Any, axis: int) -> Plan:
         tuple(sorted(range(len(taps)), key=lambda t: not full[t])),
         sum(full),
         _one_by_one(axis, origins, ends, windows.dilation) if by_window else None,
-        origins,
+        origins + first * windows.dilation,
         windows.dilation,
         np.flatnonzero(~np.any(inside, axis=0)) if inside else np.arange(windows.outputs),
         trivial=windows.outputs == windows.extent and full == [True],

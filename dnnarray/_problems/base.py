@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dnnarray._spec import Spec
@@ -24,7 +24,7 @@ class Problem:
     op: str
     inputs: tuple[Any, ...]
     outputs: tuple[Spec | None, ...]
-    returns: Callable[..., Any] | None = None
+    returns: Callable[..., Any] | None = field(default=None, repr=False)  # the tuning table is keyed by the repr, functions show addresses
 
     @property
     def bytes(self) -> int:

@@ -17,6 +17,7 @@ from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec, as_dtype
 
 LAYOUTS = ("channels_first", "channels_last")
 _SPACE = {1: "W", 2: "H W", 3: "D H W"}
+_MOST = 2**31 - 1  # the largest window, stride, dilation, padding or output size: products of two still fit int64
 FLOAT_NAMES = "float64, float32, float16 or bfloat16"
 
 
@@ -211,8 +212,15 @@ def per_axis(op: str, name: str, value: Any, rank_: int, minimum: int) -> tuple[
     if isinstance(value, (tuple, list)):
         if len(value) != rank_:
             fail(OptionError, op, name, repr(value), f"an integer or {rank_} of them, one per spatial axis")
-        return tuple(integer(op, name, v, minimum) for v in value)
-    return (integer(op, name, value, minimum),) * rank_
+        return tuple(_extent(op, name, v, minimum) for v in value)
+    return (_extent(op, name, value, minimum),) * rank_
+
+
+def _extent(op: str, name: str, value: Any, minimum: int) -> int:
+    number = integer(op, name, value, minimum)
+    if number > _MOST:
+        fail(OptionError, op, name, number, f"an integer of {_MOST} or less")
+    return number
 
 
 def effective_window(window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
@@ -251,8 +259,8 @@ def _padding_pair(op: str, entry: Any) -> tuple[int, int]:
     if isinstance(entry, (tuple, list)):
         if len(entry) != 2:
             fail(OptionError, op, "padding", repr(entry), "a pair (before, after) for each spatial axis")
-        return integer(op, "padding", entry[0], 0), integer(op, "padding", entry[1], 0)
-    both = integer(op, "padding", entry, 0)
+        return _extent(op, "padding", entry[0], 0), _extent(op, "padding", entry[1], 0)
+    both = _extent(op, "padding", entry, 0)
     return both, both
 
 

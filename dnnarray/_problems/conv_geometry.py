@@ -58,9 +58,14 @@ class Geometry:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The gradient of the input as stride-1 correlations of the output's gradient, one per residue of the stride."""
+        """The gradient of the input as stride-1 correlations of the output's gradient, one per residue of the stride that a tap meets."""
         axes = [_axis_phases(self, i) for i in range(3)]
         return tuple(_phase(self, a, b, c) for a in axes[0] for b in axes[1] for c in axes[2])
+
+    @cached_property
+    def phases_cover(self) -> bool:
+        """Whether each element of the input is in one of `phases`; the gradient of the others is 0."""
+        return sum(p.geometry.pixels for p in self.phases) == math.prod(self.space)
 
 
 class _AxisPhase(NamedTuple):
@@ -75,10 +80,10 @@ class _AxisPhase(NamedTuple):
 class Phase(NamedTuple):
     """One residue class: `taps` selects (and reverses) its part of the window, `target` its pixels of the input.
 
-    `geometry` is the correlation that computes it, None where no tap meets it and the gradient is 0.
+    `geometry` is the correlation that computes it.
     """
 
-    geometry: Geometry | None
+    geometry: Geometry
     taps: tuple[slice, slice, slice]
     target: tuple[slice, slice, slice]
 
@@ -89,20 +94,17 @@ def _axis_phases(g: Geometry, i: int) -> list[_AxisPhase]:
     common = math.gcd(stride, dilation)
     step = stride // common
     phases = []
-    for residue in range(stride):
+    for tap in range(min(window, step)):
+        residue = dilation * tap % stride
         first = -((residue - before) // stride)
         out = (space - 1 + before - residue) // stride - first + 1
         if out <= 0:
             continue
         start = stride * first + residue - before
         target = slice(start, None, stride)
-        taps = [r for r in range(min(window, step)) if (residue - dilation * r) % stride == 0]
-        if not taps:
-            phases.append(_AxisPhase(slice(0), 0, target, out, 1, 0))
-            continue
-        count = -(-(window - taps[0]) // step)
-        last = taps[0] + (count - 1) * step
-        backwards = slice(last, taps[0] - 1 if taps[0] else None, -step)
+        count = -(-(window - tap) // step)
+        last = tap + (count - 1) * step
+        backwards = slice(last, tap - 1 if tap else None, -step)
         shift = first + (residue - dilation * last) // stride
         phases.append(_AxisPhase(backwards, count, target, out, dilation // common, -shift))
     return phases
@@ -111,8 +113,6 @@ def _axis_phases(g: Geometry, i: int) -> list[_AxisPhase]:
 def _phase(g: Geometry, *axes: _AxisPhase) -> Phase:
     a, b, c = axes
     taps, target = (a.taps, b.taps, c.taps), (a.target, b.target, c.target)
-    if 0 in (a.window, b.window, c.window):
-        return Phase(None, taps, target)
     geometry = replace(
         g,
         c=g.k,

@@ -122,10 +122,10 @@ def _gradients_of_both(op: str, grad: Any, x: Spec) -> None:
     """`grad` is an array (of y) or a pair (of y, of sum), one of which may be None."""
     expected = "an array, or a pair (of y, of sum) of which one may be None"
     entries = (grad, None) if isinstance(grad, Spec) else grad
-    if entries is None or all(g is None for g in entries):
+    if entries is None or entries == (None, None):
         fail(ArrayTypeError, op, "grad", "None", expected)
-    if len(entries) != 2:
-        fail(ArrayTypeError, op, "grad", f"{len(entries)} arrays", expected)
+    if len(entries) != 2 or not all(g is None or isinstance(g, Spec) for g in entries):
+        fail(ArrayTypeError, op, "grad", f"a tuple of {len(entries)}", expected)
     for name, entry in zip(("grad", "grad[1]"), entries, strict=True):
         if entry is not None:
             checks.gradient(op, entry, x, name)

@@ -54,7 +54,9 @@ class AdaptiveAxis:
 
     @property
     def window(self) -> int:
-        return max((end - start for start, end in self.bounds()), default=0)
+        # The longest of `bounds`: where i n / o leaves the largest rest, which is o less the greatest common divisor.
+        n, o = self.extent, self.outputs
+        return -(-(n + o - math.gcd(n, o)) // o) if o else 0
 
     def bounds(self, padded: bool = False) -> list[tuple[int, int]]:
         n, o = self.extent, self.outputs

@@ -28,7 +28,10 @@ def predict(problem: Problem, device: Device, cost: Cost) -> float:
     """Seconds by the roofline: the slower of arithmetic and memory, plus the launches."""
     unit = cost.unit or _compute_dtype(problem)
     peak = device.peak.get(unit) or device.peak["float32"]
-    return max(cost.flops / (peak * cost.efficiency), cost.bytes / device.bandwidth) + cost.launches * device.launch
+    try:
+        return max(cost.flops / (peak * cost.efficiency), cost.bytes / device.bandwidth) + cost.launches * device.launch
+    except OverflowError:  # more than any memory holds: a Spec may say so
+        return math.inf
 
 
 def _compute_dtype(problem: Problem) -> str:

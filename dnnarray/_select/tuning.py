@@ -75,6 +75,11 @@ def remember(device: Device, key: str, times: dict[str, float]) -> bool:
     return True
 
 
+def rows(path: Path) -> dict[str, dict[str, float]]:
+    """What a table holds: milliseconds by algorithm for each key."""
+    return _read(path) or {}
+
+
 def forget_loaded() -> None:
     """Read the tables anew at the next look-up."""
     _loaded.clear()
