@@ -61,6 +61,20 @@ class GatherConfig(Config):
 
 
 @dataclass(frozen=True)
+class TilesConfig(Config):
+    """Compile-time settings of ``kernels/pool/tiles.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    window: int
+    stride: int
+    vector: int
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class WholeConfig(Config):
     """Compile-time settings of ``kernels/pool/whole.cu``."""
 
@@ -211,6 +225,8 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
 
 def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
+    if rule != 3 and not magnitude and g.square:
+        return _tiles(g, problem, x, saved, rule, aligned, pointers)
     vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
     items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
     most = max(g.axes[1].cover(), g.axes[2].cover())
@@ -222,6 +238,20 @@ def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     words += [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
     grid, numbers = _numbers(g, items, rows, vector, problem.padded, problem.p)
     return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
+
+
+def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
+    """The same for small square windows: a thread sums for a whole tile."""
+    vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
+    window, stride = g.axes[1].window, g.axes[1].stride
+    tiles = [-(-(a.extent + a.before) // stride) for a in g.axes[1:]]
+    items, rows = tiles[1] * (g.channels // vector if g.last else 1), g.outer * tiles[0]
+    columns = _columns(items)
+    config = TilesConfig(_TYPES[x.dtype], _TYPES[saved], rule, window, stride, vector, columns, _THREADS // columns)
+    words = [f"{('max', 'max_indices', 'mean')[rule]}_pool_tiles_{_SHORT[x.dtype]}x{vector}"]
+    words += [f"by_{_SHORT[saved]}"] * (rule < 2) + [f"w{window}_by_{stride}_b{columns}"]
+    grid, numbers = _numbers(g, items, rows, vector, problem.padded, problem.p)
+    return Plan(Kernel("pool/tiles.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
 
 
 # --- unpooling --------------------------------------------------------------------------------------------------------

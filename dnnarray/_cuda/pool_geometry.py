@@ -100,6 +100,13 @@ class Geometry:
         return (self.first or self.last) and all(a.whole for a in self.axes)
 
     @property
+    def square(self) -> bool:
+        """Windows of 2 or 3 in two dimensions, both axes alike, with a stride of up to 3."""
+        _, h, w = self.axes
+        alike = (h.window, h.stride) == (w.window, w.stride) and h.window in (2, 3) and h.stride <= 3
+        return self.flat and not self.adaptive and alike and h.dilation == w.dilation == 1 and self.length < 1 << 31
+
+    @property
     def flat(self) -> bool:
         """Nothing happens along the first of the three axes."""
         return self.axes[0] == WindowAxis(1, 1)
