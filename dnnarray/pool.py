@@ -747,6 +747,10 @@ def max_unpool(x, indices, /, output_size, *, layout="channels_first", out=None,
     ArrayTypeError
         An argument is no array, or arrays of different namespaces meet.
 
+    Notes
+    -----
+    On a GPU the values of `indices` are not looked at before: one that is no position is left out, and its gradient is 0.
+
     References
     ----------
     Zeiler and Fergus, "Visualizing and understanding convolutional networks", ECCV 2014.

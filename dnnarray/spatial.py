@@ -715,6 +715,10 @@ def embedding(indices, weight, /, *, padding_index=None, out=None, workspace=Non
     OptionError
         An index or `padding_index` names no row.
 
+    Notes
+    -----
+    On a GPU the values of `indices` are not looked at before: one that names no row gives a row of NaN.
+
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
@@ -753,6 +757,10 @@ def embedding_backward(grad, indices, weight, /, *, padding_index=None, out=None
     ShapeError, DTypeError, OptionError
         As in `embedding`, or `grad` does not match its output.
 
+    Notes
+    -----
+    On a GPU an index that names no row is left out.
+
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
@@ -787,6 +795,10 @@ def one_hot(indices, /, num_classes, *, out=None, workspace=None):
         `indices` are no integers.
     OptionError
         An index names no class, or `num_classes` is below 1.
+
+    Notes
+    -----
+    On a GPU an index that names no class gives a vector of zeros.
 
     Examples
     --------

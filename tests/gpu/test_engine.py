@@ -38,7 +38,10 @@ _FIRST = list({c.op: c for c in reversed(_HERE)}.values())
 @pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _HERE for d in c.dtypes], ids=str)
 def test_forward_agrees_with_the_oracle(case, dtype):
     arrays = case.draw(dtype)
-    actual = _back(call(case.op, tuple(_there(a) for a in arrays), case.options))
+    try:
+        actual = _back(call(case.op, tuple(_there(a) for a in arrays), case.options))
+    except dnn.UnsupportedError as error:
+        pytest.skip(str(error))
     expected = [np.asarray(r) for r in leaves(ORACLES[find(case.op).base](*as_float64(arrays), **case.options))]
     for a, e in zip(actual, expected, strict=True):
         assert_close(a, e, case.reduction, case.condition, str(case))

@@ -1,0 +1,331 @@
+"""Pooling: plans for windows, for gradients gathered over windows, for whole planes, and for unpooling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.pool_geometry import CODES, Geometry, geometry_of
+from dnnarray._problems.pool import PoolProblem, UnpoolProblem
+from dnnarray._select import Device, Method
+from dnnarray._spec import FLOAT32, HALF, Spec
+
+INTEGERS = {
+    np.dtype(name): text
+    for name, text in (
+        ("int8", "signed char"), ("int16", "short"), ("int32", "int"), ("int64", "long long"),
+        ("uint8", "unsigned char"), ("uint16", "unsigned short"), ("uint32", "unsigned int"), ("uint64", "unsigned long long"),
+    )
+}  # fmt: skip
+_TYPES = TYPES | INTEGERS
+_SHORT = SHORT | {dtype: f"{dtype.kind}{8 * dtype.itemsize}" for dtype in INTEGERS}
+_MAX, _INDICES, _TAP, _MEAN, _NORM = range(5)
+_NAMES = ("max", "max_indices", "max_tap", "mean", "norm")
+_THREADS = 128
+_GRID = 65_535  # rows of blocks; a kernel goes on with the next ones
+
+
+@dataclass(frozen=True)
+class WindowsConfig(Config):
+    """Compile-time settings of ``kernels/pool/windows.cu``."""
+
+    element: str
+    result: str
+    place: str
+    reduction: int
+    magnitude: bool
+    adaptive: bool
+    window: int
+    vector: int
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class GatherConfig(Config):
+    """Compile-time settings of ``kernels/pool/gather.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    magnitude: bool
+    adaptive: bool
+    cover: int
+    vector: int
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class TilesConfig(Config):
+    """Compile-time settings of ``kernels/pool/tiles.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    window: int
+    stride: int
+    vector: int
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class WholeConfig(Config):
+    """Compile-time settings of ``kernels/pool/whole.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    along: bool
+    vector: int
+    lanes: int
+    taps: int
+
+
+@dataclass(frozen=True)
+class UnpoolConfig(Config):
+    """Compile-time settings of ``kernels/pool/unpool.cu``."""
+
+    element: str
+    index: str
+    stage: int
+    threads: int
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+def _columns(items: int) -> int:
+    """How many of the threads of a block stand along a row; the others take further rows."""
+    return 8 if items <= 8 else 32
+
+
+def _numbers(g: Geometry, items: int, rows: int, vector: int, padded: bool, p: float) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
+    """The grid, and the launch arguments after the pointers, of the kernels over windows; `items` stand in a row."""
+    columns = _columns(items)
+    grid = (-(-items // columns), min(-(-rows // (_THREADS // columns)), _GRID), 1)
+    inner = g.channels // vector if g.last else 1
+    planes = 1 if g.last or g.first else g.channels
+    x_strides, y_strides = (_merged(g, s) if g.first else s for s in (g.x_strides, g.y_strides))
+    axes = [number for axis in g.axes for number in axis.packed()]
+    return grid, (rows, planes << 32 | inner, *x_strides, *y_strides, *axes, int(padded), p)
+
+
+def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides with batch and channels counted as one axis."""
+    return (strides[1] if g.channels > 1 else strides[0], *strides[1:])
+
+
+def _windows(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+             magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
+    """The reduction of each window."""
+    if g.whole and g.length < 1 << 30:
+        return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
+    vector = vector_length(dtype, aligned, g.channels) if g.last else 1
+    items, rows = g.axes[2].outputs * (g.channels // vector if g.last else 1), g.outer * g.axes[0].outputs * g.axes[1].outputs
+    widest = max(g.axes[1].window, g.axes[2].window)
+    window = widest if g.flat and widest <= 3 else 0
+    place = "long long" if reduction == _INDICES and g.length >= 1 << 31 else "int"
+    columns = _columns(items)
+    config = WindowsConfig(
+        _TYPES[dtype], _TYPES[result], place, reduction, magnitude, g.adaptive, window, vector, columns, _THREADS // columns
+    )
+    words = [f"{_NAMES[reduction]}_pool_windows_{_SHORT[dtype]}x{vector}"]
+    words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["adaptive"] * g.adaptive
+    words += [f"w{window}"] * (window > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
+    grid, numbers = _numbers(g, items, rows, vector, padded, p)
+    return Plan(Kernel("pool/windows.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
+
+
+def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+           magnitude: bool, p: float) -> Plan:  # fmt: skip
+    """The reduction of each plane to one element."""
+    inner = g.channels if g.last else 1
+    along = not g.last
+    vector = vector_length(dtype, aligned, g.length if along else inner)
+    steps = g.length // vector if along else g.length
+    taps, lanes = (8, 16) if along and steps <= 32 else (32, 8) if along or steps <= 256 else (64, 8)
+    config = WholeConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude, along, vector, lanes, taps)
+    words = [f"{_NAMES[reduction]}_pool_whole_{_SHORT[dtype]}x{vector}"]
+    words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}"]
+    columns = g.outer if along else g.outer * inner // vector
+    grid = (min(-(-columns // lanes), 1 << 30), 1, 1)
+    numbers = (columns, g.length, 1 if along else inner // vector, p)
+    return Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers))
+
+
+def _norm_of(problem: PoolProblem) -> tuple[int, bool]:
+    """(reduction, whether of magnitudes) of an operation's forward."""
+    if problem.op.startswith("lp"):
+        return (_MAX if math.isinf(problem.p) else _NORM), True
+    return (_MEAN if "avg" in problem.op else _MAX), False
+
+
+def windows(problem: PoolProblem, device: Device, aligned: bool) -> Program:
+    """One launch: every window by itself."""
+    x, outputs = problem.inputs[0], [s for s in problem.outputs if s is not None]
+    if outputs[0].size == 0:
+        return Program(())
+    g = geometry_of(x, problem.axes, problem.layout)
+    reduction, magnitude = _norm_of(problem)
+    pointers = (Array(0), Array(1), Array(len(outputs)))
+    if len(outputs) == 2:
+        reduction = _INDICES
+    plan = _windows(g, x.dtype, x.dtype, reduction, aligned, pointers, magnitude, problem.padded, problem.p)
+    return Program((plan,), (g.order,))
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def _saved_dtype(problem: PoolProblem) -> np.dtype | None:
+    """What the first launch of a gradient leaves for the second, None if there is no first: a tap per window, or its norm."""
+    x = problem.inputs[1]
+    if "avg" in problem.op or problem.inputs[2] is not None:
+        return None
+    if problem.op.startswith("lp") and not math.isinf(problem.p):
+        return FLOAT32 if x.dtype in HALF else x.dtype
+    return np.dtype(np.uint8) if math.prod(a.window for a in problem.axes) < CODES else np.dtype(np.int32)
+
+
+def saved_bytes(problem: PoolProblem) -> int:
+    """Scratch for what is saved of each window."""
+    dtype = _saved_dtype(problem)
+    return 0 if dtype is None else -(-problem.inputs[0].size * dtype.itemsize // 16) * 16
+
+
+def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
+    """A launch that saves where each maximum stands (or each norm), unless it is given; one that sums over windows for each element."""
+    grad, x, indices = problem.inputs
+    if x.size == 0:
+        return Program(())
+    g = geometry_of(x, problem.axes, problem.layout)
+    given = 2 if indices is None else 3
+    output, scratch, saved = Array(given), Array(given + 1), _saved_dtype(problem)
+    norm, magnitude = problem.op.startswith("lp") and not math.isinf(problem.p), problem.op.startswith("lp")
+    plans = []
+    if saved is not None and grad.size:
+        reduction = _NORM if norm else _TAP
+        plans.append(_windows(g, x.dtype, saved, reduction, aligned, (Array(1), scratch, scratch), magnitude, p=problem.p))
+    if saved is not None:
+        rule, third = (3 if norm else 0), scratch
+    elif indices is not None:
+        rule, third, saved = 1, Array(2), indices.dtype
+    else:
+        rule, third, saved = 2, output, np.dtype(np.uint8)  # nothing is read
+    plans.append(_gather(g, problem, x, saved, rule, magnitude, aligned, (Array(0), Array(1), third, output)))
+    return Program(tuple(plans), (g.order,) * given)
+
+
+def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
+            pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
+    if rule != 3 and not magnitude and g.square:
+        return _tiles(g, problem, x, saved, rule, aligned, pointers)
+    vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
+    items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
+    most = max(g.axes[1].cover(), g.axes[2].cover())
+    cover = most if g.flat and most <= (2 if rule == 1 else 3) else 0
+    columns = _columns(items)
+    config = GatherConfig(_TYPES[x.dtype], _TYPES[saved], rule, magnitude, g.adaptive, cover, vector, columns, _THREADS // columns)
+    words = [f"{('max', 'max_indices', 'mean', 'norm')[rule]}_pool_gather_{_SHORT[x.dtype]}x{vector}"]
+    words += [f"by_{_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude + ["adaptive"] * g.adaptive
+    words += [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
+    grid, numbers = _numbers(g, items, rows, vector, problem.padded, problem.p)
+    return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
+
+
+def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
+    """The same for small square windows: a thread sums for a whole tile."""
+    vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
+    window, stride = g.axes[1].window, g.axes[1].stride
+    tiles = [-(-(a.extent + a.before) // stride) for a in g.axes[1:]]
+    items, rows = tiles[1] * (g.channels // vector if g.last else 1), g.outer * tiles[0]
+    columns = _columns(items)
+    config = TilesConfig(_TYPES[x.dtype], _TYPES[saved], rule, window, stride, vector, columns, _THREADS // columns)
+    words = [f"{('max', 'max_indices', 'mean')[rule]}_pool_tiles_{_SHORT[x.dtype]}x{vector}"]
+    words += [f"by_{_SHORT[saved]}"] * (rule < 2) + [f"w{window}_by_{stride}_b{columns}"]
+    grid, numbers = _numbers(g, items, rows, vector, problem.padded, problem.p)
+    return Plan(Kernel("pool/tiles.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
+
+
+# --- unpooling --------------------------------------------------------------------------------------------------------
+
+
+def _marks_bytes(problem: UnpoolProblem) -> int:
+    output = problem.outputs[0]
+    assert output is not None
+    return -(-4 * output.size // 16) * 16
+
+
+def _unpool_plan(problem: UnpoolProblem, stage: int, total: int, x: Spec, indices: Spec, pointers: tuple[Array, ...]) -> Plan:
+    g = geometry_of(x, problem.space, problem.layout)
+    config = UnpoolConfig(_TYPES[x.dtype], _TYPES[indices.dtype], stage, _THREADS)
+    symbol = f"max_unpool_{('clear', 'mark', 'fetch', 'backward')[stage]}_{_SHORT[x.dtype]}_by_{_SHORT[indices.dtype]}"
+    (_, h, w), (_, p, q) = g.space, g.out_space
+    numbers = (total, g.channels, *g.x_strides, *g.y_strides, h << 32 | w, p << 32 | q, math.prod(g.space), math.prod(g.out_space))
+    return Plan(Kernel("pool/unpool.cu", symbol, config), (-(-total // _THREADS), 1, 1), _THREADS, (*pointers, *numbers))
+
+
+def unpool(problem: UnpoolProblem, device: Device, aligned: bool) -> Program:
+    """Three launches: clear the marks, mark every place with the last element that names it, fetch the elements."""
+    (x, indices), y = problem.inputs, problem.outputs[0]
+    assert y is not None
+    if y.size == 0:
+        return Program(())
+    pointers = Array(0), Array(1), Array(2), Array(3)
+    stages = [(0, y.size), *([(1, x.size)] if x.size else []), (2, y.size)]
+    plans = tuple(_unpool_plan(problem, stage, total, x, indices, pointers) for stage, total in stages)
+    order = geometry_of(x, problem.space, problem.layout).order
+    return Program(plans, (order, order))
+
+
+def unpool_backward(problem: UnpoolProblem, device: Device, aligned: bool) -> Program:
+    """One launch: each gradient comes from its place."""
+    _, x, indices = problem.inputs
+    if x.size == 0:
+        return Program(())
+    order = geometry_of(x, problem.space, problem.layout).order
+    plan = _unpool_plan(problem, 3, x.size, x, indices, (Array(0), Array(2), Array(3), Array(3)))
+    return Program((plan,), (order, order, order))
+
+
+# --- table ------------------------------------------------------------------------------------------------------------
+
+
+def _too_large(problem: PoolProblem, device: Device) -> str | None:
+    x = problem.inputs[1 if problem.op.endswith("_backward") else 0]
+    if x.size == 0:
+        return None
+    g = geometry_of(x, problem.axes, problem.layout)
+    if g.channels >= 1 << 31 or any(a.reach >= 1 << 30 for a in g.axes):
+        return "a padded extent or a window reaches 2^30 elements"
+    if problem.op.endswith("_backward") and math.prod(a.window for a in g.axes) >= 1 << 31:
+        return "a window has 2^31 taps or more"
+    return None
+
+
+def _too_large_plane(problem: UnpoolProblem, device: Device) -> str | None:
+    x = problem.inputs[-2]
+    g = geometry_of(x, problem.space, problem.layout)
+    if max(math.prod(g.space), math.prod(g.out_space), g.channels) >= 1 << 31:
+        return "a plane has 2^31 elements or more"
+    return None
+
+
+_WINDOWS = (Method("windows", windows, "every window by itself, neighbours through the cache", _too_large),)
+_GATHER = (Method("gather", gather, "for each element a sum over the windows that cover it", _too_large, saved_bytes),)
+_MAXIMA = [f"{prefix}max_pool{suffix}" for prefix in ("", "adaptive_") for suffix in ("", "_with_indices")]
+_FORWARDS = [*_MAXIMA, "avg_pool", "adaptive_avg_pool", "lp_pool"]
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    **dict.fromkeys(_FORWARDS, _WINDOWS),
+    **dict.fromkeys([f"{op}_backward" for op in _FORWARDS], _GATHER),
+    "max_unpool": (Method("ordered", unpool, "the last element that names a place goes there", _too_large_plane, _marks_bytes),),
+    "max_unpool_backward": (Method("gather", unpool_backward, "each gradient comes from its place", _too_large_plane),),
+}

@@ -1,0 +1,200 @@
+// Windows over spatial axes, for pooling: which taps of a window lie in the input, which windows cover an element, how maxima compare.
+#pragma once
+
+#include "dnnarray/vec.cuh"
+
+namespace dnnarray {
+
+// --- numbers: floating types are computed with as everywhere, integers as they are ---
+
+template <typename T>
+struct Number {
+  using type = T;
+  static constexpr bool kInteger = true;
+  static constexpr bool kSigned = T(-1) < T(0);
+  static __device__ __forceinline__ T lowest() { return kSigned ? T(1ull << (8 * sizeof(T) - 1)) : T(0); }
+  static __device__ __forceinline__ T widened(T x) { return x; }
+  static __device__ __forceinline__ T narrowed(T x) { return x; }
+};
+
+template <typename T>
+struct FloatingNumber {
+  using type = arithmetic_t<T>;
+  static constexpr bool kInteger = false;
+  static __device__ __forceinline__ type lowest() { return -type(1) / type(0); }
+  static __device__ __forceinline__ type widened(T x) { return widen(x); }
+  static __device__ __forceinline__ T narrowed(type x) { return narrow<T>(x); }
+};
+template <>
+struct Number<double> : FloatingNumber<double> {};
+template <>
+struct Number<float> : FloatingNumber<float> {};
+template <>
+struct Number<float16_t> : FloatingNumber<float16_t> {};
+template <>
+struct Number<bfloat16_t> : FloatingNumber<bfloat16_t> {};
+
+// Whether b takes the place of the maximum a that came before it: a NaN always does, and nothing but a NaN replaces a NaN.
+template <typename A>
+__device__ __forceinline__ bool wins(A b, A a) {
+  return b > a || b != b;
+}
+
+template <typename A>
+__device__ __forceinline__ A magnitude(A x) {
+  return x < A(0) ? A(-x) : x == A(0) ? A(0) : x;
+}
+
+__device__ __forceinline__ float power_of(float x, float p) { return powf(x, p); }
+__device__ __forceinline__ double power_of(double x, double p) { return pow(x, p); }
+__device__ __forceinline__ float square_root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double square_root(double x) { return sqrt(x); }
+
+// x^p and x^(1/p) for x of 0 or more; norms are of floating numbers.
+template <typename A>
+__device__ __forceinline__ A power(A x, A p) {
+  if constexpr (Number<A>::kInteger) {
+    return x;
+  } else {
+    return p == A(1) ? x : p == A(2) ? x * x : power_of(x, p);
+  }
+}
+template <typename A>
+__device__ __forceinline__ A root(A x, A p) {
+  if constexpr (Number<A>::kInteger) {
+    return x;
+  } else {
+    return p == A(1) ? x : p == A(2) ? square_root(x) : power_of(x, A(1) / p);
+  }
+}
+
+// What a reduction leaves of a window: the value, rounded to R, or where it stands.
+template <bool kPlace, typename R, typename A, typename P>
+__device__ __forceinline__ R kept(A value, P place) {
+  if constexpr (kPlace) {
+    return static_cast<R>(place);
+  } else {
+    return Number<R>::narrowed(value);
+  }
+}
+
+// --- vectors whose entries are wider than those of x: in pieces of up to 16 bytes, the alignment that is known ---
+
+template <typename T, int N>
+__device__ __forceinline__ Vec<T, N> load_wide(const T* p) {
+  constexpr int kPiece = sizeof(T) * N <= 16 ? N : 16 / sizeof(T);
+  Vec<T, N> v;
+#pragma unroll
+  for (int j = 0; j < N; j += kPiece) {
+    const Vec<T, kPiece> piece = load<T, kPiece>(p + j);
+#pragma unroll
+    for (int k = 0; k < kPiece; ++k) v.at[j + k] = piece.at[k];
+  }
+  return v;
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void store_wide(T* p, const Vec<T, N>& v) {
+  constexpr int kPiece = sizeof(T) * N <= 16 ? N : 16 / sizeof(T);
+#pragma unroll
+  for (int j = 0; j < N; j += kPiece) {
+    Vec<T, kPiece> piece;
+#pragma unroll
+    for (int k = 0; k < kPiece; ++k) piece.at[k] = v.at[j + k];
+    store(p + j, piece);
+  }
+}
+
+// --- a / b with remainder; 64 bits only where they are needed ---
+
+struct Split {
+  long long quotient;
+  int rest;
+};
+__device__ __forceinline__ Split split(long long a, int b) {
+  if (b == 1) return {a, 0};
+  if (a >> 32 == 0) {
+    const unsigned low = static_cast<unsigned>(a), q = low / static_cast<unsigned>(b);
+    return {q, static_cast<int>(low - q * static_cast<unsigned>(b))};
+  }
+  const long long q = a / b;
+  return {q, static_cast<int>(a - q * b)};
+}
+
+// a / b for a of 0 or more; the usual divisors without a division.
+__device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : b == 2 ? a >> 1 : a / b; }
+
+// --- windows along one axis ---
+
+// Two numbers of 31 bits in one launch argument.
+__device__ __forceinline__ int high(long long pair) { return static_cast<int>(pair >> 32); }
+__device__ __forceinline__ int low(long long pair) { return static_cast<int>(pair); }
+
+// Taps [first, last) of a window lie in the input; tap t stands at start + t * dilation.
+struct Taps {
+  int start, first, last;
+};
+
+// Windows [first, last] may cover an element.
+struct Cover {
+  int first, last;
+};
+
+// Output i looks at i * stride - before + t * dilation for each tap t; adaptive: at floor(i n / o) up to ceil((i + 1) n / o).
+template <bool kAdaptive>
+struct Axis {
+  int extent, outputs, window, stride, dilation, before, after;
+
+  __device__ __forceinline__ Axis(long long sizes, long long step, long long spread, long long padding)
+      : extent(high(sizes)), outputs(low(sizes)), window(high(step)), stride(low(step)), dilation(low(spread)), before(high(padding)),
+        after(low(padding)) {}
+
+  __device__ __forceinline__ Taps taps(int i) const {
+    if constexpr (kAdaptive) {
+      const int start = static_cast<int>(split(static_cast<long long>(i) * extent, outputs).quotient);
+      const int end = static_cast<int>(split(static_cast<long long>(i + 1) * extent + outputs - 1, outputs).quotient);
+      return {start, 0, end - start};
+    } else {
+      const int start = i * stride - before;
+      const int first = start < 0 ? quotient(dilation - 1 - start, dilation) : 0;
+      const int room = quotient(max(extent - start, 0) + dilation - 1, dilation);
+      return {start, first, max(min(window, room), first)};
+    }
+  }
+
+  // Taps that an average divides by: those in the input, or in the padded input; of nothing, 1.
+  __device__ __forceinline__ int count(const Taps& t, bool padded) const {
+    if (kAdaptive || !padded) return max(t.last - t.first, 1);
+    return max(min(window, quotient(extent + after - t.start + dilation - 1, dilation)), 1);
+  }
+
+  __device__ __forceinline__ Cover cover(int place) const {
+    if constexpr (kAdaptive) {
+      const int first = static_cast<int>(split(static_cast<long long>(place) * outputs, extent).quotient);
+      const int last = static_cast<int>(split(static_cast<long long>(place + 1) * outputs + extent - 1, extent).quotient) - 1;
+      return {first, last};
+    } else {
+      const int reach = place + before - (window - 1) * dilation;
+      return {reach > 0 ? quotient(reach + stride - 1, stride) : 0, min(quotient(place + before, stride), outputs - 1)};
+    }
+  }
+
+  // Which tap of window i stands at this place, -1 if none does.
+  __device__ __forceinline__ int tap_at(int place, int i) const {
+    if constexpr (kAdaptive) {
+      return place - static_cast<int>(split(static_cast<long long>(i) * extent, outputs).quotient);
+    } else {
+      const int distance = place + before - i * stride;
+      if (dilation == 1) return distance;
+      const int t = distance / dilation;
+      return t * dilation == distance ? t : -1;
+    }
+  }
+};
+
+// Steps in memory, in elements, along batch, channel and the three spatial axes.
+struct Strides {
+  long long n, c, d, h, w;
+};
+
+}  // namespace dnnarray

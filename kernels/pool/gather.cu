@@ -1,0 +1,147 @@
+// Gradient of pooling: dx = the sum over the windows that cover an element of what it gets of their gradient.
+//
+// Maximum: all of it if the window's maximum stands here; mean: its share; Lp norm: sign(x) (|x| / y)^(p - 1).
+// Layout:  as in windows.cu; a thread owns kVector neighbouring channels of one element of x and sums over windows in a fixed order,
+//          so that the bits are the same from run to run.
+// Needs:   as windows.cu; at most kCover windows over an element along the last two axes (0: any number), and then no third axis.
+// Bound:   memory: x, grad and what was saved read once, dx written once.
+
+#include "dnnarray/window.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Saved = unsigned char;
+  static constexpr int kRule = 0;
+  static constexpr bool kMagnitude = false;
+  static constexpr bool kAdaptive = false;
+  static constexpr int kCover = 2;
+  static constexpr int kVector = 4;
+  static constexpr int kColumns = 128;
+  static constexpr int kRows = 1;
+};
+#define DNNARRAY_ENTRY pool_gather_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+using Saved = Config::Saved;
+constexpr int kVector = Config::kVector;
+using V = Vec<T, kVector>;
+using WindowAxis = Axis<Config::kAdaptive>;
+
+// What kRule says of the saved array: the number of the tap with the maximum; its flat position in space; nothing (mean); the norm.
+constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3;
+constexpr int kRule = Config::kRule;
+constexpr bool kReadsX = kRule == kNorm || Config::kMagnitude;
+
+__device__ __forceinline__ A sign(A x) { return x > A(0) ? A(1) : x < A(0) ? A(-1) : x; }
+
+// What one window says: its gradient and what the forward saved of it, and which tap of it stands here.
+struct Entry {
+  V grad;
+  Vec<Saved, kVector> saved;
+  bool there;
+  int tap;
+  A share;
+};
+
+struct Element {
+  const T* grad;       // of the window 0 of the batch item and channel
+  const Saved* saved;  // likewise
+  Strides y;
+  WindowAxis d, h, w;
+  bool padded;
+
+  __device__ __forceinline__ Entry entry(int od, int oh, int ow, int td, int th, int tw) const {
+    Entry e;
+    e.there = td >= 0 && th >= 0 && tw >= 0;
+    if (!e.there) return e;
+    const long long at = od * y.d + oh * y.h + ow * y.w;
+    e.grad = load<T, kVector>(grad + at);
+    if constexpr (kRule != kMean) e.saved = load_wide<Saved, kVector>(saved + at);
+    if constexpr (kRule == kTap) e.tap = (td * h.window + th) * w.window + tw;
+    if constexpr (kRule == kMean) {
+      e.share = A(1) / (A(d.count(d.taps(od), padded)) * A(h.count(h.taps(oh), padded)) * A(w.count(w.taps(ow), padded)));
+    }
+    return e;
+  }
+};
+
+// (|x| / norm)^(p - 1); 0 where x is.
+__device__ __forceinline__ A slope(A x, A norm, A p) {
+  const A share = x / (norm == A(0) ? A(1) : norm);
+  if (p == A(1)) return A(1);
+  return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
+}
+
+__device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& x, long long place, A p) {
+  if (!e.there) return;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    const A g = widen(e.grad.at[j]);
+    if constexpr (kRule == kTap) sum[j] += static_cast<int>(e.saved.at[j]) == e.tap ? g : A(0);
+    if constexpr (kRule == kPlace) sum[j] += static_cast<long long>(e.saved.at[j]) == place ? g : A(0);
+    if constexpr (kRule == kMean) sum[j] += g * e.share;
+    if constexpr (kRule == kNorm) sum[j] += g * slope(magnitude(widen(x.at[j])), e.saved.at[j], p);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) DNNARRAY_ENTRY(
+    const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx,
+    long long rows, long long planes_inner, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
+    long long y_c, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long d3, long long h0,
+    long long h1, long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded, double p64) {
+  const WindowAxis axis_d(d0, d1, d2, d3), axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
+  const int planes = high(planes_inner), inner = low(planes_inner);
+  const Split column = split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
+  if (column.quotient >= axis_w.extent) return;
+  const int place_w = static_cast<int>(column.quotient);
+  const Cover w = axis_w.cover(place_w);
+  const A p = A(p64);
+
+  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < rows;
+       row += static_cast<long long>(gridDim.y) * Config::kRows) {
+    const Split by_h = split(row, axis_h.extent), by_d = split(by_h.quotient, axis_d.extent), by_c = split(by_d.quotient, planes);
+    const int place_h = by_h.rest, place_d = by_d.rest;
+    const long long place = (static_cast<long long>(place_d) * axis_h.extent + place_h) * axis_w.extent + place_w;
+    const long long at = by_c.quotient * x_n + by_c.rest * x_c + place_d * x_d + place_h * x_h + place_w * x_w + column.rest * kVector;
+    const long long from = by_c.quotient * y_n + by_c.rest * y_c + column.rest * kVector;
+    const Element element{gmem_grad + from, gmem_saved + from, {y_n, y_c, y_d, y_h, y_w}, axis_d, axis_h, axis_w, padded != 0};
+    const Cover h = axis_h.cover(place_h);
+    V reg_x;
+    if constexpr (kReadsX) reg_x = load<T, kVector>(gmem_x + at);
+
+    A sum[kVector] = {};
+    if constexpr (Config::kCover > 0) {
+      constexpr int kCover = Config::kCover > 0 ? Config::kCover : 1;
+      Entry entries[kCover][kCover];
+#pragma unroll
+      for (int a = 0; a < kCover; ++a)
+#pragma unroll
+        for (int b = 0; b < kCover; ++b) {
+          const int oh = h.first + a, ow = w.first + b;
+          const bool there = oh <= h.last && ow <= w.last;
+          entries[a][b] = element.entry(0, oh, ow, 0, there ? axis_h.tap_at(place_h, oh) : -1, axis_w.tap_at(place_w, ow));
+        }
+#pragma unroll
+      for (int a = 0; a < kCover; ++a)
+#pragma unroll
+        for (int b = 0; b < kCover; ++b) add(sum, entries[a][b], reg_x, place, p);
+    } else {
+      const Cover d = axis_d.cover(place_d);
+      for (int od = d.first; od <= d.last; ++od)
+        for (int oh = h.first; oh <= h.last; ++oh)
+          for (int ow = w.first; ow <= w.last; ++ow) {
+            const int td = axis_d.tap_at(place_d, od), th = axis_h.tap_at(place_h, oh), tw = axis_w.tap_at(place_w, ow);
+            add(sum, element.entry(od, oh, ow, td, th, tw), reg_x, place, p);
+          }
+    }
+
+    V reg_dx;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) reg_dx.at[j] = narrow<T>(kReadsX ? sum[j] * sign(widen(reg_x.at[j])) : sum[j]);
+    store(gmem_dx + at, reg_dx);
+  }
+}

@@ -1,0 +1,40 @@
+// y[i, :] = weight[indices[i], :]; an index that is no row of the table gives a row of NaN.
+//
+// Layout:  weight (rows, length) and y (count, length) in C order; a thread owns one vector of kVector elements of y.
+// Needs:   pointers and the length aligned to kVector elements.
+// Bound:   memory: y written once, the rows that are named read once.
+
+#include "dnnarray/window.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Index = long long;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY spatial_embedding_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+constexpr int kVector = Config::kVector;
+
+// `vectors` stand in a row, `total` in y.
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const Config::Index* __restrict__ gmem_indices, const T* __restrict__ gmem_weight, T* __restrict__ gmem_y, long long total,
+                   long long vectors, long long rows) {
+  const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (i >= total) return;
+  const Split place = split(i, static_cast<int>(vectors));
+  const long long row = static_cast<long long>(gmem_indices[place.quotient]);
+  Vec<T, kVector> reg_y;
+  if (row >= 0 && row < rows) {
+    reg_y = load<T, kVector>(gmem_weight + (row * vectors + place.rest) * kVector);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) reg_y.at[j] = narrow<T>(A(0) / A(0));
+  }
+  store(gmem_y + i * kVector, reg_y);
+}

@@ -1,0 +1,177 @@
+"""Pooling on a card beyond the shared cases: memory orders, sizes around vectors and blocks, NaN and ties, whole planes, determinism."""
+
+import math
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from tests.support import BFLOAT16, as_float64, assert_close, call
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+pytestmark = pytest.mark.gpu
+
+_ORDERS = {
+    "channels-first": (0, 1, 2, 3),
+    "channels-last": (0, 2, 3, 1),
+    "reversed": (3, 2, 1, 0),
+    "mixed": (2, 0, 3, 1),
+}
+_OPTIONS = {"kernel_size": 3, "stride": 2, "padding": 1}
+_WINDOWED = ["max_pool", "max_pool_with_indices", "avg_pool", "lp_pool"]
+_ADAPTIVE = ["adaptive_max_pool", "adaptive_max_pool_with_indices", "adaptive_avg_pool"]
+
+
+def _in_order(array, order):
+    there = cupy.ascontiguousarray(cupy.asarray(array).transpose(order))
+    return there.transpose(np.argsort(order))
+
+
+def _drawn(shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _results(tree):
+    return [cupy.asnumpy(a) for a in (tree if isinstance(tree, tuple) else (tree,))]
+
+
+def _both_ways(op, x, options, order=(0, 1, 2, 3), reduction=64):
+    """Forward and gradient agree with the CPU engine in float64."""
+    there = _in_order(x, order)
+    wide = as_float64(x)
+    actual, expected = call(op, (there,), options), call(op, (wide,), options)
+    for a, e in zip(_results(actual), expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert_close(a, e, reduction, note=op)
+    head = expected[0] if isinstance(expected, tuple) else expected
+    grad = _drawn(head.shape, x.dtype, 1)
+    backward = f"{find(op).base}_backward"
+    dx = call(backward, (_in_order(grad, order), there), options)
+    assert dx.strides == there.strides
+    assert_close(cupy.asnumpy(dx), call(backward, (as_float64(grad), wide), options), reduction, note=backward)
+
+
+@pytest.mark.parametrize("order", _ORDERS)
+@pytest.mark.parametrize("op", _WINDOWED)
+@pytest.mark.parametrize("channels", [1, 3, 8, 20])
+def test_any_memory_order(op, order, channels):
+    _both_ways(op, _drawn((2, channels, 13, 9)), _OPTIONS, _ORDERS[order])
+
+
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("op", _ADAPTIVE)
+@pytest.mark.parametrize("size", [1, (3, 4), (5, 13), (1, 3)])
+def test_adaptive_windows(op, order, size):
+    _both_ways(op, _drawn((3, 16, 15, 9)), {"output_size": size}, _ORDERS[order])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("op", _WINDOWED)
+def test_dtypes_with_vectors(op, order, dtype):
+    _both_ways(op, _drawn((2, 64, 28, 31), dtype), _OPTIONS, _ORDERS[order])
+
+
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("space", [(1, 1), (2, 1), (7, 7), (8, 8), (14, 15), (56, 56), (131, 127)])
+@pytest.mark.parametrize("op", [*_ADAPTIVE, "lp_pool"])
+def test_whole_planes(op, space, order):
+    options = {"kernel_size": space} if op == "lp_pool" else {"output_size": 1}
+    _both_ways(op, _drawn((3, 24, *space)), options, _ORDERS[order], math.prod(space))
+
+
+@pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3, math.inf])
+@pytest.mark.parametrize("size", [3, (12, 10)])
+def test_exponents(p, size):
+    x = _drawn((2, 8, 12, 10))
+    x += np.where(x < 0, -1, 1).astype(x.dtype)
+    _both_ways("lp_pool", x, {"kernel_size": size, "p": p}, reduction=400)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 4, 5, (2, 3), (7, 1)])
+@pytest.mark.parametrize("stride", [1, 2, 3, 5])
+def test_windows_and_strides(window, stride):
+    for op in ("max_pool", "avg_pool"):
+        for order in ("channels-first", "channels-last"):
+            _both_ways(op, _drawn((2, 8, 19, 23)), {"kernel_size": window, "stride": stride}, _ORDERS[order])
+
+
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("op", ["max_pool_with_indices", "adaptive_max_pool_with_indices"])
+def test_ties_and_nan_are_those_of_the_cpu_engine(op, order):
+    rng = np.random.default_rng(5)
+    x = rng.integers(-2, 2, (2, 8, 12, 12)).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    x[0, :, :6] = -np.inf
+    for options in [_OPTIONS, {"kernel_size": 12}] if op.startswith("max") else [{"output_size": 5}, {"output_size": 1}]:
+        y, indices = call(op, (_in_order(x, _ORDERS[order]),), options)
+        expected = call(op, (x,), options)
+        np.testing.assert_array_equal(cupy.asnumpy(y), expected.y)
+        np.testing.assert_array_equal(cupy.asnumpy(indices), expected.indices)
+        grad = rng.integers(1, 9, y.shape).astype(np.float32)
+        backward = f"{op}_backward"
+        wanted = call(backward, (grad, x), options)
+        there = _in_order(x, _ORDERS[order])
+        for saved in (None, indices, indices.astype(np.int32)):
+            got = call(backward, (_in_order(grad, _ORDERS[order]), there), options | {"indices": saved})
+            np.testing.assert_array_equal(cupy.asnumpy(got), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_integers(dtype):
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max, (2, 16, 9, 11), dtype, endpoint=True)
+    for order in _ORDERS.values():
+        np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool(_in_order(x, order), **_OPTIONS)), dnn.max_pool(x, **_OPTIONS))
+
+
+def test_unaligned_memory():
+    whole = cupy.asarray(_drawn(2 * 8 * 9 * 8 + 1, np.float16))
+    x = whole[1:].reshape(2, 9, 8, 8)
+    host = cupy.asnumpy(x)
+    for op in ("max_pool", "avg_pool"):
+        actual = call(op, (x,), _OPTIONS | {"layout": "channels_last"})
+        assert_close(cupy.asnumpy(actual), call(op, (host.astype(np.float64),), _OPTIONS | {"layout": "channels_last"}), 9)
+
+
+def test_gradients_have_the_same_bits_from_run_to_run():
+    x, options = cupy.asarray(_drawn((8, 32, 57, 59))), {"kernel_size": 5, "stride": 2, "padding": 2}
+    for op in ("max_pool", "avg_pool", "lp_pool"):
+        grad = cupy.asarray(_drawn(call(op, (x,), options).shape))
+        first = call(f"{op}_backward", (grad, x), options)
+        assert all((first == call(f"{op}_backward", (grad, x), options)).all() for _ in range(3))
+
+
+def test_unpooling_takes_the_last_of_those_that_name_a_place():
+    rng = np.random.default_rng(2)
+    x, indices = _drawn((3, 16, 11, 9)), rng.integers(0, 150, (3, 16, 11, 9))
+    expected = dnn.max_unpool(x, indices, (10, 15))
+    for order in _ORDERS.values():
+        y = dnn.max_unpool(_in_order(x, order), _in_order(indices, order), (10, 15))
+        np.testing.assert_array_equal(cupy.asnumpy(y), expected)
+    grad = _drawn(expected.shape)
+    dx = dnn.max_unpool_backward(cupy.asarray(grad), cupy.asarray(x), cupy.asarray(indices), (10, 15))
+    np.testing.assert_array_equal(cupy.asnumpy(dx), dnn.max_unpool_backward(grad, x, indices, (10, 15)))
+
+
+def test_unpooling_leaves_out_what_is_no_position():
+    x, indices = cupy.ones((1, 1, 4), np.float32), cupy.asarray([[[-1, 2, 99, 2**40]]])
+    assert cupy.asnumpy(dnn.max_unpool(x, indices, 5)).tolist() == [[[0, 0, 1, 0, 0]]]
+    grad = cupy.full((1, 1, 5), 3, np.float32)
+    assert cupy.asnumpy(dnn.max_unpool_backward(grad, x, indices, 5)).tolist() == [[[0, 3, 0, 0]]]
+
+
+def test_more_rows_than_a_grid_has():
+    x = _drawn((1, 70_000 * 16, 2, 1))
+    np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool(cupy.asarray(x), (2, 1))), x.max(2, keepdims=True))
+
+
+@pytest.mark.heavy
+def test_more_than_two_to_the_31_elements():
+    x = cupy.zeros((3, 1, 30_000, 30_000), np.int8)
+    x[2, 0, 29_999, 29_998] = 7
+    x[0, 0, 1, 1] = 5
+    y, indices = dnn.max_pool_with_indices(x, 2)
+    assert int(y[2, 0, -1, -1]) == 7
+    assert int(indices[2, 0, -1, -1]) == 29_999 * 30_000 + 29_998
+    assert int(y.astype(np.int32).sum()) == 12
