@@ -23,13 +23,17 @@ from dnnarray._cuda.spatial_common import (
     zero,
 )
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
-from dnnarray._select import Device, Method
+from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
 _MODES = {"nearest": 1, "bilinear": 2, "bicubic": 4}
 _PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 16  # of a thread
+_PLANE_THREADS = 512
+_PLANES_SHARED = 72 << 10  # bytes of planes that leave room for three blocks on the larger cards
+_GATHER_SHARE = 0.0125  # of the peak rate, where every tap is a sector of its own in L1
+_PLANES_SHARE = 0.1
 _PARTS = 64  # of an image's places, at most, in the gradient of an affine map
 
 
@@ -43,6 +47,20 @@ class SampleConfig(Config):
     corners: bool
     rank: int
     channels_last: bool
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class PlanesConfig(Config):
+    """Compile-time settings of ``kernels/spatial/grid_sample_planes.cu``."""
+
+    element: str
+    mode: int
+    padding: int
+    corners: bool
+    rank: int
+    planes: int
     vector: int
     threads: int
 
@@ -130,6 +148,55 @@ def grid_sample(problem: GridSampleProblem, device: Device, aligned: bool) -> Pr
     arguments: tuple[Array | int, ...] = (Array(0), Array(1), Array(2), x.shape[0], channels, per, *_sizes(problem, y))
     orders = (order_of(x), tuple(range(x.ndim)))
     return Program((Plan(kernel, grid_1d(places * chunks), THREADS, arguments),), orders)
+
+
+def _plane_bytes(problem: GridSampleProblem) -> int:
+    return math.prod(problem.x.shape[2:]) * problem.x.dtype.itemsize
+
+
+def _planes_of_block(problem: GridSampleProblem) -> int:
+    """As many channels as fit, a power of two up to eight and no more than there are."""
+    return next((n for n in (8, 4, 2) if n * _plane_bytes(problem) <= _PLANES_SHARED and n <= problem.x.shape[1]), 1)
+
+
+def _no_planes(problem: GridSampleProblem, device: Device) -> str | None:
+    """Planes must lie as they are copied, and one must fit."""
+    x, limit = problem.x, max(device.shared_memory, 48 << 10) - 1024
+    if order_of(x) != tuple(range(x.ndim)):
+        return "x does not lie in C order"
+    if _plane_bytes(problem) > limit:
+        return f"a plane of x takes {_plane_bytes(problem):,} bytes and a block has {limit:,} bytes of shared memory"
+    return None
+
+
+def _planes_cost(problem: GridSampleProblem, device: Device) -> Cost:
+    """The grid is read for each block, from the second-level cache; few blocks leave multiprocessors idle."""
+    x, grid = problem.x, problem.inputs[-1]
+    blocks = max(x.shape[0] * -(-x.shape[1] // _planes_of_block(problem)), 1)
+    idle = max(device.units / blocks, 1)
+    again = grid.nbytes * blocks / max(x.shape[0], 1) / 2
+    return Cost(problem.flops * idle, (problem.bytes + again) * idle, efficiency=_PLANES_SHARE)
+
+
+def _gather_cost(problem: GridSampleProblem, device: Device) -> Cost:
+    return Cost(problem.flops, problem.bytes, efficiency=1 if _channels_last(problem.x) else _GATHER_SHARE)
+
+
+def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
+    """One launch: a block for some channels of an image."""
+    x, y = problem.x, problem.outputs[0]
+    assert y is not None
+    if not y.size:
+        return Program(())
+    settings, name = _options(problem)
+    count, channels = _planes_of_block(problem), x.shape[1]
+    vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
+    config = PlanesConfig(*settings, count, vector, _PLANE_THREADS)
+    kernel = Kernel("spatial/grid_sample_planes.cu", f"grid_sample_planes_{name}_{count}_x{vector}", config, ("sampling",))
+    arguments = (Array(0), Array(1), Array(2), channels, *three_extents(x.shape[2:]), math.prod(y.shape[2:]))
+    shared = -(-count * _plane_bytes(problem) // 16) * 16
+    blocks = x.shape[0] * -(-channels // count)
+    return Program((Plan(kernel, (blocks, 1, 1), _PLANE_THREADS, arguments, shared),))
 
 
 def _scatter(problem: GridSampleProblem, fixed: bool, sums: Any, flags: Any, largest: Any, bits: int) -> Plan:
@@ -223,7 +290,10 @@ def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bo
 
 
 ALGORITHMS = {
-    "grid_sample": (Method("gather", grid_sample, "a thread for a place and some channels", rejects=_too_long),),
+    "grid_sample": (
+        Method("planes", sample_planes, "look-ups in planes of shared memory", rejects=_no_planes, cost=_planes_cost),
+        Method("gather", grid_sample, "a thread for a place and some channels", rejects=_too_long, cost=_gather_cost),
+    ),
     "grid_sample_backward": (
         Method(
             "atomic",
