@@ -52,17 +52,16 @@ struct Row {
   const T *q, *weight;
 };
 
-__device__ __forceinline__ bool inside(const Row& row, long long at) {
-  return !Config::kRagged || (at >= row.start && at < row.end);
-}
+using RowMask = Mask<Config::kRagged, kVector>;
 
 __device__ __forceinline__ void write(T* p, long long at, const V& part, const Row& row) {
   if (!Config::kRagged || (at >= row.start && at + kVector <= row.end)) {
     store(p + at, part);
   } else {
+    const RowMask mask(at, row.start, row.end);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      if (inside(row, at + v)) p[at + v] = part.at[v];
+      if (mask.has(v)) p[at + v] = part.at[v];
     }
   }
 }
@@ -75,17 +74,18 @@ __device__ __forceinline__ A share_of(const Row& row, long long at) {
 }
 
 __device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
+  const RowMask mask(at, row.start, row.end);
   A values[kVector], peak = found.peak;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    values[v] = inside(row, at + v) ? widen(part.at[v]) : -infinity(A(0));
+    values[v] = mask.has(v) ? widen(part.at[v]) : -infinity(A(0));
     peak = larger(peak, values[v]);
   }
   found.raise(peak);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     found.add(values[v]);
-    if (kShares && inside(row, at + v)) found.share += share_of(row, at + v);
+    if (kShares && mask.has(v)) found.share += share_of(row, at + v);
   }
 }
 
@@ -97,15 +97,17 @@ struct Factors {
 };
 
 __device__ __forceinline__ void put(const V& part, const Factors& f, const Row& row, T* dz, T* dq, long long at) {
+  const RowMask mask(at, row.start, row.end);
+  const int label = f.label - at < kVector && f.label >= at ? static_cast<int>(f.label - at) : -1;
   V result, other;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     const A z = widen(part.at[v]) - f.base;
     A d = f.both * quick_exp(z);
-    if (kShares && inside(row, at + v)) d -= f.scale * share_of(row, at + v);
-    if (!Config::kProbabilities && at + v == f.label) d -= f.hard;
+    if (kShares && mask.has(v)) d -= f.scale * share_of(row, at + v);
+    if (!Config::kProbabilities && v == label) d -= f.hard;
     result.at[v] = narrow<T>(d);
-    if (Config::kProbabilities && inside(row, at + v)) other.at[v] = narrow<T>(f.target * class_weight(row, at + v) * (z - f.log_sum));
+    if (Config::kProbabilities && mask.has(v)) other.at[v] = narrow<T>(f.target * class_weight(row, at + v) * (z - f.log_sum));
   }
   write(dz, at, result, row);
   if constexpr (Config::kProbabilities) write(dq, at, other, row);

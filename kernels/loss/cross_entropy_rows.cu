@@ -51,10 +51,6 @@ struct Row {
   A smoothing, spread;
 };
 
-__device__ __forceinline__ bool inside(const Row& row, long long at) {
-  return at < row.end && (!Config::kRagged || at >= row.start);
-}
-
 // kUnroll vectors, `step` elements apart, into what is known of the row.
 __device__ __forceinline__ void take(Scores<A>& found, const T* z, const T* q, const T* weight, const Row& row, long long at, int step) {
   V part[kUnroll];
@@ -62,22 +58,30 @@ __device__ __forceinline__ void take(Scores<A>& found, const T* z, const T* q, c
   for (int u = 0; u < kUnroll; ++u) {
     if (at + u * step < row.end) part[u] = read(z, at + u * step, row.size);
   }
-  A values[kUnroll * kVector], peak = found.peak;
+  A values[kUnroll][kVector], peak = found.peak;
 #pragma unroll
-  for (int i = 0; i < kUnroll * kVector; ++i) {
-    const long long element = at + i / kVector * step + i % kVector;
-    values[i] = inside(row, element) ? widen(part[i / kVector].at[i % kVector]) : -infinity(A(0));
-    peak = larger(peak, values[i]);
+  for (int u = 0; u < kUnroll; ++u) {
+    if (at + u * step >= row.end) continue;
+    const Mask<Config::kRagged, kVector> mask(at + u * step, row.start, row.end);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      values[u][v] = mask.has(v) ? widen(part[u].at[v]) : -infinity(A(0));
+      peak = larger(peak, values[u][v]);
+    }
   }
   found.raise(peak);
 #pragma unroll
-  for (int i = 0; i < kUnroll * kVector; ++i) {
-    found.add(values[i]);
-    const long long element = at + i / kVector * step + i % kVector;
-    if (kShares && inside(row, element)) {
+  for (int u = 0; u < kUnroll; ++u) {
+    if (at + u * step >= row.end) continue;
+    const Mask<Config::kRagged, kVector> mask(at + u * step, row.start, row.end);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      found.add(values[u][v]);
+      if (!kShares || !mask.has(v)) continue;
+      const long long element = at + u * step + v;
       A share = Config::kProbabilities ? smoothed(widen(q[element]), row.smoothing, row.spread) : A(1);
       if (weight) share *= widen(weight[element - row.start]);
-      found.add_share(values[i], share);
+      found.add_share(values[u][v], share);
     }
   }
 }

@@ -5,8 +5,12 @@
 
 namespace dnnarray {
 
-// The fast exponential is off by a few roundings of the exponent, which vanish beside the largest term of a sum, exp(0).
-__device__ __forceinline__ float quick_exp(float x) { return __expf(x); }
+// The fast exponential is off by a few roundings of the exponent, and 0 below 2^-126; both vanish beside the largest term of a sum, exp(0).
+__device__ __forceinline__ float quick_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}
 __device__ __forceinline__ double quick_exp(double x) { return exp(x); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
@@ -80,6 +84,16 @@ __device__ __forceinline__ void combine(Scores<A>& found, A* shared) {
     found.share = row_reduce<kLanes, kThreads>(found.share, Sum(), shared);
   }
 }
+
+// Which elements of a vector standing at `at` belong to the row [start, end): all, where rows begin at multiples of a vector.
+template <bool kRagged, int kVector>
+struct Mask {
+  int low, high;
+
+  __device__ __forceinline__ Mask(long long at, long long start, long long end)
+      : low(at < start ? static_cast<int>(start - at) : 0), high(at + kVector > end ? static_cast<int>(end - at) : kVector) {}
+  __device__ __forceinline__ bool has(int v) const { return !kRagged || (v >= low && v < high); }
+};
 
 // The label of a row. One that names no class is never used as an index; its weight, and so the loss, is NaN.
 struct Label {
