@@ -193,7 +193,7 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
     vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
     config = PlanesConfig(*settings, count, vector, _PLANE_THREADS)
     kernel = Kernel("spatial/grid_sample_planes.cu", f"grid_sample_planes_{name}_{count}_x{vector}", config, ("sampling",))
-    arguments = (Array(0), Array(1), Array(2), channels, *three_extents(x.shape[2:]), math.prod(y.shape[2:]))
+    arguments: tuple[Array | int, ...] = (Array(0), Array(1), Array(2), channels, *three_extents(x.shape[2:]), math.prod(y.shape[2:]))
     shared = -(-count * _plane_bytes(problem) // 16) * 16
     blocks = x.shape[0] * -(-channels // count)
     return Program((Plan(kernel, (blocks, 1, 1), _PLANE_THREADS, arguments, shared),))
