@@ -8,6 +8,7 @@ from typing import Any
 
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, label_weights, mean, pointers, reduced
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Device, Method
 from dnnarray._spec import Spec
@@ -82,14 +83,6 @@ class NllConfig(Config):
     loss: str
     gradient: bool
     row_gradients: bool
-    threads: int
-
-
-@dataclass(frozen=True)
-class ZeroConfig(Config):
-    """Compile-time settings of ``kernels/common/zero.cu``."""
-
-    aligned: bool
     threads: int
 
 
@@ -321,12 +314,6 @@ def nll_loss(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     arguments = (*inputs, losses, weights, lie.rows, problem.classes, lie.inner, problem.ignore_index)
     plan = Plan(_nll(problem, scores, target, loss, False), (-(-lie.rows // _THREADS), 1, 1), _THREADS, arguments)
     return Program((plan, *_finish(problem, scratch, losses, weights, outputs[0])), _orders(problem, lie, target=1))
-
-
-def zero(out: Any, nbytes: int, aligned: bool) -> Plan:
-    """Zeros in `nbytes` of memory."""
-    kernel = Kernel("common/zero.cu", "zero_aligned" if aligned else "zero", ZeroConfig(aligned, _THREADS))
-    return Plan(kernel, (-(-nbytes // (16 * _THREADS)), 1, 1), _THREADS, (out, nbytes))
 
 
 def nll_loss_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import Problem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
@@ -49,20 +50,6 @@ def arithmetic(spec: Spec) -> np.dtype:
 def grid_1d(n: int, threads: int = THREADS) -> tuple[int, int, int]:
     """Blocks for n threads."""
     return -(-n // threads), 1, 1
-
-
-@dataclass(frozen=True)
-class ZeroConfig(Config):
-    """Compile-time settings of ``kernels/common/zero.cu``."""
-
-    aligned: bool
-    threads: int
-
-
-def zero(out: Any, nbytes: int, aligned: bool) -> Plan:
-    """Zeros in `nbytes` of memory."""
-    kernel = Kernel("common/zero.cu", "zero_aligned" if aligned else "zero", ZeroConfig(aligned, THREADS))
-    return Plan(kernel, grid_1d(-(-nbytes // 16)), THREADS, (out, nbytes))
 
 
 # --- scattered sums -------------------------------------------------------------------------------------------------------

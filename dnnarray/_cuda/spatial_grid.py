@@ -20,8 +20,8 @@ from dnnarray._cuda.spatial_common import (
     scattered,
     strides_of,
     three_extents,
-    zero,
 )
+from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec

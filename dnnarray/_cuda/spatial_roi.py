@@ -16,8 +16,8 @@ from dnnarray._cuda.spatial_common import (
     scatter_cost,
     scattered,
     strides_of,
-    zero,
 )
+from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_roi import RoiAlignProblem
 from dnnarray._select import Device, Method
 from dnnarray._spec import Spec
