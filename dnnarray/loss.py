@@ -100,6 +100,10 @@ def cross_entropy(
     OptionError
         A label is out of range, an option is not one of these, or `ignore_index` is not negative beside probabilities.
 
+    Notes
+    -----
+    On a GPU nothing looks at the labels before the work: a row whose label is out of range has a loss of NaN.
+
     References
     ----------
     Szegedy et al., "Rethinking the Inception architecture for computer vision", CVPR 2016 (label smoothing).
@@ -205,6 +209,10 @@ def nll_loss(log_probs, target, /, *, weight=None, ignore_index=-100, reduction=
         `log_probs` is not floating, `weight` has another dtype, or `target` holds no integers.
     OptionError
         A label is out of range, or an option is not one of these.
+
+    Notes
+    -----
+    On a GPU nothing looks at the labels before the work: a row whose label is out of range has a loss of NaN.
 
     Examples
     --------
@@ -446,6 +454,11 @@ def ctc_loss(
         `log_probs` is not floating, or another array holds no integers.
     OptionError
         A length or a label is out of range, a label is the blank, or an option is not one of these.
+
+    Notes
+    -----
+    On a GPU nothing looks at labels and lengths before the work: a sequence with a length or a label out of range, or with the blank
+    for a label, has a loss of NaN.
 
     References
     ----------

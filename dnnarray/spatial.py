@@ -394,6 +394,10 @@ def roi_align(
         An option is outside of its values, a batch index names no image, or a coordinate is NaN, infinite or 2**24 pixels
         and more away.
 
+    Notes
+    -----
+    On a GPU nothing looks at the boxes before the work: one with such a batch index or coordinate gives NaN, and has no gradient.
+
     References
     ----------
     He et al., "Mask R-CNN", ICCV 2017. ONNX operator RoiAlign.

@@ -1,5 +1,7 @@
-"""Shuffles and look-ups: the table of their kernels."""
+"""Sampling, resizing, region pooling, shuffles and look-ups: the table of their kernels."""
 
-from dnnarray._cuda import spatial_lookup, spatial_shuffle
+from dnnarray._cuda import spatial_grid, spatial_lookup, spatial_resize, spatial_roi, spatial_shuffle
 
-ALGORITHMS = spatial_shuffle.ALGORITHMS | spatial_lookup.ALGORITHMS
+ALGORITHMS = (
+    spatial_grid.ALGORITHMS | spatial_lookup.ALGORITHMS | spatial_resize.ALGORITHMS | spatial_roi.ALGORITHMS | spatial_shuffle.ALGORITHMS
+)

@@ -1,0 +1,79 @@
+"""Rows of sampling, resizing and region pooling for the side-by-side benchmark."""
+
+from __future__ import annotations
+
+import torch
+
+import dnnarray as dnn
+from asv_bench.gpu import borrowed
+
+
+def _grid_rows():
+    sample = torch.nn.functional.grid_sample
+    for dtype in (torch.float32, torch.bfloat16):
+        for last in (False, True):
+            x = torch.randn(32, 64, 128, 128, device="cuda").to(dtype)
+            x = x.contiguous(memory_format=torch.channels_last) if last else x
+            grid = (torch.rand(32, 128, 128, 2, device="cuda") * 2 - 1).to(dtype)
+            out = torch.empty_like(x)
+            cx, cg, co = map(borrowed, (x, grid, out))
+            label = f"{str(dtype)[6:]}{' channels-last' * last}"
+            yield (
+                f"grid_sample 32x64x128x128 {label}",
+                2 * x.nbytes + grid.nbytes,
+                (lambda cx=cx, cg=cg, co=co: dnn.grid_sample(cx, cg, out=co)),
+                (lambda x=x, grid=grid: sample(x, grid, align_corners=False)),
+                None,
+                (),
+            )
+            leaf, places = x.detach().requires_grad_(), grid.detach().requires_grad_()
+            y = sample(leaf, places, align_corners=False)
+            g = torch.randn_like(y)
+            c_g, dx, dg = borrowed(g), borrowed(torch.empty_like(x)), borrowed(torch.empty_like(grid))
+            yield (
+                f"grid_sample_backward {label}",
+                3 * x.nbytes + 2 * grid.nbytes,
+                (lambda c_g=c_g, cx=cx, cg=cg, dx=dx, dg=dg: dnn.grid_sample_backward(c_g, cx, cg, out=(dx, dg))),
+                (lambda y=y, leaf=leaf, places=places, g=g: torch.autograd.grad(y, (leaf, places), g, retain_graph=True)),
+                None,
+                (),
+            )
+
+
+def _resize_rows():
+    resize = torch.nn.functional.interpolate
+    for mode, theirs, size in (
+        ("nearest", "nearest", 256),
+        ("linear", "bilinear", 256),
+        ("cubic", "bicubic", 256),
+        ("linear", "bilinear", 64),
+    ):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.randn(16, 64, 128, 128, device="cuda").to(dtype)
+            out = torch.empty(16, 64, size, size, device="cuda", dtype=dtype)
+            cx, co = borrowed(x), borrowed(out)
+            yield (
+                f"interpolate {mode} to {size} {str(dtype)[6:]}",
+                x.nbytes + out.nbytes,
+                (lambda cx=cx, co=co, mode=mode, size=size: dnn.interpolate(cx, size=size, mode=mode, out=co)),
+                (lambda x=x, theirs=theirs, size=size: resize(x, size=size, mode=theirs)),
+                None,
+                (),
+            )
+            leaf = x.detach().requires_grad_()
+            y = resize(leaf, size=size, mode=theirs)
+            g, dx = torch.randn_like(y), borrowed(torch.empty_like(x))
+            c_g = borrowed(g)
+            yield (
+                f"interpolate_backward {mode} to {size} {str(dtype)[6:]}",
+                x.nbytes + out.nbytes,
+                (lambda c_g=c_g, cx=cx, dx=dx, mode=mode, size=size: dnn.interpolate_backward(c_g, cx, size=size, mode=mode, out=dx)),
+                (lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)),
+                None,
+                (),
+            )
+
+
+def rows():
+    yield from _grid_rows()
+    yield from _resize_rows()

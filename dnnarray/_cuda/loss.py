@@ -1,0 +1,5 @@
+"""Losses: the table of their kernels."""
+
+from dnnarray._cuda import loss_ctc, loss_scores
+
+ALGORITHMS = loss_scores.ALGORITHMS | loss_ctc.ALGORITHMS

@@ -1,0 +1,171 @@
+"""`interpolate`: tables of taps for each axis, then one gather; the gradient is the same with transposed tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.spatial_common import THREADS, arithmetic, five_strides, grid_1d, order_of, strides_of, three_extents
+from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
+from dnnarray._select import Device, Method
+from dnnarray._spec import Spec
+
+_MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}
+_SMOOTH = {"linear": 5, "cubic": 6}
+_THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
+_MOST_CHANNELS = 8  # of a thread
+
+
+@dataclass(frozen=True)
+class TapsConfig(Config):
+    """Compile-time settings of ``kernels/spatial/resize_taps.cu``."""
+
+    arithmetic: str
+    transposed: bool
+    shares: bool
+    threads: int
+
+
+@dataclass(frozen=True)
+class ResizeConfig(Config):
+    """Compile-time settings of ``kernels/spatial/resize.cu``."""
+
+    element: str
+    rank: int
+    taps: int
+    channels_last: bool
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The taps of an axis: where its parts start in the scratch memory, and how many weights each element has."""
+
+    resize: Resize
+    elements: int
+    most: int
+    start: int
+    itemsize: int
+
+    @property
+    def counts(self) -> int:
+        return self.start + _up(4 * self.elements)
+
+    @property
+    def weights(self) -> int:
+        return self.counts + _up(4 * self.elements)
+
+    @property
+    def end(self) -> int:
+        return self.weights + _up(self.itemsize * self.elements * self.most)
+
+
+def _up(n: int) -> int:
+    return -(-n // 16) * 16
+
+
+def step_of(resize: Resize) -> float:
+    """Source elements per target element."""
+    if resize.align_corners:
+        return (resize.source - 1) / (resize.target - 1) if resize.target > 1 else 0.0
+    return resize.source / resize.target if resize.scale is None else 1 / resize.scale
+
+
+def _copied(resize: Resize) -> bool:
+    """Whether the axis stays as it is, whatever its scale."""
+    return resize.source == resize.target and (resize.mode == "linear" or resize.antialias)
+
+
+def most_taps(resize: Resize, transposed: bool) -> int:
+    """No element has more taps than this."""
+    step = step_of(resize)
+    if _copied(resize):
+        return 1
+    if resize.antialias:
+        forward = int(2 * (1 if resize.mode == "linear" else 2) * max(step, 1.0)) + 2
+    else:
+        forward = {"nearest": 1, "nearest_exact": 1, "linear": 2, "cubic": 4}.get(resize.mode) or -(-resize.source // resize.target) + 1
+    if not transposed:
+        return forward if resize.mode in ("nearest", "nearest_exact") else max(2, min(forward, resize.source))
+    if step * resize.target <= forward + 1:
+        return resize.target
+    return min(resize.target, math.ceil((forward + 1) / step) + 2)
+
+
+def _fixed_taps(problem: InterpolateProblem) -> int:
+    """1 or 2 where no axis has more taps, 0 where the tables say how many."""
+    most = max(most_taps(r, problem.transposed) for r in problem.resizes)
+    return most if most <= 2 and not problem.transposed else 0
+
+
+def _tables(problem: InterpolateProblem) -> list[_Table]:
+    itemsize, fixed, start, found = arithmetic(problem.inputs[0]).itemsize, _fixed_taps(problem), 0, []
+    for resize in problem.resizes:
+        elements = resize.source if problem.transposed else resize.target
+        found.append(_Table(resize, elements, fixed or most_taps(resize, problem.transposed), start, itemsize))
+        start = found[-1].end
+    return found
+
+
+def _bytes(problem: InterpolateProblem) -> int:
+    return _tables(problem)[-1].end
+
+
+def _taps(problem: InterpolateProblem, table: _Table, scratch: int) -> Plan:
+    """The launch that fills a table."""
+    computed, resize, shares = arithmetic(problem.inputs[0]), table.resize, _fixed_taps(problem) > 1
+    name = f"resize_taps_{SHORT[computed]}{'_transposed' * problem.transposed}{'_shares' * shares}"
+    kernel = Kernel("spatial/resize_taps.cu", name, TapsConfig(TYPES[computed], problem.transposed, shares, THREADS))
+    mode = 0 if _copied(resize) else _SMOOTH[resize.mode] if resize.antialias else _MODES[resize.mode]
+    whole = _copied(resize) or resize.scale is None
+    where = (Array(scratch, table.start), Array(scratch, table.counts), Array(scratch, table.weights))
+    sizes = (table.most, resize.source, resize.target, mode, int(resize.align_corners), int(whole))
+    return Plan(kernel, grid_1d(table.elements), THREADS, (*where, *sizes, step_of(resize)))
+
+
+def _sources(tables: list[_Table], scratch: int) -> tuple[Array | int, ...]:
+    """First taps, counts, weights and their number for three axes; missing ones are not looked at."""
+    given = [(Array(scratch, t.start), Array(scratch, t.counts), Array(scratch, t.weights), t.most) for t in tables]
+    missing: list[tuple[Array | int, ...]] = [(0, 0, 0, 0)] * (3 - len(given))
+    return tuple(a for axis in (*missing, *given) for a in axis)
+
+
+def _channels_last(spec: Spec, channels: int) -> bool:
+    return spec.shape[channels] > 1 and strides_of(spec)[channels] == 1
+
+
+def interpolate(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
+    """A table for each axis, then a thread for a place and some channels."""
+    x, y = problem.inputs[0], problem.outputs[0]
+    assert y is not None
+    if not y.size:
+        return Program(())
+    scratch, axis = len(problem.inputs) + 1, problem.channels
+    tables = _tables(problem)
+    channels, batch = x.shape[axis], x.shape[0]
+    places = y.size // channels
+    last = _channels_last(x, axis) and _channels_last(y, axis)
+    vector = vector_length(x.dtype, aligned, channels) if last else 1
+    per = vector if last else max(1, min(_MOST_CHANNELS, channels * places // _THREADS_WANTED))
+    config = ResizeConfig(TYPES[x.dtype], len(tables), _fixed_taps(problem), last, vector, THREADS)
+    name = f"resize_{SHORT[x.dtype]}_rank{config.rank}_taps{config.taps}{f'_last_x{vector}' * last}"
+    kernel = Kernel("spatial/resize.cu", name, config, ("sampling",))
+    space = tuple(y.shape[a] for a in problem.axes)
+    sizes = (batch, channels, per, *three_extents(space), *five_strides(x, axis), *five_strides(y, axis))
+    arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
+    plan = Plan(kernel, grid_1d(places * -(-channels // per)), THREADS, arguments)
+    orders = (order_of(x), *(order_of(s) for s in problem.inputs[1:]))
+    return Program((*(_taps(problem, t, scratch) for t in tables), plan), orders)
+
+
+def _too_long(problem: InterpolateProblem, device: Device) -> str | None:
+    longest = max(max(r.source, r.target) for r in problem.resizes)
+    return "spatial extents from 2**30 on" if longest >= 2**30 else None
+
+
+ALGORITHMS = {
+    "interpolate": (Method("taps", interpolate, "tables of taps, one gather", rejects=_too_long, workspace=_bytes),),
+    "interpolate_backward": (Method("taps", interpolate, "tables of transposed taps, one gather", rejects=_too_long, workspace=_bytes),),
+}

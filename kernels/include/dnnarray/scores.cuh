@@ -1,0 +1,123 @@
+// What a loss must know of a row of scores, gathered in one pass with a running maximum; and the labels of rows.
+#pragma once
+
+#include "dnnarray/reduce.cuh"
+
+namespace dnnarray {
+
+// The fast exponential is off by a few roundings of the exponent, and 0 below 2^-126; both vanish beside the largest term of a sum, exp(0).
+__device__ __forceinline__ float quick_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}
+__device__ __forceinline__ double quick_exp(double x) { return exp(x); }
+__device__ __forceinline__ float log_of(float x) { return logf(x); }
+__device__ __forceinline__ double log_of(double x) { return log(x); }
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
+
+// What is subtracted before an exponential: the peak, or 0 where every score so far is -inf.
+template <typename A>
+__device__ __forceinline__ A finite_base(A peak) {
+  return peak == -infinity(peak) ? A(0) : peak;
+}
+
+// Of some scores z with shares u (the smoothed target, class weights): the peak, sum exp(z - peak), sum u (z - peak), sum u.
+// A NaN among the scores makes the sum NaN.
+template <typename A>
+struct Scores {
+  A peak = -infinity(A(0)), sum = A(0), shifted = A(0), share = A(0);
+
+  // Count from a higher peak on. What was -inf so far stays so, and its exponentials are 0 beside any peak.
+  __device__ __forceinline__ void raise(A to) {
+    if (to == peak) return;
+    if (peak != -infinity(A(0))) {
+      sum *= quick_exp(peak - to);
+      if (share != A(0)) shifted += share * (peak - to);
+    }
+    peak = to;
+  }
+  __device__ __forceinline__ void add(A z) { sum += quick_exp(z - finite_base(peak)); }
+  __device__ __forceinline__ void add_share(A z, A u) {
+    shifted += u * (z - finite_base(peak));
+    share += u;
+  }
+};
+
+// The loss of a row whose target is the shares: sum u (log sum exp(z) - z).
+template <typename A>
+__device__ __forceinline__ A share_loss(const Scores<A>& found, A log_sum) {
+  return log_sum * found.share - found.shifted;
+}
+
+template <typename A>
+__device__ __forceinline__ A log_sum_exp(const Scores<A>& found, A log_sum) {
+  const bool infinite = found.peak == infinity(found.peak) || found.peak == -infinity(found.peak);
+  return infinite ? found.peak : found.peak + log_sum;
+}
+
+// Over the lanes of a row: kLanes of a warp, or a whole block where kLanes is kThreads. `shared` holds a value per warp.
+template <int kLanes, int kThreads, typename A, typename Op>
+__device__ __forceinline__ A row_reduce(A value, Op op, A* shared) {
+  if constexpr (kLanes <= kWarp) {
+    return warp_reduce<kLanes>(value, op);
+  } else {
+    static_assert(kLanes == kThreads, "a row of more than a warp has the block to itself");
+    return block_reduce<kThreads>(value, op, shared);
+  }
+}
+
+struct Larger {
+  template <typename A>
+  __device__ __forceinline__ A operator()(A a, A b) const {
+    return larger(a, b);
+  }
+};
+
+template <int kLanes, int kThreads, bool kShares, typename A>
+__device__ __forceinline__ void combine(Scores<A>& found, A* shared) {
+  found.raise(row_reduce<kLanes, kThreads>(found.peak, Larger(), shared));
+  found.sum = row_reduce<kLanes, kThreads>(found.sum, Sum(), shared);
+  if constexpr (kShares) {
+    found.shifted = row_reduce<kLanes, kThreads>(found.shifted, Sum(), shared);
+    found.share = row_reduce<kLanes, kThreads>(found.share, Sum(), shared);
+  }
+}
+
+// Which elements of a vector standing at `at` belong to the row [start, end): all, where rows begin at multiples of a vector.
+template <bool kRagged, int kVector>
+struct Mask {
+  int low, high;
+
+  __device__ __forceinline__ Mask(long long at, long long start, long long end)
+      : low(at < start ? static_cast<int>(start - at) : 0), high(at + kVector > end ? static_cast<int>(end - at) : kVector) {}
+  __device__ __forceinline__ bool has(int v) const { return !kRagged || (v >= low && v < high); }
+};
+
+// The label of a row. One that names no class is never used as an index; its weight, and so the loss, is NaN.
+struct Label {
+  long long index;
+  bool kept, valid;
+
+  template <typename Integer>
+  __device__ __forceinline__ Label(Integer target, long long classes, long long ignore)
+      : index(static_cast<long long>(target)), kept(index != ignore), valid(index >= 0 && index < classes) {}
+
+  // 0 for a row to ignore; 1 where there are no class weights.
+  template <typename T>
+  __device__ __forceinline__ arithmetic_t<T> weight(const T* weights) const {
+    using A = arithmetic_t<T>;
+    if (!kept) return A(0);
+    if (!valid) return quiet_nan(A(0));
+    return weights ? widen(weights[index]) : A(1);
+  }
+};
+
+// What a target gives to each class before its weight: a share of the distribution, or of 1 for labels.
+template <typename A>
+__device__ __forceinline__ A smoothed(A probability, A smoothing, A spread) {
+  return probability * (A(1) - smoothing) + spread;
+}
+
+}  // namespace dnnarray

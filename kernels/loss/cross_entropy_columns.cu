@@ -1,0 +1,101 @@
+// The cross entropy of scores whose classes are not next to each other: z (outer, classes, inner); the formulas of cross_entropy_rows.
+//
+// Layout:  a thread owns kVector neighbouring rows (columns of the matrix classes x inner) and walks down the classes, so that a
+//          warp reads contiguous memory at each step. Rows are numbered outer * inner + column.
+// Needs:   pointers aligned to kVector elements, inner a multiple of kVector.
+// Bound:   memory: the scores (and probabilities) are read once.
+
+#include "dnnarray/scores.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Target = long long;
+  using Loss = float;
+  static constexpr bool kProbabilities = false;
+  static constexpr bool kSmoothing = false;
+  static constexpr int kVector = 1;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY cross_entropy_columns_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+constexpr int kVector = Config::kVector;
+using V = Vec<T, kVector>;
+constexpr int kUnroll = 4;
+constexpr bool kShares = Config::kProbabilities || Config::kSmoothing;
+
+struct Options {
+  long long classes, inner, ignore;
+  A smoothing, spread;
+};
+
+// kUnroll classes from `c` on, of all columns of the thread.
+__device__ __forceinline__ void take(Scores<A> (&found)[kVector], const T* z, const T* q, const T* weight, const Options& o, long long c) {
+  V part[kUnroll], probability[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (c + u >= o.classes) continue;
+    part[u] = load<T, kVector>(z + (c + u) * o.inner);
+    if constexpr (Config::kProbabilities) probability[u] = load<T, kVector>(q + (c + u) * o.inner);
+  }
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    A values[kUnroll], peak = found[v].peak;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      values[u] = c + u < o.classes ? widen(part[u].at[v]) : -infinity(A(0));
+      peak = larger(peak, values[u]);
+    }
+    found[v].raise(peak);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      found[v].add(values[u]);
+      if (kShares && c + u < o.classes) {
+        A share = A(1);
+        if constexpr (Config::kProbabilities) share = smoothed(widen(probability[u].at[v]), o.smoothing, o.spread);
+        if (weight) share *= widen(weight[c + u]);
+        found[v].add_share(values[u], share);
+      }
+    }
+  }
+}
+
+// `z` points at the thread's column.
+__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, const T* z, const Options& o) {
+  if (!label.kept) return A(0);
+  if (!label.valid) return quiet_nan(A(0));
+  A loss = own * (log_sum - (widen(z[label.index * o.inner]) - finite_base(found.peak)));
+  if (Config::kSmoothing) loss = loss * (A(1) - o.smoothing) + share_loss(found, log_sum) * o.spread;
+  return loss;
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
+                   Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
+                   long long classes, long long inner, long long ignore, double smoothing) {
+  const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
+  if (r >= rows) return;
+  const Options o{classes, inner, ignore, A(smoothing), A(smoothing / classes)};
+  const long long offset = r / inner * classes * inner + r % inner;
+  const T* q = reinterpret_cast<const T*>(target) + offset;  // where the target holds probabilities
+  Scores<A> found[kVector];
+  for (long long c = 0; c < classes; c += kUnroll) take(found, z + offset, q, weight, o, c);
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    const A log_sum = log_of(found[v].sum);
+    if constexpr (Config::kProbabilities) {
+      losses[r + v] = narrow<Config::Loss>(share_loss(found[v], log_sum));
+    } else {
+      const Label label(target[r + v], classes, ignore);
+      const A own = label.weight(weight);
+      losses[r + v] = narrow<Config::Loss>(row_loss(found[v], log_sum, label, own, z + offset + v, o));
+      if (row_weights) row_weights[r + v] = own;
+    }
+    if (lse) lse[r + v] = log_sum_exp(found[v], log_sum);
+  }
+}

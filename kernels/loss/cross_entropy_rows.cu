@@ -1,0 +1,123 @@
+// The cross entropy of each row of scores, one read of the scores: l = (1 - e) w[t] (lse - z[t]) + e / C sum_c w[c] (lse - z[c]), or
+// against probabilities q: l = sum_c ((1 - e) q[c] + e / C) w[c] (lse - z[c]).
+//
+// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row: part of a warp, or the whole block. A
+//          thread takes 16-byte vectors kLanes apart. kRagged: rows do not begin at multiples of a vector, so a row's first and
+//          last vectors hold elements of its neighbours, which are masked.
+// Needs:   pointers aligned to kVector elements.
+// Bound:   memory: the scores (and probabilities) are read once.
+
+#include "dnnarray/scores.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Target = long long;
+  using Loss = float;
+  static constexpr bool kProbabilities = false;
+  static constexpr bool kSmoothing = false;
+  static constexpr bool kRagged = false;
+  static constexpr int kVector = 4;
+  static constexpr int kLanes = 32;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY cross_entropy_rows_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+constexpr int kVector = Config::kVector;
+using V = Vec<T, kVector>;
+constexpr int kUnroll = kVector == 1 ? 8 : 16 / kVector;
+constexpr bool kShares = Config::kProbabilities || Config::kSmoothing;
+
+// A vector that may reach behind the array where its last row is ragged.
+__device__ __forceinline__ V read(const T* p, long long at, long long size) {
+  if constexpr (!Config::kRagged) {
+    return load<T, kVector>(p + at);
+  } else {
+    if (at + kVector <= size) return load<T, kVector>(p + at);
+    V part;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) part.at[v] = at + v < size ? p[at + v] : narrow<T>(A(0));
+    return part;
+  }
+}
+
+struct Row {
+  long long start, end, size;
+  A smoothing, spread;
+};
+
+// kUnroll vectors, `step` elements apart, into what is known of the row.
+__device__ __forceinline__ void take(Scores<A>& found, const T* z, const T* q, const T* weight, const Row& row, long long at, int step) {
+  V part[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (at + u * step < row.end) part[u] = read(z, at + u * step, row.size);
+  }
+  A values[kUnroll][kVector], peak = found.peak;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (at + u * step >= row.end) continue;
+    const Mask<Config::kRagged, kVector> mask(at + u * step, row.start, row.end);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      values[u][v] = mask.has(v) ? widen(part[u].at[v]) : -infinity(A(0));
+      peak = larger(peak, values[u][v]);
+    }
+  }
+  found.raise(peak);
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (at + u * step >= row.end) continue;
+    const Mask<Config::kRagged, kVector> mask(at + u * step, row.start, row.end);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      found.add(values[u][v]);
+      if (!kShares || !mask.has(v)) continue;
+      const long long element = at + u * step + v;
+      A share = Config::kProbabilities ? smoothed(widen(q[element]), row.smoothing, row.spread) : A(1);
+      if (weight) share *= widen(weight[element - row.start]);
+      found.add_share(values[u][v], share);
+    }
+  }
+}
+
+__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, const T* z, const Row& row) {
+  if (!label.kept) return A(0);
+  if (!label.valid) return quiet_nan(A(0));
+  A loss = own * (log_sum - (widen(z[row.start + label.index]) - finite_base(found.peak)));
+  if (Config::kSmoothing) loss = loss * (A(1) - row.smoothing) + share_loss(found, log_sum) * row.spread;
+  return loss;
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
+                   Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
+                   long long classes, long long ignore, double smoothing) {
+  constexpr int kLanes = Config::kLanes;
+  __shared__ A shared[Config::kThreads / kWarp];
+  const int lane = threadIdx.x % kLanes;
+  const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
+  Row row{r * classes, r < rows ? (r + 1) * classes : r * classes, rows * classes, A(smoothing), A(smoothing / classes)};
+  const T* q = reinterpret_cast<const T*>(target);  // where the target holds probabilities
+  const long long first = Config::kRagged ? row.start - row.start % kVector : row.start;
+  constexpr int kStep = kLanes * kVector;
+  Scores<A> found;
+  for (long long at = first + lane * kVector; at < row.end; at += kStep * kUnroll) take(found, z, q, weight, row, at, kStep);
+  combine<kLanes, Config::kThreads, kShares>(found, shared);
+  if (lane != 0 || r >= rows) return;
+  const A log_sum = log_of(found.sum);
+  if constexpr (Config::kProbabilities) {
+    losses[r] = narrow<Config::Loss>(share_loss(found, log_sum));
+  } else {
+    const Label label(target[r], classes, ignore);
+    const A own = label.weight(weight);
+    losses[r] = narrow<Config::Loss>(row_loss(found, log_sum, label, own, z, row));
+    if (row_weights) row_weights[r] = own;
+  }
+  if (lse) lse[r] = log_sum_exp(found, log_sum);
+}

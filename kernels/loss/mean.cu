@@ -1,0 +1,31 @@
+// out = sum of n numbers, over the sum of as many others (kWeighted) or over `divisor`. 0 / 0 is NaN, the mean of nothing.
+//
+// Layout:  flat, one block; the order of the sum depends on n alone.
+// Bound:   latency; longer arrays come here as the partial sums of sums.cu.
+
+#include "dnnarray/reduce.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr bool kWeighted = true;
+  static constexpr int kThreads = 1024;
+};
+#define DNNARRAY_ENTRY mean_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const A* __restrict__ values, const A* __restrict__ weights, T* __restrict__ out, long long n, double divisor) {
+  __shared__ A shared[2 * Config::kThreads / kWarp];
+  A sum = A(0), total = A(0);
+  for (long long i = threadIdx.x; i < n; i += Config::kThreads) {
+    sum += values[i];
+    if constexpr (Config::kWeighted) total += weights[i];
+  }
+  block_reduce<Config::kThreads>(sum, Sum(), total, Sum(), shared);
+  if (threadIdx.x == 0) *out = narrow<T>(sum / (Config::kWeighted ? total : A(divisor)));
+}

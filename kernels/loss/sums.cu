@@ -1,0 +1,37 @@
+// Sums in a fixed order, of numbers or of the weights of labels: partial[b] = sum of the elements of block b's part.
+//
+// Layout:  flat. Each block owns `part` neighbouring elements, a thread those kThreads apart within.
+// Bound:   memory.
+
+#include "dnnarray/scores.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Source = long long;
+  static constexpr bool kLabels = true;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY sums_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const Config::Source* __restrict__ source, const T* __restrict__ weight, A* __restrict__ partial, long long n,
+                   long long part, long long classes, long long ignore) {
+  __shared__ A shared[Config::kThreads / kWarp];
+  const long long start = blockIdx.x * part, end = start + part < n ? start + part : n;
+  A sum = A(0);
+  for (long long i = start + threadIdx.x; i < end; i += Config::kThreads) {
+    if constexpr (Config::kLabels) {
+      sum += Label(source[i], classes, ignore).weight(weight);
+    } else {
+      sum += source[i];
+    }
+  }
+  sum = block_reduce<Config::kThreads>(sum, Sum(), shared);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}

@@ -1,0 +1,33 @@
+// d[n, i, k] = the sum of the parts of affine_grid_backward, in their order.
+//
+// Layout:  partial (parts, N, kRank, kRank + 1); the result by strides. A thread owns an element.
+// Bound:   latency.
+
+#include "dnnarray/sampling.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr bool kCorners = false;
+  static constexpr int kRank = 2;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY affine_grid_theta_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const A* __restrict__ partial, T* __restrict__ d, long long batch, long long parts, long long d_n, long long d_i,
+                   long long d_k) {
+  const long long size = batch * Config::kRank * (Config::kRank + 1);
+  const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (own >= size) return;
+  A sum = A(0);
+  for (long long part = 0; part < parts; ++part) sum += partial[part * size + own];
+  long long n = own;
+  const long long k = split(n, Config::kRank + 1), i = split(n, Config::kRank);
+  d[n * d_n + i * d_i + k * d_k] = narrow<T>(sum);
+}

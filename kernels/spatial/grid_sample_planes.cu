@@ -1,0 +1,77 @@
+// y[n, c, p] = sum over taps of weight * x[n, c, tap], at the place that grid[n, p] names, from planes in shared memory.
+//
+// Layout:  x, grid and y in C order. A block owns kPlanes channels of an image: it copies their planes to shared memory, then walks over
+//          all places, a thread those kThreads apart; a place's taps and weights serve all planes. Scattered look-ups cost a few bank
+//          conflicts here, where L1 takes a cycle for each sector.
+// Needs:   kPlanes planes in shared memory; pointers and planes aligned to kVector elements.
+// Bound:   memory: x read once, y written once; the grid is read again for each block, from L2.
+
+#include "dnnarray/sampling.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr int kMode = dnnarray::kBilinear;
+  static constexpr int kPadding = dnnarray::kZeros;
+  static constexpr bool kCorners = false;
+  static constexpr int kRank = 2;
+  static constexpr int kPlanes = 1;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 512;
+};
+#define DNNARRAY_ENTRY grid_sample_planes_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+using Place = Axis<Config::kMode, Config::kPadding, Config::kCorners, A>;
+constexpr int kMode = Config::kMode, kDeep = Config::kRank == 3 ? kMode : 1, kPlanes = Config::kPlanes, kThreads = Config::kThreads;
+
+// The values of all planes at a place.
+__device__ __forceinline__ void sample(A (&total)[kPlanes], const T* planes, int plane, const Place& deep, const Place& down,
+                                       const Place& across, int height, int width) {
+#pragma unroll
+  for (int k = 0; k < kDeep; ++k) {
+#pragma unroll
+    for (int i = 0; i < kMode; ++i) {
+#pragma unroll
+      for (int j = 0; j < kMode; ++j) {
+        A weight = down.weight[i] * across.weight[j];
+        bool inside = down.inside[i] && across.inside[j];
+        int at = down.index[i] * width + across.index[j];
+        if (Config::kRank == 3) weight *= deep.weight[k], inside = inside && deep.inside[k], at += deep.index[k] * height * width;
+#pragma unroll
+        for (int c = 0; c < kPlanes; ++c) total[c] += (inside ? widen(planes[c * plane + at]) : A(0)) * weight;
+      }
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y, long long channels, long long depth,
+                   long long height, long long width, long long places) {
+  extern __shared__ __align__(16) char dnn_smem[];
+  T* planes = reinterpret_cast<T*>(dnn_smem);
+  const long long groups = (channels + kPlanes - 1) / kPlanes, plane = depth * height * width;
+  const long long n = blockIdx.x / groups, first = blockIdx.x % groups * kPlanes;
+  const int here = first + kPlanes < channels ? kPlanes : static_cast<int>(channels - first);
+  const T* source = x + (n * channels + first) * plane;
+  for (int i = threadIdx.x * Config::kVector; i < here * plane; i += kThreads * Config::kVector) {
+    store(planes + i, load<T, Config::kVector>(source + i));
+  }
+  __syncthreads();
+  for (long long p = threadIdx.x; p < places; p += kThreads) {
+    const T* at = grid + (n * places + p) * Config::kRank;
+    const Place across(widen(at[0]), width), down(widen(at[1]), height);
+    const Place deep(Config::kRank == 3 ? widen(at[Config::kRank - 1]) : A(0), Config::kRank == 3 ? depth : 1);
+    A total[kPlanes] = {};
+    sample(total, planes, plane, deep, down, across, height, width);
+    T* target = y + (n * channels + first) * places + p;
+#pragma unroll
+    for (int c = 0; c < kPlanes; ++c) {
+      if (c < here) target[c * places] = narrow<T>(total[c]);
+    }
+  }
+}

@@ -1,0 +1,93 @@
+// y[n, c, p] = sum over the taps of p along each axis of the product of their weights * x[n, c, tap]; the gradient is the same with the
+// transposed taps.
+//
+// Layout:  x and y by strides, three spatial axes (missing ones have the extent 1 in front); the taps are tables of resize_taps. A
+//          thread owns one place and `per` channels of it. kChannelsLast: neighbouring threads have neighbouring channels, kVector
+//          each (and `per` is kVector); else neighbouring places. kTaps: along each axis, 0 where the tables say how many.
+// Needs:   pointers aligned to kVector elements, C a multiple of kVector.
+// Bound:   memory for few taps; for many the look-ups in L1.
+
+#include "dnnarray/sampling.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr int kRank = 2;
+  static constexpr int kTaps = 2;
+  static constexpr bool kChannelsLast = false;
+  static constexpr int kVector = 1;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY resize_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+constexpr int kVector = Config::kVector, kTaps = Config::kTaps;
+using V = Vec<T, kVector>;
+
+// The taps of one element along an axis; without a table (an axis that is not there), the element 0 alone.
+struct Row {
+  const A* weights;
+  long long first, stride;
+  int count, last;
+
+  __device__ __forceinline__ Row(const int* firsts, const int* counts, const A* all, long long most, long long i, long long step)
+      : weights(all + i * most), first(firsts[i] * step), stride(step), count(counts[i]), last(counts[i] - 1) {}
+  __device__ __forceinline__ long long offset(int k) const { return first + (kTaps > 0 && k > last ? last : k) * stride; }
+  __device__ __forceinline__ A weight(int k) const { return kTaps == 1 ? A(1) : weights[k]; }
+};
+
+// Calls `body` for each tap.
+template <typename Body>
+__device__ __forceinline__ void each(const Row& row, Body body) {
+  if constexpr (kTaps > 0) {
+#pragma unroll
+    for (int k = 0; k < kTaps; ++k) body(k);
+  } else {
+    for (int k = 0; k < row.count; ++k) body(k);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
+                   const A* __restrict__ weight_o, long long most_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
+                   const A* __restrict__ weight_p, long long most_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
+                   const A* __restrict__ weight_q, long long most_q, long long batch, long long channels, long long per, long long o,
+                   long long p, long long q, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
+                   long long y_c, long long y_o, long long y_p, long long y_q) {
+  const long long chunks = (channels + per - 1) / per, places = o * p * q;
+  long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (index >= batch * places * chunks) return;
+  const long long chunk = Config::kChannelsLast ? split(index, chunks) : 0;
+  const long long column = split(index, q), row = split(index, p), slice = split(index, o), n = split(index, batch);
+  const long long begin = (Config::kChannelsLast ? chunk : index) * per, end = begin + per < channels ? begin + per : channels;
+  const Row across(first_q, count_q, weight_q, most_q, column, x_w);
+  const Row down(Config::kRank > 1 ? Row(first_p, count_p, weight_p, most_p, row, x_h) : across);
+  const Row deep(Config::kRank > 2 ? Row(first_o, count_o, weight_o, most_o, slice, x_d) : across);
+  const T* source = x + n * x_n;
+  T* target = y + n * y_n + slice * y_o + row * y_p + column * y_q;
+  for (long long c = begin; c < end; c += kVector) {
+    A total[kVector] = {};
+    auto take = [&](long long offset, A weight) {
+      const V part = load<T, kVector>(source + c * x_c + offset);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) total[v] += widen(part.at[v]) * weight;
+    };
+    auto line = [&](long long offset, A weight) {
+      each(across, [&](int k) { take(offset + across.offset(k), weight * across.weight(k)); });
+    };
+    auto plane = [&](long long offset, A weight) {
+      each(down, [&](int k) { line(offset + down.offset(k), weight * down.weight(k)); });
+    };
+    if constexpr (Config::kRank == 1) line(0, A(1));
+    if constexpr (Config::kRank == 2) plane(0, A(1));
+    if constexpr (Config::kRank == 3) each(deep, [&](int k) { plane(deep.offset(k), deep.weight(k)); });
+    V result;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(total[v]);
+    store(target + c * y_c, result);
+  }
+}

@@ -1,0 +1,117 @@
+"""Losses on a card: long rows and odd extents, memory orders, labels out of range, the same bits at every run."""
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from tests.support import BFLOAT16, assert_close
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+pytestmark = pytest.mark.gpu
+
+_DTYPES = [np.float32, np.float16, BFLOAT16, np.float64]
+
+
+def _both(op, arrays, *, rtol_terms, **options):
+    """A call on the device against the CPU engine in float64."""
+    wide = [a.astype(np.float64) if a.dtype.kind not in "iu" else a for a in arrays]
+    there = [cupy.asarray(a) for a in arrays]
+    actual, expected = getattr(dnn, op)(*there, **options), getattr(dnn, op)(*wide, **options)
+    assert_close(cupy.asnumpy(actual), expected, rtol_terms, 1.0, op)
+    again = getattr(dnn, op)(*there, **options)
+    assert cupy.asnumpy(actual).tobytes() == cupy.asnumpy(again).tobytes()
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("classes", [1, 2, 7, 8, 33, 129, 1000, 1001, 4099, 8192, 20_011, 50_257, 128_256])
+def test_rows_of_any_length(classes, dtype):
+    rng = np.random.default_rng(classes)
+    rows = 5 if classes > 10_000 else 37
+    z = (3 * rng.standard_normal((rows, classes))).astype(dtype)
+    t = rng.integers(0, classes, rows)
+    t[1] = -100
+    _both("cross_entropy", (z, t), rtol_terms=classes)
+    _both("cross_entropy", (z, t), rtol_terms=classes, label_smoothing=0.1, reduction="none")
+    _both("cross_entropy_backward", (np.array(1.5, dtype), z, t), rtol_terms=classes)
+    _both("cross_entropy_backward", (np.ones(rows, dtype), z, t), rtol_terms=classes, label_smoothing=0.1, reduction="none")
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", [(3, 21, 17, 30), (2, 150, 64, 3), (300, 5, 2, 3)])
+def test_classes_before_space(shape, dtype):
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal(shape).astype(dtype)
+    t = rng.integers(0, shape[1], (shape[0], *shape[2:]))
+    count = t.size
+    _both("cross_entropy", (z, t), rtol_terms=count)
+    _both("cross_entropy_backward", (np.array(1.5, dtype), z, t), rtol_terms=count)
+    _both("nll_loss", (z, t), rtol_terms=count, ignore_index=1)
+    _both("nll_loss_backward", (np.array(1.5, dtype), z, t), rtol_terms=count)
+
+
+def test_many_rows():
+    rng = np.random.default_rng(2)
+    z = rng.standard_normal((100_003, 3)).astype(np.float32)
+    t = rng.integers(0, 3, 100_003)
+    _both("cross_entropy", (z, t), rtol_terms=100_003)
+    _both("cross_entropy_backward", (np.array(1.0, np.float32), z, t), rtol_terms=100_003)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (1, 0, 2, 3), (3, 2, 1, 0)])
+def test_scores_in_any_memory_order(order):
+    rng = np.random.default_rng(3)
+    packed = rng.standard_normal([(4, 5, 6, 7)[a] for a in order]).astype(np.float32)
+    z, t = packed.transpose(np.argsort(order)), rng.integers(0, 5, (4, 6, 7))
+    there = cupy.asarray(packed).transpose(tuple(np.argsort(order).tolist()))
+    g = np.float32(rng.standard_normal(t.shape))
+    for reduction in ("none", "mean"):
+        actual = dnn.cross_entropy(there, cupy.asarray(t), reduction=reduction)
+        assert_close(cupy.asnumpy(actual), dnn.cross_entropy(z.astype(np.float64), t, reduction=reduction), 168)
+        grad = g if reduction == "none" else np.float32(2)
+        actual = dnn.cross_entropy_backward(cupy.asarray(grad), there, cupy.asarray(t), reduction=reduction)
+        expected = dnn.cross_entropy_backward(grad.astype(np.float64), z.astype(np.float64), t, reduction=reduction)
+        assert_close(cupy.asnumpy(actual), expected, 168)
+
+
+def test_a_label_out_of_range_gives_nan():
+    z, t = cupy.ones((4, 3), np.float32), cupy.asarray([0, 3, -1, 2])
+    for op in (dnn.cross_entropy, dnn.nll_loss):
+        assert cupy.asnumpy(cupy.isnan(op(z, t, reduction="none"))).tolist() == [False, True, True, False]
+        assert bool(cupy.isnan(op(z, t)))
+    gradient = dnn.cross_entropy_backward(cupy.ones(4, np.float32), z, t, reduction="none")
+    assert cupy.asnumpy(cupy.isnan(gradient).all(axis=1)).tolist() == [False, True, True, False]
+
+
+def _ctc(steps, batch, classes, longest, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((steps, batch, classes))
+    z -= np.log(np.exp(z).sum(-1, keepdims=True))
+    counts = rng.integers(0, longest + 1, batch)
+    return z.astype(dtype), rng.integers(1, classes, (batch, longest)), rng.integers(steps // 2, steps + 1, batch), counts
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("steps, batch, classes, longest", [(50, 5, 20, 20), (130, 3, 7, 40), (80, 70, 5, 9), (1300, 2, 30, 600)])
+def test_ctc(steps, batch, classes, longest, dtype):
+    z, targets, lengths, counts = _ctc(steps, batch, classes, longest, dtype)
+    for reduction in ("none", "mean", "sum"):
+        _both("ctc_loss", (z, targets, lengths, counts), rtol_terms=steps * steps, reduction=reduction, zero_infinity=True)
+        grad = np.ones(batch if reduction == "none" else (), dtype)
+        options = {"reduction": reduction, "zero_infinity": True}
+        _both("ctc_loss_backward", (grad, z, targets, lengths, counts), rtol_terms=(steps * 16) ** 2, **options)
+
+
+def test_ctc_with_the_batch_first_in_memory():
+    z, targets, lengths, counts = _ctc(40, 4, 6, 9, np.float32)
+    there = cupy.asarray(np.ascontiguousarray(z.transpose(1, 0, 2))).transpose(1, 0, 2)
+    rest = [cupy.asarray(a) for a in (targets, lengths, counts)]
+    plain = dnn.ctc_loss_backward(cupy.ones((), np.float32), cupy.asarray(z), *rest)
+    np.testing.assert_array_equal(cupy.asnumpy(dnn.ctc_loss_backward(cupy.ones((), np.float32), there, *rest)), cupy.asnumpy(plain))
+
+
+def test_ctc_out_of_range_gives_nan():
+    z, targets, _, _ = _ctc(10, 5, 4, 3, np.float32)
+    targets[1, 0], targets[2, 1] = 4, 0  # no class; the blank
+    lengths, counts = np.array([10, 10, 10, 11, 10]), np.array([3, 3, 3, 3, 4])
+    loss = dnn.ctc_loss(*map(cupy.asarray, (z, targets, lengths, counts)), reduction="none")
+    assert cupy.asnumpy(cupy.isnan(loss)).tolist() == [False, True, True, True, True]
