@@ -90,7 +90,7 @@ def channel_norms(shape, dtype, last):
     yield f"group_norm {name}", 3 * moved, lambda: dnn.group_norm(cx, 32, *cwide, out=cy), lambda: group(x, *wide), None, ()
     cdw, cdb = (borrowed(torch.empty_like(t)) for t in wide)
     yield f"group_norm_backward {name}", 5 * moved, lambda: dnn.group_norm_backward(
-        cg, cx, 32, *cwide, out=(cy, cdw, cdb)), _gradient(group(*leaves), leaves, g), None, ()  # fmt: skip
+        cg, cx, *cwide, num_groups=32, out=(cy, cdw, cdb)), _gradient(group(*leaves), leaves, g), None, ()  # fmt: skip
 
 
 def rows():
