@@ -47,7 +47,10 @@ def _both_ways(op, x, options, order=(0, 1, 2, 3), reduction=64):
     grad = _drawn(head.shape, x.dtype, 1)
     backward = f"{find(op).base}_backward"
     dx = call(backward, (_in_order(grad, order), there), options)
-    assert dx.strides == there.strides
+    # The stride of an axis of extent 1 says nothing.
+    assert [s for s, n in zip(dx.strides, dx.shape, strict=True) if n > 1] == [
+        s for s, n in zip(there.strides, there.shape, strict=True) if n > 1
+    ]
     assert_close(cupy.asnumpy(dx), call(backward, (as_float64(grad), wide), options), reduction, note=backward)
 
 
