@@ -49,7 +49,7 @@ gpu:
 	$(PYTHON) -m asv_bench.gpu
 
 asv: $(VENV)/.bench
-	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --quick --show-stderr --python=same
+	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --show-stderr --python=same
 
 clean:
 	rm -rf $(VENV) docs/_build docs/api/generated demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
