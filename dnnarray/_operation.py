@@ -264,7 +264,12 @@ def _run(
             break
     # The types keep True from being taken for 1 where 1 was seen before.
     place = _arrays.NATIVE[type(first)](first) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
-    key = (place, op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
+    types = tuple(map(type, options)) if options else ()
+    if op.nested:
+        signatures = [_signature(a) for a in arrays]
+    else:  # the same without a call for each array: this line is on the way of every call
+        signatures = [None if a is None else (a.shape, a.dtype, a.strides) for a in arrays]
+    key = (place, op, config, algorithm, options, types, *signatures)
     try:
         prepared = _prepared.get(key)
     except TypeError:  # a list or an array among the options

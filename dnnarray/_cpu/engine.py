@@ -104,12 +104,13 @@ class Prepared:
         if self._config.telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
         named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
+        placed = self._placed(results) if self._absent else tuple(results)
         with np.errstate(all="ignore"):
             if self._widen:
                 self._run_widened(arrays, named, results, scratch)
             else:
-                self.method.run(self.problem, self._placed(results), scratch, *arrays, **named)
-        return self._placed(results)
+                self.method.run(self.problem, placed, scratch, *arrays, **named)
+        return placed
 
     def _new_results(self) -> list[Any]:
         try:
@@ -120,8 +121,6 @@ class Prepared:
 
     def _placed(self, results: list[Any]) -> tuple[Any, ...]:
         """The results with None where one is absent."""
-        if not self._absent:
-            return tuple(results)
         filled = iter(results)
         return tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
 
