@@ -1,8 +1,9 @@
 """Side by side with PyTorch on one GPU: device time with a cold L2, share of the copy bandwidth, host time per call.
 
-    python -m asv_bench.gpu [--only WORD]
+    python -m asv_bench.gpu [--only WORD,WORD] [--alone]
 
-Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run.
+Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run. With ``--alone`` the peers are left out, for
+the short way between an edit and its figure.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ def rows():
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="rows whose name holds one of these words, separated by commas")
-    only = parser.parse_args().only.split(",")
+    parser.add_argument("--alone", action="store_true", help="leave the peers out")
+    options = parser.parse_args()
+    only = options.only.split(",")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
         ceiling = copy_bandwidth()
@@ -113,7 +116,10 @@ def main() -> None:
         for label, moved, ours, eager, compiled, arguments in rows():
             if not any(word in label for word in only):
                 continue
-            rates = [moved / device_ms(f) / 1e6 for f in (ours, eager)]
+            rates = [moved / device_ms(f) / 1e6 for f in ((ours,) if options.alone else (ours, eager))]
+            if options.alone:
+                print(f"{label:34} {rates[0]:6,.0f} {rates[0] / ceiling:6.0%}", flush=True)
+                continue
             best = moved / device_ms(lambda c=compiled, a=arguments: c(*a)) / 1e6 if compiled else 0.0
             ratio = rates[0] / max(rates[1], best)
             print(f"{label:34} {rates[0]:6,.0f} {rates[0] / ceiling:6.0%} {rates[1]:6,.0f} {best:8,.0f} {ratio:6.2f}", flush=True)

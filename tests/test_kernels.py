@@ -49,7 +49,7 @@ def _kernels(device):
             for name, problem in problems:
                 for method in _TABLE.get(name, ()):
                     if method.rejects(problem, device) is None:
-                        found |= {p.kernel for aligned in (True, False) for p in method.run(problem, device, aligned).plans}
+                        found |= {k for aligned in (True, False) for k in method.run(problem, device, aligned).kernels}
     return sorted(found, key=lambda k: k.symbol)
 
 

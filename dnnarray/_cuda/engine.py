@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from cupy.cuda import get_current_stream
 from dnnarray import _observe
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
-from dnnarray._cuda.plan import Array, Plan, Runtime
+from dnnarray._cuda.matmul import Product
+from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime
 from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
@@ -145,9 +147,12 @@ class Prepared:
         program = self.method.run(self.problem, here, aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         copied = [(i, order) for i, (s, order) in enumerate(zip(self._specs, orders, strict=True)) if not _lies(s, order)]
-        launches = [_Launch(plan, module.load(plan.kernel, self.device, architecture(here))) for plan in program.plans]
+        launches = [self._launcher(plan, architecture(here)) for plan in program.plans]
         self._ready[aligned] = _Ready(launches, copied)
         return self._ready[aligned]
+
+    def _launcher(self, plan: Plan | MatMul, target: str) -> Callable[..., None]:
+        return Product(plan) if isinstance(plan, MatMul) else _Launch(plan, module.load(plan.kernel, self.device, target))
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
         return users_own(self.problem, self.outputs, out, inputs, ARRAY, _overlap)
@@ -172,7 +177,7 @@ class Prepared:
 class _Ready:
     """The launches of a problem for one alignment, and the inputs to be copied before them, each with its order."""
 
-    launches: list[_Launch]
+    launches: list[Callable[..., None]]
     copied: list[tuple[int, tuple[int, ...]]]
 
 

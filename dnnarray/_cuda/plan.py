@@ -77,6 +77,41 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """A batch of row-major matrices in memory: where they begin and the distances, in elements, between rows and between matrices.
+
+    `transposed` says that the product takes each matrix the other way round than it is stored.
+    """
+
+    array: Array
+    row: int
+    batch: int = 0
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class MatMul:
+    """A batch of matrix products by cuBLAS, ``c = alpha * a @ b + beta * c``, a (m, k), b (k, n), c (m, n), each row-major.
+
+    `dtype` is of a and b, `result` of c (half operands may have a float32 result). `precision` is the option ``float32_precision``: what
+    float32 operands may be rounded to; products of half types are summed in float32.
+    """
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    m: int
+    n: int
+    k: int
+    dtype: np.dtype
+    result: np.dtype
+    batch: int = 1
+    alpha: float = 1.0
+    beta: float = 0.0
+    precision: str = "highest"
+
+
+@dataclass(frozen=True)
 class Program:
     """All launches of a problem, in stream order, and the memory they expect.
 
@@ -84,8 +119,13 @@ class Program:
     copied first. Empty means C order for all. Outputs are dense in the order of their `Spec`.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[Plan | MatMul, ...]
     orders: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of our own that the launches need."""
+        return tuple(plan.kernel for plan in self.plans if isinstance(plan, Plan))
 
 
 def vector_length(dtype: np.dtype, aligned: bool, *extents: int) -> int:
