@@ -8,7 +8,7 @@ import numpy as np
 from cupy.cuda.device import get_cublas_handle
 from cupy_backends.cuda.libs import cublas
 
-from dnnarray._cuda.plan import Matrix, MatMul
+from dnnarray._cuda.plan import MatMul, Matrix
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
 _TYPES = {FLOAT32: 0, FLOAT64: 1, FLOAT16: 2, BFLOAT16: 14}  # cudaDataType_t
