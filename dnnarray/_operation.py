@@ -347,12 +347,12 @@ def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
 
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     """Borrow the arrays; a Python integer where the operation takes one becomes a 0-d array."""
-    full = with_numbers(op, arrays)
-    own = [full[i] is not array for i, array in enumerate(arrays)]
-    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if n else a for n, a in zip(own, full, strict=True)), op.nested)
-    if not any(own):
+    numbers = [type(a) is int and name in op.numbers for name, a in zip(op.arrays, arrays, strict=True)]
+    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if n else a for n, a in zip(numbers, arrays, strict=True)), op.nested)
+    if not any(numbers):
         return borrowed
-    return replace(borrowed, arrays=tuple(f if n else a for n, f, a in zip(own, full, borrowed.arrays, strict=True)))
+    number = borrowed.engine.number
+    return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
 
 
 def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -379,13 +379,16 @@ def _foreign(
     workspace: Any,
 ) -> Any:
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
-    give = borrowed.door.give
+    door = borrowed.door
+    with door.stream(place := borrowed.engine.place(next(iter(leaves(arrays))))):
+        if out is None and door.empty is not None:
+            out = tuple([door.empty(output, place) for output in prepared.outputs])
 
-    def take(name: str, array: Any) -> Any:
-        return _arrays.take_beside(prepared.problem.op, name, borrowed.door, array)
+        def take(name: str, array: Any) -> Any:
+            return _arrays.take_beside(prepared.problem.op, name, door, array)
 
-    taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
-    if out is None:
-        return prepared.pack(*(None if r is None else give(r) for r in taken))
+        taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
+        if out is None:
+            return prepared.pack(*(None if r is None else door.give(r) for r in taken))
     users = iter(leaves(out))
     return prepared.pack(*(None if r is None else next(users) for r in taken))

@@ -49,6 +49,11 @@ def methods(op: Operation) -> tuple[Method, ...]:
     return import_module(f"dnnarray._cpu.{op.family}").ALGORITHMS[op.base]
 
 
+def number(value: int) -> np.ndarray:
+    """A Python integer as a 0-d array."""
+    return np.asarray(value)
+
+
 def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
     """Choose the algorithm for a problem; what comes back can be called any number of times."""
     table = methods(op)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
+from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
+from cupy_backends.cuda.api.driver import CUDADriverError, launchKernel
+from cupy_backends.cuda.api.runtime import getDevice
 
 from dnnarray import _observe
 from dnnarray._cuda import module
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from dnnarray._operation import Operation
 
 ARRAY = cupy.ndarray
+_NOTHING = nullcontext()
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SHARED = 48 << 10  # bytes of shared memory a block gets without asking
 _VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
@@ -34,7 +42,7 @@ _VECTOR = 16  # bytes that the widest loads of a thread need their addresses to 
 
 def device() -> Device:
     """The current device."""
-    return facts(cupy.cuda.runtime.getDevice())
+    return facts(getDevice())
 
 
 def place(array: Any) -> int:
@@ -50,6 +58,37 @@ def methods(op: Operation) -> tuple[Method, ...]:
         raise UnsupportedError(
             f"{op.name}: the CUDA engine does not have this operation yet; move the arrays to the host (cupy.asnumpy) to use the CPU engine."
         ) from None
+
+
+def view(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...], owner: Any, index: int) -> Any:
+    """Memory of another library as a CuPy array; `strides` in bytes. `owner` is kept alive with it."""
+    span = dtype.itemsize + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    return ARRAY(shape, dtype, MemoryPointer(UnownedMemory(pointer, span, owner, index), 0), strides)
+
+
+def from_dlpack(array: Any) -> Any:
+    """An array of any library over the same memory, in order with what its library has queued."""
+    return cupy.from_dlpack(array)
+
+
+def number(value: int) -> Any:
+    """A Python integer as a 0-d array, made on the device so that it may be done in a CUDA graph too."""
+    return cupy.full((), value, np.int64)
+
+
+def on_stream(pointer: int) -> Any:
+    """A context in which the stream with this handle is the current one."""
+    return _NOTHING if get_current_stream().ptr == pointer else cupy.cuda.Stream.from_external(_Handle(pointer))
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """A stream as the CUDA stream protocol wants it: (version, handle)."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
 
 
 def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
@@ -89,56 +128,58 @@ class Prepared:
         self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns or _first
-        self.device = cupy.cuda.runtime.getDevice()
+        self.device = getDevice()
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
+        self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
         self._ready: dict[bool, _Ready] = {}
 
-    def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
+    def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
-        if cupy.cuda.runtime.getDevice() != self.device:
+        if getDevice() != self.device:
             with cupy.cuda.Device(self.device):
                 return self.call(arrays, runtime, out, workspace)
-        inputs = leaves(arrays) if self._nested else [a for a in arrays if a is not None]
-        results = self._allocate() if out is None else self._users_own(out, inputs)
-        targets = (
-            results
-            if out is None
-            else [r if _as_planned(r, o) else o.empty(cupy.empty) for r, o in zip(results, self.outputs, strict=True)]
-        )
+        inputs: Any = arrays
+        if not self._plain:
+            inputs = leaves(arrays) if self._nested else [a for a in arrays if a is not None]
+        results = targets = self._allocate() if out is None else self._users_own(out, inputs)
+        if out is not None and not all(map(_as_planned, results, self.outputs)):
+            targets = [r if _as_planned(r, o) else o.empty(ARRAY) for r, o in zip(results, self.outputs, strict=True)]
         self._launch(inputs, targets, runtime, workspace)
-        for result, target in zip(results, targets, strict=True):
-            if target is not result:
-                _observe.note_layout_copy()
-                result[...] = target
+        if targets is not results:
+            for result, target in zip(results, targets, strict=True):
+                if target is not result:
+                    _observe.note_layout_copy()
+                    result[...] = target
         if self.absent:
             filled = iter(results)
             return tuple(None if i in self.absent else next(filled) for i in range(len(self.problem.outputs)))
-        return tuple(results)
+        return results
 
-    def _launch(self, inputs: list[Any], targets: list[Any], runtime: tuple[Any, ...], workspace: Any) -> None:
+    def _launch(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:
         if self.config.telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
         memory = [*inputs, *targets]
         if self.workspace or workspace is not None:
             memory.append(self._scratch(workspace))
-        pointers, bits = [], 0
+        pointers, bits, here = [], 0, self.device
         for array in memory:
             data = array.data
-            if data.device_id != self.device:
+            if data.device_id != here:
                 raise ArrayTypeError(
                     f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {data.device_id}; expected one device."
                 )
-            bits |= data.ptr
-            pointers.append(data.ptr)
-        aligned = bits % _VECTOR == 0
+            pointer = data.ptr
+            bits |= pointer
+            pointers.append(pointer)
+        aligned = not bits % _VECTOR
         ready = self._ready.get(aligned) or self._prepare(aligned)
         copies = []  # kept alive until the launches are queued; the pool reuses their memory in stream order
         for i, order in ready.copied:
             _observe.note_layout_copy()
             copies.append(cupy.ascontiguousarray(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
-        stream = get_current_stream()
+        stream = get_current_stream().ptr
         for launch in ready.launches:
             launch(pointers, runtime, stream)
 
@@ -159,18 +200,28 @@ class Prepared:
 
     def _allocate(self) -> list[Any]:
         try:
-            return [o.empty(cupy.empty) for o in self.outputs]
-        except cupy.cuda.memory.OutOfMemoryError:
-            cupy.get_default_memory_pool().free_all_blocks()
-        try:
-            return [o.empty(cupy.empty) for o in self.outputs]
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise WorkspaceError(f"{self.problem.op}: the device has no memory for the result: {error}") from error
+            return [o.empty(ARRAY) for o in self.outputs]
+        except OutOfMemoryError:
+            return self._after_freeing(lambda: [o.empty(ARRAY) for o in self.outputs], "result")
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
             return check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
-        return cupy.empty(self.workspace, np.uint8)
+        try:
+            return ARRAY((self.workspace,), np.uint8)
+        except OutOfMemoryError:
+            return self._after_freeing(lambda: ARRAY((self.workspace,), np.uint8), "workspace")
+
+    def _after_freeing(self, allocate: Callable[[], Any], what: str) -> Any:
+        """Once more, after the memory that the pool keeps for later went back to the device."""
+        cupy.get_default_memory_pool().free_all_blocks()
+        try:
+            return allocate()
+        except OutOfMemoryError as error:
+            raise WorkspaceError(
+                f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
+                f"set options(workspace_limit=...) to choose an algorithm that needs less."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -182,23 +233,58 @@ class _Ready:
 
 
 class _Launch:
-    """A planned kernel with its function; turns pointers and numbers into launch arguments."""
+    """A planned kernel with its function: writes pointers and numbers where the driver reads them, and launches.
+
+    The driver takes the addresses of the argument values. Both lie in one buffer that is used again by later calls; a call takes one that no other
+    thread is using, since another may run while the driver is at work.
+    """
+
+    __slots__ = ("_free", "_launch", "_module", "_runtime", "_slots", "_values")
 
     def __init__(self, plan: Plan, function: Any) -> None:
-        self._function, self._grid, self._block, self._shared = function, plan.grid, (plan.block, 1, 1), plan.shared_memory
         if plan.shared_memory > _STATIC_SHARED:
             cupy.cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, plan.shared_memory)
-        self._template: list[Any] = [0 if type(a) in (Array, Runtime) else a for a in plan.arguments]
-        self._slots = [(i, a.index, a.offset) for i, a in enumerate(plan.arguments) if type(a) is Array]
-        self._runtime = [(i, a.index) for i, a in enumerate(plan.arguments) if type(a) is Runtime]
+        self._module = function  # the code stays loaded as long as the launch can be called
+        self._launch = partial(launchKernel, function.ptr, *plan.grid, plan.block, 1, 1, plan.shared_memory)
+        self._values = [_as_word(a) for a in plan.arguments]
+        first = len(plan.arguments)  # the values stand behind their addresses
+        self._slots = [(first + i, a.index, a.offset) for i, a in enumerate(plan.arguments) if type(a) is Array]
+        self._runtime = [(first + i, a.index) for i, a in enumerate(plan.arguments) if type(a) is Runtime]
+        self._free: list[tuple[Any, int, Any]] = []
 
-    def __call__(self, pointers: list[int], runtime: tuple[Any, ...], stream: Any) -> None:
-        arguments = self._template.copy()
+    def __call__(self, pointers: list[int], runtime: tuple[Any, ...], stream: int) -> None:
+        try:
+            buffer = self._free.pop()
+        except IndexError:
+            buffer = self._buffer()
+        words, address, _ = buffer
         for slot, index, offset in self._slots:
-            arguments[slot] = pointers[index] + offset
+            words[slot] = pointers[index] + offset
         for slot, index in self._runtime:
-            arguments[slot] = np.uint64(runtime[index])
-        self._function(self._grid, self._block, tuple(arguments), self._shared, stream)
+            words[slot] = runtime[index]
+        try:
+            self._launch(stream, address, 0)
+        except CUDADriverError:
+            cupy.cuda.Device().use()  # a thread that never spoke to the device has no context yet
+            self._launch(stream, address, 0)
+        self._free.append(buffer)
+
+    def _buffer(self) -> tuple[Any, int, Any]:
+        count = len(self._values)
+        memory = np.empty(2 * count, np.uint64)
+        address = memory.ctypes.data
+        memory[:count] = [address + 8 * (count + i) for i in range(count)]
+        memory[count:] = self._values
+        return memory.data, address, memory
+
+
+def _as_word(argument: Array | Runtime | int | float) -> int:
+    """An argument as the 64 bits that the kernel reads; what is known only at the call is 0."""
+    if isinstance(argument, (Array, Runtime)):
+        return 0
+    if isinstance(argument, float):
+        return int.from_bytes(struct.pack("<d", argument), "little")
+    return operator.index(argument) & (2**64 - 1)
 
 
 def _lies(spec: Spec, order: tuple[int, ...]) -> bool:
