@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import ModuleType
@@ -24,26 +23,36 @@ _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 
 
 @dataclass(frozen=True)
-class Door:
-    """How arrays of one namespace come in and go out.
+class Direct:
+    """What lets a call on arrays of another library go by their addresses alone, on a CUDA device.
 
-    `empty(output, place)` makes a result in the namespace itself, where that is cheaper than to hand the engine's over, and `stream(engine)` is the
-    context in which the engine works on the namespace's current stream.
+    Attributes
+    ----------
+    key : ``key(array)`` is all that matters of an array but its address
+    pointer : ``pointer(array)`` is the address of its first element
+    empty : ``empty(output, place)`` makes a result in the library's own memory
+    stream : ``stream(place)`` is the handle of the library's current stream, on which the engine has to work
     """
+
+    key: Callable[[Any], Any]
+    pointer: Callable[[Any], int]
+    empty: Callable[[Any, Any], Any]
+    stream: Callable[[Any], int]
+
+
+@dataclass(frozen=True)
+class Door:
+    """How arrays of one namespace come in and go out."""
 
     namespace: str
     take: Callable[[Any], Any]
     give: Callable[[Any], Any]
-    empty: Callable[[Any, Any], Any] | None = None
-    stream: Callable[[Any], Any] = lambda place: _NOTHING
+    direct: Direct | None = None
 
     @property
     def native(self) -> bool:
         """Whether results need no way back: they are the engine's own arrays."""
-        return self.give is _same and self.empty is None
-
-
-_NOTHING: AbstractContextManager[None] = nullcontext()
+        return self.give is _same and self.direct is None
 
 
 def _same(array: Any) -> Any:
@@ -99,8 +108,19 @@ def _empty_torch_cuda(output: Any, index: int) -> Any:
     return torch.empty_strided(output.shape, output.element_strides, dtype=_torch_counterparts()[output.dtype], device=_torch_device(index))
 
 
-def _torch_cuda_stream(index: int) -> Any:
-    return _cuda().on_stream(sys.modules["torch"]._C._cuda_getCurrentRawStream(index))  # the public way makes an object first: 1.2 us
+def _torch_cuda_stream(index: int) -> int:
+    return sys.modules["torch"]._C._cuda_getCurrentRawStream(index)  # the public way makes an object first: 1.2 us
+
+
+def _torch_key(tensor: Any) -> Any:
+    """Everything that `_take_torch_cuda` looks at. What it would refuse has a key too, under which nothing is ever found."""
+    if tensor is None:
+        return None
+    refused = (tensor.requires_grad and sys.modules["torch"].is_grad_enabled()) or tensor.is_neg()
+    try:
+        return tensor.shape, tensor.dtype, tensor.stride(), tensor.get_device(), refused
+    except RuntimeError:  # a sparse tensor has no strides
+        return object()
 
 
 @lru_cache(maxsize=64)
@@ -162,7 +182,11 @@ _CUPY = Door("cupy", _same, _same)
 # The engines' own array types, each with the place of an array: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
 NATIVE: dict[type, Callable[[Any], Any]] = {np.ndarray: lambda array: "cpu"}
 _TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
-_TORCH_CUDA = Door("torch", _take_torch_cuda, _same, _empty_torch_cuda, _torch_cuda_stream)
+_TORCH_CUDA = Door(
+    "torch", _take_torch_cuda, _same, Direct(_torch_key, lambda tensor: tensor.data_ptr(), _empty_torch_cuda, _torch_cuda_stream)
+)
+# The types whose calls may go by addresses alone; torch's join when the first tensor on a CUDA device arrives.
+_DIRECT: dict[type, Direct] = {}
 _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 _JAX_CUDA = Door("jax", _take_jax_cuda, _give_jax_cuda)
 
@@ -237,7 +261,18 @@ def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
     NATIVE[engine.ARRAY] = engine.place
     if family == "dlpack":
         return _dlpack_door(array, engine.from_dlpack), engine
+    if family == "torch":
+        torch = sys.modules["torch"]
+        _DIRECT.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), _TORCH_CUDA.direct))
     return {"cupy": _CUPY, "torch": _TORCH_CUDA, "jax": _JAX_CUDA}[family], engine
+
+
+def direct(nested: frozenset[str], arrays: tuple[Any, ...]) -> Direct | None:
+    """The way by addresses, if all arrays of a call are on a CUDA device and of a library that has one."""
+    door = None if nested else _DIRECT.get(type(arrays[0]))
+    if door is None or not all(a is None or (_DIRECT.get(type(a)) is door and a.is_cuda) for a in arrays):
+        return None
+    return door
 
 
 def _cuda() -> ModuleType:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -253,36 +254,84 @@ def _run(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    borrowed, first = None, arrays[0]
+    first = arrays[0]
     kind = type(first)
+    place = _arrays.NATIVE.get(kind)
     for array in arrays:
-        if (type(array) is not kind and array is not None) or kind not in _arrays.NATIVE:
-            first = _first_native(op, arrays) if op.nested else None
-            if first is None:
-                borrowed = _borrow(op, arrays)
-                arrays = borrowed.arrays
+        if type(array) is not kind and array is not None:
+            place = None
             break
-    # The types keep True from being taken for 1 where 1 was seen before.
-    place = _arrays.NATIVE[type(first)](first) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
+    if place is None:
+        return _run_others(config, op, arrays, options, runtime, out, workspace, algorithm)
+    # The same as _key, without a call for each array: these lines are on the way of every call.
     types = tuple(map(type, options)) if options else ()
-    if op.nested:
-        signatures = [_signature(a) for a in arrays]
-    else:  # the same without a call for each array: this line is on the way of every call
-        signatures = [None if a is None else (a.shape, a.dtype, a.strides) for a in arrays]
-    key = (place, op, config, algorithm, options, types, *signatures)
+    key = (place(first), op, config, algorithm, options, types, *[None if a is None else (a.shape, a.dtype, a.strides) for a in arrays])
     try:
         prepared = _prepared.get(key)
     except TypeError:  # a list or an array among the options
         prepared = None
     if prepared is None:
         arrays = _arrays.native_byte_order(arrays)
-        engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
-        prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
+        prepared = prepare(_arrays.engine_of(arrays), config, op, algorithm, tuple(map(freeze, options)), arrays)
     if op.runtime:
         runtime = _checked_runtime(op, prepared.problem, runtime)
-    if borrowed is None or borrowed.door.native:
-        return prepared.pack(*prepared.call(arrays, runtime, out, workspace))
-    return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+    results = prepared.call(arrays, runtime, out, workspace)
+    return results[0] if prepared.pack is None else prepared.pack(*results)
+
+
+def _run_others(
+    config: Options,
+    op: Operation,
+    arrays: tuple[Any, ...],
+    options: tuple[Any, ...],
+    runtime: tuple[Any, ...],
+    out: Any,
+    workspace: Any,
+    algorithm: str | None,
+) -> Any:
+    """`_run` where the arrays are not all of one native type, or where lists of arrays stand among them."""
+    direct = _arrays.direct(op.nested, arrays) if out is None and workspace is None else None
+    short = _key_of(direct.key, config, op, algorithm, options, arrays) if direct else None
+    if direct and short and (known := _prepared.get(short)) is not None:
+        runtime = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
+        if (results := known.direct(arrays, runtime, direct)) is not None:
+            return _packed(known, results)
+    native = _first_native(op, arrays) if op.nested else None
+    borrowed = _borrow(op, arrays) if native is None else None
+    if borrowed:
+        arrays = borrowed.arrays
+    place = borrowed.engine.place(next(iter(leaves(arrays)))) if borrowed else _arrays.NATIVE[type(native)](native)
+    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
+    prepared = _prepared.get(key) if key else None
+    if prepared is None:
+        arrays = _arrays.native_byte_order(arrays)
+        engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
+        prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
+    if short is not None:
+        _prepared[short] = prepared
+    if op.runtime:
+        runtime = _checked_runtime(op, prepared.problem, runtime)
+    if borrowed and not borrowed.door.native:
+        return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+    return _packed(prepared, prepared.call(arrays, runtime, out, workspace))
+
+
+def _key_of(
+    signature: Callable[[Any], Any],
+    config: Options,
+    op: Operation,
+    algorithm: str | None,
+    options: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+    place: Any = None,
+) -> tuple | None:
+    """What the plan of a call depends on. The types of the options keep True from being taken for 1. None where an option is no value to look up by."""
+    key = (place, op, config, algorithm, options, tuple(map(type, options)), *map(signature, arrays))
+    try:
+        hash(key)
+    except TypeError:  # a list or an array among the options
+        return None
+    return key
 
 
 def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
@@ -295,9 +344,9 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    _prepared[
-        (engine.place(next(iter(leaves(arrays)))), op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
-    ] = prepared
+    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
+    if key is not None:
+        _prepared[key] = prepared
     return prepared
 
 
@@ -380,15 +429,20 @@ def _foreign(
 ) -> Any:
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
     door = borrowed.door
-    with door.stream(place := borrowed.engine.place(next(iter(leaves(arrays))))):
-        if out is None and door.empty is not None:
-            out = tuple([door.empty(output, place) for output in prepared.outputs])
+    place = borrowed.engine.place(next(iter(leaves(arrays))))
+    with borrowed.engine.on_stream(door.direct.stream(place)) if door.direct else nullcontext():
+        if out is None and door.direct:
+            out = tuple([door.direct.empty(output, place) for output in prepared.outputs])
 
         def take(name: str, array: Any) -> Any:
             return _arrays.take_beside(prepared.problem.op, name, door, array)
 
         taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
         if out is None:
-            return prepared.pack(*(None if r is None else door.give(r) for r in taken))
+            return _packed(prepared, [None if r is None else door.give(r) for r in taken])
     users = iter(leaves(out))
-    return prepared.pack(*(None if r is None else next(users) for r in taken))
+    return _packed(prepared, [None if r is None else next(users) for r in taken])
+
+
+def _packed(prepared: Any, results: list[Any]) -> Any:
+    return results[0] if prepared.pack is None else prepared.pack(*results)

@@ -96,7 +96,7 @@ class Prepared:
         self._config, self._table = config, table
         self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
-        self.pack = problem.returns or _first
+        self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
         self._widen = not method.native and any(s.dtype in HALF for s in specs)
 
@@ -160,10 +160,6 @@ class Prepared:
         chosen = choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller)
         self.method, self.workspace = chosen.method, chosen.algorithm.workspace
         return self._scratch(None) if self.workspace else None
-
-
-def _first(*results: Any) -> Any:
-    return results[0]
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:

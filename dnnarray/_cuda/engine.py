@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import operator
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
 from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
-from cupy_backends.cuda.api.driver import CUDADriverError, launchKernel
 from cupy_backends.cuda.api.runtime import getDevice
 
 from dnnarray import _observe
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
-from dnnarray._cuda.matmul import Product
-from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime
+from dnnarray._cuda.launch import Launches
+from dnnarray._cuda.plan import Plan
 from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
@@ -31,12 +27,11 @@ from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec
 
 if TYPE_CHECKING:
+    from dnnarray._arrays import Direct
     from dnnarray._operation import Operation
 
 ARRAY = cupy.ndarray
 _NOTHING = nullcontext()
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_STATIC_SHARED = 48 << 10  # bytes of shared memory a block gets without asking
 _VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
 
 
@@ -127,12 +122,16 @@ class Prepared:
         self.op, self.problem, self.method, self.workspace, self.config = op, problem, method, workspace, config
         self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
-        self.pack = problem.returns or _first
+        self.pack = problem.returns
         self.device = getDevice()
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
-        self._ready: dict[bool, _Ready] = {}
+        self._memory = [(o.memory_shape, o.dtype) for o in self.outputs]
+        self._turned = any(o.inverse is not None for o in self.outputs)
+        self._telemetry = config.telemetry
+        self._scratch_output = Output(Spec((workspace,), np.dtype(np.uint8)))
+        self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
@@ -142,9 +141,12 @@ class Prepared:
         inputs: Any = arrays
         if not self._plain:
             inputs = leaves(arrays) if self._nested else [a for a in arrays if a is not None]
-        results = targets = self._allocate() if out is None else self._users_own(out, inputs)
-        if out is not None and not all(map(_as_planned, results, self.outputs)):
-            targets = [r if _as_planned(r, o) else o.empty(ARRAY) for r, o in zip(results, self.outputs, strict=True)]
+        if out is None:
+            results = targets = self._allocate()
+        else:
+            results = targets = self._users_own(out, inputs)
+            if not all(map(_as_planned, results, self.outputs)):
+                targets = [r if _as_planned(r, o) else o.empty(ARRAY) for r, o in zip(results, self.outputs, strict=True)]
         self._launch(inputs, targets, runtime, workspace)
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
@@ -156,53 +158,76 @@ class Prepared:
             return tuple(None if i in self.absent else next(filled) for i in range(len(self.problem.outputs)))
         return results
 
+    def direct(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], way: Direct) -> list[Any] | None:
+        """The results of a call on another library's arrays, by their addresses alone; None where that will not do."""
+        outputs = [way.empty(output, self.device) for output in self.outputs]
+        memory = [*(a for a in arrays if a is not None), *outputs]
+        if self.workspace:
+            memory.append(way.empty(self._scratch_output, self.device))
+        pointers = list(map(way.pointer, memory))
+        bits = 0
+        for pointer in pointers:
+            bits |= pointer
+        ready = self._ready[bits % _VECTOR == 0]
+        if ready is None or ready.copied or self._telemetry or getDevice() != self.device:
+            return None
+        ready.queue(pointers, runtime, way.stream(self.device))
+        if not self.absent:
+            return outputs
+        filled = iter(outputs)
+        return [None if i in self.absent else next(filled) for i in range(len(self.problem.outputs))]
+
     def _launch(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:
-        if self.config.telemetry:
+        if self._telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
-        memory = [*inputs, *targets]
-        if self.workspace or workspace is not None:
-            memory.append(self._scratch(workspace))
         pointers, bits, here = [], 0, self.device
-        for array in memory:
+        for array in inputs:
             data = array.data
             if data.device_id != here:
-                raise ArrayTypeError(
-                    f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {data.device_id}; expected one device."
-                )
-            pointer = data.ptr
+                self._another_device(data.device_id)
+            pointers.append(pointer := data.ptr)
             bits |= pointer
-            pointers.append(pointer)
-        aligned = not bits % _VECTOR
-        ready = self._ready.get(aligned) or self._prepare(aligned)
-        copies = []  # kept alive until the launches are queued; the pool reuses their memory in stream order
+        for array in targets:
+            pointers.append(pointer := array.data.ptr)
+            bits |= pointer
+        if self.workspace or workspace is not None:
+            scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
+            pointers.append(pointer := scratch.data.ptr)
+            bits |= pointer
+        ready = self._ready[bits % _VECTOR == 0] or self._prepare(bits % _VECTOR == 0)
+        copies = []  # kept alive likewise
         for i, order in ready.copied:
             _observe.note_layout_copy()
             copies.append(cupy.ascontiguousarray(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
-        stream = get_current_stream().ptr
-        for launch in ready.launches:
-            launch(pointers, runtime, stream)
+        ready.queue(pointers, runtime, get_current_stream().ptr)
 
-    def _prepare(self, aligned: bool) -> _Ready:
+    def _another_device(self, other: int) -> NoReturn:
+        raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")
+
+    def _prepare(self, aligned: bool) -> Launches:
         here = device()
         program = self.method.run(self.problem, here, aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         copied = [(i, order) for i, (s, order) in enumerate(zip(self._specs, orders, strict=True)) if not _lies(s, order)]
-        launches = [self._launcher(plan, architecture(here)) for plan in program.plans]
-        self._ready[aligned] = _Ready(launches, copied)
-        return self._ready[aligned]
-
-    def _launcher(self, plan: Plan | MatMul, target: str) -> Callable[..., None]:
-        return Product(plan) if isinstance(plan, MatMul) else _Launch(plan, module.load(plan.kernel, self.device, target))
+        functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in program.plans if isinstance(plan, Plan)]
+        count = len(self._specs) + len(self.outputs) + bool(self.workspace)
+        self._ready[aligned] = ready = Launches(program.plans, functions, count, copied)
+        return ready
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
         return users_own(self.problem, self.outputs, out, inputs, ARRAY, _overlap)
 
     def _allocate(self) -> list[Any]:
         try:
-            return [o.empty(ARRAY) for o in self.outputs]
+            results = [ARRAY(shape, dtype) for shape, dtype in self._memory]
         except OutOfMemoryError:
-            return self._after_freeing(lambda: [o.empty(ARRAY) for o in self.outputs], "result")
+            results = self._after_freeing(lambda: [ARRAY(shape, dtype) for shape, dtype in self._memory], "result")
+        return (
+            [r if o.inverse is None else r.transpose(o.inverse) for r, o in zip(results, self.outputs, strict=True)]
+            if self._turned
+            else results
+        )
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
@@ -222,69 +247,6 @@ class Prepared:
                 f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
                 f"set options(workspace_limit=...) to choose an algorithm that needs less."
             ) from error
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """The launches of a problem for one alignment, and the inputs to be copied before them, each with its order."""
-
-    launches: list[Callable[..., None]]
-    copied: list[tuple[int, tuple[int, ...]]]
-
-
-class _Launch:
-    """A planned kernel with its function: writes pointers and numbers where the driver reads them, and launches.
-
-    The driver takes the addresses of the argument values. Both lie in one buffer that is used again by later calls; a call takes one that no other
-    thread is using, since another may run while the driver is at work.
-    """
-
-    __slots__ = ("_free", "_launch", "_module", "_runtime", "_slots", "_values")
-
-    def __init__(self, plan: Plan, function: Any) -> None:
-        if plan.shared_memory > _STATIC_SHARED:
-            cupy.cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, plan.shared_memory)
-        self._module = function  # the code stays loaded as long as the launch can be called
-        self._launch = partial(launchKernel, function.ptr, *plan.grid, plan.block, 1, 1, plan.shared_memory)
-        self._values = [_as_word(a) for a in plan.arguments]
-        first = len(plan.arguments)  # the values stand behind their addresses
-        self._slots = [(first + i, a.index, a.offset) for i, a in enumerate(plan.arguments) if type(a) is Array]
-        self._runtime = [(first + i, a.index) for i, a in enumerate(plan.arguments) if type(a) is Runtime]
-        self._free: list[tuple[Any, int, Any]] = []
-
-    def __call__(self, pointers: list[int], runtime: tuple[Any, ...], stream: int) -> None:
-        try:
-            buffer = self._free.pop()
-        except IndexError:
-            buffer = self._buffer()
-        words, address, _ = buffer
-        for slot, index, offset in self._slots:
-            words[slot] = pointers[index] + offset
-        for slot, index in self._runtime:
-            words[slot] = runtime[index]
-        try:
-            self._launch(stream, address, 0)
-        except CUDADriverError:
-            cupy.cuda.Device().use()  # a thread that never spoke to the device has no context yet
-            self._launch(stream, address, 0)
-        self._free.append(buffer)
-
-    def _buffer(self) -> tuple[Any, int, Any]:
-        count = len(self._values)
-        memory = np.empty(2 * count, np.uint64)
-        address = memory.ctypes.data
-        memory[:count] = [address + 8 * (count + i) for i in range(count)]
-        memory[count:] = self._values
-        return memory.data, address, memory
-
-
-def _as_word(argument: Array | Runtime | int | float) -> int:
-    """An argument as the 64 bits that the kernel reads; what is known only at the call is 0."""
-    if isinstance(argument, (Array, Runtime)):
-        return 0
-    if isinstance(argument, float):
-        return int.from_bytes(struct.pack("<d", argument), "little")
-    return operator.index(argument) & (2**64 - 1)
 
 
 def _lies(spec: Spec, order: tuple[int, ...]) -> bool:
@@ -312,7 +274,3 @@ def _overlap(a: Any, b: Any) -> bool:
     if a._c_contiguous and b._c_contiguous:  # the public flags object costs five times as much
         return first < second + b.nbytes and second < first + a.nbytes
     return bool(cupy.may_share_memory(a, b))
-
-
-def _first(*results: Any) -> Any:
-    return results[0]
