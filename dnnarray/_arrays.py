@@ -179,8 +179,8 @@ def _dlpack_door(array: Any, take: Callable[[Any], Any]) -> Door:
 
 NUMPY = Door("numpy", _take_numpy, _same)
 _CUPY = Door("cupy", _same, _same)
-# The engines' own array types, each with the place of an array: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
-NATIVE: dict[type, Callable[[Any], Any]] = {np.ndarray: lambda array: "cpu"}
+# The engines' own array types, each with the current place: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
+NATIVE: dict[type, Callable[[], Any]] = {np.ndarray: lambda: "cpu"}
 _TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
 _TORCH_CUDA = Door(
     "torch", _take_torch_cuda, _same, Direct(_torch_key, lambda tensor: tensor.data_ptr(), _empty_torch_cuda, _torch_cuda_stream)
@@ -258,7 +258,7 @@ def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
             f"{where} lives on a CUDA device, and the CUDA engine does not load: {error}. It needs CuPy: pip install 'dnnarray[cuda13]' (or "
             f"cuda12 for a CUDA 12 driver). dnnarray.check() says more."
         ) from error
-    NATIVE[engine.ARRAY] = engine.place
+    NATIVE[engine.ARRAY] = engine.current_place
     if family == "dlpack":
         return _dlpack_door(array, engine.from_dlpack), engine
     if family == "torch":

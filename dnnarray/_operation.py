@@ -20,7 +20,7 @@ import numpy as np
 from dnnarray import _arrays, _observe
 from dnnarray._errors import ArrayTypeError, OptionError, fail
 from dnnarray._names import FAMILIES, FAMILY_OF
-from dnnarray._options import Options, current
+from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import rank, tuning
@@ -237,49 +237,41 @@ def dispatch(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``."""
-    config = current()
-    if config.observed:
-        return _observe.observed(config, op, arrays, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
-    return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
+    """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``.
 
-
-def _run(
-    config: Options,
-    op: Operation,
-    arrays: tuple[Any, ...],
-    options: tuple[Any, ...],
-    runtime: tuple[Any, ...],
-    out: Any,
-    workspace: Any,
-    algorithm: str | None,
-) -> Any:
+    What a warm call on native arrays needs stands here in a row; everything else is left to `_run`.
+    """
+    config = CURRENT.get(DEFAULT)
     first = arrays[0]
     kind = type(first)
     place = _arrays.NATIVE.get(kind)
+    if place is None or config.observed:
+        return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
     for array in arrays:
         if type(array) is not kind and array is not None:
-            place = None
-            break
-    if place is None:
-        return _run_others(config, op, arrays, options, runtime, out, workspace, algorithm)
-    # The same as _key, without a call for each array: these lines are on the way of every call.
+            return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
+    # As in _key_of, without a call for each array.
     types = tuple(map(type, options)) if options else ()
-    key = (place(first), op, config, algorithm, options, types, *[None if a is None else (a.shape, a.dtype, a.strides) for a in arrays])
+    key = (place(), op, config, algorithm, options, types, *[None if a is None else (a.shape, a.dtype, a.strides) for a in arrays])
     try:
         prepared = _prepared.get(key)
     except TypeError:  # a list or an array among the options
         prepared = None
-    if prepared is None:
-        arrays = _arrays.native_byte_order(arrays)
-        prepared = prepare(_arrays.engine_of(arrays), config, op, algorithm, tuple(map(freeze, options)), arrays)
-    if op.runtime:
-        runtime = _checked_runtime(op, prepared.problem, runtime)
-    results = prepared.call(arrays, runtime, out, workspace)
-    return results[0] if prepared.pack is None else prepared.pack(*results)
+    if prepared is not None and workspace is None and (warm := prepared.warm) is not None:
+        checked = _checked_runtime(op, prepared.problem, runtime) if op.runtime else runtime
+        if (result := warm(arrays, checked, out)) is not None:
+            return result
+    return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
 
 
-def _run_others(
+def _run(config: Options, op: Operation, arrays: tuple[Any, ...], *call: Any) -> Any:
+    """A call that is observed, made for the first time, or not on an engine's own arrays."""
+    if config.observed:
+        return _observe.observed(config, op, arrays, lambda: _run_plainly(config, op, arrays, *call))
+    return _run_plainly(config, op, arrays, *call)
+
+
+def _run_plainly(
     config: Options,
     op: Operation,
     arrays: tuple[Any, ...],
@@ -289,25 +281,23 @@ def _run_others(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    """`_run` where the arrays are not all of one native type, or where lists of arrays stand among them."""
     direct = _arrays.direct(op.nested, arrays) if out is None and workspace is None else None
     short = _key_of(direct.key, config, op, algorithm, options, arrays) if direct else None
     if direct and short and (known := _prepared.get(short)) is not None:
-        runtime = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
-        if (results := known.direct(arrays, runtime, direct)) is not None:
+        checked = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
+        if (results := known.direct(arrays, checked, direct)) is not None:
             return _packed(known, results)
-    native = _first_native(op, arrays) if op.nested else None
+    native = _first_native(op, arrays)
     borrowed = _borrow(op, arrays) if native is None else None
     if borrowed:
         arrays = borrowed.arrays
-    place = borrowed.engine.place(next(iter(leaves(arrays)))) if borrowed else _arrays.NATIVE[type(native)](native)
-    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
+    engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
+    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
     prepared = _prepared.get(key) if key else None
     if prepared is None:
         arrays = _arrays.native_byte_order(arrays)
-        engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
-    if short is not None:
+    if short:
         _prepared[short] = prepared
     if op.runtime:
         runtime = _checked_runtime(op, prepared.problem, runtime)
@@ -411,6 +401,11 @@ def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -> tuple[int | None, ...]:
     """Run-time options are non-negative 64-bit integers; None stays None where it is the default, unless the problem draws numbers."""
+    for value in values:
+        if type(value) is not int or not 0 <= value < 2**64:
+            break
+    else:  # nearly every call ends here
+        return values
     if problem.needs_seed and values[op.runtime.index("seed")] is None:
         fail(OptionError, op.name, "seed", "None", "an integer where dropout is above 0", "The same seed drops the same elements.")
     return tuple(

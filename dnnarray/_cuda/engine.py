@@ -19,6 +19,7 @@ from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import Plan
+from dnnarray._cuda.warm import Shape, compile_call
 from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
@@ -43,6 +44,9 @@ def device() -> Device:
 def place(array: Any) -> int:
     """Where an array lives, as far as plans depend on it."""
     return array.data.device_id
+
+
+current_place = getDevice
 
 
 def methods(op: Operation) -> tuple[Method, ...]:
@@ -124,6 +128,7 @@ class Prepared:
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         self.device = getDevice()
+        self.warm: Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any] | None = None
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
@@ -213,6 +218,9 @@ class Prepared:
         functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in program.plans if isinstance(plan, Plan)]
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
         self._ready[aligned] = ready = Launches(program.plans, functions, count, copied)
+        if not (self._nested or copied or self._telemetry or any(_backwards(s) for s in self._specs)):
+            self.warm = compile_call(Shape(self.problem.inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned),
+                                     self.pack, ready.queue, _VECTOR)  # fmt: skip
         return ready
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
@@ -247,6 +255,10 @@ class Prepared:
                 f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
                 f"set options(workspace_limit=...) to choose an algorithm that needs less."
             ) from error
+
+
+def _backwards(spec: Spec) -> bool:
+    return any(s < 0 for s in spec.strides or ())
 
 
 def _lies(spec: Spec, order: tuple[int, ...]) -> bool:

@@ -43,7 +43,7 @@ class Launches:
     copied : the inputs to be copied before the launches, each with its order of axes
     """
 
-    __slots__ = ("_constants", "_free", "_from", "_functions", "_offsets", "_pack", "_plans", "_runtime", "_slots", "copied")
+    __slots__ = ("_constants", "_free", "_functions", "_offsets", "_pack", "_plans", "_runtime", "_slots", "copied")
 
     def __init__(
         self, plans: tuple[Plan | MatMul, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]
