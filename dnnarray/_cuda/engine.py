@@ -176,7 +176,8 @@ class Prepared:
         ready = self._ready[bits % _VECTOR == 0]
         if ready is None or ready.copied or self._telemetry or getDevice() != self.device:
             return None
-        ready.queue(pointers, runtime, way.stream(self.device))
+        with on_stream(way.stream(self.device)):
+            ready.queue(pointers, runtime)
         if not self.absent:
             return outputs
         filled = iter(outputs)
@@ -205,7 +206,7 @@ class Prepared:
             _observe.note_layout_copy()
             copies.append(cupy.ascontiguousarray(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
-        ready.queue(pointers, runtime, get_current_stream().ptr)
+        ready.queue(pointers, runtime)
 
     def _another_device(self, other: int) -> NoReturn:
         raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")
@@ -220,7 +221,7 @@ class Prepared:
         self._ready[aligned] = ready = Launches(program.plans, functions, count, copied)
         if not (self._nested or copied or self._telemetry or any(_backwards(s) for s in self._specs)):
             self.warm = compile_call(Shape(self.problem.inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned),
-                                     self.pack, ready.queue, _VECTOR)  # fmt: skip
+                                     self.pack, ready, _VECTOR)  # fmt: skip
         return ready
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:

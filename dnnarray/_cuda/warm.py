@@ -14,9 +14,9 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cupy.cuda import get_current_stream
 from cupy.cuda.memory import OutOfMemoryError
 
+from dnnarray._cuda.launch import Launches, written
 from dnnarray._outputs import Output
 from dnnarray._spec import Spec
 
@@ -39,11 +39,10 @@ class Shape:
 
 
 def compile_call(
-    shape: Shape, pack: Callable[..., Any] | None, queue: Callable[..., None], vector: int
+    shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int
 ) -> Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any]:
     """``call(arrays, runtime, out)`` gives what the public function returns, or None."""
-    scope: dict[str, Any] = {"Array": cupy.ndarray, "OutOfMemoryError": OutOfMemoryError, "get_stream": get_current_stream, "pack": pack}
-    scope |= {"queue": queue, "uint8": np.dtype(np.uint8)}
+    scope = launches.scope | {"Array": cupy.ndarray, "OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.dtype(np.uint8)}
     for k, output in enumerate(shape.outputs):
         scope |= {f"memory_shape{k}": output.memory_shape, f"dtype{k}": output.dtype, f"turn{k}": output.inverse}
         scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides}
@@ -57,11 +56,10 @@ def compile_call(
         *(f"        q{k} = r{k}.data.ptr" for k in range(len(shape.outputs))),
         "    else:",
         *_take_users_own(shape),
-        *_launch(shape, vector),
+        *_launch(shape, launches, vector),
         f"    return {_result(shape, pack)}",
     ]
-    exec(compile("\n".join(lines), "<dnnarray warm call>", "exec"), scope)  # noqa: S102 - the text is ours and holds only numbers
-    return scope["call"]
+    return written("call", lines, scope)
 
 
 def _turned(output: Output, k: int) -> str:
@@ -100,7 +98,7 @@ def _span(spec: Spec) -> int:
     return (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize if spec.size else 0
 
 
-def _launch(shape: Shape, vector: int) -> list[str]:
+def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
     pointers = [f"p{i}" for i in shape.given] + [f"q{k}" for k in range(len(shape.outputs))]
     lines = []
     if shape.workspace:
@@ -108,11 +106,8 @@ def _launch(shape: Shape, vector: int) -> list[str]:
         lines += ["    s = scratch.data.ptr"]
         pointers.append("s")
     condition = "" if shape.aligned else "not "
-    lines += [
-        f"    if {condition}({' | '.join(pointers)}) % {vector}: return None",
-        f"    queue([{', '.join(pointers)}], runtime, get_stream().ptr)",
-    ]
-    return lines
+    lines.append(f"    if {condition}({' | '.join(pointers)}) % {vector}: return None")
+    return lines + launches.lines(pointers)
 
 
 def _result(shape: Shape, pack: Callable[..., Any] | None) -> str:
