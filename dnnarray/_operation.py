@@ -287,11 +287,11 @@ def _run(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    direct = _arrays.direct(op.nested, arrays) if out is None and workspace is None else None
+    direct = _arrays.direct(op.nested, (*arrays, out)) if workspace is None else None
     short = _key_of(direct.key, config, op, algorithm, options, arrays) if direct else None
     if direct and short and (known := _prepared.get(short)) is not None:
         checked = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
-        if (results := known.direct(arrays, checked, direct)) is not None:
+        if (results := known.direct(arrays, checked, direct, out)) is not None:
             return _packed(known, results)
     native = _first_native(op, arrays)
     borrowed = _borrow(op, arrays) if native is None else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import cupy
@@ -77,7 +78,7 @@ def _take_users_own(shape: Shape) -> list[str]:
     """The caller's results where they lie as planned and apart from everything else; the slow way finds out what is wrong with others."""
     if len(shape.outputs) != 1:
         return ["        return None"]
-    output, span = shape.outputs[0], _span(shape.outputs[0].spec)
+    output = shape.outputs[0]
     lines = [
         "        r0 = out",
         "        if type(r0) is not Array or r0.dtype != dtype0 or r0.shape != shape0 or r0.strides != strides0: return None",
@@ -88,11 +89,12 @@ def _take_users_own(shape: Shape) -> list[str]:
     for i in shape.given:
         spec = shape.inputs[i]
         if spec is not None and output.spec.size:
-            lines.append(f"        if q0 < p{i} + {_span(spec)} and p{i} < q0 + {span}: return None")
+            lines.append(f"        if q0 < p{i} + {span(spec)} and p{i} < q0 + {span(output.spec)}: return None")
     return lines
 
 
-def _span(spec: Spec) -> int:
+@lru_cache(maxsize=4096)
+def span(spec: Spec) -> int:
     """Bytes from the first element to the end of the last, for strides that do not go backwards."""
     strides = spec.strides or spec.c_strides
     return (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize if spec.size else 0
