@@ -233,9 +233,12 @@ class Prepared:
         functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in program.plans if isinstance(plan, Plan)]
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
         self._ready[aligned] = ready = Launches(program.plans, functions, count, copied)
-        if not (self._nested or copied or self._telemetry or any(_backwards(s) for s in self._specs)):
-            self.warm = compile_call(Shape(self.problem.inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned),
-                                     self.pack, ready, _VECTOR)  # fmt: skip
+        # A family's problems may share a form that has more inputs than this operation takes; those are None.
+        inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
+        usual = not (self._nested or copied or self._telemetry or any(map(_backwards, self._specs)))
+        if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
+            shape = Shape(inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned)
+            self.warm = compile_call(shape, self.pack, ready, _VECTOR)
         return ready
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
