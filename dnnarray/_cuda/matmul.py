@@ -57,7 +57,7 @@ class Product:
 
 
 # The argument types of cublasGemmStridedBatchedEx: handles and pointers, 64-bit strides, and int for everything else.
-_SIGNATURE = [
+_SIGNATURE: Any = [
     c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_longlong, c_void_p, c_int, c_int, c_longlong,
     c_void_p, c_void_p, c_int, c_int, c_longlong, c_int, c_int, c_int,
 ]  # fmt: skip
