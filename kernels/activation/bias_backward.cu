@@ -45,14 +45,17 @@ struct Body {
 
   template <int N>
   __device__ __forceinline__ void run(long long i, const Inputs<N>& in, const A (&bias)[N], A (&terms)[N]) const {
-    Vec<T, N> out;
+    A source[N], value[N], residual[N];
+    widen_all(source, in.g);
+    widen_all(value, in.x);
+    if constexpr (Config::kResidual) widen_all(residual, in.residual);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      A z = widen(in.x.at[j]) + bias[j];
-      if constexpr (Config::kResidual) z += widen(in.residual.at[j]);
-      terms[j] = Config::Activation::gradient(widen(in.g.at[j]), z, p, q);
-      out.at[j] = narrow<T>(terms[j]);
+      A z = value[j] + bias[j];
+      if constexpr (Config::kResidual) z += residual[j];
+      terms[j] = Config::Activation::gradient(source[j], z, p, q);
     }
+    const Vec<T, N> out = narrow_all<T, N>(terms);
     store(dx + i, out);
     if constexpr (Config::kResidual) store(dresidual + i, out);
   }

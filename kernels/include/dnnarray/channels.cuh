@@ -22,9 +22,7 @@ enum Channel {
 template <int N, int kChannel, typename T, typename A>
 __device__ __forceinline__ void load_parameters(const T* p, long long i, long long channels, long long inner, A (&parameter)[N]) {
   if constexpr (kChannel == kContiguous && N > 1) {
-    const Vec<T, N> reg = load<T, N>(p + divide_index(i, channels).remainder);
-#pragma unroll
-    for (int j = 0; j < N; ++j) parameter[j] = widen(reg.at[j]);
+    widen_all(parameter, load<T, N>(p + divide_index(i, channels).remainder));
   } else {
     const Divided place = divide_index(i, inner);
     long long c = divide_index(place.quotient, channels).remainder, r = place.remainder;
