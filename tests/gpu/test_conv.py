@@ -36,6 +36,12 @@ def test_depthwise(window, stride, dilation, padding, order, channels, multiplie
         options["input_shape"] = x.shape
         dx = dnn.conv_backward_input(_in_order(grad, _ORDERS[order]), cupy.asarray(w), **options)
         assert_close(cupy.asnumpy(dx), dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), **options), 882)
+        del options["input_shape"]
+        options["weight_shape"] = w.shape
+        dw = dnn.conv_backward_weight(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), **options)
+        assert_close(
+            cupy.asnumpy(dw), dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options), 2 * expected[0, 0].size
+        )
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
