@@ -234,7 +234,9 @@ def _parts(problem: LinearProblem, layer: _Layer, index: int, lse: Any, dx: Any)
 
 def _totals(problem: LinearProblem, layer: _Layer, target: Any, weight: Any, parts: _Parts) -> tuple[list[Plan], Any, Any]:
     """The launches that sum the weights of the labels for the mean, and all class weights for the smoothing; where the sums stand then."""
-    plans, total, shares = [], NOTHING, NOTHING
+    plans: list[Plan] = []
+    total: Any = NOTHING
+    shares: Any = NOTHING
     if problem.reduction == "mean":
         labels, total = problem.inputs[3], parts.total
         blocks = blocks_for(layer.rows)

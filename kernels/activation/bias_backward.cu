@@ -56,12 +56,12 @@ struct Body {
       terms[j] = Config::Activation::gradient(source[j], z, p, q);
     }
     const Vec<T, N> out = narrow_all<T, N>(terms);
-    store(dx + i, out);
+    if (dx) store(dx + i, out);
     if constexpr (Config::kResidual) store(dresidual + i, out);
   }
 };
 
-// `residual` and `dresidual` are `x` and `dx` where there is none.
+// `residual` and `dresidual` are `x` and `dx` where there is none; `dx` is null where only the sums are wanted.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
                    T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ partial, long long outer, long long channels,

@@ -18,6 +18,7 @@ struct Config {
   static constexpr bool kGradient = false;
   static constexpr bool kStaged = true;
   static constexpr bool kPlain = true;
+  static constexpr bool kAdded = false;
   static constexpr bool kRelu = false;
   static constexpr int kSide = 3;
   static constexpr int kStride = 1;
@@ -123,27 +124,6 @@ __device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector
   }
 }
 
-// Writes an output with its epilogue.
-struct Finish {
-  const T *bias, *residual;
-  T* y;
-  int flags;
-
-  __device__ __forceinline__ void put(const A (&sum)[kVector], long long at, int channel) const {
-    V reg_residual;
-    A value[kVector];
-    if (flags & 4) reg_residual = load<T, kVector>(residual + at);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      value[j] = sum[j];
-      if (flags & 2) value[j] += widen(bias[channel + j]);
-      if (flags & 4) value[j] += widen(reg_residual.at[j]);
-      if (Config::kRelu && value[j] < A(0)) value[j] = A(0);
-    }
-    store(y + at, narrow_all<T, kVector>(value));
-  }
-};
-
 // `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. flags: 1 flip, 2 bias,
 // 4 residual. Pairs hold (output, input) extents, (window, stride) and (dilation, before) of an axis.
 extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
@@ -159,17 +139,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
   A* smem_w = reinterpret_cast<A*>(smem_memory);
   const Weights weights{gmem_w, smem_w, taps, (flags & 1) != 0};
   if constexpr (Config::kStaged) {
-    for (int i = threadIdx.x; i < taps * kChannels; i += Config::kThreads) {
-      const int channel = i / taps, tap = i - channel * taps;
-      const bool there = first_channel + channel < vectors * kVector;
-      const A value = there ? widen(gmem_w[static_cast<long long>(first_channel) * taps + i]) : A(0);
-      smem_w[(weights.flip ? taps - 1 - tap : tap) * kChannels + channel] = value;
-    }
+    stage_weights<kChannels>(smem_w, gmem_w, first_channel, static_cast<int>(vectors) * kVector, taps, weights.flip);
     __syncthreads();
   }
   if (chunk.rest * kLanes + lane >= vectors) return;
 
-  const Finish finish{gmem_bias, gmem_residual, gmem_y, static_cast<int>(flags)};
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_bias, gmem_residual, gmem_y, static_cast<int>(flags)};
   const int groups = (w.out + kStrip * kAcross - 1) / (kStrip * kAcross), down = (h.out + kRows - 1) / kRows;
   const long long rows = outer * d.out * down, tiles = (rows + kDown - 1) / kDown * groups;
   const long long step = gridDim.x / ((vectors + kLanes - 1) / kLanes);

@@ -79,4 +79,44 @@ struct ImagePlane {
   }
 };
 
+// Writes outputs with their epilogue. flags: 2 bias, 4 residual; neither without kAdded.
+template <typename T, int kVector, bool kAdded, bool kRelu>
+struct DepthwiseFinish {
+  using A = arithmetic_t<T>;
+  const T *bias, *residual;
+  T* y;
+  int flags;
+
+  __device__ __forceinline__ void put(const A (&sum)[kVector], long long at, int channel) const {
+    Vec<T, kVector> reg_residual;
+    A value[kVector];
+    if (kAdded && flags & 4) reg_residual = load<T, kVector>(residual + at);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      value[j] = sum[j];
+      if (kAdded && flags & 2) value[j] += widen(bias[channel + j]);
+      if (kAdded && flags & 4) value[j] += widen(reg_residual.at[j]);
+      if (kRelu && value[j] < A(0)) value[j] = A(0);
+    }
+    store(y + at, narrow_all<T, kVector>(value));
+  }
+};
+
+// The weights of kChannels channels from `first` on, w (K, taps) in memory, as (taps, kChannels) in shared memory; zeros behind the last.
+template <int kChannels, typename T>
+__device__ __forceinline__ void stage_weights(arithmetic_t<T>* smem, const T* w, int first, int channels, int taps, bool flip) {
+  for (int i = threadIdx.x; i < taps * kChannels; i += blockDim.x) {
+    const int channel = i / taps, tap = i - channel * taps;
+    const auto value = first + channel < channels ? widen(w[static_cast<long long>(first) * taps + i]) : arithmetic_t<T>(0);
+    smem[(flip ? taps - 1 - tap : tap) * kChannels + channel] = value;
+  }
+}
+
+// 16 bytes from device to shared memory, or zeros where `there` is false, without passing registers.
+__device__ __forceinline__ void bring_or_zero(void* smem, const void* gmem, bool there) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(gmem), "r"(there ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void wait_for_all_brought() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 }  // namespace dnnarray
