@@ -15,8 +15,8 @@ from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blo
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss import LinearProblem
-from dnnarray._select import Device, Method
-from dnnarray._spec import FLOAT32, HALF, Spec
+from dnnarray._select import Cost, Device, Method
+from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
 _THREADS = 128
 _ROWS = 8192  # of a block of scores, at most
@@ -44,6 +44,7 @@ class GradientConfig(Config):
     target: str
     smoothing: bool
     row_gradients: bool
+    split: bool
     vector: int
     threads: int
 
@@ -67,7 +68,10 @@ class ConvertConfig(Config):
 
 @dataclass(frozen=True)
 class _Layer:
-    """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, `pitch` classes apart in memory."""
+    """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, `pitch` classes apart in memory.
+
+    `split` says that gradients of scores in a half type come as two terms.
+    """
 
     x: Spec
     rows: int
@@ -76,6 +80,7 @@ class _Layer:
     block_rows: int
     pitch: int
     precision: str
+    split: bool
 
     @property
     def computed(self) -> np.dtype:
@@ -114,10 +119,11 @@ def _layer(problem: LinearProblem, x: Spec, precision: str, gradients: bool) -> 
     rows, itemsize = math.prod(problem.rows), arithmetic(x).itemsize
     block_rows = max(min(rows, _ROWS), 1)
     width = _BYTES // (block_rows * itemsize)
+    split = gradients and x.dtype in HALF and precision == "highest"
     if gradients:
-        width = min(width, _BYTES // (max(rows, 1) * x.dtype.itemsize))
-    width = max(width // _CLASSES, 1) * _CLASSES
-    return _Layer(x, rows, problem.classes, problem.features, block_rows, min(width, -(-problem.classes // 16) * 16), precision)
+        width = min(width, _BYTES // (max(rows, 1) * x.dtype.itemsize * (1 + split)))
+    pitch = min(max(width // _CLASSES, 1) * _CLASSES, -(-problem.classes // 16) * 16)
+    return _Layer(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split)
 
 
 # --- the forward ------------------------------------------------------------------------------------------------------
@@ -206,7 +212,7 @@ def _forward_bytes(problem: LinearProblem) -> int:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Scratch memory of the gradient; `dx` is the output itself where that can take the sums over the classes."""
+    """Scratch memory of the gradient; `dx` and `dw` stand for outputs that cannot take sums of several products themselves."""
 
     z: Array
     dz: Array
@@ -217,19 +223,22 @@ class _Parts:
     shares: Array
     ones: Any
     dx: Any
+    dw: Any
     size: int
 
 
-def _parts(problem: LinearProblem, layer: _Layer, index: int, lse: Any, dx: Any) -> _Parts:
-    scratch, size, bias = Scratch(index), layer.computed.itemsize, problem.inputs[4]
-    z, dz = scratch.take(layer.score_bytes, 1), scratch.take(layer.rows * layer.pitch, layer.x.dtype.itemsize)
+def _parts(problem: LinearProblem, layer: _Layer, index: int, lse: Any) -> _Parts:
+    scratch, size, bias, item = Scratch(index), layer.computed.itemsize, problem.inputs[4], layer.x.dtype.itemsize
+    terms = 1 + layer.split
+    z, dz = scratch.take(layer.score_bytes, 1), scratch.take(terms * layer.rows * layer.pitch, item)
     state = scratch.take(5 * layer.block_rows, size)
     rows = scratch.take(layer.rows, size) if problem.inputs[6] is None else lse
     sums, total, shares = scratch.take(blocks_for(layer.rows), size), scratch.take(1, size), scratch.take(1, size)
-    ones = NOTHING if bias is None else scratch.take(layer.rows, layer.x.dtype.itemsize)
-    several = layer.x.dtype in HALF and layer.pitch < layer.classes
-    sum_of_dx = scratch.take(layer.rows * layer.features, size) if several else dx
-    return _Parts(z, dz, state, rows, sums, total, shares, ones, sum_of_dx, scratch.size)
+    ones = NOTHING if bias is None else scratch.take(terms * layer.rows, item)
+    several = layer.x.dtype in HALF and (layer.split or layer.pitch < layer.classes)
+    dx = scratch.take(layer.rows * layer.features, size) if several else NOTHING
+    dw = scratch.take(layer.pitch * layer.features, size) if layer.split else NOTHING
+    return _Parts(z, dz, state, rows, sums, total, shares, ones, dx, dw, scratch.size)
 
 
 def _totals(problem: LinearProblem, layer: _Layer, target: Any, weight: Any, parts: _Parts) -> tuple[list[Plan], Any, Any]:
@@ -251,8 +260,8 @@ def _totals(problem: LinearProblem, layer: _Layer, target: Any, weight: Any, par
 
 def _gradient_kernel(problem: LinearProblem, layer: _Layer) -> Kernel:
     labels, smoothing, own = problem.inputs[3], problem.label_smoothing > 0, problem.reduction == "none"
-    config = GradientConfig(TYPES[layer.x.dtype], INTEGERS[labels.dtype], smoothing, own, 16 // layer.computed.itemsize, _THREADS)
-    name = f"linear_gradient_{SHORT[layer.x.dtype]}_{labels.dtype.name}{'_smoothing' * smoothing}{'_rows' * own}"
+    config = GradientConfig(TYPES[layer.x.dtype], INTEGERS[labels.dtype], smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS)
+    name = f"linear_gradient_{SHORT[layer.x.dtype]}_{labels.dtype.name}{'_smoothing' * smoothing}{'_rows' * own}{'_split' * layer.split}"
     return Kernel("loss/linear_gradient.cu", name, config)
 
 
@@ -262,24 +271,31 @@ def _converted(source: Array, target: Array, dtype: np.dtype, n: int, aligned: b
     return Plan(kernel, (-(-n // (_THREADS * vector)), 1, 1), _THREADS, (source, target, n))
 
 
-def _products(layer: _Layer, arrays: tuple[Any, ...], parts: _Parts, classes: tuple[int, int], alpha: float) -> list[MatMul]:
+def _products(
+    layer: _Layer, arrays: tuple[Any, ...], parts: _Parts, classes: tuple[int, int], alpha: float, aligned: bool
+) -> list[Plan | MatMul]:
     """From the gradients of a block of scores: its term of dx, and its part of dw and of dbias."""
-    x, w, dw, db = arrays
+    x, w, dx, dw, db = arrays
     first, count = classes
-    item, features, dtype = layer.x.dtype.itemsize, layer.features, layer.x.dtype
-    dz, turned = Matrix(parts.dz, layer.pitch), Matrix(parts.dz, layer.pitch, transposed=True)
-    products = []
-    if features:
-        result = layer.computed if parts.dx.index == parts.z.index else dtype
-        beta = 1.0 if first else 0.0
-        products.append(
-            layer.product(dz, layer.matrix(w, first), Matrix(parts.dx, features), layer.rows, features, count, result, alpha, beta)
-        )
-        products.append(layer.product(turned, layer.matrix(x, 0), layer.matrix(dw, first), count, features, layer.rows, dtype, alpha))
+    item, features, rows, dtype = layer.x.dtype.itemsize, layer.features, layer.rows, layer.x.dtype
+    plans: list[Plan | MatMul] = []
+    for term in range((1 + layer.split) if features else 0):
+        dz = _advanced(parts.dz, term * rows * layer.pitch, item)
+        target, result = (dx, dtype) if parts.dx == NOTHING else (parts.dx, layer.computed)
+        a, b, beta = Matrix(dz, layer.pitch), layer.matrix(w, first), 1.0 if first or term else 0.0
+        plans.append(layer.product(a, b, Matrix(target, features), rows, features, count, result, alpha, beta))
+        a, b = Matrix(dz, layer.pitch, transposed=True), layer.matrix(x, 0)
+        if layer.split:
+            c, result = Matrix(parts.dw, features), layer.computed
+        else:
+            c, result = layer.matrix(dw, first), dtype
+        plans.append(layer.product(a, b, c, count, features, rows, result, alpha, 1.0 if term else 0.0))
+    if layer.split and features:
+        plans.append(_converted(parts.dw, _advanced(dw, first * features, item), dtype, count * features, aligned))
     if db != NOTHING:
-        out = Matrix(Array(db.index, db.offset + first * item), count)
-        products.append(layer.product(Matrix(parts.ones, layer.rows), dz, out, 1, count, layer.rows, dtype, alpha))
-    return products
+        terms, out = (1 + layer.split) * rows, Matrix(_advanced(db, first, item), count)
+        plans.append(layer.product(Matrix(parts.ones, terms), Matrix(parts.dz, layer.pitch), out, 1, count, terms, dtype, alpha))
+    return plans
 
 
 def linear_cross_entropy_backward(problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest") -> Program:
@@ -291,7 +307,7 @@ def linear_cross_entropy_backward(problem: LinearProblem, device: Device, aligne
     if not layer.rows:
         empty = ((out, spec.nbytes) for out, spec in zip(outputs, problem.outputs, strict=True) if spec is not None and spec.size)
         return Program(tuple(zero(out, nbytes, aligned) for out, nbytes in empty))
-    parts = _parts(problem, layer, last, lse, dx)
+    parts = _parts(problem, layer, last, lse)
     plans, total, shares = _totals(problem, layer, target, weight, parts)
     every: list[Plan | MatMul] = list(plans)
     if lse == NOTHING:
@@ -309,18 +325,29 @@ def linear_cross_entropy_backward(problem: LinearProblem, device: Device, aligne
                 _advanced(grad, row, item) if problem.reduction == "none" else grad,
                 _advanced(parts.lse, row, size),
             )
-            numbers = (layer.pitch, classes[1], classes[0], problem.classes, problem.ignore_index, float(problem.label_smoothing), factor)
-            targets = (_advanced(parts.dz, row * layer.pitch, item), _advanced(parts.ones, row, item))
-            every.append(Plan(kernel, (count, 1, 1), _THREADS, (parts.z, bias, weight, *per_row, total, shares, *targets, *numbers)))
-        every += _products(layer, (of_x, of_w, dw, db), parts, classes, 1 / factor)
-    if parts.dx != dx and x.size:
+            numbers = (layer.rows, layer.pitch, classes[1], classes[0], problem.classes, problem.ignore_index)
+            targets = (
+                _advanced(parts.dz, row * layer.pitch, item),
+                _advanced(parts.dz, (layer.rows + row) * layer.pitch, item),
+                _advanced(parts.ones, row, item),
+            )
+            every.append(
+                Plan(
+                    kernel,
+                    (count, 1, 1),
+                    _THREADS,
+                    (parts.z, bias, weight, *per_row, total, shares, *targets, *numbers, float(problem.label_smoothing), factor),
+                )
+            )
+        every += _products(layer, (of_x, of_w, dx, dw, db), parts, classes, 1 / factor, aligned)
+    if parts.dx != NOTHING and x.size:
         every.append(_converted(parts.dx, dx, x.dtype, x.size, aligned))
     return Program(tuple(every))
 
 
 def _backward_bytes(problem: LinearProblem) -> int:
     layer = _layer(problem, problem.inputs[1], "highest", gradients=True)
-    return _parts(problem, layer, 0, NOTHING, NOTHING).size if layer.rows else 0
+    return _parts(problem, layer, 0, NOTHING).size if layer.rows else 0
 
 
 def _other_order(problem: LinearProblem, device: Device) -> str | None:
@@ -331,35 +358,43 @@ def _other_order(problem: LinearProblem, device: Device) -> str | None:
     return None
 
 
-def _only_float32(problem: LinearProblem, device: Device, gradient: bool) -> str | None:
-    if problem.outputs[0] is not None and problem.outputs[0].dtype != FLOAT32:
-        return "only float32 has a less exact form"
+def _exact(problem: LinearProblem, device: Device, gradient: bool) -> str | None:
+    """Why there is nothing to be gained by rounding: the products of the forward are exact in half types."""
+    spec = problem.outputs[0]
+    if spec is not None and (spec.dtype == FLOAT64 or (spec.dtype in HALF and not gradient)):
+        return f"there is no less exact form for {spec.dtype.name}"
     return _other_order(problem, device) if gradient else None
 
 
 _SUMMARY = "blocks of scores from matrix products, each reduced and forgotten"
 _AGAIN = "blocks of scores computed again, their gradients through matrix products"
+
+
+def _rounded_cost(problem: LinearProblem, device: Device) -> Cost:
+    spec = problem.outputs[0]
+    return Cost(problem.flops, problem.bytes, unit="tf32_mma" if spec is not None and spec.dtype == FLOAT32 else None)
+
+
+def _rounded(run: Any, summary: str, workspace: Any, gradient: bool) -> Method:
+    """The entry that rounds more for speed: float32 to TF32, gradients of half types' scores to their own dtype."""
+    return Method(
+        "blocks_rounded",
+        partial(run, precision="high"),
+        f"{summary}; float32 in TF32, the gradients of half types' scores rounded",
+        rejects=partial(_exact, gradient=gradient),
+        workspace=workspace,
+        cost=_rounded_cost,
+        precision="high",
+    )
+
+
 ALGORITHMS = {
     "linear_cross_entropy": (
         Method("blocks", linear_cross_entropy, _SUMMARY, workspace=_forward_bytes),
-        Method(
-            "blocks_tf32",
-            partial(linear_cross_entropy, precision="high"),
-            f"{_SUMMARY}, in TF32",
-            rejects=partial(_only_float32, gradient=False),
-            workspace=_forward_bytes,
-            precision="high",
-        ),
+        _rounded(linear_cross_entropy, _SUMMARY, _forward_bytes, gradient=False),
     ),
     "linear_cross_entropy_backward": (
         Method("blocks", linear_cross_entropy_backward, _AGAIN, rejects=_other_order, workspace=_backward_bytes),
-        Method(
-            "blocks_tf32",
-            partial(linear_cross_entropy_backward, precision="high"),
-            f"{_AGAIN}, in TF32",
-            rejects=partial(_only_float32, gradient=True),
-            workspace=_backward_bytes,
-            precision="high",
-        ),
+        _rounded(linear_cross_entropy_backward, _AGAIN, _backward_bytes, gradient=True),
     ),
 }
