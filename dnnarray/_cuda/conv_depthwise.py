@@ -88,6 +88,19 @@ class DepthwiseWeightConfig(Config):
 
 
 @dataclass(frozen=True)
+class DepthwiseWeightTileConfig(Config):
+    """Compile-time settings of ``kernels/conv/depthwise_weight_tile.cu``."""
+
+    element: str
+    side: int
+    stride: int
+    vector: int
+    lanes: int
+    strip: int
+    most_threads: int
+
+
+@dataclass(frozen=True)
 class _Memory:
     """How the images lie: the axes from the slowest to the fastest, and whether the channels are the fastest."""
 
@@ -166,7 +179,7 @@ _TROWS, _TSTRIP, _TMOST, _TBLOCKS, _TWAVES, _TSHARED = 4, 4, 256, 2, 4, 100 << 1
 def _tile_pixel(x: Spec, vector: int) -> int:
     """Bytes from pixel to pixel in shared memory."""
     size = _LANES * vector * x.dtype.itemsize
-    return size + (16 if size % 128 else 0)
+    return size + (16 if size % 128 and _TSTRIP % 2 == 0 else 0)
 
 
 def _block_tile(g: Geometry, pixel: int, weights: int) -> tuple[int, int]:
@@ -195,7 +208,7 @@ def _tiled(problem: ConvProblem, g: Geometry, x: Spec, y: Spec, device: Device, 
     config = DepthwiseTileConfig(
         TYPES[x.dtype], flags > 0, relu, g.window[2], g.stride[2], vector, _LANES, _TROWS, _TSTRIP, _TMOST, _TBLOCKS
     )
-    name = f"conv_depthwise_tile_{SHORT[x.dtype]}x{vector}{'_added' * (flags > 0)}{'_relu' * relu}_s{g.window[2]}_by_{g.stride[2]}_{_TROWS}x{_TSTRIP}_{_TMOST}_{_TBLOCKS}"
+    name = f"conv_depthwise_tile_{SHORT[x.dtype]}x{vector}{'_added' * (flags > 0)}{'_relu' * relu}_s{g.window[2]}_by_{g.stride[2]}_l{_LANES}_{_TROWS}x{_TSTRIP}_{_TMOST}_{_TBLOCKS}"
     chunks = -(-channels // (_LANES * vector))
     tiles = g.n * g.out[0] * -(-g.out[1] // high) * -(-g.out[2] // wide)
     blocks = min(tiles, -(-device.units * _TWAVES // chunks)) * chunks
@@ -404,6 +417,62 @@ def _shares(problem: ConvProblem, x: Spec, dy: Spec, units: int, aligned: bool) 
 
 
 _UNITS = 132
+_WUSE, _WTSHARED, _WTBLOCKS, _WTSTRIP = True, 108 << 10, 2, 7
+
+
+@dataclass(frozen=True)
+class _WeightTile:
+    """Tiles of dy that a block brings to shared memory, and how many blocks share them."""
+
+    lanes: int
+    wide: int
+    high: int
+    copies: int
+    chunks: int
+    splits: int
+    shared_memory: int
+
+
+def _weight_tile(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool) -> _WeightTile | None:
+    """The tile with the least halo and waste, or None where the kernel that brings none must do it."""
+    g, memory = problem.geometry, _memory(x, dy, problem.layout)
+    channels, side, stride = dy.shape[memory.channel], g.window[2], g.stride[2]
+    flat = g.window[0] == g.space[0] == g.out[0] == 1 and g.window[1] == side and g.stride[1] == stride and g.dilation[1] == 1
+    vectors = vector_length(x.dtype, aligned, channels) * x.dtype.itemsize == 16
+    if not (_WUSE and memory.last and g.k == 1 and _is_fast(g) and flat and vectors and x.dtype != FLOAT64):
+        return None
+    lanes = 16 // x.dtype.itemsize
+    pixel = lanes * 4 * x.dtype.itemsize
+    best, found = float("inf"), (0, 0, 0)
+    for strips in range(1, 17):
+        for high in range(1, 33):
+            wide = strips * _WTSTRIP
+            columns, rows = (wide - 1) * stride + side, (high - 1) * stride + side
+            size = (columns * rows + wide * high) * pixel
+            if size > _WTSHARED:
+                continue
+            tiles = -(-g.out[2] // wide) * -(-g.out[1] // high)
+            idle = -(-strips // (32 // lanes)) * (32 // lanes) / strips
+            cost = tiles * (wide * high * idle * side / 3 + 0.5 * (columns * rows + wide * high))
+            if cost < best:
+                best, found = cost, (wide, high, size)
+    wide, high, size = found
+    chunks = -(-channels // (lanes * 4))
+    copies = max(_WARPS // side, 1)
+    tiles = g.n * -(-g.out[2] // wide) * -(-g.out[1] // high)
+    return _WeightTile(lanes, wide, high, copies, chunks, max(1, min(tiles, _UNITS * _WTBLOCKS // chunks)), size)
+
+
+def _weight_tile_plan(problem: ConvProblem, x: Spec, dy: Spec, tile: _WeightTile, pointers: tuple[Any, Any, Any]) -> Plan:
+    g, memory, side = problem.geometry, _memory(x, dy, problem.layout), problem.geometry.window[2]
+    config = DepthwiseWeightTileConfig(TYPES[x.dtype], side, g.stride[2], 4, tile.lanes, _WTSTRIP, 256)
+    name = f"conv_depthwise_weight_tile_{SHORT[x.dtype]}_s{side}_by_{g.stride[2]}_{_WTSTRIP}"
+    xs, ys = (memory.strides(s.shape) for s in (x, dy))
+    numbers = (g.n, dy.shape[memory.channel], int(problem.flip), tile.splits, tile.wide, tile.high, xs[0], *xs[3:], ys[0], *ys[3:])
+    arguments: tuple[Any, ...] = (*pointers, *numbers, *g.space[1:], *g.out[1:], *g.before[1:])
+    threads = 32 * side * tile.copies
+    kernel = Kernel("conv/depthwise_weight_tile.cu", name, config)
+    return Plan(kernel, (tile.chunks * tile.splits, 1, 1), threads, arguments, tile.shared_memory)
 
 
 def _weight_plans(
@@ -413,7 +482,11 @@ def _weight_plans(
     g, memory, s = problem.geometry, _memory(x, dy, problem.layout), _shares(problem, x, dy, _UNITS, aligned)
     source, image, target, partial = pointers
     plans, parts = [], s.parts
-    if x.size and dy.size:
+    tile = _weight_tile(problem, x, dy, aligned) if x.size and dy.size else None
+    if tile is not None:
+        plans.append(_weight_tile_plan(problem, x, dy, tile, (source, image, partial)))
+        parts = tile.splits * tile.copies
+    elif x.size and dy.size:
         fast = _is_fast(g)
         side, stride = (g.window[2], g.stride[2]) if fast else (0, 1)
         config = DepthwiseWeightConfig(TYPES[x.dtype], g.k == 1, side, stride, s.vector, s.lanes, _WSTRIP, 32 * _WARPS)
@@ -458,7 +531,10 @@ def weight_gradient(problem: ConvProblem, device: Device, aligned: bool) -> Prog
 def _weight_bytes(problem: ConvProblem, x: Spec, dy: Spec, dw: Spec) -> int:
     if not (x.size and dy.size):
         return 0
+    tile = _weight_tile(problem, x, dy, True)
     parts = max(_shares(problem, x, dy, _UNITS, aligned).parts for aligned in (False, True))
+    if tile is not None:
+        parts = max(parts, tile.splits * tile.copies)
     return whole_lines(dw.size * parts * problem.itemsize)
 
 

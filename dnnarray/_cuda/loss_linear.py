@@ -260,7 +260,9 @@ def _totals(problem: LinearProblem, layer: _Layer, target: Any, weight: Any, par
 
 def _gradient_kernel(problem: LinearProblem, layer: _Layer) -> Kernel:
     labels, smoothing, own = problem.inputs[3], problem.label_smoothing > 0, problem.reduction == "none"
-    config = GradientConfig(TYPES[layer.x.dtype], INTEGERS[labels.dtype], smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS)
+    config = GradientConfig(
+        TYPES[layer.x.dtype], INTEGERS[labels.dtype], smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS
+    )
     name = f"linear_gradient_{SHORT[layer.x.dtype]}_{labels.dtype.name}{'_smoothing' * smoothing}{'_rows' * own}{'_split' * layer.split}"
     return Kernel("loss/linear_gradient.cu", name, config)
 

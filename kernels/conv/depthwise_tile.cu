@@ -35,8 +35,8 @@ using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kSide = Config::kSide, kStride = Config::kStride;
 constexpr int kRows = Config::kRows, kStrip = Config::kStrip, kChannels = kLanes * kVector;
 constexpr int kWide = (kStrip - 1) * kStride + kSide;        // inputs of a strip in a row
-constexpr int kPiece = 16 / sizeof(T), kPieces = kChannels / kPiece;  // of a copy, and copies of a pixel
-constexpr int kPixel = kChannels + (kChannels * sizeof(T) % 128 ? kPiece : 0);  // elements from pixel to pixel: other strips, other banks
+// Elements from pixel to pixel: neighbouring strips stand in other banks.
+constexpr int kPixel = kChannels + (kStrip * kStride % 2 == 0 && kChannels * sizeof(T) % 128 ? 16 / sizeof(T) : 0);
 
 struct Kind {
   static constexpr bool kGradient = false, kPlain = true;
@@ -44,31 +44,6 @@ struct Kind {
 using SpatialAxis = ConvAxis<Kind>;
 
 extern __shared__ uint4 smem_memory[];
-
-// Where a tile's inputs begin, and their extents in shared memory.
-struct Window {
-  int top, left, rows, columns;
-};
-
-__device__ __forceinline__ void bring_tile(T* smem_x, const T* x, long long x_h, long long x_w, const Window& tile, const SpatialAxis& h,
-                                           const SpatialAxis& w, int channels) {
-  constexpr int kStep = kWarp / kPieces;  // pixels that a warp brings at once
-  const int lane = threadIdx.x % kWarp, piece = lane % kPieces * kPiece, warps = blockDim.x / kWarp;
-  const bool inside = piece < channels;
-  for (int row = threadIdx.x / kWarp; row < tile.rows; row += warps) {
-    const int at_h = tile.top + row;
-    const bool row_there = inside && at_h >= 0 && at_h < h.space;
-    const T* from = x + at_h * x_h + (tile.left + lane / kPieces) * x_w + piece;
-    T* to = smem_x + (row * tile.columns + lane / kPieces) * kPixel + piece;
-#pragma unroll 4
-    for (int column = lane / kPieces; column < tile.columns; column += kStep) {
-      const bool there = row_there && static_cast<unsigned>(tile.left + column) < static_cast<unsigned>(w.space);
-      bring_or_zero(to, there ? from : x, there);
-      from += kStep * x_w;
-      to += kStep * kPixel;
-    }
-  }
-}
 
 // What one plane of the window adds to a thread's outputs, whose inputs begin at smem_x.
 __device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const T* smem_x, int pitch, const SpatialAxis& h, const A* smem_w) {
@@ -119,14 +94,15 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
   for (long long tile = by_chunk.quotient; tile < tiles; tile += step) {
     const Split by_w = split(tile, tiles_w), by_h = split(by_w.quotient, tiles_h), by_d = split(by_h.quotient, d.out);
     const int p = by_h.rest * high, q = by_w.rest * wide;
-    const Window window{p * h.stride - h.before, q * kStride - w.before, (high - 1) * h.stride + h.window, (wide - 1) * kStride + kSide};
+    const TileOfPixels window{p * h.stride - h.before, q * kStride - w.before, (high - 1) * h.stride + h.window, (wide - 1) * kStride + kSide};
     const bool busy = y_row < high && p + y_row < h.out && q + y_column < w.out && channel < channels;
     A sum[kRows][kStrip][kVector] = {};
     for (int o = 0; o < d.window; ++o) {
       const int at_d = d.input(by_d.rest, o);
       if (at_d < 0) continue;
       __syncthreads();  // nobody needs what stands in shared memory any more
-      bring_tile(smem_x, gmem_x + by_d.quotient * x_n + at_d * x_d + first, x_h, x_w, window, h, w, static_cast<int>(channels) - first);
+      const T* from_x = gmem_x + by_d.quotient * x_n + at_d * x_d + first;
+      bring_tile<kChannels, kPixel>(smem_x, from_x, x_h, x_w, window, h.space, w.space, static_cast<int>(channels) - first);
       wait_for_all_brought();
       __syncthreads();
       const T* from = smem_x + (y_row * h.stride * window.columns + y_column * kStride) * kPixel + lane * kVector;

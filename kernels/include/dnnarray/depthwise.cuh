@@ -119,4 +119,31 @@ __device__ __forceinline__ void bring_or_zero(void* smem, const void* gmem, bool
 }
 __device__ __forceinline__ void wait_for_all_brought() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// Where a tile begins in a plane, and its extents in shared memory.
+struct TileOfPixels {
+  int top, left, rows, columns;
+};
+
+// kChannels neighbouring channels of each pixel of a tile, kPixel elements from pixel to pixel; zeros outside of the plane and from
+// `channels` on, of which there are a multiple of 16 bytes.
+template <int kChannels, int kPixel, typename T>
+__device__ __forceinline__ void bring_tile(T* smem, const T* plane, long long row_step, long long column_step, const TileOfPixels& tile,
+                                           int height, int width, int channels) {
+  constexpr int kPiece = 16 / sizeof(T), kPieces = kChannels / kPiece, kStep = 32 / kPieces;
+  const int lane = threadIdx.x % 32, piece = lane % kPieces * kPiece, warps = blockDim.x / 32;
+  for (int row = threadIdx.x / 32; row < tile.rows; row += warps) {
+    const int at_h = tile.top + row;
+    const bool row_there = piece < channels && at_h >= 0 && at_h < height;
+    const T* from = plane + at_h * row_step + (tile.left + lane / kPieces) * column_step + piece;
+    T* to = smem + (row * tile.columns + lane / kPieces) * kPixel + piece;
+#pragma unroll 4
+    for (int column = lane / kPieces; column < tile.columns; column += kStep) {
+      const bool there = row_there && static_cast<unsigned>(tile.left + column) < static_cast<unsigned>(width);
+      bring_or_zero(to, there ? from : plane, there);
+      from += kStep * column_step;
+      to += kStep * kPixel;
+    }
+  }
+}
+
 }  // namespace dnnarray
