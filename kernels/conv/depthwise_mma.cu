@@ -5,9 +5,10 @@
 // Layout:  channels innermost in memory, w (K, taps). A block of 8 warps owns 16 channels of a tile of outputs: `across` strips of 8 columns
 //          times `groups` groups of kGroup rows, at most 16 of both together: those are the rows of the matrix A. Inputs stand in shared
 //          memory as a plane for each pair of channels; a warp owns a pair, takes every input row once and keeps the kGroup rows of
-//          results in registers, then writes them over its plane, from where the block stores whole pixels. Two buffers: the next
-//          tile comes while this one is computed.
-// Needs:   pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1.
+//          results in registers, then writes them over its plane, from where the block stores whole pixels. The next tile comes to
+//          the second-level cache meanwhile.
+// Needs:   pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; planes of at most
+//          128 kShare words; less than 2^31 tiles.
 // Bound:   memory: x and y once.
 // Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
@@ -22,6 +23,7 @@ struct Config {
   static constexpr bool kRelu = false;
   static constexpr int kSide = 3;
   static constexpr int kGroup = 8;
+  static constexpr int kShare = 10;
 };
 #define DNNARRAY_ENTRY conv_depthwise_mma_default
 #endif
@@ -29,6 +31,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kGroup = Config::kGroup, kPairs = 8, kWarps = 8, kThreads = kWarps * kWarp, kStrip = 8;
+constexpr int kShare = Config::kShare;  // halves of pixels that a thread brings
 
 extern __shared__ unsigned smem_words[];
 
@@ -51,51 +54,70 @@ struct Tile {
   int p, q, first;  // first row, column and channel
 };
 
-__device__ __forceinline__ void bring_word(unsigned* smem, const void* gmem, bool there) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(gmem), "r"(there ? 4 : 0) : "memory");
-}
-
-// The tile's inputs, zeros outside of the image and behind the last column that an output reads.
-__device__ __forceinline__ void bring_tile(unsigned* smem, const Problem& a, const Tile& tile) {
-  constexpr int kStep = kWarp / kPairs;
-  const int lane = threadIdx.x % kWarp, pair = lane % kPairs, start = lane / kPairs, channel = tile.first + 2 * pair;
-  const int left = tile.q - a.before_w, end = min(a.width - left, a.across * kStrip + kSide - 1);
-  for (int row = threadIdx.x / kWarp; row < a.rows; row += kWarps) {
-    const int at_h = tile.p - a.before_h + row;
-    const bool row_there = channel < a.channels && at_h >= 0 && at_h < a.height;
-    const T* from = a.x + tile.n * a.x_n + at_h * a.x_h + (left + start) * a.x_w + channel;
-    unsigned* to = smem + pair * a.plane + row * a.pitch + start;
-#pragma unroll 4
-    for (int column = start; column < a.pitch; column += kStep) {
-      const bool there = row_there && column + left >= 0 && column < end;
-      bring_word(to, there ? from : a.x, there);
-      from += kStep * a.x_w;
-      to += kStep;
-    }
+// A thread's share of a tile's inputs: halves of pixels, 128 pixels from one to the next. f(number, address, whether it is in the image).
+template <typename F>
+__device__ __forceinline__ void each_share(const Problem& a, const Tile& tile, F f) {
+  const int channel = tile.first + threadIdx.x % 2 * 8, top = tile.p - a.before_h, left = tile.q - a.before_w;
+  const int step_row = kThreads / 2 / a.pitch, step_column = kThreads / 2 - step_row * a.pitch;
+  int row = threadIdx.x / 2 / a.pitch, column = threadIdx.x / 2 - row * a.pitch;
+  const T* from = a.x + tile.n * a.x_n + (top + row) * a.x_h + (left + column) * a.x_w + channel;
+  const long long step = step_row * a.x_h + step_column * a.x_w, wrap = a.x_h - a.pitch * a.x_w;
+  const unsigned height = channel < a.channels ? max(min(a.height, top + a.rows), 0) : 0;
+#pragma unroll
+  for (int k = 0; k < kShare; ++k) {
+    f(k, from, static_cast<unsigned>(top + row) < height && static_cast<unsigned>(left + column) < static_cast<unsigned>(a.width));
+    column += step_column;
+    row += step_row;
+    from += step;
+    if (column >= a.pitch) column -= a.pitch, ++row, from += wrap;
   }
 }
 
-// The bands of a pair of channels, as a lane holds them.
-__device__ __forceinline__ void load_bands(unsigned (&band)[2][kSide][2], const Problem& a, int channel) {
-  const int lane = threadIdx.x % kWarp, n = lane / 4, k = lane % 4 * 2;
+// Brings the tile's inputs to the planes, zeros outside of the image.
+__device__ __forceinline__ void bring_tile(unsigned* smem, const Problem& a, const Tile& tile) {
+  uint4 v[kShare];
+  each_share(a, tile, [&](int k, const T* from, bool there) { v[k] = load_or_zero(from, there); });
+  unsigned* to = smem + threadIdx.x % 2 * 4 * a.plane + threadIdx.x / 2;
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
+  for (int k = 0; k < kShare; ++k) {
+    if (static_cast<int>(threadIdx.x) / 2 + k * (kThreads / 2) >= a.rows * a.pitch) break;
+    to[k * (kThreads / 2)] = v[k].x;
+    to[k * (kThreads / 2) + a.plane] = v[k].y;
+    to[k * (kThreads / 2) + 2 * a.plane] = v[k].z;
+    to[k * (kThreads / 2) + 3 * a.plane] = v[k].w;
+  }
+}
+
+// The bands of a pair of channels as a lane holds them, which wait in shared memory between tiles.
+struct Bands {
+  uint2* smem;
+
+  __device__ __forceinline__ Bands(unsigned* words) : smem(reinterpret_cast<uint2*>(words) + threadIdx.x) {}
+  __device__ __forceinline__ uint2& at(int c, int r) const { return smem[(c * kSide + r) * kThreads]; }
+
+  __device__ __forceinline__ void build(const Problem& a, int channel) const {
+    const int lane = threadIdx.x % kWarp, n = lane / 4, k = lane % 4 * 2;
+#pragma unroll 1
+    for (int i = 0; i < 2 * kSide; ++i) {
+      const int c = i / kSide, r = i - c * kSide;
+      float w[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int s = k + j / 2 * 8 + j % 2 - n;
+        w[j] = s >= 0 && s < kSide && channel + c < a.channels ? a.weight(channel + c, r, s) : 0.0f;
+      }
+      at(c, r) = uint2{narrow_pair(w[0], w[1], T()), narrow_pair(w[2], w[3], T())};
+    }
+  }
+  __device__ __forceinline__ void read(unsigned (&band)[kSide][2], int c) const {
 #pragma unroll
     for (int r = 0; r < kSide; ++r) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float w[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int s = k + half * 8 + i - n;
-          w[i] = s >= 0 && s < kSide && channel + c < a.channels ? a.weight(channel + c, r, s) : 0.0f;
-        }
-        band[c][r][half] = narrow_pair(w[0], w[1], T());
-      }
+      const uint2 words = at(c, r);
+      band[r][0] = words.x;
+      band[r][1] = words.y;
     }
   }
-}
+};
 
 // Where a lane's two rows of A begin in a plane, -1 where there is none.
 struct Spots {
@@ -115,26 +137,24 @@ __device__ __forceinline__ unsigned halves(const uint2& words, int channel) {
   return __byte_perm(words.x, words.y, channel ? 0x7632 : 0x5410);
 }
 
-__device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsigned* plane, const Spots& spots, int pitch,
-                                        const unsigned (&band)[2][kSide][2]) {
-  const unsigned *low = plane + max(spots.at[0], 0), *high = plane + max(spots.at[1], 0);
+// One channel of the pair after the other: both at once would need more registers than two blocks have.
+__device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsigned* plane, const Spots& spots, int pitch, const Bands& bands) {
 #pragma unroll
-  for (int i = 0; i < kGroup + kSide - 1; ++i) {
-    uint2 words[4];
-    words[0] = *reinterpret_cast<const uint2*>(low);
-    words[1] = *reinterpret_cast<const uint2*>(high);
-    words[2] = *reinterpret_cast<const uint2*>(low + 8);
-    words[3] = *reinterpret_cast<const uint2*>(high + 8);
+  for (int c = 0; c < 2; ++c) {
+    unsigned band[kSide][2];
+    bands.read(band, c);
+    const unsigned *low = plane + max(spots.at[0], 0), *high = plane + max(spots.at[1], 0);
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const unsigned rows[4] = {halves(words[0], c), halves(words[1], c), halves(words[2], c), halves(words[3], c)};
+    for (int i = 0; i < kGroup + kSide - 1; ++i) {
+      const auto rows_at = [&](const unsigned* p) { return halves(*reinterpret_cast<const uint2*>(p), c); };
+      const unsigned rows[4] = {rows_at(low), rows_at(high), rows_at(low + kStrip), rows_at(high + kStrip)};
 #pragma unroll
       for (int p = 0; p < kGroup; ++p) {
-        if (i - p >= 0 && i - p < kSide) multiply_16x8x16(sum[p][c], rows, band[c][i - p], T());
+        if (i - p >= 0 && i - p < kSide) multiply_16x8x16(sum[p][c], rows, band[i - p], T());
       }
+      low += pitch;
+      high += pitch;
     }
-    low += pitch;
-    high += pitch;
   }
 }
 
@@ -172,15 +192,29 @@ __device__ __forceinline__ float by_definition(const Problem& a, long long n, in
   return finished(sum);
 }
 
+// Computes again what is NaN in the planes, by the definition.
+__device__ __forceinline__ void repair(unsigned* smem, const Problem& a, const Tile& tile) {
+  const int columns = a.across * kStrip;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < a.groups * kGroup * columns * 2 * kPairs; i += kThreads) {
+    const int pixel = i / (2 * kPairs), row = pixel / columns, column = pixel - row * columns, own = i % (2 * kPairs);
+    if (tile.first + own >= a.channels || tile.p + row >= a.out_height || tile.q + column >= a.out_width) continue;
+    T& result = reinterpret_cast<T*>(smem)[(own / 2 * a.plane + row * a.pitch + column) * 2 + own % 2];
+    if (widen(result) != widen(result)) {
+      result = narrow<T>(by_definition(a, tile.n, tile.p + row, tile.q + column, tile.first + own));
+    }
+  }
+}
+
 // Stores a tile from its planes, 8 channels of a pixel at once.
-__device__ __forceinline__ void store_tile(const unsigned* smem, const Problem& a, const Tile& tile, bool suspect) {
+__device__ __forceinline__ void store_tile(const unsigned* smem, const Problem& a, const Tile& tile) {
   const int lane = threadIdx.x % kWarp, part = lane % 2, channel = tile.first + part * 8;
   const int rows = min(a.groups * kGroup, a.out_height - tile.p), columns = min(a.across * kStrip, a.out_width - tile.q);
   if (channel >= a.channels) return;
   for (int row = threadIdx.x / kWarp; row < rows; row += kWarps) {
     T* to = a.y + tile.n * a.y_n + (tile.p + row) * a.y_h + (tile.q + lane / 2) * a.y_w + channel;
     const unsigned* from = smem + part * 4 * a.plane + row * a.pitch;
-#pragma unroll 2
+#pragma unroll 1
     for (int column = lane / 2; column < columns; column += kWarp / 2) {
       unsigned words[4];
       Vec<T, 8> pixel;
@@ -191,62 +225,53 @@ __device__ __forceinline__ void store_tile(const unsigned* smem, const Problem& 
       to += kWarp / 2 * a.y_w;
     }
   }
-  if (!suspect) return;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < rows * columns * 2 * kPairs; i += kThreads) {
-    const int pixel = i / (2 * kPairs), row = tile.p + pixel / columns, column = tile.q + pixel % columns;
-    const int own = tile.first + i % (2 * kPairs);
-    if (own >= a.channels) continue;
-    const T stored = reinterpret_cast<const T*>(smem)[((own - tile.first) / 2 * a.plane + pixel / columns * a.pitch + pixel % columns) * 2 + own % 2];
-    if (widen(stored) == widen(stored)) continue;
-    a.y[tile.n * a.y_n + row * a.y_h + column * a.y_w + own] = narrow<T>(by_definition(a, tile.n, row, column, own));
-  }
 }
 
-__device__ __forceinline__ void run(const Problem& a, long long batch, int buffer) {
+__device__ __forceinline__ void run(const Problem& a, int batch) {
   __shared__ int smem_suspect[kWarps];
   const int warp = threadIdx.x / kWarp, wide = a.across * kStrip, high = a.groups * kGroup;
   const int chunks = (a.channels + 2 * kPairs - 1) / (2 * kPairs);
   const int tiles_w = (a.out_width + wide - 1) / wide, tiles_h = (a.out_height + high - 1) / high;
-  const Split by_chunk = split(blockIdx.x, chunks);
-  const long long tiles = batch * tiles_h * tiles_w, step = gridDim.x / chunks;
-  const int first = by_chunk.rest * 2 * kPairs, channel = first + 2 * warp;
+  const int tiles = batch * tiles_h * tiles_w, step = gridDim.x / chunks, begin = blockIdx.x / chunks;
+  const int first = (blockIdx.x - begin * chunks) * 2 * kPairs, channel = first + 2 * warp;
   const Spots spots(a);
-  unsigned band[2][kSide][2];
-  load_bands(band, a, channel);
+  const Bands bands(smem_words + kPairs * a.plane);
+  bands.build(a, channel);
   float start[2] = {};
   if (Config::kAdded && channel < a.channels) start[0] = widen(a.bias[channel]), start[1] = widen(a.bias[channel + 1]);
 
-  const auto at = [&](long long tile) {
-    const Split by_w = split(tile, tiles_w), by_h = split(by_w.quotient, tiles_h);
-    return Tile{by_h.quotient, by_h.rest * high, by_w.rest * wide, first};
+  const auto at = [&](int tile) {
+    const int row = tile / tiles_w, n = row / tiles_h;
+    return Tile{n, (row - n * tiles_h) * high, (tile - row * tiles_w) * wide, first};
   };
-  unsigned* smem = smem_words;
-  if (by_chunk.quotient < tiles) bring_tile(smem, a, at(by_chunk.quotient));
-  asm volatile("cp.async.commit_group;" ::: "memory");
-  for (long long tile = by_chunk.quotient; tile < tiles; tile += step) {
-    unsigned* other = smem == smem_words ? smem_words + buffer : smem_words;
-    if (tile + step < tiles) bring_tile(other, a, at(tile + step));
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+  for (int tile = begin; tile < tiles; tile += step) {
+    bring_tile(smem_words, a, at(tile));
     __syncthreads();
-    float sum[kGroup][2][4];
+    if (tile + step < tiles) each_share(a, at(tile + step), [](int, const T* from, bool there) { prefetch_if(from, there); });
+    unsigned* plane = smem_words + warp * a.plane;
+    bool strange;
+    {
+      float sum[kGroup][2][4];
 #pragma unroll
-    for (int p = 0; p < kGroup; ++p) {
+      for (int p = 0; p < kGroup; ++p) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) sum[p][i / 4][i % 4] = start[i / 4];
+        for (int i = 0; i < 8; ++i) sum[p][i / 4][i % 4] = start[i / 4];
+      }
+      compute(sum, plane, spots, a.pitch, bands);
+      __syncwarp();
+      strange = __any_sync(kAllLanes, put(plane, sum, spots, a.pitch));
     }
-    compute(sum, smem + warp * a.plane, spots, a.pitch, band);
-    __syncwarp();
-    const bool strange = __any_sync(kAllLanes, put(smem + warp * a.plane, sum, spots, a.pitch));
     if (threadIdx.x % kWarp == 0) smem_suspect[warp] = strange;
     __syncthreads();
     int suspect = 0;
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) suspect |= smem_suspect[i];
-    store_tile(smem, a, at(tile), suspect != 0);
+    if (suspect) {
+      repair(smem_words, a, at(tile));
+      __syncthreads();
+    }
+    store_tile(smem_words, a, at(tile));
     __syncthreads();
-    smem = other;
   }
 }
 
@@ -260,5 +285,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
                   y_n,         y_h,         y_w,            i(channels), i(height),    i(width),     i(out_height),
                   i(out_width), i(before_h), i(before_w),   i(across),   i(groups),    i(pitch),     i(plane),
                   i(groups) * kGroup + kSide - 1, flip != 0};
-  run(a, batch, kPairs * a.plane);
+  run(a, i(batch));
 }

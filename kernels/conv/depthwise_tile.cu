@@ -69,6 +69,18 @@ __device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], cons
   }
 }
 
+__device__ __forceinline__ void store_tile(const A (&sum)[kRows][kStrip][kVector],
+                                           const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu>& finish, long long y,
+                                           long long y_h, long long y_w, int channel, int rows, int columns) {
+#pragma unroll
+  for (int m = 0; m < kRows; ++m) {
+#pragma unroll
+    for (int t = 0; t < kStrip; ++t) {
+      if (m < rows && t < columns) finish.put(sum[m][t], y + m * y_h + t * y_w, channel);
+    }
+  }
+}
+
 // Block b takes channels b % chunks and every so many of the tiles. flags: 1 flip, 2 bias, 4 residual. Pairs hold (output, input) extents,
 // (window, stride) and (dilation, before) of an axis.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(
@@ -110,12 +122,11 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
     }
     if (!busy) continue;
     const long long y = by_d.quotient * y_n + by_d.rest * y_d + (p + y_row) * y_h + (q + y_column) * y_w + channel;
-#pragma unroll
-    for (int m = 0; m < kRows; ++m) {
-#pragma unroll
-      for (int t = 0; t < kStrip; ++t) {
-        if (p + y_row + m < h.out && q + y_column + t < w.out) finish.put(sum[m][t], y + m * y_h + t * y_w, channel);
-      }
+    const bool whole = p + y_row + kRows <= h.out && q + y_column + kStrip <= w.out;
+    if (whole) {
+      store_tile(sum, finish, y, y_h, y_w, channel, kRows, kStrip);
+    } else {
+      store_tile(sum, finish, y, y_h, y_w, channel, h.out - p - y_row, w.out - q - y_column);
     }
   }
 }

@@ -112,6 +112,21 @@ __device__ __forceinline__ void stage_weights(arithmetic_t<T>* smem, const T* w,
   }
 }
 
+// 16 bytes, or zeros where `there` is false. Stays in its place among others like it: a row of them does not ask for all addresses at once.
+__device__ __forceinline__ uint4 load_or_zero(const void* gmem, bool there) {
+  uint4 v{0, 0, 0, 0};
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(__cvta_generic_to_global(gmem)), "r"(static_cast<int>(there)));
+  return v;
+}
+
+// Towards the second-level cache, where `there`.
+__device__ __forceinline__ void prefetch_if(const void* gmem, bool there) {
+  if (there) asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(gmem)));
+}
+
 // 16 bytes from device to shared memory, or zeros where `there` is false, without passing registers.
 __device__ __forceinline__ void bring_or_zero(void* smem, const void* gmem, bool there) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem));
