@@ -25,6 +25,7 @@ _TYPES = TYPES | INTEGERS
 _SHORT = SHORT | {dtype: f"{dtype.kind}{8 * dtype.itemsize}" for dtype in INTEGERS}
 _MAX, _INDICES, _TAP, _MEAN, _NORM = range(5)
 _NAMES = ("max", "max_indices", "max_tap", "mean", "norm")
+_RULES = ("max", "max_indices", "mean", "norm")
 _THREADS = 128
 _GRID = 65_535  # rows of blocks; a kernel goes on with the next ones
 
@@ -61,17 +62,58 @@ class GatherConfig(Config):
 
 
 @dataclass(frozen=True)
+class StripsConfig(Config):
+    """Compile-time settings of ``kernels/pool/strips.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    exponent: int
+    last: bool
+    window_h: int
+    stride_h: int
+    window_w: int
+    stride_w: int
+    before: int
+    wide: int
+    piece: int
+    steps: int
+    threads: int
+
+
+@dataclass(frozen=True)
 class TilesConfig(Config):
     """Compile-time settings of ``kernels/pool/tiles.cu``."""
 
     element: str
     saved: str
     rule: int
-    window: int
-    stride: int
-    vector: int
-    columns: int
-    rows: int
+    last: bool
+    window_h: int
+    stride_h: int
+    window_w: int
+    stride_w: int
+    before: int
+    wide: int
+    piece: int
+    steps: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class SpreadConfig(Config):
+    """Compile-time settings of ``kernels/pool/spread.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    magnitude: bool
+    last: bool
+    walking: bool
+    wide: int
+    steps: int
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -127,6 +169,8 @@ def _windows(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, ali
     """The reduction of each window."""
     if g.whole and g.length < 1 << 30:
         return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
+    if g.small and (reduction != _NORM or p in (1.0, 2.0)):
+        return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     vector = vector_length(dtype, aligned, g.channels) if g.last else 1
     items, rows = g.axes[2].outputs * (g.channels // vector if g.last else 1), g.outer * g.axes[0].outputs * g.axes[1].outputs
     widest = max(g.axes[1].window, g.axes[2].window)
@@ -141,6 +185,56 @@ def _windows(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, ali
     words += [f"w{window}"] * (window > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
     grid, numbers = _numbers(g, items, rows, vector, padded, p)
     return Plan(Kernel("pool/windows.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
+
+
+@dataclass(frozen=True)
+class _Strips:
+    """What the kernels that walk down the rows have in common."""
+
+    settings: tuple[Any, ...]
+    words: list[str]
+    numbers: tuple[int, ...]
+    grid: tuple[int, int, int]
+
+
+def _strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, items: int) -> _Strips:
+    """How threads share the work for small windows; `rows` and `items` are what strides step over, along H and W."""
+    _, h, w = g.axes
+    wide = vector_length(dtype, aligned, g.channels if g.last else w.extent)
+    piece = wide if g.last else vector_length(dtype, aligned, w.outputs, wide)
+    inner = g.channels // wide if g.last else 1
+    tall, broad = h.stride_used, w.stride_used * (1 if g.last else wide)
+    groups = -(-items // broad)
+    count = -(-rows // tall)
+    steps = _steps(g.outer * groups * inner * count, count)
+    strips = -(-count // steps)
+    total = g.outer * strips * groups * inner
+    numbers = (total, inner, groups, strips, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
+    settings = (g.last, h.window, h.stride_used, w.window, w.stride_used, w.before, wide, piece, steps, _THREADS)
+    words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}", "last" if g.last else "first"]
+    words += [f"x{wide}" + f"p{piece}" * (piece < wide), f"s{steps}"]
+    return _Strips(settings, words, numbers, (-(-total // _THREADS), 1, 1))
+
+
+def _steps(items: int, count: int) -> int:
+    """How many rows a thread walks down: several where enough threads remain."""
+    import os
+
+    if "POOL_STEPS" in os.environ:
+        return int(os.environ["POOL_STEPS"])
+    return 4 if items >= 1 << 21 and count >= 4 else 2 if items >= 1 << 20 and count >= 2 else 1
+
+
+def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+            magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
+    """The reduction of small windows: a thread walks down the rows of one window or several."""
+    _, h, w = g.axes
+    strips = _strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs * w.stride_used)
+    exponent = int(p) if reduction == _NORM else 0
+    config = StripsConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude and reduction != _NORM, exponent, *strips.settings)
+    words = [f"{_NAMES[reduction]}_pool_strips_{_SHORT[dtype]}"]
+    words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * config.magnitude + [f"l{exponent}"] * (exponent > 0) + strips.words
+    return Plan(Kernel("pool/strips.cu", "_".join(words), config), strips.grid, _THREADS, (*pointers, *strips.numbers, int(padded)))
 
 
 def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
@@ -225,7 +319,9 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
 
 def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
-    if rule != 3 and not magnitude and g.square:
+    if g.whole and g.length < 1 << 30:
+        return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
+    if rule != 3 and not magnitude and g.small:
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
     vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
     items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
@@ -233,25 +329,36 @@ def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     cover = most if g.flat and most <= (2 if rule == 1 else 3) else 0
     columns = _columns(items)
     config = GatherConfig(_TYPES[x.dtype], _TYPES[saved], rule, magnitude, g.adaptive, cover, vector, columns, _THREADS // columns)
-    words = [f"{('max', 'max_indices', 'mean', 'norm')[rule]}_pool_gather_{_SHORT[x.dtype]}x{vector}"]
+    words = [f"{_RULES[rule]}_pool_gather_{_SHORT[x.dtype]}x{vector}"]
     words += [f"by_{_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude + ["adaptive"] * g.adaptive
     words += [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
     grid, numbers = _numbers(g, items, rows, vector, problem.padded, problem.p)
     return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
 
 
+def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
+            pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
+    """The same for whole planes: a thread writes a vector of what the planes get."""
+    wide = vector_length(x.dtype, aligned, *[g.channels] * g.last)
+    steps = 4 if g.last and x.size >= 1 << 22 else 1
+    walking = not g.last and g.length % wide > 0
+    config = SpreadConfig(_TYPES[x.dtype], _TYPES[saved], rule, magnitude, g.last, walking, wide, steps, _THREADS)
+    words = [f"{_RULES[rule]}_pool_spread_{_SHORT[x.dtype]}x{wide}"] + [f"by_{_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude
+    words += [f"last_s{steps}" if g.last else "walking" if walking else "first"]
+    inner = g.channels // wide if g.last else 1
+    total = g.outer * -(-g.length // steps) * inner if g.last else x.size
+    blocks = -(-total // (_THREADS if g.last else _THREADS * wide))
+    return Plan(Kernel("pool/spread.cu", "_".join(words), config), (blocks, 1, 1), _THREADS, (*pointers, total, g.length, inner, problem.p))
+
+
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
-    """The same for small square windows: a thread sums for a whole tile."""
-    vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
-    window, stride = g.axes[1].window, g.axes[1].stride
-    tiles = [-(-(a.extent + a.before) // stride) for a in g.axes[1:]]
-    items, rows = tiles[1] * (g.channels // vector if g.last else 1), g.outer * tiles[0]
-    columns = _columns(items)
-    config = TilesConfig(_TYPES[x.dtype], _TYPES[saved], rule, window, stride, vector, columns, _THREADS // columns)
-    words = [f"{('max', 'max_indices', 'mean')[rule]}_pool_tiles_{_SHORT[x.dtype]}x{vector}"]
-    words += [f"by_{_SHORT[saved]}"] * (rule < 2) + [f"w{window}_by_{stride}_b{columns}"]
-    grid, numbers = _numbers(g, items, rows, vector, problem.padded, problem.p)
-    return Plan(Kernel("pool/tiles.cu", "_".join(words), config), grid, _THREADS, (*pointers, *numbers))
+    """The same for small windows: a thread sums for tiles under a window or several."""
+    strips = _strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, g.axes[2].extent)
+    config = TilesConfig(_TYPES[x.dtype], _TYPES[saved], rule, *strips.settings)
+    words = [f"{_RULES[rule]}_pool_tiles_{_SHORT[x.dtype]}"]
+    words += [f"by_{_SHORT[saved]}"] * (rule < 2) + strips.words
+    arguments = (pointers[0], pointers[2], pointers[3], *strips.numbers, int(problem.padded))
+    return Plan(Kernel("pool/tiles.cu", "_".join(words), config), strips.grid, _THREADS, arguments)
 
 
 # --- unpooling --------------------------------------------------------------------------------------------------------

@@ -36,8 +36,6 @@ constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3;
 constexpr int kRule = Config::kRule;
 constexpr bool kReadsX = kRule == kNorm || Config::kMagnitude;
 
-__device__ __forceinline__ A sign(A x) { return x > A(0) ? A(1) : x < A(0) ? A(-1) : x; }
-
 // What one window says: its gradient and what the forward saved of it, and which tap of it stands here.
 struct Entry {
   V grad;
@@ -69,13 +67,6 @@ struct Element {
   }
 };
 
-// (|x| / norm)^(p - 1); 0 where x is.
-__device__ __forceinline__ A slope(A x, A norm, A p) {
-  const A share = x / (norm == A(0) ? A(1) : norm);
-  if (p == A(1)) return A(1);
-  return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
-}
-
 __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& x, long long place, A p) {
   if (!e.there) return;
 #pragma unroll
@@ -84,7 +75,7 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& 
     if constexpr (kRule == kTap) sum[j] += static_cast<int>(e.saved.at[j]) == e.tap ? g : A(0);
     if constexpr (kRule == kPlace) sum[j] += static_cast<long long>(e.saved.at[j]) == place ? g : A(0);
     if constexpr (kRule == kMean) sum[j] += g * e.share;
-    if constexpr (kRule == kNorm) sum[j] += g * slope(magnitude(widen(x.at[j])), e.saved.at[j], p);
+    if constexpr (kRule == kNorm) sum[j] += g * norm_slope(magnitude(widen(x.at[j])), e.saved.at[j], p);
   }
 }
 

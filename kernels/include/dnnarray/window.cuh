@@ -68,6 +68,98 @@ __device__ __forceinline__ A root(A x, A p) {
   }
 }
 
+// The larger of two, a NaN if one is; the sign of a zero and the bits of a NaN are either's. Two halves at once where they fill a word.
+template <typename T>
+__device__ __forceinline__ T larger(T a, T b) {
+  return wins(Number<T>::widened(b), Number<T>::widened(a)) ? b : a;
+}
+#if __CUDA_ARCH__ >= 800
+template <>
+__device__ __forceinline__ float larger(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+template <>
+__device__ __forceinline__ float16_t larger(float16_t a, float16_t b) {
+  float16_t y;
+  asm("max.NaN.f16 %0, %1, %2;" : "=h"(y.bits) : "h"(a.bits), "h"(b.bits));
+  return y;
+}
+template <>
+__device__ __forceinline__ bfloat16_t larger(bfloat16_t a, bfloat16_t b) {
+  bfloat16_t y;
+  asm("max.NaN.bf16 %0, %1, %2;" : "=h"(y.bits) : "h"(a.bits), "h"(b.bits));
+  return y;
+}
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, float16_t) {
+  unsigned y;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16_t) {
+  unsigned y;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+template <int N, typename T>
+__device__ __forceinline__ Vec<T, N> larger_halves(const Vec<T, N>& a, const Vec<T, N>& b) {
+  Vec<T, N> y;
+#pragma unroll
+  for (int j = 0; j < N; j += 2) {
+    const unsigned first = a.at[j].bits | static_cast<unsigned>(a.at[j + 1].bits) << 16;
+    const unsigned second = b.at[j].bits | static_cast<unsigned>(b.at[j + 1].bits) << 16;
+    const unsigned both = larger_pair(first, second, T{});
+    y.at[j].bits = static_cast<unsigned short>(both);
+    y.at[j + 1].bits = static_cast<unsigned short>(both >> 16);
+  }
+  return y;
+}
+#endif
+
+template <typename T, int N>
+__device__ __forceinline__ Vec<T, N> larger(const Vec<T, N>& a, const Vec<T, N>& b) {
+  Vec<T, N> y;
+#if __CUDA_ARCH__ >= 800
+  if constexpr (N % 2 == 0 && !Number<T>::kInteger && sizeof(T) == 2) {
+    y = larger_halves(a, b);
+  } else
+#endif
+  {
+#pragma unroll
+    for (int j = 0; j < N; ++j) y.at[j] = larger(a.at[j], b.at[j]);
+  }
+  return y;
+}
+
+// 1 / x, to one unit of the last place for float.
+template <typename A>
+__device__ __forceinline__ A inverse(A x) {
+  return A(1) / x;
+}
+__device__ __forceinline__ float inverse(float x) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1 / x;
+#endif
+}
+
+template <typename A>
+__device__ __forceinline__ A sign(A x) {
+  return x > A(0) ? A(1) : x < A(0) ? A(-1) : x;
+}
+
+// The slope of an Lp norm in a magnitude x: (x / norm)^(p - 1); 0 where x is.
+template <typename A>
+__device__ __forceinline__ A norm_slope(A x, A norm, A p) {
+  const A share = x / (norm == A(0) ? A(1) : norm);
+  if (p == A(1)) return A(1);
+  return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
+}
+
 // What a reduction leaves of a window: the value, rounded to R, or where it stands.
 template <bool kPlace, typename R, typename A, typename P>
 __device__ __forceinline__ R kept(A value, P place) {
