@@ -27,6 +27,8 @@ _MAX, _INDICES, _TAP, _MEAN, _NORM = range(5)
 _NAMES = ("max", "max_indices", "max_tap", "mean", "norm")
 _RULES = ("max", "max_indices", "mean", "norm")
 _THREADS = 128
+_SHORT_PLANE = 4096  # bytes of a plane that a block takes together with others
+_STAGE = 16 << 10  # bytes of shared memory for them
 _GRID = 65_535  # rows of blocks; a kernel goes on with the next ones
 
 
@@ -128,6 +130,20 @@ class WholeConfig(Config):
     vector: int
     lanes: int
     taps: int
+    unroll: int
+
+
+@dataclass(frozen=True)
+class PlanesConfig(Config):
+    """Compile-time settings of ``kernels/pool/planes.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    wide: int
+    lanes: int
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -197,21 +213,30 @@ class _Strips:
     grid: tuple[int, int, int]
 
 
-def _strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, items: int) -> _Strips:
-    """How threads share the work for small windows; `rows` and `items` are what strides step over, along H and W."""
+def _divider(divisor: int, largest: int) -> tuple[int, int]:
+    """The two launch arguments by which kernels divide numbers up to `largest` (``Divider`` in ``window.cuh``)."""
+    shift = max((divisor - 1).bit_length() - 1, 0)
+    magic = 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
+    return divisor << 32 | shift, magic
+
+
+def _strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0) -> _Strips:
+    """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x."""
     _, h, w = g.axes
     wide = vector_length(dtype, aligned, g.channels if g.last else w.extent)
-    piece = wide if g.last else vector_length(dtype, aligned, w.outputs, wide)
+    stride = w.stride_used
+    # Elements of x along W that a thread steps over: those under the windows of its results, or the vectors that it writes.
+    broad = stride if g.last else wide * stride if outputs or wide % stride else wide
+    piece = wide if g.last else vector_length(dtype, aligned, w.outputs, broad // stride)
     inner = g.channels // wide if g.last else 1
-    tall, broad = h.stride_used, w.stride_used * (1 if g.last else wide)
-    groups = -(-items // broad)
-    count = -(-rows // tall)
+    groups, count = -(-(outputs * stride or w.extent) // broad), -(-rows // h.stride_used)
     steps = _steps(g.outer * groups * inner * count, count)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
-    numbers = (total, inner, groups, strips, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    settings = (g.last, h.window, h.stride_used, w.window, w.stride_used, w.before, wide, piece, steps, _THREADS)
-    words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}", "last" if g.last else "first"]
+    dividers = [n for divisor in (inner, groups, strips) for n in _divider(divisor, total)]
+    numbers = (total, *dividers, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
+    settings = (g.last, h.window, h.stride_used, w.window, stride, w.before, wide, piece, steps, _THREADS)
+    words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
     words += [f"x{wide}" + f"p{piece}" * (piece < wide), f"s{steps}"]
     return _Strips(settings, words, numbers, (-(-total // _THREADS), 1, 1))
 
@@ -229,7 +254,7 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
             magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
     """The reduction of small windows: a thread walks down the rows of one window or several."""
     _, h, w = g.axes
-    strips = _strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs * w.stride_used)
+    strips = _strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs)
     exponent = int(p) if reduction == _NORM else 0
     config = StripsConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude and reduction != _NORM, exponent, *strips.settings)
     words = [f"{_NAMES[reduction]}_pool_strips_{_SHORT[dtype]}"]
@@ -240,18 +265,52 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
 def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
            magnitude: bool, p: float) -> Plan:  # fmt: skip
     """The reduction of each plane to one element."""
+    if g.first and g.length * dtype.itemsize <= _SHORT_PLANE:
+        return _planes(g, dtype, result, reduction, aligned, pointers, magnitude, p)
     inner = g.channels if g.last else 1
     along = not g.last
     vector = vector_length(dtype, aligned, g.length if along else inner)
-    steps = g.length // vector if along else g.length
-    taps, lanes = (8, 16) if along and steps <= 32 else (32, 8) if along or steps <= 256 else (64, 8)
-    config = WholeConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude, along, vector, lanes, taps)
-    words = [f"{_NAMES[reduction]}_pool_whole_{_SHORT[dtype]}x{vector}"]
-    words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}"]
     columns = g.outer if along else g.outer * inner // vector
+    lanes, taps = _whole_block(columns, g.length // vector if along else g.length, along)
+    unroll = 4 if along else 8
+    config = WholeConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude, along, vector, lanes, taps, unroll)
+    words = [f"{_NAMES[reduction]}_pool_whole_{_SHORT[dtype]}x{vector}"]
+    words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}_l{lanes}"]
     grid = (min(-(-columns // lanes), 1 << 30), 1, 1)
     numbers = (columns, g.length, 1 if along else inner // vector, p)
     return Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers))
+
+
+def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
+    """(columns of a block, threads that share one): enough blocks for the card, then about eight loads a thread."""
+    import os
+
+    if along:
+        return (8, 32) if steps <= 1024 else (1, 256)
+    if "POOL_LANES" in os.environ:
+        return int(os.environ["POOL_LANES"]), int(os.environ["POOL_TAPS"])
+    lanes = next(n for n in (32, 16, 8, 4) if columns >= 256 * n or n == 4)
+    taps = 8
+    while taps * 8 < steps and taps * lanes < 512:
+        taps *= 2
+    return lanes, taps
+
+
+def _planes(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+            magnitude: bool, p: float) -> Plan:  # fmt: skip
+    """The same for short planes that follow each other: a block takes several at once."""
+    wide = vector_length(dtype, aligned)
+    lanes = 4 if g.length <= 32 else 8 if g.length <= 128 else 16 if g.length <= 256 else 32
+    fit = _STAGE // (g.length * dtype.itemsize)  # in shared memory
+    group = max(16 // dtype.itemsize, 256 // lanes)
+    planes = max(fit // group, 1) * group if fit >= group else max(fit // wide * wide, wide)
+    config = PlanesConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude, wide, lanes, 256)
+    words = [f"{_NAMES[reduction]}_pool_planes_{_SHORT[dtype]}x{wide}"]
+    words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + [f"l{lanes}"]
+    shared = planes * g.length * dtype.itemsize
+    numbers = (g.outer, planes, g.length, p)
+    grid = (-(-g.outer // planes), 1, 1)
+    return Plan(Kernel("pool/planes.cu", "_".join(words), config), grid, 256, (*pointers, *numbers), shared)
 
 
 def _norm_of(problem: PoolProblem) -> tuple[int, bool]:
@@ -353,7 +412,7 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
 
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
-    strips = _strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, g.axes[2].extent)
+    strips = _strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
     config = TilesConfig(_TYPES[x.dtype], _TYPES[saved], rule, *strips.settings)
     words = [f"{_RULES[rule]}_pool_tiles_{_SHORT[x.dtype]}"]
     words += [f"by_{_SHORT[saved]}"] * (rule < 2) + strips.words

@@ -104,43 +104,66 @@ __device__ __forceinline__ Row larger_rows(const Row& a, const Row& b) {
   return r;
 }
 
+// Tap s of the windows of all results.
+__device__ __forceinline__ V taps_of(const Row& row, int s) {
+  V v;
+#pragma unroll
+  for (int o = 0; o < kWide; ++o) v.at[o] = row.cell(cell_of(o, s));
+  return v;
+}
+
 // The maximum of each window.
 __device__ __forceinline__ V maxima(const Row (&rows)[kWindowH]) {
   Row all = rows[0];
 #pragma unroll
   for (int r = 1; r < kWindowH; ++r) all = larger_rows(all, rows[r]);
-  V best;
-  if constexpr (kLast) {
-    best = all.body[0];
+  V best = taps_of(all, 0);
 #pragma unroll
-    for (int s = 1; s < kWindowW; ++s) best = larger(best, all.body[s]);
-  } else {
-#pragma unroll
-    for (int o = 0; o < kWide; ++o) {
-      best.at[o] = all.cell(cell_of(o, 0));
-#pragma unroll
-      for (int s = 1; s < kWindowW; ++s) best.at[o] = larger(best.at[o], all.cell(cell_of(o, s)));
-    }
-  }
+  for (int s = 1; s < kWindowW; ++s) best = larger(best, taps_of(all, s));
   return best;
 }
 
-// The tap of window o at which its maximum stands: the first of equal ones, the last NaN. `first` is the first tap inside of x.
+// The tap of window o at which its maximum stands: the first of equal ones. `first` is the first tap inside of x.
 __device__ __forceinline__ int tap_of(const Row (&rows)[kWindowH], int o, A best, int first) {
   int tap = first;
 #pragma unroll
-  for (int r = kWindowH - 1; r >= 0; --r)
-#pragma unroll
-    for (int s = kWindowW - 1; s >= 0; --s) tap = N::widened(rows[r].cell(cell_of(o, s))) == best ? r * kWindowW + s : tap;
+  for (int i = kWindowH * kWindowW - 1; i >= 0; --i) tap = N::widened(rows[i / kWindowW].cell(cell_of(o, i % kWindowW))) == best ? i : tap;
+  if (best - best == A(0) && best != nothing()) return tap;
+  // What is outside equals this maximum, or it is an infinity or a NaN, of which the last one counts.
   if (best == nothing()) return first;
-  if (best != best) {
 #pragma unroll
-    for (int i = 0; i < kWindowH * kWindowW; ++i) {
-      const A x = N::widened(rows[i / kWindowW].cell(cell_of(o, i % kWindowW)));
-      tap = x != x ? i : tap;
-    }
+  for (int i = 0; i < kWindowH * kWindowW; ++i) {
+    const A x = N::widened(rows[i / kWindowW].cell(cell_of(o, i % kWindowW)));
+    tap = x != x ? i : tap;
   }
   return tap;
+}
+
+// The same for all results, two at once; false where one of them needs the long way.
+template <typename U>
+__device__ __forceinline__ bool taps_by_pairs(const Row (&rows)[kWindowH], const Vec<U, kWide>& best, int (&taps)[kWide]) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (sizeof(U) == 2 && !N::kInteger && kWide % 2 == 0 && !Config::kMagnitude) {
+    unsigned special = 0;
+#pragma unroll
+    for (int o = 0; o < kWide; o += 2) {
+      const unsigned wanted = pair_of(best.at[o], best.at[o + 1]);
+      unsigned both = 0;
+#pragma unroll
+      for (int i = kWindowH * kWindowW - 1; i >= 0; --i) {
+        const Row& row = rows[i / kWindowW];
+        const unsigned x = pair_of(row.cell(cell_of(o, i % kWindowW)), row.cell(cell_of(o + 1, i % kWindowW)));
+        const unsigned equal = equal_pair(x, wanted, U{});
+        both = (equal & static_cast<unsigned>(i * 0x10001)) | (~equal & both);
+      }
+      special |= special_pair(wanted, U{});
+      taps[o] = both & 0xffff;
+      taps[o + 1] = both >> 16;
+    }
+    return special == 0;
+  }
+#endif
+  return false;
 }
 
 // The sum over each window of term(x).
@@ -187,16 +210,20 @@ struct Results {
 
   __device__ __forceinline__ void maximum(const Row (&rows)[kWindowH], int h, int q, int width) {
     const V best = maxima(rows);
+    int taps[kWide];
+    if (kReduction != kMax && !taps_by_pairs(rows, best, taps)) {
+#pragma unroll
+      for (int o = 0; o < kWide; ++o) {
+        taps[o] = tap_of(rows, o, N::widened(best.at[o]), max(-h, 0) * kWindowW + max(kBefore - (kLast ? q : q + o) * kStrideW, 0));
+      }
+    }
 #pragma unroll
     for (int o = 0; o < kWide; ++o) {
-      int tap = 0;
-      if constexpr (kReduction != kMax) {
-        const int w = (kLast ? q : q + o) * kStrideW - kBefore;
-        tap = tap_of(rows, o, N::widened(best.at[o]), max(-h, 0) * kWindowW + max(-w, 0));
-        const int r = tap / kWindowW;
-        indices.at[o] = (h + r) * width + w + tap - r * kWindowW;
+      put_maximum(y.at[o], best.at[o], taps[o]);
+      if constexpr (kReduction == kIndices) {
+        const int w = (kLast ? q : q + o) * kStrideW - kBefore, r = taps[o] / kWindowW;
+        indices.at[o] = (h + r) * width + w + taps[o] - r * kWindowW;
       }
-      put_maximum(y.at[o], best.at[o], tap);
     }
   }
 
@@ -243,20 +270,20 @@ __device__ __forceinline__ void put(U* y, const Vec<U, kWide>& results, int q, i
   }
 }
 
-// `height` and `width` hold the extents of x and y along their axis, `h_padding` and `w_padding` those before and after; `inner` counts the
-// vectors of channels, `groups` and `strips` the threads along W and H.
+// `inner` counts the vectors of channels, `groups` and `strips` the threads along W and H, each with what a Divider takes beside it; `height`
+// and `width` hold the extents of x and y along their axis, `h_padding` and `w_padding` those before and after.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
-                   long long inner, long long groups, long long strips, long long height, long long h_padding, long long width,
-                   long long w_padding, long long padded) {
+                   long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
+                   long long height, long long h_padding, long long width, long long w_padding, long long padded) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= total) return;
-  const Split by_inner = split(thread, kLast ? static_cast<int>(inner) : 1), by_group = split(by_inner.quotient, static_cast<int>(groups));
-  const Split by_strip = split(by_group.quotient, static_cast<int>(strips));
+  const Split vector = kLast ? Divider(inner, by_inner)(thread) : Split{thread, 0}, group = Divider(groups, by_group)(vector.quotient);
+  const Split strip = Divider(strips, by_strip)(group.quotient);
   const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
   const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
-  const int q = by_group.rest * (kLast ? 1 : kWide), first_p = by_strip.rest * kSteps, column = kLast ? static_cast<int>(inner) * kWide : 1;
-  const long long plane = by_strip.quotient, channel = kLast ? by_inner.rest * kWide : 0;
+  const int q = group.rest * (kLast ? 1 : kWide), first_p = strip.rest * kSteps, column = kLast ? high(inner) * kWide : 1;
+  const long long plane = strip.quotient, channel = kLast ? vector.rest * kWide : 0;
   const Source source{gmem_x + (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel, axis_h.extent, axis_w.extent,
                       axis_w.extent * column, column, q * kStrideW};
   long long y = ((plane * axis_h.outputs + first_p) * axis_w.outputs + q) * column + channel;

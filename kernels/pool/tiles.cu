@@ -1,8 +1,8 @@
 // Gradient of pooling with windows of up to 3 x 3: dx = the sum over the windows that cover an element of what they give to it.
 //
 // Maximum: all of its gradient, if the window's maximum stands here; mean: its share.
-// Layout:  channels-first: a thread owns kStrideW vectors of kWide neighbours along W, in the columns under kWide windows; channels-last:
-//          kStrideW columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
+// Layout:  channels-first: a thread owns a vector of kWide neighbours along W, under kWide / kStrideW windows (or kStrideW vectors under kWide,
+//          where that does not divide); channels-last: kStrideW columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
 //          window starts and is kStrideH high: the same few windows cover all of a tile, which tap of which window stands where is known at
 //          compile time, and rows of windows that successive tiles share stay in registers.
 // Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
@@ -39,7 +39,8 @@ constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kRule = Config::kRule;  // as in gather.cu
 
 // Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
-constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = kLast ? 1 : kWide, kValues = kLast ? kWide : 1;
+constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kVectors = kLast || kWide % kStrideW ? kStrideW : 1;
+constexpr int kOwn = kLast ? 1 : kVectors * kWide / kStrideW, kValues = kLast ? kWide : 1;
 constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
 
 // What the windows of a row say: their gradient (its share, for a mean), and where their maximum stands: the tap, or the distance along
@@ -90,7 +91,7 @@ struct Source {
       const long long at = (static_cast<long long>(p) * w.outputs + i) * column;
       if constexpr (kLast) {
         fill<kWide>(row, p, b, at);
-      } else if (i < 0 || i >= kWide) {
+      } else if (i < 0 || i >= kOwn) {
         fill<1>(row, p, b, at);
       } else if (i % kPiece == 0) {
         fill<kPiece>(row, p, b, at);
@@ -128,16 +129,16 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
 // Arguments as in strips.cu; `groups` and `strips` cover the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total,
-                   long long inner, long long groups, long long strips, long long height, long long h_padding, long long width,
-                   long long w_padding, long long padded) {
+                   long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
+                   long long height, long long h_padding, long long width, long long w_padding, long long padded) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= total) return;
-  const Split by_inner = split(thread, kLast ? static_cast<int>(inner) : 1), by_group = split(by_inner.quotient, static_cast<int>(groups));
-  const Split by_strip = split(by_group.quotient, static_cast<int>(strips));
+  const Split vector = kLast ? Divider(inner, by_inner)(thread) : Split{thread, 0}, group = Divider(groups, by_group)(vector.quotient);
+  const Split strip = Divider(strips, by_strip)(group.quotient);
   const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
   const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
-  const int q = by_group.rest * kOwn, column = kLast ? static_cast<int>(inner) * kWide : 1, first = by_strip.rest * kSteps;
-  const long long plane = by_strip.quotient, channel = kLast ? by_inner.rest * kWide : 0;
+  const int q = group.rest * kOwn, column = kLast ? high(inner) * kWide : 1, first = strip.rest * kSteps;
+  const long long plane = strip.quotient, channel = kLast ? vector.rest * kWide : 0;
   const long long from = (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
   const Source source{gmem_grad + from, gmem_saved + from, axis_h, axis_w, q, column, padded != 0};
   T* dx = gmem_dx + (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
@@ -154,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     for (int i = 0; i < kStrideH; ++i) {
       if (static_cast<unsigned>(top + i) >= static_cast<unsigned>(axis_h.extent)) continue;
 #pragma unroll
-      for (int v = 0; v < kStrideW; ++v) {
+      for (int v = 0; v < kVectors; ++v) {
         if (q * kStrideW + v * (kLast ? 1 : kWide) >= axis_w.extent) continue;
         Vec<T, kWide> reg_dx;
 #pragma unroll

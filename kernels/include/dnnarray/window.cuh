@@ -1,6 +1,7 @@
 // Windows over spatial axes, for pooling: which taps of a window lie in the input, which windows cover an element, how maxima compare.
 #pragma once
 
+#include "dnnarray/reduce.cuh"
 #include "dnnarray/vec.cuh"
 
 namespace dnnarray {
@@ -21,7 +22,7 @@ template <typename T>
 struct FloatingNumber {
   using type = arithmetic_t<T>;
   static constexpr bool kInteger = false;
-  static __device__ __forceinline__ type lowest() { return -type(1) / type(0); }
+  static __device__ __forceinline__ type lowest() { return -infinity(type(0)); }
   static __device__ __forceinline__ type widened(T x) { return widen(x); }
   static __device__ __forceinline__ T narrowed(type x) { return narrow<T>(x); }
 };
@@ -102,17 +103,43 @@ __device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }
+template <typename T>
+__device__ __forceinline__ unsigned pair_of(T a, T b) {
+  return a.bits | static_cast<unsigned>(b.bits) << 16;
+}
 template <int N, typename T>
 __device__ __forceinline__ Vec<T, N> larger_halves(const Vec<T, N>& a, const Vec<T, N>& b) {
   Vec<T, N> y;
 #pragma unroll
   for (int j = 0; j < N; j += 2) {
-    const unsigned first = a.at[j].bits | static_cast<unsigned>(a.at[j + 1].bits) << 16;
-    const unsigned second = b.at[j].bits | static_cast<unsigned>(b.at[j + 1].bits) << 16;
-    const unsigned both = larger_pair(first, second, T{});
+    const unsigned both = larger_pair(pair_of(a.at[j], a.at[j + 1]), pair_of(b.at[j], b.at[j + 1]), T{});
     y.at[j].bits = static_cast<unsigned short>(both);
     y.at[j + 1].bits = static_cast<unsigned short>(both >> 16);
   }
+  return y;
+}
+#endif
+
+// 0xffff in each half where two pairs are equal; where one is infinite or a NaN.
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, float16_t) {
+  unsigned y;
+  asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, bfloat16_t) {
+  unsigned y;
+  asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ unsigned special_pair(unsigned a, float16_t) {
+  unsigned y;
+  asm("set.geu.u32.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a & 0x7fff7fffu), "r"(0x7c007c00u));
+  return y;
+}
+__device__ __forceinline__ unsigned special_pair(unsigned a, bfloat16_t) {
+  unsigned y;
+  asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a & 0x7fff7fffu), "r"(0x7f807f80u));
   return y;
 }
 #endif
@@ -212,6 +239,20 @@ __device__ __forceinline__ Split split(long long a, int b) {
   const long long q = a / b;
   return {q, static_cast<int>(a - q * b)};
 }
+
+// The same by a number that the host has prepared: for a below 2^31, a / divisor = a * magic / 2^(32 + shift); a magic of 0 says that a may be
+// larger.
+struct Divider {
+  int divisor, shift;
+  unsigned magic;
+  __device__ __forceinline__ Divider(long long pair, long long multiplier)
+      : divisor(static_cast<int>(pair >> 32)), shift(static_cast<int>(pair)), magic(static_cast<unsigned>(multiplier)) {}
+  __device__ __forceinline__ Split operator()(long long a) const {
+    if (magic == 0) return split(a, divisor);
+    const unsigned q = __umulhi(static_cast<unsigned>(a), magic) >> shift;
+    return {q, static_cast<int>(static_cast<unsigned>(a) - q * static_cast<unsigned>(divisor))};
+  }
+};
 
 // a / b for a of 0 or more; the usual divisors without a division.
 __device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : b == 2 ? a >> 1 : a / b; }
