@@ -272,7 +272,7 @@ def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, align
     vector = vector_length(dtype, aligned, g.length if along else inner)
     columns = g.outer if along else g.outer * inner // vector
     lanes, taps = _whole_block(columns, g.length // vector if along else g.length, along)
-    unroll = 4 if along else 8
+    unroll = 4 if along or reduction == _NORM else 8
     config = WholeConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude, along, vector, lanes, taps, unroll)
     words = [f"{_NAMES[reduction]}_pool_whole_{_SHORT[dtype]}x{vector}"]
     words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}_l{lanes}"]
