@@ -91,6 +91,7 @@ class TilesConfig(Config):
     element: str
     saved: str
     rule: int
+    exponent: int
     last: bool
     window_h: int
     stride_h: int
@@ -153,6 +154,18 @@ class UnpoolConfig(Config):
     element: str
     index: str
     stage: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class UnpoolPlanesConfig(Config):
+    """Compile-time settings of ``kernels/pool/unpool_planes.cu``."""
+
+    element: str
+    index: str
+    backward: bool
+    group: int
+    wide: int
     threads: int
 
 
@@ -380,7 +393,7 @@ def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
     if g.whole and g.length < 1 << 30:
         return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
-    if rule != 3 and not magnitude and g.small:
+    if g.small and (not magnitude or rule == 3 and problem.p in (1.0, 2.0)):
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
     vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
     items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
@@ -413,10 +426,11 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
     strips = _strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
-    config = TilesConfig(_TYPES[x.dtype], _TYPES[saved], rule, *strips.settings)
-    words = [f"{_RULES[rule]}_pool_tiles_{_SHORT[x.dtype]}"]
+    exponent = int(problem.p) if rule == 3 else 0
+    config = TilesConfig(_TYPES[x.dtype], _TYPES[saved], rule, exponent, *strips.settings)
+    words = [f"{_RULES[rule]}_pool_tiles_{_SHORT[x.dtype]}"] + [f"l{exponent}"] * (exponent > 0)
     words += [f"by_{_SHORT[saved]}"] * (rule < 2) + strips.words
-    arguments = (pointers[0], pointers[2], pointers[3], *strips.numbers, int(problem.padded))
+    arguments = (*pointers, *strips.numbers, int(problem.padded))
     return Plan(Kernel("pool/tiles.cu", "_".join(words), config), strips.grid, _THREADS, arguments)
 
 
@@ -426,6 +440,8 @@ def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: in
 def _marks_bytes(problem: UnpoolProblem) -> int:
     output = problem.outputs[0]
     assert output is not None
+    if _staged(geometry_of(problem.inputs[0], problem.space, problem.layout)):
+        return 0
     return -(-4 * output.size // 16) * 16
 
 
@@ -438,17 +454,45 @@ def _unpool_plan(problem: UnpoolProblem, stage: int, total: int, x: Spec, indice
     return Plan(Kernel("pool/unpool.cu", symbol, config), (-(-total // _THREADS), 1, 1), _THREADS, (*pointers, *numbers))
 
 
+def _marks(g: Geometry) -> tuple[int, int]:
+    """(channels of a block, places of a block) whose marks are together in shared memory."""
+    return (8, 2048) if g.last else (1, 8192)
+
+
+def _staged(g: Geometry) -> bool:
+    """Whether few blocks share a plane, so that each can read all of its indices."""
+    return (g.first or g.last) and math.prod(g.out_space) <= 16 * _marks(g)[1] and math.prod(g.space) < 1 << 24
+
+
+def _unpool_planes(g: Geometry, x: Spec, indices: Spec, aligned: bool, backward: bool) -> Plan:
+    """One launch for a plain memory order; the arrays are x or the gradient, the indices, and the result."""
+    channels, outer = (g.channels, g.n) if g.last else (1, g.n * g.channels)
+    (group, places), size = _marks(g), math.prod(g.out_space)
+    wide = 1 if backward else vector_length(x.dtype, aligned, *((channels, group) if g.last else (size,)))
+    chunks, groups, threads = -(-size // places), -(-channels // group), _THREADS if backward else 512 if g.last else 256
+    total = x.size if backward else outer * chunks * groups
+    config = UnpoolPlanesConfig(_TYPES[x.dtype], _TYPES[indices.dtype], backward, group, wide, threads)
+    words = [f"max_unpool_{'backward' if backward else 'planes'}_{_SHORT[x.dtype]}x{wide}_by_{_SHORT[indices.dtype]}_g{group}"]
+    numbers = (total, channels, math.prod(g.space), size, places, chunks, groups)
+    grid = (-(-total // threads) if backward else total, 1, 1)
+    pointers = (Array(0), Array(2), Array(3)) if backward else (Array(0), Array(1), Array(2))
+    shared = 0 if backward else 4 * group * min(places, size)
+    return Plan(Kernel("pool/unpool_planes.cu", "_".join(words), config), grid, threads, (*pointers, *numbers), shared)
+
+
 def unpool(problem: UnpoolProblem, device: Device, aligned: bool) -> Program:
-    """Three launches: clear the marks, mark every place with the last element that names it, fetch the elements."""
+    """One launch with the marks in shared memory; or three: clear the marks, mark every place with the last element that names it, fetch."""
     (x, indices), y = problem.inputs, problem.outputs[0]
     assert y is not None
     if y.size == 0:
         return Program(())
+    g = geometry_of(x, problem.space, problem.layout)
+    if _staged(g):
+        return Program((_unpool_planes(g, x, indices, aligned, False),), (g.order, g.order))
     pointers = Array(0), Array(1), Array(2), Array(3)
     stages = [(0, y.size), *([(1, x.size)] if x.size else []), (2, y.size)]
     plans = tuple(_unpool_plan(problem, stage, total, x, indices, pointers) for stage, total in stages)
-    order = geometry_of(x, problem.space, problem.layout).order
-    return Program(plans, (order, order))
+    return Program(plans, (g.order, g.order))
 
 
 def unpool_backward(problem: UnpoolProblem, device: Device, aligned: bool) -> Program:
@@ -456,9 +500,12 @@ def unpool_backward(problem: UnpoolProblem, device: Device, aligned: bool) -> Pr
     _, x, indices = problem.inputs
     if x.size == 0:
         return Program(())
-    order = geometry_of(x, problem.space, problem.layout).order
-    plan = _unpool_plan(problem, 3, x.size, x, indices, (Array(0), Array(2), Array(3), Array(3)))
-    return Program((plan,), (order, order, order))
+    g = geometry_of(x, problem.space, problem.layout)
+    if g.first or g.last:
+        plan = _unpool_planes(g, x, indices, aligned, True)
+    else:
+        plan = _unpool_plan(problem, 3, x.size, x, indices, (Array(0), Array(2), Array(3), Array(3)))
+    return Program((plan,), (g.order, g.order, g.order))
 
 
 # --- table ------------------------------------------------------------------------------------------------------------

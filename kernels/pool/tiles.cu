@@ -1,6 +1,6 @@
 // Gradient of pooling with windows of up to 3 x 3: dx = the sum over the windows that cover an element of what they give to it.
 //
-// Maximum: all of its gradient, if the window's maximum stands here; mean: its share.
+// Maximum: all of its gradient, if the window's maximum stands here; mean: its share; norm: sign(x) (L1), x / norm (L2).
 // Layout:  channels-first: a thread owns a vector of kWide neighbours along W, under kWide / kStrideW windows (or kStrideW vectors under kWide,
 //          where that does not divide); channels-last: kStrideW columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
 //          window starts and is kStrideH high: the same few windows cover all of a tile, which tap of which window stands where is known at
@@ -15,6 +15,7 @@ struct Config {
   using Element = float;
   using Saved = unsigned char;
   static constexpr int kRule = 0;
+  static constexpr int kExponent = 0;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 3;
   static constexpr int kStrideH = 2;
@@ -36,19 +37,26 @@ using Saved = Config::Saved;
 constexpr bool kLast = Config::kLast;
 constexpr int kWide = Config::kWide, kPiece = Config::kPiece, kSteps = Config::kSteps, kBefore = Config::kBefore;
 constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
-constexpr int kTap = 0, kPlace = 1, kMean = 2, kRule = Config::kRule;  // as in gather.cu
+constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule, kExponent = Config::kExponent;  // as in gather.cu
 
 // Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
 constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kVectors = kLast || kWide % kStrideW ? kStrideW : 1;
 constexpr int kOwn = kLast ? 1 : kVectors * kWide / kStrideW, kValues = kLast ? kWide : 1;
 constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
 
-// What the windows of a row say: their gradient (its share, for a mean), and where their maximum stands: the tap, or the distance along
-// the plane from their first tap.
+constexpr bool kSaves = kRule == kTap || kRule == kPlace || kExponent == 2, kReadsX = kRule == kNorm;
+using V = Vec<T, kWide>;
+
+// What the windows of a row say: their gradient (its share, for a mean; divided by scale x norm, for a norm); and where their maximum
+// stands, as the tap or the distance along the plane from their first tap.
 struct Row {
   A grad[kWindows][kValues];
+  A scale[kWindows][kValues];
   int saved[kWindows][kValues];
 };
+
+// What a norm is multiplied by, so that neither it nor 1 / norm leaves the range of float.
+__device__ __forceinline__ A scale_of(A norm) { return norm < A(1e-18) ? A(1e30) : norm > A(1e18) ? A(1e-30) : A(1); }
 
 struct Source {
   const T* grad;       // of the first own window, in row 0
@@ -62,12 +70,17 @@ struct Source {
   __device__ __forceinline__ void fill(Row& row, int p, int b, long long at) const {
     const Vec<T, N> reg_grad = load<T, N>(grad + at);
     Vec<Saved, N> reg_saved;
-    if constexpr (kRule != kMean) reg_saved = load_wide<Saved, N>(saved + at);
+    if constexpr (kSaves) reg_saved = load_wide<Saved, N>(saved + at);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const int window = b + (kLast ? 0 : k), value = kLast ? k : 0;
       row.grad[window][value] = widen(reg_grad.at[k]);
       if constexpr (kRule == kTap) row.saved[window][value] = static_cast<int>(reg_saved.at[k]);
+      if constexpr (kExponent == 2) {
+        const A norm = A(reg_saved.at[k]);
+        row.scale[window][value] = scale_of(norm);
+        row.grad[window][value] = norm == A(0) ? A(0) : row.grad[window][value] * inverse(norm * scale_of(norm));
+      }
       if constexpr (kRule == kPlace) row.saved[window][value] = distance(static_cast<long long>(reg_saved.at[k]), p, q + window - kLeft);
     }
   }
@@ -82,7 +95,7 @@ struct Source {
 #pragma unroll
     for (int b = 0; b < kWindows; ++b)
 #pragma unroll
-      for (int j = 0; j < kValues; ++j) row.grad[b][j] = A(0), row.saved[b][j] = -1;
+      for (int j = 0; j < kValues; ++j) row.grad[b][j] = A(0), row.scale[b][j] = A(1), row.saved[b][j] = -1;
     if (static_cast<unsigned>(p) >= static_cast<unsigned>(h.outputs)) return row;
 #pragma unroll
     for (int b = 0; b < kWindows; ++b) {
@@ -111,7 +124,7 @@ struct Source {
 };
 
 // The gradient of the element in row i of the tile and column c of the thread's columns; rows[a] is the a-th row of windows above.
-__device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, int value, int width) {
+__device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, int value, int width, A x) {
   A sum = 0;
 #pragma unroll
   for (int a = kRows - 1; a >= 0; --a)
@@ -120,17 +133,22 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
       const int r = i + a * kStrideH, s = c + kBefore - (b - kLeft) * kStrideW;
       if (r >= kWindowH || s < 0 || s >= kWindowW) continue;
       const A g = rows[a].grad[b][value];
-      const int tap = kRule == kTap ? r * kWindowW + s : r * width + s;
-      sum += kRule == kMean || rows[a].saved[b][value] == tap ? g : A(0);
+      if constexpr (kRule == kTap || kRule == kPlace) {
+        const int tap = kRule == kTap ? r * kWindowW + s : r * width + s;
+        sum += rows[a].saved[b][value] == tap ? g : A(0);
+      } else {
+        sum += kExponent == 2 ? g * (x * rows[a].scale[b][value]) : g;
+      }
     }
-  return sum;
+  return kExponent == 1 ? sum * sign(x) : sum;
 }
 
 // Arguments as in strips.cu; `groups` and `strips` cover the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total,
-                   long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
-                   long long height, long long h_padding, long long width, long long w_padding, long long padded) {
+    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved,
+                   T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner, long long groups, long long by_group,
+                   long long strips, long long by_strip, long long height, long long h_padding, long long width, long long w_padding,
+                   long long padded) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= total) return;
   const Split vector = kLast ? Divider(inner, by_inner)(thread) : Split{thread, 0}, group = Divider(groups, by_group)(vector.quotient);
@@ -141,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long plane = strip.quotient, channel = kLast ? vector.rest * kWide : 0;
   const long long from = (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
   const Source source{gmem_grad + from, gmem_saved + from, axis_h, axis_w, q, column, padded != 0};
-  T* dx = gmem_dx + (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
+  const long long to = (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
 
   Row rows[kRows];
 #pragma unroll
@@ -157,12 +175,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (q * kStrideW + v * (kLast ? 1 : kWide) >= axis_w.extent) continue;
-        Vec<T, kWide> reg_dx;
+        const long long at = to + (static_cast<long long>(top + i) * axis_w.extent + v * (kLast ? 1 : kWide)) * column;
+        V reg_x{}, reg_dx;
+        if constexpr (kReadsX) reg_x = load<T, kWide>(gmem_x + at);
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {
-          reg_dx.at[j] = narrow<T>(gradient(rows, i, kLast ? v : v * kWide + j, kLast ? j : 0, axis_w.extent));
+          reg_dx.at[j] = narrow<T>(gradient(rows, i, kLast ? v : v * kWide + j, kLast ? j : 0, axis_w.extent, widen(reg_x.at[j])));
         }
-        store(dx + (static_cast<long long>(top + i) * axis_w.extent + v * (kLast ? 1 : kWide)) * column, reg_dx);
+        store(gmem_dx + at, reg_dx);
       }
     }
 #pragma unroll
