@@ -79,6 +79,7 @@ class StripsConfig(Config):
     stride_w: int
     before: int
     wide: int
+    group: int
     piece: int
     steps: int
     threads: int
@@ -99,6 +100,26 @@ class TilesConfig(Config):
     stride_w: int
     before: int
     wide: int
+    group: int
+    piece: int
+    steps: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class DisjointConfig(Config):
+    """Compile-time settings of ``kernels/pool/disjoint.cu``."""
+
+    element: str
+    magnitude: bool
+    last: bool
+    window_h: int
+    stride_h: int
+    window_w: int
+    stride_w: int
+    before: int
+    wide: int
+    group: int
     piece: int
     steps: int
     threads: int
@@ -235,22 +256,24 @@ def _divider(divisor: int, largest: int) -> tuple[int, int]:
 
 def _strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0) -> _Strips:
     """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x."""
+    import os
+
     _, h, w = g.axes
-    wide = vector_length(dtype, aligned, g.channels if g.last else w.extent)
-    stride = w.stride_used
-    # Elements of x along W that a thread steps over: those under the windows of its results, or the vectors that it writes.
-    broad = stride if g.last else wide * stride if outputs or wide % stride else wide
-    piece = wide if g.last else vector_length(dtype, aligned, w.outputs, broad // stride)
+    stride, wide = w.stride_used, vector_length(dtype, aligned, g.channels if g.last else w.extent)
+    # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
+    narrow = wide // stride if wide % stride == 0 else wide
+    group = 1 if g.last else narrow if not outputs or os.environ.get("POOL_NARROW") == "1" else wide
+    piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
-    groups, count = -(-(outputs * stride or w.extent) // broad), -(-rows // h.stride_used)
+    groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
     steps = _steps(g.outer * groups * inner * count, count)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in _divider(divisor, total)]
     numbers = (total, *dividers, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    settings = (g.last, h.window, h.stride_used, w.window, stride, w.before, wide, piece, steps, _THREADS)
+    settings = (g.last, h.window, h.stride_used, w.window, stride, w.before, wide, group, piece, steps, _THREADS)
     words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
-    words += [f"x{wide}" + f"p{piece}" * (piece < wide), f"s{steps}"]
+    words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
     return _Strips(settings, words, numbers, (-(-total // _THREADS), 1, 1))
 
 
@@ -353,11 +376,17 @@ def windows(problem: PoolProblem, device: Device, aligned: bool) -> Program:
 def _saved_dtype(problem: PoolProblem) -> np.dtype | None:
     """What the first launch of a gradient leaves for the second, None if there is no first: a tap per window, or its norm."""
     x = problem.inputs[1]
-    if "avg" in problem.op or problem.inputs[2] is not None:
+    if "avg" in problem.op or problem.inputs[2] is not None or _disjoint(problem, geometry_of(x, problem.axes, problem.layout)):
         return None
     if problem.op.startswith("lp") and not math.isinf(problem.p):
         return FLOAT32 if x.dtype in HALF else x.dtype
     return np.dtype(np.uint8) if math.prod(a.window for a in problem.axes) < CODES else np.dtype(np.int32)
+
+
+def _disjoint(problem: PoolProblem, g: Geometry) -> bool:
+    """Whether one launch finds the maxima and spreads the gradient: small windows that do not overlap."""
+    apart = all(a.stride_used >= a.window for a in g.axes[1:])
+    return "max" in problem.op and problem.inputs[2] is None and g.small and not g.whole and apart and g.axes[2].before == 0
 
 
 def saved_bytes(problem: PoolProblem) -> int:
@@ -372,6 +401,8 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     if x.size == 0:
         return Program(())
     g = geometry_of(x, problem.axes, problem.layout)
+    if _disjoint(problem, g):
+        return Program((_disjoint_plan(g, x.dtype, aligned),), (g.order, g.order))
     given = 2 if indices is None else 3
     output, scratch, saved = Array(given), Array(given + 1), _saved_dtype(problem)
     norm, magnitude = problem.op.startswith("lp") and not math.isinf(problem.p), problem.op.startswith("lp")
@@ -421,6 +452,14 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     total = g.outer * -(-g.length // steps) * inner if g.last else x.size
     blocks = -(-total // (_THREADS if g.last else _THREADS * wide))
     return Plan(Kernel("pool/spread.cu", "_".join(words), config), (blocks, 1, 1), _THREADS, (*pointers, total, g.length, inner, problem.p))
+
+
+def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
+    """Maxima found and their gradient spread in one pass."""
+    strips = _strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before)
+    config = DisjointConfig(_TYPES[dtype], False, *strips.settings)
+    symbol = "_".join([f"max_pool_disjoint_{_SHORT[dtype]}", *strips.words])
+    return Plan(Kernel("pool/disjoint.cu", symbol, config), strips.grid, _THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
 
 
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:

@@ -1,14 +1,14 @@
 // Gradient of pooling with windows of up to 3 x 3: dx = the sum over the windows that cover an element of what they give to it.
 //
 // Maximum: all of its gradient, if the window's maximum stands here; mean: its share; norm: sign(x) (L1), x / norm (L2).
-// Layout:  channels-first: a thread owns a vector of kWide neighbours along W, under kWide / kStrideW windows (or kStrideW vectors under kWide,
-//          where that does not divide); channels-last: kStrideW columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
+// Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements; channels-last: kStrideW
+//          columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
 //          window starts and is kStrideH high: the same few windows cover all of a tile, which tap of which window stands where is known at
 //          compile time, and rows of windows that successive tiles share stay in registers.
 // Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
 // Bound:   memory: grad and what was saved read about once, dx written once.
 
-#include "dnnarray/window.cuh"
+#include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -23,7 +23,8 @@ struct Config {
   static constexpr int kStrideW = 2;
   static constexpr int kBefore = 1;
   static constexpr int kWide = 4;
-  static constexpr int kPiece = 4;
+  static constexpr int kGroup = 2;
+  static constexpr int kPiece = 2;
   static constexpr int kSteps = 4;
   static constexpr int kThreads = 128;
 };
@@ -40,8 +41,8 @@ constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule, kExponent = Config::kExponent;  // as in gather.cu
 
 // Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
-constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kVectors = kLast || kWide % kStrideW ? kStrideW : 1;
-constexpr int kOwn = kLast ? 1 : kVectors * kWide / kStrideW, kValues = kLast ? kWide : 1;
+constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = kLast ? 1 : Config::kGroup, kValues = kLast ? kWide : 1;
+constexpr int kVectors = kLast ? kStrideW : kOwn * kStrideW / kWide;
 constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
 
 constexpr bool kSaves = kRule == kTap || kRule == kPlace || kExponent == 2, kReadsX = kRule == kNorm;
@@ -151,12 +152,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    long long padded) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= total) return;
-  const Split vector = kLast ? Divider(inner, by_inner)(thread) : Split{thread, 0}, group = Divider(groups, by_group)(vector.quotient);
-  const Split strip = Divider(strips, by_strip)(group.quotient);
+  const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
   const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
   const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
-  const int q = group.rest * kOwn, column = kLast ? high(inner) * kWide : 1, first = strip.rest * kSteps;
-  const long long plane = strip.quotient, channel = kLast ? vector.rest * kWide : 0;
+  const int q = share.group * kOwn, column = share.column, first = share.strip * kSteps;
+  const long long plane = share.plane, channel = share.channel;
   const long long from = (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
   const Source source{gmem_grad + from, gmem_saved + from, axis_h, axis_w, q, column, padded != 0};
   const long long to = (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
