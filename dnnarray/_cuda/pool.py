@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool_geometry import CODES, Geometry, geometry_of
+from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, geometry_of
 from dnnarray._problems.pool import PoolProblem, UnpoolProblem
 from dnnarray._select import Device, Method
 from dnnarray._spec import FLOAT32, HALF, Spec
@@ -254,19 +254,20 @@ def _divider(divisor: int, largest: int) -> tuple[int, int]:
     return divisor << 32 | shift, magic
 
 
-def _strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0) -> _Strips:
+def _strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False) -> _Strips:
     """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x."""
     import os
 
     _, h, w = g.axes
-    stride, wide = w.stride_used, vector_length(dtype, aligned, g.channels if g.last else w.extent)
+    stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
+    shared = h.window > h.stride_used and not (plain and g.first)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
     group = 1 if g.last else narrow if not outputs or os.environ.get("POOL_NARROW") == "1" else wide
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    steps = _steps(g.outer * groups * inner * count, count)
+    steps = _steps(g.outer * groups * inner * count, count, shared)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in _divider(divisor, total)]
@@ -277,20 +278,25 @@ def _strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: 
     return _Strips(settings, words, numbers, (-(-total // _THREADS), 1, 1))
 
 
-def _steps(items: int, count: int) -> int:
-    """How many rows a thread walks down: several where enough threads remain."""
+def _steps(items: int, count: int, shared: bool) -> int:
+    """How many rows a thread walks down: two where windows share rows and enough threads remain."""
     import os
 
     if "POOL_STEPS" in os.environ:
         return int(os.environ["POOL_STEPS"])
-    return 4 if items >= 1 << 21 and count >= 4 else 2 if items >= 1 << 20 and count >= 2 else 1
+    return 2 if shared and items >= 1 << 20 and count >= 2 else 1
+
+
+def _widest(reduction: int) -> int:
+    """Results of a thread: four positions of 8 bytes each still fill whole sectors of memory by two stores."""
+    return 4 if reduction == _INDICES else 16
 
 
 def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
             magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
     """The reduction of small windows: a thread walks down the rows of one window or several."""
     _, h, w = g.axes
-    strips = _strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs)
+    strips = _strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == _MAX)
     exponent = int(p) if reduction == _NORM else 0
     config = StripsConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude and reduction != _NORM, exponent, *strips.settings)
     words = [f"{_NAMES[reduction]}_pool_strips_{_SHORT[dtype]}"]
@@ -422,7 +428,7 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
 
 def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
-    if g.whole and g.length < 1 << 30:
+    if (g.whole or g.tiled and not g.small) and g.length < 1 << 30:
         return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
     if g.small and (not magnitude or rule == 3 and problem.p in (1.0, 2.0)):
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
@@ -441,17 +447,21 @@ def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
 
 def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
-    """The same for whole planes: a thread writes a vector of what the planes get."""
+    """The same for windows that tile the planes, or whole planes, which count as one row: a thread writes a vector of what they get."""
+    row = WindowAxis(g.length, 1, g.length, g.length)
+    h, w = (WindowAxis(1, 1), row) if g.whole else g.axes[1:]
     wide = vector_length(x.dtype, aligned, *[g.channels] * g.last)
     steps = 4 if g.last and x.size >= 1 << 22 else 1
-    walking = not g.last and g.length % wide > 0
+    walking = not g.last and w.extent % wide > 0
     config = SpreadConfig(_TYPES[x.dtype], _TYPES[saved], rule, magnitude, g.last, walking, wide, steps, _THREADS)
     words = [f"{_RULES[rule]}_pool_spread_{_SHORT[x.dtype]}x{wide}"] + [f"by_{_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude
     words += [f"last_s{steps}" if g.last else "walking" if walking else "first"]
-    inner = g.channels // wide if g.last else 1
-    total = g.outer * -(-g.length // steps) * inner if g.last else x.size
-    blocks = -(-total // (_THREADS if g.last else _THREADS * wide))
-    return Plan(Kernel("pool/spread.cu", "_".join(words), config), (blocks, 1, 1), _THREADS, (*pointers, total, g.length, inner, problem.p))
+    inner, widths = (g.channels // wide, -(-w.extent // steps)) if g.last else (1, w.extent)
+    total = g.outer * h.extent * widths * inner if g.last else x.size
+    dividers = [n for divisor in (h.extent, widths, inner) for n in _divider(divisor, total)]
+    tilings = [n for a in (h, w) for n in (*_divider(a.stride_used, 0), a.packed()[0], a.extent + a.after * problem.padded)]
+    grid = (-(-total // (_THREADS if g.last else _THREADS * wide)), 1, 1)
+    return Plan(Kernel("pool/spread.cu", "_".join(words), config), grid, _THREADS, (*pointers, total, *dividers, *tilings, problem.p))
 
 
 def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:

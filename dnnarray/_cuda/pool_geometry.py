@@ -114,6 +114,12 @@ class Geometry:
         return plain and fits and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
 
     @property
+    def tiled(self) -> bool:
+        """Windows along the last two axes that follow each other without a gap, in a plain memory order."""
+        plain = (self.first or self.last) and self.flat and not self.adaptive
+        return plain and all((a.stride_used, a.dilation, a.before) == (a.window, 1, 0) for a in self.axes[1:])
+
+    @property
     def flat(self) -> bool:
         """Nothing happens along the first of the three axes."""
         return self.axes[0] == WindowAxis(1, 1)

@@ -1,11 +1,11 @@
-// Gradient of pooling of whole planes: every element of x gets its part of the one gradient of its plane, as in gather.cu.
+// Gradient of pooling whose windows tile the planes without a gap, of any size, up to whole planes: every element of x gets its part of the
+// gradient of the one window it lies in, as in gather.cu.
 //
-// Layout:  x is (planes, length) in channels-first, (outer, length, inner) in channels-last. A thread owns a vector of kWide elements: of x as
-//          it lies in memory (kWalking: a vector may reach into the next planes), or of kWide neighbouring channels at kSteps places.
-// Needs:   pointers and the channels aligned to kWide elements, and the length too unless kWalking; length below 2^30.
+// Layout:  x is (planes, H, W) in channels-first, (outer, H, W, inner) in channels-last. A thread owns a vector of kWide elements: of x as it
+//          lies in memory (kWalking: a vector may reach into the next rows), or of kWide neighbouring channels in kSteps columns.
+// Needs:   pointers and the channels aligned to kWide elements, and W too unless kWalking; planes below 2^30.
 // Bound:   memory: dx written once.
 
-#include "dnnarray/index.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -28,57 +28,86 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 using Saved = Config::Saved;
 constexpr int kWide = Config::kWide, kSteps = Config::kSteps;
-constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule;  // as in gather.cu; a tap's number is its place here
+constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule;  // as in gather.cu
 constexpr bool kReadsX = kRule == kNorm || Config::kMagnitude;
 using V = Vec<T, kWide>;
 
-// The gradient of the element x at `place` of a plane that has the gradient g (its share, for a mean).
-__device__ __forceinline__ A gradient(A g, Saved saved, A x, int place, A p) {
-  A slope = kReadsX ? sign(x) : A(1);
-  if constexpr (kRule == kNorm) slope *= norm_slope(magnitude(x), A(saved), p);
-  if constexpr (kRule == kTap || kRule == kPlace) {
-    if (static_cast<long long>(saved) != place) return kReadsX ? A(0) * slope : A(0);
-  }
-  return kReadsX ? g * slope : g;
-}
+// The windows along one axis: `window` elements each, the last one cut at `counted`, where what an average counts ends.
+struct Tiling {
+  Divider by_window;
+  int extent, outputs, counted;
+
+  __device__ __forceinline__ Tiling(long long window, long long by_window, long long sizes, long long counted)
+      : by_window(window, by_window), extent(high(sizes)), outputs(low(sizes)), counted(static_cast<int>(counted)) {}
+  __device__ __forceinline__ int window() const { return by_window.divisor; }
+  __device__ __forceinline__ A count(int i) const { return A(min(window(), counted - i * window())); }
+};
+
+// Where an element stands: its row and column, and in which window at which tap.
+struct Place {
+  int h, w, p, q, r, s;
+};
 
 struct Planes {
   const T *grad, *x;
   const Saved* saved;
   T* dx;
-  long long total, length, inner;
-  A p, share;
+  long long total;
+  Divider by_height, by_width, by_inner;
+  Tiling height, width;
+  A p;
+
+  __device__ __forceinline__ Place place(int h, int w) const {
+    const Split down = height.by_window(h), along = width.by_window(w);
+    return {h, w, static_cast<int>(down.quotient), static_cast<int>(along.quotient), down.rest, along.rest};
+  }
+  __device__ __forceinline__ bool covered(const Place& at) const { return at.p < height.outputs && at.q < width.outputs; }
+  __device__ __forceinline__ A share(const Place& at) const {
+    return kRule == kMean ? A(1) / (height.count(at.p) * width.count(at.q)) : A(1);
+  }
+
+  // The gradient of the element x that stands there, whose window has the gradient g (its share, for a mean).
+  __device__ __forceinline__ A gradient(A g, Saved saved, A x, const Place& at) const {
+    A slope = kReadsX ? sign(x) : A(1);
+    if constexpr (kRule == kNorm) slope *= norm_slope(magnitude(x), A(saved), p);
+    if constexpr (kRule == kTap || kRule == kPlace) {
+      const int here = kRule == kTap ? at.r * width.window() + at.s : at.h * width.extent + at.w;
+      if (static_cast<long long>(saved) != here) g = A(0);
+    }
+    return kReadsX ? g * slope : g;
+  }
 
   // kWide elements from number i on, in memory order.
   __device__ __forceinline__ void first(long long i) const {
-    const Divided at = divide_index(i, length);
-    long long plane = at.quotient;
-    int place = static_cast<int>(at.remainder);
+    const Split column = by_width(i), row = by_height(column.quotient);
+    long long plane = row.quotient;
+    Place at = place(row.rest, column.rest);
     const int count = Config::kWalking && total - i < kWide ? static_cast<int>(total - i) : kWide;
-    V reg_x, reg_dx;
+    V reg_x{}, reg_dx;
     if constexpr (kReadsX) {
-      if (count == kWide) {
-        reg_x = load<T, kWide>(x + i);
-      } else {
 #pragma unroll
-        for (int j = 0; j < kWide; ++j) {
-          if (j < count) reg_x.at[j] = x[i + j];
-        }
+      for (int j = 0; j < kWide; ++j) {
+        if (j < count) reg_x.at[j] = x[i + j];
       }
     }
-    A g = widen(grad[plane]) * share;
+    A g = 0;
     Saved s{};
-    if constexpr (kRule != kMean) s = saved[plane];
 #pragma unroll
     for (int j = 0; j < kWide; ++j) {
-      if (Config::kWalking && j >= count) break;
-      reg_dx.at[j] = narrow<T>(gradient(g, s, kReadsX ? widen(reg_x.at[j]) : A(0), place, p));
-      ++place;
-      if (Config::kWalking && place == length && j + 1 < count) {
-        place = 0;
-        ++plane;
-        g = widen(grad[plane]) * share;
-        if constexpr (kRule != kMean) s = saved[plane];
+      if (j >= count) break;
+      if (j == 0 || at.s == 0) {  // another window
+        const bool there = covered(at);
+        const long long from = (plane * height.outputs + at.p) * width.outputs + at.q;
+        g = there ? widen(grad[from]) * share(at) : A(0);
+        if constexpr (kRule != kMean) s = there ? saved[from] : Saved{};
+      }
+      reg_dx.at[j] = narrow<T>(gradient(g, s, widen(reg_x.at[j]), at));
+      ++at.w;
+      if (++at.s == width.window()) at.s = 0, ++at.q;
+      if (Config::kWalking && at.w == width.extent) {
+        const bool next = at.h + 1 == height.extent;
+        plane += next;
+        at = place(next ? 0 : at.h + 1, 0);
       }
     }
     if (count == kWide) {
@@ -91,36 +120,46 @@ struct Planes {
     }
   }
 
-  // kSteps places of kWide channels.
+  // kSteps columns of kWide channels.
   __device__ __forceinline__ void last(long long i) const {
-    const Divided by_inner = divide_index(i, inner), by_place = divide_index(by_inner.quotient, (length + kSteps - 1) / kSteps);
-    const int begin = static_cast<int>(by_place.remainder) * kSteps;
-    const long long from = (by_place.quotient * inner + by_inner.remainder) * kWide;
-    const V reg_grad = load<T, kWide>(grad + from);
+    const Split vector = by_inner(i), strip = by_width(vector.quotient), row = by_height(strip.quotient);
+    const int inner = by_inner.divisor;
+    Place at = place(row.rest, strip.rest * kSteps);
+    V reg_grad{};
     Vec<Saved, kWide> reg_saved{};
-    if constexpr (kRule != kMean) reg_saved = load_wide<Saved, kWide>(saved + from);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      if (begin + step >= length) return;
-      const long long at = ((by_place.quotient * length + begin + step) * inner + by_inner.remainder) * kWide;
-      V reg_x, reg_dx;
-      if constexpr (kReadsX) reg_x = load<T, kWide>(x + at);
+      if (at.w >= width.extent) return;
+      if ((step == 0 || at.s == 0) && covered(at)) {
+        const long long from = (((row.quotient * height.outputs + at.p) * width.outputs + at.q) * inner + vector.rest) * kWide;
+        reg_grad = load<T, kWide>(grad + from);
+        if constexpr (kRule != kMean) reg_saved = load_wide<Saved, kWide>(saved + from);
+      }
+      const A part = covered(at) ? share(at) : A(0);
+      const long long to = (((row.quotient * height.extent + at.h) * width.extent + at.w) * inner + vector.rest) * kWide;
+      V reg_x{}, reg_dx;
+      if constexpr (kReadsX) reg_x = load<T, kWide>(x + to);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
-        const A value = kReadsX ? widen(reg_x.at[j]) : A(0);
-        reg_dx.at[j] = narrow<T>(gradient(widen(reg_grad.at[j]) * share, reg_saved.at[j], value, begin + step, p));
+        reg_dx.at[j] = narrow<T>(gradient(part == A(0) ? A(0) : widen(reg_grad.at[j]) * part, reg_saved.at[j], widen(reg_x.at[j]), at));
       }
-      store(dx + at, reg_dx);
+      store(dx + to, reg_dx);
+      ++at.w;
+      if (++at.s == width.window()) at.s = 0, ++at.q;
     }
   }
 };
 
-// `total` counts elements (channels-first), or vectors of channels at kSteps places; `inner` counts vectors.
+// `total` counts elements (channels-first), or vectors of channels in kSteps columns. Divided is by `heights`, the rows of a plane, by `widths`,
+// the columns or their number of steps, and by `inner`, the vectors of channels; *_window are the windows, *_sizes the extents of x and y.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved,
-                   T* __restrict__ gmem_dx, long long total, long long length, long long inner, double p64) {
-  const A share = kRule == kMean ? A(1) / A(length) : A(1);
-  const Planes planes{gmem_grad, gmem_x, gmem_saved, gmem_dx, total, length, inner, A(p64), share};
+                   T* __restrict__ gmem_dx, long long total, long long heights, long long by_height, long long widths, long long by_width,
+                   long long inner, long long by_inner, long long h_window, long long by_h_window, long long h_sizes, long long h_counted,
+                   long long w_window, long long by_w_window, long long w_sizes, long long w_counted, double p64) {
+  const Planes planes{gmem_grad, gmem_x, gmem_saved, gmem_dx, total, Divider(heights, by_height), Divider(widths, by_width),
+                      Divider(inner, by_inner), Tiling(h_window, by_h_window, h_sizes, h_counted),
+                      Tiling(w_window, by_w_window, w_sizes, w_counted), A(p64)};
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * (Config::kLast ? 1 : kWide);
   if (i >= total) return;
   if constexpr (Config::kLast) {

@@ -59,6 +59,28 @@ struct Row {
 // What a norm is multiplied by, so that neither it nor 1 / norm leaves the range of float.
 __device__ __forceinline__ A scale_of(A norm) { return norm < A(1e-18) ? A(1e30) : norm > A(1e18) ? A(1e-30) : A(1); }
 
+// What was saved of several windows; bytes lie in words, as halves do in a Packed.
+template <typename U, int N, bool kWords = sizeof(U) == 1 && N % 4 == 0>
+struct Codes {
+  Vec<U, N> v;
+  __device__ __forceinline__ U at(int i) const { return v.at[i]; }
+  __device__ __forceinline__ void fill(U x) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v.at[j] = x;
+  }
+  __device__ __forceinline__ void read(const U* p) { v = load_wide<U, N>(p); }
+};
+template <typename U, int N>
+struct Codes<U, N, true> {
+  Vec<unsigned, N / 4> v;
+  __device__ __forceinline__ U at(int i) const { return static_cast<U>(v.at[i / 4] >> i % 4 * 8); }
+  __device__ __forceinline__ void fill(U x) {
+#pragma unroll
+    for (int j = 0; j < N / 4; ++j) v.at[j] = static_cast<unsigned char>(x) * 0x1010101u;
+  }
+  __device__ __forceinline__ void read(const U* p) { v = load<unsigned, N / 4>(reinterpret_cast<const unsigned*>(p)); }
+};
+
 struct Source {
   const T* grad;       // of the first own window, in row 0
   const Saved* saved;  // likewise
@@ -66,23 +88,32 @@ struct Source {
   int q, column;
   bool padded;
 
-  // Windows b to b + N - 1 in channels-first, window b in channels-last.
+  // Windows b to b + N - 1 in channels-first, window b in channels-last; one that does not exist gives nothing.
   template <int N>
-  __device__ __forceinline__ void fill(Row& row, int p, int b, long long at) const {
-    const Vec<T, N> reg_grad = load<T, N>(grad + at);
-    Vec<Saved, N> reg_saved;
-    if constexpr (kSaves) reg_saved = load_wide<Saved, N>(saved + at);
+  __device__ __forceinline__ void fill(Row& row, int p, int b) const {
+    const int i = b - kLeft;
+    const bool there = static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) && static_cast<unsigned>(q + i) < static_cast<unsigned>(w.outputs);
+    const long long at = (static_cast<long long>(p) * w.outputs + i) * column;
+    Packed<T, N> reg_grad;
+    Codes<Saved, N> reg_saved;
+    reg_grad.fill(T{});
+    reg_saved.fill(kExponent == 2 ? Saved(0) : static_cast<Saved>(-1));
+    if (there) {
+      reg_grad.read(grad + at);
+      if constexpr (kSaves) reg_saved.read(saved + at);
+    }
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const int window = b + (kLast ? 0 : k), value = kLast ? k : 0;
-      row.grad[window][value] = widen(reg_grad.at[k]);
-      if constexpr (kRule == kTap) row.saved[window][value] = static_cast<int>(reg_saved.at[k]);
+      A g = widen(reg_grad.at(k));
       if constexpr (kExponent == 2) {
-        const A norm = A(reg_saved.at[k]);
+        const A norm = A(reg_saved.at(k));
         row.scale[window][value] = scale_of(norm);
-        row.grad[window][value] = norm == A(0) ? A(0) : row.grad[window][value] * inverse(norm * scale_of(norm));
+        g = norm == A(0) ? A(0) : g * inverse(norm * scale_of(norm));
       }
-      if constexpr (kRule == kPlace) row.saved[window][value] = distance(static_cast<long long>(reg_saved.at[k]), p, q + window - kLeft);
+      row.grad[window][value] = g;
+      if constexpr (kRule == kTap) row.saved[window][value] = static_cast<int>(reg_saved.at(k));
+      if constexpr (kRule == kPlace) row.saved[window][value] = distance(static_cast<long long>(reg_saved.at(k)), p, q + window - kLeft);
     }
   }
   __device__ __forceinline__ int distance(long long place, int p, int i) const {
@@ -94,21 +125,14 @@ struct Source {
   __device__ __forceinline__ Row read(int p) const {
     Row row;
 #pragma unroll
-    for (int b = 0; b < kWindows; ++b)
-#pragma unroll
-      for (int j = 0; j < kValues; ++j) row.grad[b][j] = A(0), row.scale[b][j] = A(1), row.saved[b][j] = -1;
-    if (static_cast<unsigned>(p) >= static_cast<unsigned>(h.outputs)) return row;
-#pragma unroll
     for (int b = 0; b < kWindows; ++b) {
       const int i = b - kLeft;
-      if (static_cast<unsigned>(q + i) >= static_cast<unsigned>(w.outputs)) continue;
-      const long long at = (static_cast<long long>(p) * w.outputs + i) * column;
       if constexpr (kLast) {
-        fill<kWide>(row, p, b, at);
+        fill<kWide>(row, p, b);
       } else if (i < 0 || i >= kOwn) {
-        fill<1>(row, p, b, at);
+        fill<1>(row, p, b);
       } else if (i % kPiece == 0) {
-        fill<kPiece>(row, p, b, at);
+        fill<kPiece>(row, p, b);
       }
     }
     if constexpr (kRule == kMean) {

@@ -5,6 +5,41 @@
 
 namespace dnnarray {
 
+// A vector in registers; halves lie in words, so that what may or may not have been loaded is moved by words.
+template <typename T, int N, bool kWords = sizeof(T) == 2 && !Number<T>::kInteger && N % 2 == 0>
+struct Packed {
+  Vec<T, N> v;
+  __device__ __forceinline__ T at(int i) const { return v.at[i]; }
+  __device__ __forceinline__ void fill(T x) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v.at[j] = x;
+  }
+  __device__ __forceinline__ void read(const T* p) { v = load<T, N>(p); }
+  __device__ __forceinline__ void unsign() {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v.at[j] = Number<T>::narrowed(magnitude(Number<T>::widened(v.at[j])));
+  }
+  __device__ __forceinline__ void enlarge(const Packed& other) { v = larger(v, other.v); }
+};
+template <typename T, int N>
+struct Packed<T, N, true> {
+  Vec<unsigned, N / 2> v;
+  __device__ __forceinline__ T at(int i) const { return {static_cast<unsigned short>(v.at[i / 2] >> i % 2 * 16)}; }
+  __device__ __forceinline__ void fill(T x) {
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) v.at[j] = x.bits * 0x10001u;
+  }
+  __device__ __forceinline__ void read(const T* p) { v = load<unsigned, N / 2>(reinterpret_cast<const unsigned*>(p)); }
+  __device__ __forceinline__ void unsign() {
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) v.at[j] &= 0x7fff7fffu;
+  }
+  __device__ __forceinline__ void enlarge(const Packed& other) {
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) v.at[j] = larger_pair(v.at[j], other.v.at[j], T{});
+  }
+};
+
 // C is the Config of a kernel. Channels-last (kLast): a thread has one window of kWide neighbouring channels. Channels-first: kGroup windows
 // beside each other, and reads vectors of kWide elements along W (kGroup x kStrideW is a multiple of kWide) with single elements on both
 // sides. kLowest: what is outside of x is less than every number, else 0. kMagnitude: elements are taken without their sign.
@@ -30,15 +65,14 @@ struct Strip {
     return kLast ? s * kWide + o : column < 0 ? beyond : column < kSpan ? column : beyond - kSpan;
   }
   struct Row {
-    V body[kBody];
+    Packed<T, kWide> body[kBody];
     T halo[kHalo > 0 ? kHalo : 1];
-    __device__ __forceinline__ T cell(int i) const { return i < kBody * kWide ? body[i / kWide].at[i % kWide] : halo[i - kBody * kWide]; }
+    __device__ __forceinline__ T cell(int i) const { return i < kBody * kWide ? body[i / kWide].at(i % kWide) : halo[i - kBody * kWide]; }
     __device__ __forceinline__ T tap(int o, int s) const { return cell(cell_of(o, s)); }
   };
   using Rows = Row[kWindowH];
 
   static __device__ __forceinline__ A nothing() { return kLowest && !C::kMagnitude ? N::lowest() : A(0); }
-  static __device__ __forceinline__ T taken(T x) { return C::kMagnitude ? N::narrowed(magnitude(N::widened(x))) : x; }
   static __device__ __forceinline__ A tap(const Rows& rows, int o, int i) { return N::widened(rows[i / kWindowW].tap(o, i % kWindowW)); }
 
   const T* x;  // the first own column, in row 0
@@ -53,16 +87,15 @@ struct Strip {
 #pragma unroll
     for (int b = 0; b < kBody; ++b) {
       const int c = kLast ? b - kBefore : b * kWide;
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) r.body[b].at[j] = N::narrowed(nothing());
-      if (inside(h, c)) r.body[b] = load<T, kWide>(from + static_cast<long long>(c) * column);
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) r.body[b].at[j] = taken(r.body[b].at[j]);
+      r.body[b].fill(N::narrowed(nothing()));
+      if (inside(h, c)) r.body[b].read(from + static_cast<long long>(c) * column);
+      if constexpr (C::kMagnitude) r.body[b].unsign();
     }
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) {
       const int c = i < kLeft ? i - kLeft : kSpan + i - kLeft;
-      r.halo[i] = inside(h, c) ? taken(from[c]) : N::narrowed(nothing());
+      r.halo[i] = inside(h, c) ? from[c] : N::narrowed(nothing());
+      if constexpr (C::kMagnitude) r.halo[i] = N::narrowed(magnitude(N::widened(r.halo[i])));
     }
     return r;
   }
@@ -73,7 +106,7 @@ struct Strip {
 #pragma unroll
     for (int r = 1; r < kWindowH; ++r) {
 #pragma unroll
-      for (int i = 0; i < kBody; ++i) all.body[i] = larger(all.body[i], rows[r].body[i]);
+      for (int i = 0; i < kBody; ++i) all.body[i].enlarge(rows[r].body[i]);
 #pragma unroll
       for (int i = 0; i < kHalo; ++i) all.halo[i] = larger(all.halo[i], rows[r].halo[i]);
     }

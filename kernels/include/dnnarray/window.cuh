@@ -103,22 +103,18 @@ __device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }
+#else
+template <typename T>
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, T) {
+  const T low = larger(T{static_cast<unsigned short>(a)}, T{static_cast<unsigned short>(b)});
+  return low.bits | larger(T{static_cast<unsigned short>(a >> 16)}, T{static_cast<unsigned short>(b >> 16)}).bits << 16;
+}
+#endif
+
 template <typename T>
 __device__ __forceinline__ unsigned pair_of(T a, T b) {
   return a.bits | static_cast<unsigned>(b.bits) << 16;
 }
-template <int N, typename T>
-__device__ __forceinline__ Vec<T, N> larger_halves(const Vec<T, N>& a, const Vec<T, N>& b) {
-  Vec<T, N> y;
-#pragma unroll
-  for (int j = 0; j < N; j += 2) {
-    const unsigned both = larger_pair(pair_of(a.at[j], a.at[j + 1]), pair_of(b.at[j], b.at[j + 1]), T{});
-    y.at[j].bits = static_cast<unsigned short>(both);
-    y.at[j + 1].bits = static_cast<unsigned short>(both >> 16);
-  }
-  return y;
-}
-#endif
 
 // 0xffff in each half where two pairs are equal; where one is infinite or a NaN.
 #if __CUDA_ARCH__ >= 900
@@ -147,12 +143,14 @@ __device__ __forceinline__ unsigned special_pair(unsigned a, bfloat16_t) {
 template <typename T, int N>
 __device__ __forceinline__ Vec<T, N> larger(const Vec<T, N>& a, const Vec<T, N>& b) {
   Vec<T, N> y;
-#if __CUDA_ARCH__ >= 800
   if constexpr (N % 2 == 0 && !Number<T>::kInteger && sizeof(T) == 2) {
-    y = larger_halves(a, b);
-  } else
-#endif
-  {
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      const unsigned both = larger_pair(pair_of(a.at[j], a.at[j + 1]), pair_of(b.at[j], b.at[j + 1]), T{});
+      y.at[j].bits = static_cast<unsigned short>(both);
+      y.at[j + 1].bits = static_cast<unsigned short>(both >> 16);
+    }
+  } else {
 #pragma unroll
     for (int j = 0; j < N; ++j) y.at[j] = larger(a.at[j], b.at[j]);
   }
