@@ -27,8 +27,9 @@ _MAX, _INDICES, _TAP, _MEAN, _NORM = range(5)
 _NAMES = ("max", "max_indices", "max_tap", "mean", "norm")
 _RULES = ("max", "max_indices", "mean", "norm")
 _THREADS = 128
-_SHORT_PLANE = 4096  # bytes of a plane that a block takes together with others
-_STAGE = 16 << 10  # bytes of shared memory for them
+_SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
+_PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to pool it
+_STAGE = 16 << 10  # bytes of shared memory for several planes
 _GRID = 65_535  # rows of blocks; a kernel goes on with the next ones
 
 
@@ -163,6 +164,7 @@ class PlanesConfig(Config):
     result: str
     reduction: int
     magnitude: bool
+    adaptive: bool
     wide: int
     lanes: int
     threads: int
@@ -217,10 +219,12 @@ def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
 def _windows(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
     """The reduction of each window."""
+    if g.small and not g.whole and (reduction != _NORM or p in (1.0, 2.0)):
+        return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
+    if _fits(g, dtype):
+        return _planes(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if g.whole and g.length < 1 << 30:
         return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
-    if g.small and (reduction != _NORM or p in (1.0, 2.0)):
-        return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     vector = vector_length(dtype, aligned, g.channels) if g.last else 1
     items, rows = g.axes[2].outputs * (g.channels // vector if g.last else 1), g.outer * g.axes[0].outputs * g.axes[1].outputs
     widest = max(g.axes[1].window, g.axes[2].window)
@@ -307,8 +311,6 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
 def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
            magnitude: bool, p: float) -> Plan:  # fmt: skip
     """The reduction of each plane to one element."""
-    if g.first and g.length * dtype.itemsize <= _SHORT_PLANE:
-        return _planes(g, dtype, result, reduction, aligned, pointers, magnitude, p)
     inner = g.channels if g.last else 1
     along = not g.last
     vector = vector_length(dtype, aligned, g.length if along else inner)
@@ -338,20 +340,32 @@ def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
     return lanes, taps
 
 
+def _fits(g: Geometry, dtype: np.dtype) -> bool:
+    """Whether planes in channels-first memory are pooled out of shared memory: short ones as a whole, others by windows of any kind."""
+    return g.first and g.flat and g.length * dtype.itemsize <= (_SHORT_PLANE if g.whole else _PLANE) and g.axes[1].outputs * g.axes[2].outputs > 0
+
+
 def _planes(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
-            magnitude: bool, p: float) -> Plan:  # fmt: skip
-    """The same for short planes that follow each other: a block takes several at once."""
-    wide = vector_length(dtype, aligned)
-    lanes = 4 if g.length <= 32 else 8 if g.length <= 128 else 16 if g.length <= 256 else 32
-    fit = _STAGE // (g.length * dtype.itemsize)  # in shared memory
-    group = max(16 // dtype.itemsize, 256 // lanes)
-    planes = max(fit // group, 1) * group if fit >= group else max(fit // wide * wide, wide)
-    config = PlanesConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude, wide, lanes, 256)
-    words = [f"{_NAMES[reduction]}_pool_planes_{_SHORT[dtype]}x{wide}"]
-    words += [f"to_{_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + [f"l{lanes}"]
-    shared = planes * g.length * dtype.itemsize
-    numbers = (g.outer, planes, g.length, p)
+            magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
+    """The reduction of windows of any kind out of planes in shared memory: a block takes several planes that follow each other."""
+    row = WindowAxis(g.length, 1, g.length, g.length)
+    h, w = (WindowAxis(1, 1), row) if g.whole else g.axes[1:]
+    wide, windows = vector_length(dtype, aligned), h.outputs * w.outputs
+    lanes = next(n for n in (32, 16, 8, 4, 1) if w.window >= 8 * n or n == 1 or 8 >= n >= 4 and w.window >= n)
+    group = max(wide, 256 // lanes // windows)
+    group += -group % wide
+    planes = max(_STAGE // (g.length * dtype.itemsize * group), 1) * group
+    if planes > wide and planes * g.length * dtype.itemsize > 2 * _STAGE:
+        planes = max(_STAGE // (g.length * dtype.itemsize) // wide, 1) * wide
+    if g.length % wide == 0 and g.length * dtype.itemsize * 2 > _STAGE:
+        planes = 1
+    config = PlanesConfig(_TYPES[dtype], _TYPES[result], reduction, magnitude, g.adaptive, wide, lanes, 256)
+    words = [f"{_NAMES[reduction]}_pool_planes_{_SHORT[dtype]}x{wide}"] + [f"to_{_SHORT[result]}"] * (result != dtype)
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}"]
+    limit = planes * windows
+    numbers = (g.outer, planes, *_divider(windows, limit), *_divider(w.outputs, limit), *h.packed(), *w.packed(), int(padded), p)
     grid = (-(-g.outer // planes), 1, 1)
+    shared = -(-planes * g.length * dtype.itemsize // 16) * 16
     return Plan(Kernel("pool/planes.cu", "_".join(words), config), grid, 256, (*pointers, *numbers), shared)
 
 
