@@ -80,7 +80,7 @@ class SpreadConfig(Config):
     rule: int
     magnitude: bool
     last: bool
-    walking: bool
+    reach: int
     wide: int
     steps: int
     threads: int
@@ -159,12 +159,15 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     h, w = (WindowAxis(1, 1), row) if g.whole else g.axes[1:]
     wide = vector_length(x.dtype, aligned, *[g.channels] * g.last)
     steps = 4 if g.last and x.size >= 1 << 22 else 1
-    walking = not g.last and w.extent % wide > 0
-    config = SpreadConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, magnitude, g.last, walking, wide, steps, THREADS)
+    if g.whole and not g.last:
+        wide = min(wide, 1 << g.length.bit_length() - 1)
+    # What a vector along memory meets: one window, at most two planes, or anything.
+    reach = 0 if g.last or w.stride_used % wide == w.extent % wide == 0 else 1 if g.whole else 2
+    config = SpreadConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, magnitude, g.last, reach, wide, steps, THREADS)
     words = (
         [f"{RULES[rule]}_pool_spread_{POOL_SHORT[x.dtype]}x{wide}"] + [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude
     )
-    words += [f"last_s{steps}" if g.last else "walking" if walking else "first"]
+    words += [f"last_s{steps}" if g.last else f"first_r{reach}"]
     inner, widths = (g.channels // wide, -(-w.extent // steps)) if g.last else (1, w.extent)
     total = g.outer * h.extent * widths * inner if g.last else x.size
     dividers = [n for divisor in (h.extent, widths, inner) for n in divider(divisor, total)]

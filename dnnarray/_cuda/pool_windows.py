@@ -28,6 +28,7 @@ from dnnarray._select import Device
 
 _SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
 _PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to pool it
+_FEW = 4096  # planes, or windows: threads of a warp share one
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
 
@@ -93,6 +94,7 @@ class PlanesConfig(Config):
     reduction: int
     magnitude: bool
     adaptive: bool
+    whole: bool
     wide: int
     lanes: int
     threads: int
@@ -193,22 +195,26 @@ def _planes(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
     row = WindowAxis(g.length, 1, g.length, g.length)
     h, w = (WindowAxis(1, 1), row) if g.whole else g.axes[1:]
     wide, windows = vector_length(dtype, aligned), h.outputs * w.outputs
-    lanes = next(n for n in (32, 16, 8, 4, 1) if w.window >= 8 * n or n == 1 or (8 >= n >= 4 and w.window >= n))
-    group = max(wide, 256 // lanes // windows)
-    group += -group % wide
-    planes = max(_STAGE // (g.length * dtype.itemsize * group), 1) * group
-    if planes > wide and planes * g.length * dtype.itemsize > 2 * _STAGE:
-        planes = max(_STAGE // (g.length * dtype.itemsize) // wide, 1) * wide
-    if g.length % wide == 0 and g.length * dtype.itemsize * 2 > _STAGE:
-        planes = 1
-    config = PlanesConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, wide, lanes, 256)
+    few = g.outer * windows < _FEW
+    lanes = next(n for n in (32, 16, 8, 1) if w.window >= (n if few else 8 * n) or n == 8 <= w.window or n == 1)
+    planes = _planes_of_a_block(g, wide, max(256 // lanes // windows, 1), dtype.itemsize)
+    config = PlanesConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, g.whole, wide, lanes, 256)
     words = [f"{REDUCTIONS[reduction]}_pool_planes_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
-    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}"]
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + ["whole"] * g.whole + [f"l{lanes}"]
     limit = planes * windows
     numbers = (g.outer, planes, *divider(windows, limit), *divider(w.outputs, limit), *h.packed(), *w.packed(), int(padded), p)
     grid = (-(-g.outer // planes), 1, 1)
     shared = -(-planes * g.length * dtype.itemsize // 16) * 16
     return Plan(Kernel("pool/planes.cu", "_".join(words), config), grid, 256, (*pointers, *numbers), shared)
+
+
+def _planes_of_a_block(g: Geometry, wide: int, busy: int, itemsize: int) -> int:
+    """How many planes a block takes: as many as keep its threads busy, or more while they are small; whole vectors, and enough blocks."""
+    one = g.length * itemsize
+    if g.length % wide == 0 and (2 * one > _STAGE or g.outer < _FEW):
+        return 1
+    fitting = max(_STAGE // one // busy, 1) * busy if busy * one <= 2 * _STAGE else _STAGE // one
+    return -(-min(fitting, max(g.outer // 256, 1)) // wide) * wide
 
 
 def _norm_of(problem: PoolProblem) -> tuple[int, bool]:

@@ -15,6 +15,7 @@ struct Config {
   static constexpr int kReduction = 3;
   static constexpr bool kMagnitude = false;
   static constexpr bool kAdaptive = false;
+  static constexpr bool kWhole = false;
   static constexpr int kWide = 4;
   static constexpr int kLanes = 8;
   static constexpr int kThreads = 256;
@@ -31,14 +32,16 @@ using P = Partial<A>;
 using WindowAxis = Axis<Config::kAdaptive>;
 constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kThreads = Config::kThreads;
 constexpr int kIndices = 1, kTap = 2, kMean = 3, kNorm = 4, kReduction = Config::kReduction;  // as in windows.cu
+constexpr bool kWhole = Config::kWhole;
 constexpr bool kPlaces = kReduction == kIndices || kReduction == kTap;
 
-// `total` elements from memory to shared memory.
+// `total` elements from memory to shared memory; all copies are in flight at once.
 __device__ __forceinline__ void stage(T* smem, const T* gmem, int total) {
   const int whole = total / kWide;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < whole; i += kThreads) store(smem + i * kWide, load<T, kWide>(gmem + i * kWide));
+  for (int i = threadIdx.x; i < whole; i += kThreads) copy_vector<T, kWide>(smem + i * kWide, gmem + i * kWide);
   for (int i = whole * kWide + threadIdx.x; i < total; i += kThreads) smem[i] = gmem[i];
+  wait_for_copies();
+  __syncthreads();
 }
 
 // The taps of a window that lie in the plane; kLanes threads share its columns.
@@ -85,14 +88,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long first = blockIdx.x * planes;
   const int count = static_cast<int>(total - first < planes ? total - first : planes), size = axis_h.extent * axis_w.extent;
   stage(smem, gmem_x + first * size, count * size);
-  __syncthreads();
   const int lane = threadIdx.x % kLanes, results = count * by_plane.divisor;
   for (int begin = 0; begin < results; begin += kThreads / kLanes) {
     const int own = begin + threadIdx.x / kLanes, result = own < results ? own : 0;  // those without a result go along, for the shuffles
-    const Split plane = by_plane(result), place = by_row(plane.rest);
-    const Taps h = axis_h.taps(static_cast<int>(place.quotient)), w = axis_w.taps(place.rest);
+    const Split plane = kWhole ? Split{result, 0} : by_plane(result), place = kWhole ? Split{0, 0} : by_row(plane.rest);
+    const Taps h = kWhole ? Taps{0, 0, 1} : axis_h.taps(static_cast<int>(place.quotient));
+    const Taps w = kWhole ? Taps{0, 0, axis_w.extent} : axis_w.taps(place.rest);
     const T* x = smem + static_cast<int>(plane.quotient) * size + h.start * axis_w.extent + w.start;
-    const Window window{x, h, w, axis_h.dilation * axis_w.extent, axis_w.dilation, axis_w.window, lane};
+    const Window window{x, h, w, axis_h.dilation * axis_w.extent, kWhole ? 1 : axis_w.dilation, axis_w.window, lane};
     P found{};
     if constexpr (kReduction == kNorm) {
       found.value = window.norm(A(p64));

@@ -2,8 +2,10 @@
 // gradient of the one window it lies in, as in gather.cu.
 //
 // Layout:  x is (planes, H, W) in channels-first, (outer, H, W, inner) in channels-last. A thread owns a vector of kWide elements: of x as it
-//          lies in memory (kWalking: a vector may reach into the next rows), or of kWide neighbouring channels in kSteps columns.
-// Needs:   pointers and the channels aligned to kWide elements, and W too unless kWalking; planes below 2^30.
+//          lies in memory, or of kWide neighbouring channels in kSteps columns. kReach says what a vector along memory meets: one window; two
+//          planes at most, each of which is one window; or any windows and rows.
+// Needs:   pointers and the channels aligned to kWide elements; windows along W too where kReach is 0, planes of at least kWide elements
+//          where it is 1; planes below 2^30.
 // Bound:   memory: dx written once.
 
 #include "dnnarray/window.cuh"
@@ -15,7 +17,7 @@ struct Config {
   static constexpr int kRule = 2;
   static constexpr bool kMagnitude = false;
   static constexpr bool kLast = false;
-  static constexpr bool kWalking = false;
+  static constexpr int kReach = 0;
   static constexpr int kWide = 4;
   static constexpr int kSteps = 1;
   static constexpr int kThreads = 128;
@@ -27,7 +29,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 using Saved = Config::Saved;
-constexpr int kWide = Config::kWide, kSteps = Config::kSteps;
+constexpr int kWide = Config::kWide, kSteps = Config::kSteps, kOneWindow = 0, kTwoPlanes = 1, kReach = Config::kReach;
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule;  // as in gather.cu
 constexpr bool kReadsX = kRule == kNorm || Config::kMagnitude;
 using V = Vec<T, kWide>;
@@ -77,38 +79,43 @@ struct Planes {
     return kReadsX ? g * slope : g;
   }
 
+  // What a window gives: its gradient, shared, and what was saved of it.
+  struct Given {
+    A grad;
+    Saved saved;
+  };
+  __device__ __forceinline__ Given given(long long plane, const Place& at) const {
+    Given window{A(0), Saved{}};
+    if (!covered(at)) return window;
+    const long long from = (plane * height.outputs + at.p) * width.outputs + at.q;
+    window.grad = widen(grad[from]) * share(at);
+    if constexpr (kRule != kMean) window.saved = saved[from];
+    return window;
+  }
+
   // kWide elements from number i on, in memory order.
   __device__ __forceinline__ void first(long long i) const {
     const Split column = by_width(i), row = by_height(column.quotient);
-    long long plane = row.quotient;
+    const int count = kReach != kOneWindow && total - i < kWide ? static_cast<int>(total - i) : kWide;
     Place at = place(row.rest, column.rest);
-    const int count = Config::kWalking && total - i < kWide ? static_cast<int>(total - i) : kWide;
-    V reg_x{}, reg_dx;
-    if constexpr (kReadsX) {
+    V reg_x = part_of(x + i, count), reg_dx{};
+    const Given own = given(row.quotient, at);
+    if constexpr (kReach == kOneWindow) {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j, ++at.w, ++at.s) reg_dx.at[j] = narrow<T>(gradient(own.grad, own.saved, widen(reg_x.at[j]), at));
+    } else if constexpr (kReach == kTwoPlanes) {
+      const int left = width.extent - at.w;  // elements of the first plane
+      const Place begin{0, 0, 0, 0, 0, 0};
+      const Given next = left < count ? given(row.quotient + 1, begin) : own;
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
-        if (j < count) reg_x.at[j] = x[i + j];
+        const bool mine = j < left;
+        const int w = mine ? at.w + j : j - left;
+        const Place here{0, w, 0, 0, 0, w};
+        reg_dx.at[j] = narrow<T>(gradient(mine ? own.grad : next.grad, mine ? own.saved : next.saved, widen(reg_x.at[j]), here));
       }
-    }
-    A g = 0;
-    Saved s{};
-#pragma unroll
-    for (int j = 0; j < kWide; ++j) {
-      if (j >= count) break;
-      if (j == 0 || at.s == 0) {  // another window
-        const bool there = covered(at);
-        const long long from = (plane * height.outputs + at.p) * width.outputs + at.q;
-        g = there ? widen(grad[from]) * share(at) : A(0);
-        if constexpr (kRule != kMean) s = there ? saved[from] : Saved{};
-      }
-      reg_dx.at[j] = narrow<T>(gradient(g, s, widen(reg_x.at[j]), at));
-      ++at.w;
-      if (++at.s == width.window()) at.s = 0, ++at.q;
-      if (Config::kWalking && at.w == width.extent) {
-        const bool next = at.h + 1 == height.extent;
-        plane += next;
-        at = place(next ? 0 : at.h + 1, 0);
-      }
+    } else {
+      walk(row.quotient, at, own, reg_x, count, reg_dx);
     }
     if (count == kWide) {
       store(dx + i, reg_dx);
@@ -116,6 +123,32 @@ struct Planes {
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         if (j < count) dx[i + j] = reg_dx.at[j];
+      }
+    }
+  }
+  __device__ __forceinline__ V part_of(const T* p, int count) const {
+    V v{};
+    if constexpr (kReadsX) {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        if (j < count) v.at[j] = p[j];
+      }
+    }
+    return v;
+  }
+  // From window to window, row to row and plane to plane.
+  __device__ __forceinline__ void walk(long long plane, Place at, Given window, const V& reg_x, int count, V& reg_dx) const {
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) {
+      if (j >= count) break;
+      if (j > 0 && at.s == 0) window = given(plane, at);
+      reg_dx.at[j] = narrow<T>(gradient(window.grad, window.saved, widen(reg_x.at[j]), at));
+      ++at.w;
+      if (++at.s == width.window()) at.s = 0, ++at.q;
+      if (at.w == width.extent) {
+        const bool next = at.h + 1 == height.extent;
+        plane += next;
+        at = place(next ? 0 : at.h + 1, 0);
       }
     }
   }

@@ -6,6 +6,24 @@
 
 namespace dnnarray {
 
+// A vector from memory to shared memory, in the background where that is possible; `wait_for_copies` waits for all of a thread's own ones.
+template <typename T, int N>
+__device__ __forceinline__ void copy_vector(T* smem, const T* gmem) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(T) * N == 16) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(gmem) : "memory");
+    return;
+  }
+#endif
+  store(smem, load<T, N>(gmem));
+}
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // A sum, or a maximum and, where that is asked for, its place.
 template <typename A>
 struct Partial {
