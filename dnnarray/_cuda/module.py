@@ -105,10 +105,15 @@ def nvrtc_version() -> tuple[int, int]:
 
 def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     """The machine code for an architecture such as ``sm_90a``; needs no GPU."""
+    return compile_with_log(kernel, architecture)[0]
+
+
+def compile_with_log(kernel: Kernel, architecture: str, *more: str) -> tuple[bytes, str]:
+    """The machine code, and what the compiler said; `more` are further options of the compiler."""
     nvrtc = _nvrtc()
     root = kernels_folder()
     _, program = nvrtc.nvrtcCreateProgram(kernel.code().encode(), f"{kernel.symbol}.cu".encode(), 0, [], [])
-    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS]
+    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS, *more]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     log = _log(nvrtc, program)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -119,7 +124,7 @@ def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     cubin = b" " * size
     nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(program)
-    return cubin
+    return cubin, log
 
 
 def _log(nvrtc: Any, program: Any) -> str:
