@@ -18,16 +18,13 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import Spec
 
-_SUM_BLOCKS = 132 * 16  # blocks that a pass of sums is split into
+_SUM_BLOCKS = 132 * 8  # blocks that a pass of sums is split into
 _PART = 8192  # elements that are worth a block
 _SHARES = 16  # bytes of the result of a part
 _FINISH = 128
 _SUMS, _APPLY = 256, 128  # threads of a block
 _APPLY_BLOCKS = 132 * 32  # blocks of `apply`, channels last
 _ROWS = 16  # rows a thread of `apply` keeps its coefficients for, at the most
-_BATCH = 4  # vectors that a thread of `apply` has in flight, channels last
-_HALF_BATCH = 2  # of half types
-_FIRST = 1  # and channels first
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
@@ -38,6 +35,7 @@ class SumsConfig(Config):
     element: str
     activation: str
     gradient: bool
+    both: bool
     residual: bool
     last: bool
     vector: int
@@ -57,7 +55,7 @@ class ApplyConfig(Config):
     residual: bool
     more: bool
     plain: bool
-    straddle: bool
+    straddle: int
     wide: bool
     vector: int
     side: int
@@ -170,12 +168,13 @@ class Split(NamedTuple):
         return self.outer_parts * self.inner_parts
 
 
-def split(v: View) -> Split:
+def split(v: View, x: Spec) -> Split:
     """Parts large enough to be worth a block, and blocks enough to fill the card; the same for any alignment."""
+    vector = vector_length(x.dtype, True, v.channels)
     alone = v.per_batch or v.last  # an outer index a part
-    columns = blocks_of(v.channels, 64) if v.last else v.channels
+    columns = blocks_of(v.channels, 32 * vector) if v.last else v.channels
     wanted = blocks_of(_SUM_BLOCKS, max(columns, 1))
-    wanted = max(min(wanted, blocks_of(v.outer * v.inner * (64 if v.last else 1), _PART)), 1)
+    wanted = max(min(wanted, blocks_of(v.outer * v.inner * (min(v.channels, 32 * vector) if v.last else 1), _PART)), 1)
     outer_step = 1 if alone else blocks_of(v.outer, min(wanted, max(v.outer, 1)))
     outer_parts = blocks_of(v.outer, max(outer_step, 1))
     inner_step = blocks_of(blocks_of(v.inner, max(blocks_of(wanted, max(outer_parts, 1)), 1)), 32) * 32
@@ -207,7 +206,8 @@ class Launches:
         self.given = inputs(problem, self.arguments.inputs, 0)
         found = view(problem)
         assert found is not None
-        self.view, self.split, self.x = found, split(found), self.specs.x
+        self.x = self.specs.x
+        self.view, self.split = found, split(found, self.x)
         self.aligned = aligned
         self.formula = formula(problem.activation, self.x.dtype)
         self.item = statistics_dtype(self.x).itemsize
@@ -217,15 +217,19 @@ class Launches:
         return self.arguments.scratch()
 
     @property
+    def partial_gradient(self) -> Array:
+        return self.arguments.scratch(_partial_bytes(self.view, self.x))
+
+    @property
     def coefficients(self) -> Array:
-        return self.arguments.scratch(_partial_bytes(self.view))
+        return self.arguments.scratch(2 * _partial_bytes(self.view, self.x))
 
     @property
     def slopes(self) -> Array:
-        return self.arguments.scratch(_partial_bytes(self.view) + _COEFFICIENTS * self.view.instances * self.item)
+        return self.arguments.scratch(2 * _partial_bytes(self.view, self.x) + _COEFFICIENTS * self.view.instances * self.item)
 
-    def sums(self, gradient: bool) -> Plan:
-        """Sums of x, or of the gradient."""
+    def sums(self, gradient: bool, both: bool = False) -> Plan:
+        """Sums of x, or of the gradient, or of both."""
         v, s = self.view, self.split
         vector = vector_length(self.x.dtype, self.aligned, v.channels if v.last else v.inner)
         part = s.inner_step if v.last else s.outer_step * s.inner_step
@@ -235,13 +239,14 @@ class Launches:
         side = _side(v, vector, threads) if v.last else 1
         activation = self.formula if gradient else formula(None, self.x.dtype)
         residual = self.given.residual if gradient and self.problem.activation else 0
-        config = SumsConfig(TYPES[self.x.dtype], activation.type, gradient, bool(residual), v.last, vector, side, threads)
-        name = f"{'backward_' if gradient else ''}{'residual_' if residual else ''}{_layout(v, side)}_{SHORT[self.x.dtype]}x{vector}_{threads}_{activation.name}"
+        config = SumsConfig(TYPES[self.x.dtype], activation.type, gradient, both, bool(residual), v.last, vector, side, threads)
+        name = f"{'both_' if both else 'backward_' if gradient else ''}{'residual_' if residual else ''}{_layout(v, side)}_{SHORT[self.x.dtype]}x{vector}_{threads}_{activation.name}"
         kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation", "norm"))
         tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
-        pointers = (self.given.x, self.given.grad if gradient else 0, residual, self.coefficients if gradient else 0, self.partial)
+        pointers = (self.given.x, self.given.grad if gradient else 0, residual, self.coefficients if gradient else 0)
         numbers = (v.outer, v.channels, v.inner, s.outer_step, s.inner_step, s.inner_parts, v.channels // v.groups, int(v.per_batch))
-        return Plan(kernel, (s.parts * tiles, 1, 1), threads, (*pointers, *numbers, self.formula.p, self.formula.q))
+        launch = (*pointers, self.partial, self.partial_gradient, *numbers, self.formula.p, self.formula.q)
+        return Plan(kernel, (s.parts * tiles, 1, 1), threads, launch)
 
     def _parts(self) -> int:
         """Parts of one instance."""
@@ -263,42 +268,56 @@ class Launches:
         pointers = (g.x, self.partial if found else 0, g.weight, g.bias, g.mean, g.rstd, g.variance, g.running_mean, g.running_var)
         results = (self.coefficients, mean, rstd, next_mean, next_var)
         typed = (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance, specs.running_mean, specs.running_var)
-        numbers = (v.statistics, self._parts(), v.channels, members, v.channels * v.inner, 1 if v.last else v.inner)
+        numbers = (v.statistics, self._parts(), v.channels, members, v.channels * v.inner, 1 if v.last else v.inner, int(v.last))
         values = (float(self.problem.geometry.count), float(self.problem.momentum), float(self.problem.eps))
         launch = (*pointers, *results, *(wide(s, x) for s in typed), *numbers, *values)
         return Plan(kernel, (blocks_of(v.statistics, tasks), 1, 1), _FINISH, launch)
 
-    def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0) -> Plan:
-        """Coefficients of the gradient of x, and the gradients of the parameters."""
+    def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0, both: bool = False) -> Plan:
+        """Coefficients of the gradient of x, and the gradients of the parameters; `both` says what the sums are around."""
         v, specs, x = self.view, self.specs, self.x
         fixed = specs.variance is not None
         flags = (wide(specs.weight, x), wide(specs.bias, x), wide(specs.mean, x), wide(specs.variance, x))
-        pointers = (self.partial, self.given.weight, self.coefficients, self.slopes, dweight, dbias, dmean, dvariance)
+        known = (self.given.weight, self.coefficients, self.slopes)
+        pointers = (self.given.x if both else 0, self.partial_gradient, *known, dweight, dbias, dmean, dvariance)
         parts, members = self._parts() if v.size else 0, v.channels // v.groups
         kernel, tasks = self._finish_kernel("finish_backward", parts * max(members, v.batch))
-        numbers = (v.statistics, parts, v.channels, members, float(self.problem.geometry.count), int(fixed))
+        pitches = (v.channels * v.inner, 1 if v.last else v.inner)
+        numbers = (v.statistics, parts, v.channels, members, *pitches, float(self.problem.geometry.count), int(fixed), int(v.last))
         return Plan(kernel, (blocks_of(v.statistics + v.channels, tasks), 1, 1), _FINISH, (*pointers, *flags, *numbers))
+
+    def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool) -> tuple[Kernel, ApplyConfig]:
+        v, specs, x = self.view, self.specs, self.x
+        vector = vector_length(x.dtype, self.aligned, *(v.channels,) * v.last)
+        config = ApplyConfig(
+            TYPES[x.dtype],
+            self.formula.type,
+            gradient,
+            v.last,
+            given,
+            residual,
+            more,
+            plain=not given or all(s is None or wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias)),
+            straddle=0 if v.last or v.inner % vector == 0 else 1 if v.inner >= vector else 2,
+            wide=x.size >= 1 << 31 and not v.last,
+            vector=vector,
+            side=_side(v, vector, _APPLY) if v.last else 1,
+            batch=1 if not v.last else 2 if x.dtype.itemsize == 2 else 4,
+            threads=_APPLY,
+        )
+        words = {"backward": gradient, "given": given, "residual": residual, "more": more, "mixed": not config.plain, "wide": config.wide}
+        name = "_".join([*(w for w, on in words.items() if on), _layout(v, config.side)])
+        symbol = f"norm_channel_apply_{name}{config.straddle}_{SHORT[x.dtype]}x{vector}_{self.formula.name}"
+        return Kernel("norm/channel_apply.cu", symbol, config, ("activation", "norm")), config
 
     def apply(self, gradient: bool, out: Pointer, more: Pointer = 0, given: bool = False) -> Plan:
         """The last pass; with `given` straight from the statistics among the inputs."""
         v, g, specs, x = self.view, self.given, self.specs, self.x
-        vector = vector_length(x.dtype, self.aligned, *(v.channels,) * v.last)
-        side = _side(v, vector, _APPLY) if v.last else 1
-        big, batch = x.size >= 1 << 31 and not v.last, (_BATCH if x.dtype.itemsize > 2 else _HALF_BATCH) if v.last else _FIRST
         residual = g.residual if not gradient or self.problem.activation else 0
-        plain = all(s is None or wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))
-        straddles = not v.last and v.inner % vector != 0
-        flags = {"given": given, "residual": bool(residual), "more": bool(more), "plain": plain or not given, "straddle": straddles}
-        config = ApplyConfig(
-            TYPES[x.dtype], self.formula.type, gradient, v.last, wide=big, vector=vector, side=side, batch=batch, threads=_APPLY, **flags
-        )
-        words = [w for w, on in {"backward": gradient, **flags, "wide": big}.items() if on]
-        name = "_".join([*words, _layout(v, side)])
-        symbol = f"norm_channel_apply_{name}_{SHORT[x.dtype]}x{vector}x{batch}_{_APPLY}_{self.formula.name}"
-        kernel = Kernel("norm/channel_apply.cu", symbol, config, ("activation", "norm"))
-        steps, tiles = _APPLY // side, blocks_of(v.channels // vector, side)
-        rows = min(max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS), batch), _ROWS) * steps
-        blocks = tiles * blocks_of(v.inner, rows) * v.batch if v.last else blocks_of(v.size, _APPLY * vector * batch)
+        kernel, config = self._apply_kernel(gradient, bool(residual), bool(more), given)
+        steps, tiles = _APPLY // config.side, blocks_of(v.channels // config.vector, config.side)
+        rows = min(max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS), config.batch), _ROWS) * steps
+        blocks = tiles * blocks_of(v.inner, rows) * v.batch if v.last else blocks_of(v.size, _APPLY * config.vector)
         known = (0, 0, g.mean, g.variance, g.weight, g.bias) if given else (self.coefficients, self.slopes, 0, 0, 0, 0)
         widths = (wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))
         sizes = (v.size, v.batch, v.channels, v.inner, rows, divisor(v.inner), divisor(v.instances))
@@ -313,8 +332,8 @@ def _layout(v: View, side: int) -> str:
     return f"last{side}" if v.last else "first"
 
 
-def _partial_bytes(v: View) -> int:
-    return split(v).parts * v.channels * _SHARES
+def _partial_bytes(v: View, x: Spec) -> int:
+    return split(v, x).parts * v.channels * _SHARES
 
 
 def workspace(problem: NormProblem) -> int:
@@ -322,8 +341,8 @@ def workspace(problem: NormProblem) -> int:
     v = view(problem)
     if v is None or v.channels == 0:
         return 0
-    item = statistics_dtype(inputs(problem, problem.inputs, None).x).itemsize
-    return max(_partial_bytes(v) + 2 * _COEFFICIENTS * v.instances * item, 16)
+    x = inputs(problem, problem.inputs, None).x
+    return max(2 * _partial_bytes(v, x) + 2 * _COEFFICIENTS * v.instances * statistics_dtype(x).itemsize, 16)
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
@@ -365,6 +384,9 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         first = [launches.finish(False)] if v.statistics else []
         return launches.program(*first, launches.finish_backward(dweight, dbias, dmean, dvariance))
     found = not fixed and (specs.mean is None or specs.rstd is None)
-    plans = [launches.sums(False)] if found else []
-    plans += [launches.finish(found), launches.sums(True), launches.finish_backward(dweight, dbias, dmean, dvariance)]
+    both = found and problem.activation is None
+    plans = [launches.sums(both, both)] if found else []
+    plans.append(launches.finish(found))
+    plans += [] if both else [launches.sums(True)]
+    plans.append(launches.finish_backward(dweight, dbias, dmean, dvariance, both))
     return launches.program(*plans, launches.apply(True, dx, dresidual))

@@ -16,10 +16,10 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64
 
 _RESERVED = 8 << 10  # bytes of shared memory for the system and the sums of warps
-_SECTOR = 32  # bytes that memory moves at the least
+_SECTOR = 32  # bytes that a row of channels has at the least, channels last
 _LINE = 16  # bytes of the widest load
 _SMALL = 8 << 10  # bytes of shared memory below which a block is given more channels
-_PER_THREAD = 48  # elements
+_PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,8 @@ class Launch:
         self.formula = formula(problem.activation, self.x.dtype)
 
     def _threads(self) -> int:
-        threads, v = 128, self.view
-        most = 256 if self.x.dtype == FLOAT64 else 512 if v.last and self.x.dtype.itemsize == 2 else 1024
-        while threads < most and threads * _PER_THREAD * 1.5 < self.tile.channels * _rows(v):
+        threads, most = 64, 256 if self.x.dtype == FLOAT64 else 512
+        while threads < most and threads * _PER_THREAD * 1.5 < self.tile.memory:
             threads *= 2
         return threads
 

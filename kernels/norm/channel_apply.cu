@@ -6,8 +6,8 @@
 //          owns kSide vectors of channels over `rows_step` rows, thread t the vector t % kSide of every kThreads / kSide-th row, with the
 //          coefficients of its channels in registers. Blocks go from the end of the array to its start: what the sums read last is still in
 //          the L2.
-// Needs:   pointers aligned to kVector elements; channels last: channels a multiple of kVector, first: kStraddle unless inner is one; kWide
-//          where there are 2^31 elements or more. kPlain: the statistics and parameters that are given are in the arithmetic type.
+// Needs:   pointers aligned to kVector elements; channels last: channels a multiple of kVector, first: kStraddle says how often the image
+//          may change within a vector, 0, 1 or 2 for more than once; kWide where there are 2^31 elements or more. kPlain: the statistics and parameters that are given are in the arithmetic type.
 // Bound:   memory: each input read once, each output written once.
 
 #include "dnnarray/activation.cuh"
@@ -24,11 +24,11 @@ struct Config {
   static constexpr bool kResidual = false;
   static constexpr bool kMore = false;
   static constexpr bool kPlain = true;
-  static constexpr bool kStraddle = false;
+  static constexpr int kStraddle = 0;
   static constexpr bool kWide = false;
   static constexpr int kVector = 4;
   static constexpr int kSide = 1;
-  static constexpr int kBatch = 1;
+  static constexpr int kBatch = 4;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY norm_channel_apply_default
@@ -38,7 +38,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kSide = Config::kSide, kThreads = Config::kThreads, kSteps = kThreads / kSide;
-constexpr int kBatch = Config::kBatch;
+constexpr int kBatch = Config::kBatch;  // vectors in flight, channels last
 
 struct Arrays {
   const T *x, *grad, *residual;
@@ -48,8 +48,7 @@ struct Arrays {
 
 // Where the coefficients come from: `affine` and `slopes`, or with kGiven the statistics and parameters themselves.
 struct Source {
-  const Affine<A>* affine;
-  const Slope<A>* slopes;
+  const A *affine, *slopes;
   Parameter<T> mean, variance, weight, bias;
   A eps;
 };
@@ -61,16 +60,54 @@ struct Coefficients {
   __device__ __forceinline__ static A value(const Parameter<T>& of, long long i, A absent) {
     return Config::kPlain ? Parameter<T>{of.data, true}.at(i, absent) : of.at(i, absent);
   }
-  __device__ __forceinline__ void read(const Source& from, long long instance) {
+  __device__ __forceinline__ void know(A mean, A variance, A weight, A bias, A eps) {
+    const A rstd = A(1) / root_of(variance + eps);
+    affine = {mean, rstd * weight, bias, rstd};
+  }
+  __device__ __forceinline__ void read(const Source& from, long long i) {
     if constexpr (Config::kGiven) {
-      const A rstd = A(1) / root_of(value(from.variance, instance, A(1)) + from.eps);
-      affine = {value(from.mean, instance, A(0)), rstd * value(from.weight, instance, A(1)), value(from.bias, instance, A(0)), rstd};
+      know(value(from.mean, i, A(0)), value(from.variance, i, A(1)), value(from.weight, i, A(1)), value(from.bias, i, A(0)), from.eps);
     } else {
-      affine = from.affine[instance];
+      affine = reinterpret_cast<const Affine<A>*>(from.affine)[i];
     }
-    if constexpr (Config::kGradient) slope = from.slopes[instance];
+    if constexpr (Config::kGradient) slope = reinterpret_cast<const Slope<A>*>(from.slopes)[i];
   }
 };
+
+// The coefficients of neighbouring channels.
+__device__ __forceinline__ void read_neighbours(Coefficients (&to)[kVector], const Source& from, long long instances, long long i) {
+  if constexpr (Config::kGiven && !Config::kPlain) {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) to[v].read(from, i + v);
+  } else {
+    A numbers[7][kVector];
+    if constexpr (Config::kGiven) {
+      const void* given[4] = {from.mean.data, from.variance.data, from.weight.data, from.bias.data};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) numbers[k][v] = k == 2 ? A(1) : A(0);
+        if (given[k] != nullptr) read_all(numbers[k], static_cast<const A*>(given[k]) + i);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) read_all(numbers[k], from.affine + k * instances + i);
+    }
+    if constexpr (Config::kGradient) {
+#pragma unroll
+      for (int k = 0; k < 3; ++k) read_all(numbers[4 + k], from.slopes + k * instances + i);
+    }
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if constexpr (Config::kGiven) {
+        to[v].know(numbers[0][v], numbers[1][v], numbers[2][v], numbers[3][v], from.eps);
+      } else {
+        to[v].affine = {numbers[0][v], numbers[1][v], numbers[2][v], numbers[3][v]};
+      }
+      if constexpr (Config::kGradient) to[v].slope = {numbers[4][v], numbers[5][v], numbers[6][v], A(0)};
+    }
+  }
+}
 
 // The result; `g` becomes the gradient before the activation.
 __device__ __forceinline__ A evaluate(const Coefficients& c, A x, A& g, A residual, A p, A q) {
@@ -109,10 +146,14 @@ struct Piece {
 };
 
 // Channels first: a piece that begins at i, `j` elements into the image of `plane`, whose coefficients are `c`.
-__device__ __forceinline__ void apply_piece(const Piece& piece, Coefficients& c, const Arrays& arrays, const Source& from, long long i,
+__device__ __forceinline__ void apply_piece(const Piece& piece, Coefficients c, const Arrays& arrays, const Source& from, long long i,
                                             long long plane, long long j, long long inner, long long instances) {
-  if (!Config::kStraddle || j + kVector <= inner) {
+  if constexpr (Config::kStraddle == 0) {
     piece.apply(arrays, i, [&](int) -> const Coefficients& { return c; });
+  } else if constexpr (Config::kStraddle == 1) {
+    Coefficients next;
+    next.read(from, j + kVector > inner && plane + 1 < instances ? plane + 1 : j + kVector > inner ? 0 : plane);
+    piece.apply(arrays, i, [&](int v) -> const Coefficients& { return j + v < inner ? c : next; });
   } else {
     piece.apply(arrays, i, [&](int v) -> const Coefficients& {
       if (v > 0 && ++j == inner) {
@@ -135,7 +176,7 @@ __device__ __forceinline__ void apply_single(const Arrays& arrays, const Coeffic
 // Null: what is absent. `batch` is 1 where instances are channels.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
-                   const Affine<A>* __restrict__ coefficients, const Slope<A>* __restrict__ slopes, const void* __restrict__ mean,
+                   const A* __restrict__ coefficients, const A* __restrict__ slopes, const void* __restrict__ mean,
                    const void* __restrict__ variance, const void* __restrict__ weight, const void* __restrict__ bias, T* __restrict__ out,
                    T* __restrict__ more, long long wide_mean, long long wide_variance, long long wide_weight, long long wide_bias,
                    long long size, long long batch, long long channels, long long inner, long long rows_step, long long inner_divisor,
@@ -159,8 +200,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     long long r = step * rows_step + threadIdx.x / kSide;
     fetch(r);
     Coefficients c[kVector];
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) c[v].read(from, b * channels + channel + v);
+    read_neighbours(c, from, instances, b * channels + channel);
     for (; r < end; fetch(r)) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k)
@@ -169,43 +209,32 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       r += kBatch * kSteps;
     }
   } else {
-    const long long first = (block * kBatch * kThreads + threadIdx.x) * kVector;
-    Piece pieces[kBatch];
-    Coefficients c[kBatch];
-    long long plane[kBatch], j[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const long long i = first + k * kThreads * kVector;
-      if (i + kVector <= size) pieces[k].fetch(arrays, i);
-    }
-    const auto locate = [&](int k, long long at) {
+    const long long i = (block * kThreads + threadIdx.x) * kVector;
+    if (i >= size) return;
+    Piece piece;
+    if (i + kVector <= size) piece.fetch(arrays, i);
+    Coefficients c;
+    long long plane, j;
+    const auto locate = [&](long long at) {
       if constexpr (Config::kWide) {
         const long long q = at / inner;
-        j[k] = at - q * inner;
-        plane[k] = q % instances;
+        j = at - q * inner;
+        plane = q % instances;
       } else {
         const Divisor by_inner(inner, inner_divisor), by_instances(instances, instances_divisor);
         const unsigned q = by_inner.quotient(static_cast<unsigned>(at));
-        j[k] = static_cast<unsigned>(at) - q * by_inner.n;
-        plane[k] = by_instances.remainder(q);
+        j = static_cast<unsigned>(at) - q * by_inner.n;
+        plane = by_instances.remainder(q);
       }
-      c[k].read(from, plane[k]);
+      c.read(from, plane);
     };
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const long long i = first + k * kThreads * kVector;
-      if (i + kVector <= size) locate(k, i);
-    }
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const long long i = first + k * kThreads * kVector;
-      if (i + kVector <= size) {
-        apply_piece(pieces[k], c[k], arrays, from, i, plane[k], j[k], inner, instances);
-      } else {
-        for (long long at = i; at < size; ++at) {
-          locate(k, at);
-          apply_single(arrays, c[k], at);
-        }
+    locate(i);
+    if (i + kVector <= size) {
+      apply_piece(piece, c, arrays, from, i, plane, j, inner, instances);
+    } else {
+      for (long long at = i; at < size; ++at) {
+        locate(at);
+        apply_single(arrays, c, at);
       }
     }
   }

@@ -24,10 +24,10 @@ constexpr int kThreads = 128, kLanes = Config::kLanes;
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, const void* bias, const void* given_mean,
                    const void* given_rstd, const void* variance, const void* running_mean, const void* running_var,
-                   Affine<A>* __restrict__ coefficients, A* mean_of, A* rstd_of_statistic, void* next_mean, void* next_var,
+                   A* __restrict__ coefficients, A* mean_of, A* rstd_of_statistic, void* next_mean, void* next_var,
                    long long wide_weight, long long wide_bias, long long wide_mean, long long wide_rstd, long long wide_variance,
                    long long wide_running_mean, long long wide_running_var, long long statistics, long long parts, long long channels,
-                   long long members, long long batch_pitch, long long channel_pitch, double count, double momentum, double eps) {
+                   long long members, long long batch_pitch, long long channel_pitch, long long last, double count, double momentum, double eps) {
   __shared__ Shares smem[kThreads / kWarp];
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
   const Statistic<T> known = {{given_mean, wide_mean != 0},
@@ -60,6 +60,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     sums = block_shares<1, kThreads>(sums, smem);
   }
   const auto found = known.find(sums, origin, statistic, lane == 0);
-  for (long long j = lane; j < members; j += kLanes)
-    coefficients[batch * channels + first + j] = found.affine(w.at(first + j, A(1)), b.at(first + j, A(0)));
+  const Table<A> table(coefficients, statistics / groups * channels, last != 0);
+  for (long long j = lane; j < members; j += kLanes) {
+    const Affine<A> own = found.affine(w.at(first + j, A(1)), b.at(first + j, A(0)));
+    const long long instance = batch * channels + first + j;
+    table.at(0, instance) = own.mean, table.at(1, instance) = own.scale, table.at(2, instance) = own.shift, table.at(3, instance) = own.rstd;
+  }
 }

@@ -2,6 +2,8 @@
 //   dx = rstd * (g * weight - average - slope * (x - mean)),  average = average(g * weight),  slope = rstd * average(g * weight * u),
 // to dweight and dbias, and, where the statistics were given (`fixed`), to the gradients of mean and variance, with average and slope 0.
 //
+// Where the sums are not around the mean but around the first value of the statistic (`x` given), they are brought there.
+//
 // Layout:  kLanes threads each: the first `statistics` a (batch, group of `members` channels), whose parts lie one after the other, the next
 //          `channels` a channel, over all parts of all of the batch.
 // Bound:   latency. Everything in double, in a fixed order.
@@ -28,20 +30,27 @@ __device__ __forceinline__ Shares over_lanes(Shares s, Shares* smem) {
 
 // Null: what is absent or not asked for.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const Shares* __restrict__ partial, const void* weight, const Affine<A>* __restrict__ coefficients,
-                   Slope<A>* __restrict__ slopes, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, A* __restrict__ coefficients,
+                   A* __restrict__ slopes, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
                    long long wide_bias, long long wide_mean, long long wide_variance, long long statistics, long long parts,
-                   long long channels, long long members, double count, long long fixed) {
+                   long long channels, long long members, long long batch_pitch,
+                   long long channel_pitch, double count, long long fixed, long long last) {
   __shared__ Shares smem[kThreads / kWarp];
   const Parameter<T> w = {weight, wide_weight != 0};
   const long long task = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (task >= statistics + channels) return;  // whole warps, or the whole block
   const int lane = threadIdx.x % kLanes;
   const long long groups = channels / members, batches = statistics / groups;
+  const Table<A> affine(coefficients, batches * channels, last != 0), slope(slopes, batches * channels, last != 0);
+  // How far the mean of an instance is from what its sums are around.
+  const auto distance = [&](long long batch, long long channel) {
+    if (x == nullptr) return 0.0;
+    return double(affine.at(0, batch * channels + channel)) - double(widen(x[batch * batch_pitch + channel / members * members * channel_pitch]));
+  };
   Shares sums = {0, 0};
   if (task < statistics) {
     const long long batch = task / groups, first = task % groups * members;
-    const double rstd = double(coefficients[batch * channels + first].rstd);
+    const double rstd = double(affine.at(3, batch * channels + first));
     const Shares* mine = partial + task * members * parts;
     if (!fixed)
 #pragma unroll 4
@@ -50,22 +59,27 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         sums.add({of * mine[i].plain, of * mine[i].along});
       }
     sums = over_lanes(sums, smem);
-    for (long long j = lane; j < members; j += kLanes)
-      slopes[batch * channels + first + j] = {w.at(first + j, A(1)), A(sums.plain / count), A(rstd * rstd * sums.along / count), A(0)};
+    if (!fixed) sums.along -= distance(batch, first) * sums.plain;
+    for (long long j = lane; j < members; j += kLanes) {
+      const long long instance = batch * channels + first + j;
+      slope.at(0, instance) = w.at(first + j, A(1));
+      slope.at(1, instance) = A(sums.plain / count);
+      slope.at(2, instance) = A(rstd * rstd * sums.along / count);
+    }
   } else {
     const long long channel = task - statistics;
 #pragma unroll 4
     for (long long i = lane; i < batches * parts; i += kLanes) {
       const long long at = i / parts * channels + channel;
       const Shares share = partial[at * parts + i % parts];
-      sums.add({share.plain, share.along * double(coefficients[at].rstd)});
+      sums.add({share.plain, (share.along - distance(i / parts, channel) * share.plain) * double(affine.at(3, at))});
     }
     sums = over_lanes(sums, smem);
     if (lane != 0) return;
     if (dweight != nullptr) put<T>(dweight, wide_weight != 0, channel, A(sums.along));
     if (dbias != nullptr) put<T>(dbias, wide_bias != 0, channel, A(sums.plain));
-    const Affine<A> own = coefficients[channel];  // `fixed` goes with one batch of instances
-    if (dmean != nullptr) put<T>(dmean, wide_mean != 0, channel, A(-double(own.scale) * sums.plain));
-    if (dvariance != nullptr) put<T>(dvariance, wide_variance != 0, channel, A(-0.5 * double(own.scale) * double(own.rstd) * sums.along));
+    const double scale = double(affine.at(1, channel)), rstd = double(affine.at(3, channel));  // `fixed` goes with one batch of instances
+    if (dmean != nullptr) put<T>(dmean, wide_mean != 0, channel, A(-scale * sums.plain));
+    if (dvariance != nullptr) put<T>(dvariance, wide_variance != 0, channel, A(-0.5 * scale * rstd * sums.along));
   }
 }

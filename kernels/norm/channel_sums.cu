@@ -1,5 +1,6 @@
 // Per channel over a part of the batch and of space: the sums of x and x^2 around the first value of the statistic; or, for the gradient, of
-// g and g * (x - mean), where g is grad before the activation of z = (x - mean) * scale + shift + residual.
+// g and g * (x - mean), where g is grad before the activation of z = (x - mean) * scale + shift + residual; or (kBoth), where statistics are
+// not known yet and there is no activation, both in one pass, with the first value in the place of the mean.
 //
 // Layout:  channels first (outer, channels, inner): a block owns a channel of `outer_step` outer indices and `inner_step` inner ones; its
 //          threads walk them in vectors. Channels last (batch, rows, channels): a block owns kSide vectors of channels over `inner_step` rows,
@@ -17,6 +18,7 @@ struct Config {
   using Element = float;
   using Activation = dnnarray::Identity;
   static constexpr bool kGradient = false;
+  static constexpr bool kBoth = false;
   static constexpr bool kResidual = false;
   static constexpr bool kLast = false;
   static constexpr int kVector = 4;
@@ -31,7 +33,8 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kSide = Config::kSide, kThreads = Config::kThreads, kSteps = kThreads / kSide;
 constexpr int kOwn = Config::kLast ? kVector : 1;  // channels of a thread
-constexpr int kBatch = 4;
+constexpr bool kGradient = Config::kGradient, kMoments = !kGradient || Config::kBoth;
+constexpr int kBatch = kGradient && kOwn > 4 ? 2 : 4;  // as many as registers hold
 
 struct Arrays {
   const T *x, *grad, *residual;
@@ -41,30 +44,39 @@ struct Arrays {
 // What a thread keeps of one channel.
 struct Channel {
   Shifted<A> moments;
-  A mean, scale, shift;
+  A mean, scale, shift, plain, along;
 
-  // The sums of the gradient stand in the same two numbers.
   __device__ __forceinline__ void add(A x, A g, A residual, A p, A q) {
-    if constexpr (Config::kGradient) {
-      const A d = x - mean, before = Config::Activation::gradient(g, d * scale + shift + residual, p, q);
-      moments.sum += before;
-      moments.square += before * d;
-    } else {
-      moments.add(x);
+    if constexpr (kMoments) moments.add(x);
+    if constexpr (kGradient) {
+      const A d = x - (Config::kBoth ? moments.shift : mean);
+      const A before = Config::kBoth ? g : Config::Activation::gradient(g, d * scale + shift + residual, p, q);
+      plain += before;
+      along += before * d;
     }
   }
-  __device__ __forceinline__ Shares shares(double common, long long count) const {
-    return Config::kGradient ? Shares{double(moments.sum), double(moments.square)} : around(moments, common, count);
+  __device__ __forceinline__ Shares gradient_shares(double common) const {
+    const double distance = Config::kBoth ? double(moments.shift) - common : 0;
+    return {double(plain), double(along) + distance * double(plain)};
   }
 };
 
-__device__ __forceinline__ Channel begin(const Affine<A>* coefficients, long long instance, const T* first) {
-  Channel c = {Shifted<A>(!Config::kGradient && first != nullptr ? widen(*first) : A(0)), A(0), A(1), A(0)};
-  if constexpr (Config::kGradient) {
-    const Affine<A> known = coefficients[instance];
-    c.mean = known.mean, c.scale = known.scale, c.shift = known.shift;
+// The channels of a thread from `instance` on; `first` is where its values begin.
+__device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficients, long long instances, long long instance, const T* first) {
+  if constexpr (kMoments) {
+#pragma unroll
+    for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(first != nullptr ? widen(first[v]) : A(0)), A(0), A(1), A(0), A(0), A(0)};
+  } else if constexpr (Config::kLast) {
+    A mean[kOwn], scale[kOwn], shift[kOwn];
+    read_all(mean, coefficients + instance);
+    read_all(scale, coefficients + instances + instance);
+    read_all(shift, coefficients + 2 * instances + instance);
+#pragma unroll
+    for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(), mean[v], scale[v], shift[v], A(0), A(0)};
+  } else {
+    const auto known = reinterpret_cast<const Affine<A>*>(coefficients)[instance];
+    own[0] = {Shifted<A>(), known.mean, known.scale, known.shift, A(0), A(0)};
   }
-  return c;
 }
 
 // Up to kBatch vectors: all loads, then all sums.
@@ -76,7 +88,7 @@ struct Batch {
     here[k] = wanted;
     if (!wanted) return;
     x[k] = load<T, kVector>(arrays.x + at);
-    if constexpr (Config::kGradient) {
+    if constexpr (kGradient) {
       g[k] = load<T, kVector>(arrays.grad + at);
       if constexpr (Config::kResidual) r[k] = load<T, kVector>(arrays.residual + at);
     }
@@ -87,16 +99,30 @@ struct Batch {
       if (here[k]) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v)
-          channels[Config::kLast ? v : 0].add(widen(x[k].at[v]), Config::kGradient ? widen(g[k].at[v]) : A(0),
+          channels[Config::kLast ? v : 0].add(widen(x[k].at[v]), kGradient ? widen(g[k].at[v]) : A(0),
                                               Config::kResidual ? widen(r[k].at[v]) : A(0), arrays.p, arrays.q);
       }
   }
 };
 
-// Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
+// The sums over the block of one channel of each thread, into `slot` of the parts of its instance.
+__device__ __forceinline__ void write(Channel& own, bool mine, double common, long long count, Shares* partial, Shares* gradients, long long slot,
+                                      Shares* smem) {
+  const Shares none = {0, 0};
+  if constexpr (kMoments) {
+    const Shares all = block_shares<kSide, kThreads>(mine ? around(own.moments, common, count) : none, smem);
+    if (mine && threadIdx.x < kSide) partial[slot] = all;
+  }
+  if constexpr (kGradient) {
+    const Shares all = block_shares<kSide, kThreads>(mine && count > 0 ? own.gradient_shares(common) : none, smem);
+    if (mine && threadIdx.x < kSide) gradients[slot] = all;
+  }
+}
+
+// `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
-                   const Affine<A>* __restrict__ coefficients, Shares* __restrict__ partial, long long outer, long long channels,
+                   const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
                    long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
                    double p64, double q64) {
   __shared__ Shares smem[kThreads / kWarp * kSide];
@@ -105,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long part = blockIdx.x / tiles, tile = blockIdx.x % tiles;
   const long long first_outer = part / inner_parts * outer_step, first_inner = part % inner_parts * inner_step;
   const long long end_outer = min(first_outer + outer_step, outer), end_inner = min(first_inner + inner_step, inner);
+  const long long instances = per_batch ? outer * channels : channels;
   const long long batch = per_batch ? first_outer * channels : 0, parts = per_batch ? inner_parts : gridDim.x / tiles;
   const long long slot = per_batch ? part % inner_parts : part;
   Channel own[kOwn];
@@ -113,9 +140,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector, row = first_inner + threadIdx.x / kSide;
     const bool mine = channel < channels;
     const long long start = first_outer * inner * channels + channel;
-#pragma unroll
-    for (int v = 0; v < kOwn; ++v)
-      if (mine) own[v] = begin(coefficients, batch + channel + v, row < end_inner ? x + start + row * channels + v : nullptr);
+    if (mine) begin(own, coefficients, instances, batch + channel, row < end_inner ? x + start + row * channels : nullptr);
     for (long long r = row; mine && r < end_inner; r += kBatch * kSteps) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) batched.fetch(k, arrays, start + (r + k * kSteps) * channels, r + k * kSteps < end_inner);
@@ -125,16 +150,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int v = 0; v < kOwn; ++v) {
       double common = 0;
-      if (!Config::kGradient && mine) common = double(widen(x[first_outer * inner * channels * per_batch + (channel + v) / members * members]));
-      const Shares all = block_shares<kSide, kThreads>(mine ? own[v].shares(common, count) : Shares{0, 0}, smem);
-      if (mine && threadIdx.x < kSide) partial[(batch + channel + v) * parts + slot] = all;
+      if (kMoments && mine) common = double(widen(x[first_outer * inner * channels * per_batch + (channel + v) / members * members]));
+      write(own[v], mine, common, count, partial, gradients, (batch + channel + v) * parts + slot, smem);
     }
   } else {
     const int vectors = static_cast<int>((end_inner - first_inner) / kVector), over = kThreads / vectors, rest = kThreads % vectors;
     long long n = first_outer + threadIdx.x / vectors, count = 0;
     int i = threadIdx.x % vectors;
     const long long base = tile * inner + first_inner, pitch = channels * inner;
-    own[0] = begin(coefficients, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
+    begin(own, coefficients, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
     while (n < end_outer) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
@@ -146,8 +170,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       }
       batched.add(own, arrays);
     }
-    const double common = Config::kGradient ? 0 : double(widen(x[per_batch * first_outer * pitch + tile / members * members * inner]));
-    const Shares all = block_shares<1, kThreads>(own[0].shares(common, count), smem);
-    if (threadIdx.x == 0) partial[(batch + tile) * parts + slot] = all;
+    const double common = kMoments ? double(widen(x[per_batch * first_outer * pitch + tile / members * members * inner])) : 0;
+    write(own[0], true, common, count, partial, gradients, (batch + tile) * parts + slot, smem);
   }
 }

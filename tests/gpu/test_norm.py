@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._operation import forget
 from dnnarray._problems.base import leaves
 from tests.support import BFLOAT16, assert_close, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+from dnnarray._cuda.norm import ALGORITHMS  # noqa: E402
+
 pytestmark = pytest.mark.gpu
 
 _DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
@@ -17,20 +20,26 @@ def _draw(shape, dtype, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def _check(name, arrays, reduction, algorithm=None, **options):
-    """Against the CPU engine in float64, and against itself. An algorithm that says that it does not fit is left out."""
+def _check(name, arrays, reduction, **options):
+    """Against the CPU engine in float64, and against itself."""
     there = tuple(None if a is None else cupy.asarray(a) for a in arrays)
     named = {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in options.items()}
-    try:
-        first, second = (leaves(call(name, there, named | ({"algorithm": algorithm} if algorithm else {}))) for _ in range(2))
-    except dnn.UnsupportedError:
-        assert algorithm == "slab"
-        return
+    first, second = (leaves(call(name, there, named)) for _ in range(2))
     wide = {n: a.astype(np.float64) if isinstance(a, np.ndarray) else a for n, a in options.items()}
     expected = leaves(call(name, tuple(None if a is None else a.astype(np.float64) for a in arrays), wide))
     for a, b, e in zip(first, second, expected, strict=True):
         assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
         assert_close(cupy.asnumpy(a), e, reduction, note=name)
+
+
+@pytest.fixture(params=["any", "channels"])
+def algorithm(request, monkeypatch):
+    """All algorithms to choose from, or that for what does not fit on chip only."""
+    for op, table in ALGORITHMS.items():
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in table if m.name == request.param) or table)
+    forget()
+    yield request.param
+    forget()
 
 
 @pytest.mark.parametrize("columns", [1, 7, 64, 100, 513, 768, 1000, 2048, 4095, 4096, 8192, 12288, 16384, 16385, 40000])
@@ -75,7 +84,6 @@ _SHAPES = [(8, 64, 28, 28), (4, 3, 31, 17), (2, 256, 7, 7), (33, 40), (1, 8, 50_
 
 @pytest.mark.parametrize("shape", _SHAPES, ids=str)
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("algorithm", ["slab", "channels"])
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_channels_of_any_shape(shape, last, algorithm, dtype):
     channels, space = shape[1], int(np.prod(shape[2:]))
@@ -83,7 +91,7 @@ def test_channels_of_any_shape(shape, last, algorithm, dtype):
     layout = "channels_last" if last else "channels_first"
     x, grad, r = (_draw(shape, dtype, s) for s in range(3))
     w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, dtype, 5)
-    count, same = x.size // channels, {"layout": layout, "algorithm": algorithm}
+    count, same = x.size // channels, {"layout": layout}
     _check("batch_norm_train", (x, w, b, b, w), count, residual=r, activation="relu", **same)
     _check("batch_norm_train_backward", (grad, x, w, b), count, residual=r, activation="gelu", **same)
     _check("batch_norm_backward", (grad, x, b, w, w, b), count, **same)

@@ -59,6 +59,30 @@ struct alignas(4 * sizeof(A) > 16 ? 16 : 4 * sizeof(A)) Slope {
   A weight, average, slope, unused;
 };
 
+// Arrays of coefficients, four numbers to an instance: one instance after the other where a thread needs one at a time, one number after
+// the other where it needs those of neighbouring channels.
+template <typename A>
+struct Table {
+  A* data;
+  long long number, instance;
+
+  __device__ __forceinline__ Table(A* at, long long instances, bool last)
+      : data(at), number(last ? instances : 1), instance(last ? 1 : 4) {}
+  __device__ __forceinline__ A& at(int which, long long i) const { return data[which * number + i * instance]; }
+};
+
+// N neighbouring numbers, 16 bytes at a time.
+template <int N, typename A>
+__device__ __forceinline__ void read_all(A (&to)[N], const A* from) {
+  constexpr int kPiece = N * sizeof(A) > 16 ? 16 / sizeof(A) : N;
+#pragma unroll
+  for (int start = 0; start < N; start += kPiece) {
+    const auto piece = load<A, kPiece>(from + start);
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) to[start + i] = piece.at[i];
+  }
+}
+
 // How a statistic becomes known, and who else wants to know it. Null: what is not given or not asked for.
 template <typename T>
 struct Statistic {
