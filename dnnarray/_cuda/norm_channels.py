@@ -23,8 +23,8 @@ _PART = 8192  # elements that are worth a block
 _SHARES = 16  # bytes of the result of a part
 _FINISH = 128
 _SUMS, _APPLY = 256, 128  # threads of a block
-_APPLY_BLOCKS = 132 * 32  # blocks of `apply`, channels last
-_ROWS = 16  # rows a thread of `apply` keeps its coefficients for, at the most
+_APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
+_ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
@@ -197,6 +197,12 @@ def divisor(n: int) -> int:
     return shift << 32 | (((1 << 32) * ((1 << shift) - n)) // n + 1)
 
 
+def shares(problem: NormProblem) -> tuple[float, float]:
+    """How many values there are behind a statistic, and 1 over it."""
+    count = problem.geometry.count
+    return float(count), 1.0 / max(count, 1)
+
+
 class Launches:
     """The plans of one problem."""
 
@@ -211,6 +217,11 @@ class Launches:
         self.aligned = aligned
         self.formula = formula(problem.activation, self.x.dtype)
         self.item = statistics_dtype(self.x).itemsize
+
+    @property
+    def count(self) -> tuple[float, float]:
+        """Values behind a statistic, and their share."""
+        return shares(self.problem)
 
     @property
     def partial(self) -> Array:
@@ -269,7 +280,7 @@ class Launches:
         results = (self.coefficients, mean, rstd, next_mean, next_var)
         typed = (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance, specs.running_mean, specs.running_var)
         numbers = (v.statistics, self._parts(), v.channels, members, v.channels * v.inner, 1 if v.last else v.inner, int(v.last))
-        values = (float(self.problem.geometry.count), float(self.problem.momentum), float(self.problem.eps))
+        values = (*self.count, float(self.problem.momentum), float(self.problem.eps))
         launch = (*pointers, *results, *(wide(s, x) for s in typed), *numbers, *values)
         return Plan(kernel, (blocks_of(v.statistics, tasks), 1, 1), _FINISH, launch)
 
@@ -283,7 +294,7 @@ class Launches:
         parts, members = self._parts() if v.size else 0, v.channels // v.groups
         kernel, tasks = self._finish_kernel("finish_backward", parts * max(members, v.batch))
         pitches = (v.channels * v.inner, 1 if v.last else v.inner)
-        numbers = (v.statistics, parts, v.channels, members, *pitches, float(self.problem.geometry.count), int(fixed), int(v.last))
+        numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last))
         return Plan(kernel, (blocks_of(v.statistics + v.channels, tasks), 1, 1), _FINISH, (*pointers, *flags, *numbers))
 
     def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool) -> tuple[Kernel, ApplyConfig]:
@@ -316,7 +327,13 @@ class Launches:
         residual = g.residual if not gradient or self.problem.activation else 0
         kernel, config = self._apply_kernel(gradient, bool(residual), bool(more), given)
         steps, tiles = _APPLY // config.side, blocks_of(v.channels // config.vector, config.side)
-        rows = min(max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS), config.batch), _ROWS) * steps
+        rows = (
+            min(
+                max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS * x.dtype.itemsize), config.batch),
+                _ROWS * (4 // x.dtype.itemsize or 1),
+            )
+            * steps
+        )
         blocks = tiles * blocks_of(v.inner, rows) * v.batch if v.last else blocks_of(v.size, _APPLY * config.vector)
         known = (0, 0, g.mean, g.variance, g.weight, g.bias) if given else (self.coefficients, self.slopes, 0, 0, 0, 0)
         widths = (wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))

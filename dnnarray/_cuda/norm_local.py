@@ -17,7 +17,9 @@ _THREADS = 256
 _WINDOWS = (3, 5, 7, 9)  # that there are kernels for
 _WINDOW_THREADS = 128
 _CHANNELS = 4  # that a thread finishes at a time, channels first
-_WALK = 8  # times that it does so
+_WALK = 16  # times that it does so, at the most
+_RESIDENT = 1024  # threads that a multiprocessor should have at the least
+_FORWARD, _BACKWARD = 4, 2  # elements of a thread, twice as many of half types
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _vector(problem: LocalResponseProblem, aligned: bool) -> int:
     x, inner = problem.inputs[-1], _inner(problem)
     if inner == 1:
         return vector_length(x.dtype, True, x.shape[problem.axis])
-    most = (2 if len(problem.inputs) == 2 else 4) if x.dtype != FLOAT64 else 1
+    most = 1 if x.dtype == FLOAT64 else (_BACKWARD if len(problem.inputs) == 2 else _FORWARD) * (2 if x.dtype.itemsize == 2 else 1)
     return min(vector_length(x.dtype, aligned, inner), most)
 
 
@@ -126,8 +128,11 @@ def window(problem: LocalResponseProblem, device: Device, aligned: bool) -> Prog
     config = WindowConfig(TYPES[x.dtype], gradient, last, apart, problem.size, vector, _WINDOW_THREADS)
     symbol = f"norm_local_response_window_{name}{'_apart' if apart else ''}"
     channels = x.shape[problem.axis]
-    threads = x.size // vector if last else x.size // channels // vector * blocks_of(channels, _CHANNELS * _WALK)
+    columns, walk = x.size // channels // vector, _WALK
+    while walk > 1 and columns * blocks_of(channels, _CHANNELS * walk) < device.units * _RESIDENT:
+        walk //= 2
+    threads = x.size // vector if last else columns * blocks_of(channels, _CHANNELS * walk)
     pointers = (0,) * (not gradient) + (*arguments.inputs, *arguments.outputs)
-    numbers = (x.size, channels, inner, _WALK, *_numbers(problem))
+    numbers = (x.size, channels, inner, walk, *_numbers(problem))
     kernel = Kernel("norm/local_response_window.cu", symbol, config)
     return Program((Plan(kernel, (blocks_of(threads, _WINDOW_THREADS), 1, 1), _WINDOW_THREADS, (*pointers, *numbers)),), orders(problem, x))

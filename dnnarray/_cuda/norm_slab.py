@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.norm_channels import Inputs, View, inputs, view
+from dnnarray._cuda.norm_channels import Inputs, View, inputs, shares, view
 from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, orders, wide
 from dnnarray._cuda.norm_rows import fold
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
@@ -16,7 +16,7 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64
 
 _RESERVED = 8 << 10  # bytes of shared memory for the system and the sums of warps
-_SECTOR = 32  # bytes that a row of channels has at the least, channels last
+_ROW = 128  # bytes that a row of channels should have, channels last
 _LINE = 16  # bytes of the widest load
 _SMALL = 8 << 10  # bytes of shared memory below which a block is given more channels
 _PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
@@ -63,23 +63,25 @@ def _memory(problem: NormProblem, v: View, specs: Inputs, channels: int) -> int:
 
 
 def tile(problem: NormProblem, v: View, device: Device) -> Tile | None:
-    """As few channels as give whole groups, whole sectors and, if they fit, the widest loads; more where a block would have little to do."""
+    """As few channels as give whole groups and, if they fit, the widest loads and long rows; more where a block would have little to do."""
     specs = inputs(problem, problem.inputs, None)
     itemsize, members, limit = specs.x.dtype.itemsize, v.channels // v.groups, device.shared_memory - _RESERVED
     run = 1 if v.last else v.inner
-    whole = _SECTOR if v.last else _LINE
 
     def fits(groups: int) -> bool:
         return _memory(problem, v, specs, groups * members) <= limit
 
+    def short(groups: int) -> bool:
+        return groups * members * itemsize < _ROW
+
     groups = 1
-    while groups < v.groups and groups * members * run * itemsize % whole and fits(2 * groups):
+    while groups < v.groups and (short(groups) if v.last else groups * members * run * itemsize % _LINE) and fits(2 * groups):
         groups *= 2
     groups = min(groups, v.groups)
     if not fits(groups):
         return None
-    if v.last and groups < v.groups and groups * members * itemsize < _SECTOR:
-        return None
+    if v.last and groups < v.groups and short(groups) and blocks_of(v.groups, groups) * v.batch > 2 * device.units:
+        return None  # the sectors of a row would be fetched by blocks that do not run at the same time
     while groups < v.groups and blocks_of(v.groups, 2 * groups) * v.batch >= 8 * device.units:
         if _memory(problem, v, specs, 2 * groups * members) > _SMALL:
             break
@@ -151,7 +153,7 @@ class Launch:
         config = SlabConfig(TYPES[x.dtype], self.formula.type, v.last, vector, copy, side, threads)
         name = f"{stage}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}_{self.formula.name}"
         kernel = Kernel(f"norm/channel_{stage}.cu", f"norm_channel_{name}", config, ("activation", "norm"))
-        sizes = (v.outer, v.channels, v.inner, held, v.channels // v.groups, int(v.per_batch), float(self.problem.geometry.count))
+        sizes = (v.outer, v.channels, v.inner, held, v.channels // v.groups, int(v.per_batch), *shares(self.problem))
         momentum = () if stage.endswith("backward") else (float(self.problem.momentum),)
         numbers = (*sizes, *momentum, float(self.problem.eps), self.formula.p, self.formula.q)
         return Plan(kernel, (blocks_of(v.channels, held) * v.batch, 1, 1), threads, (*arguments, *numbers), self.tile.memory)

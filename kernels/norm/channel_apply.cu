@@ -40,6 +40,8 @@ using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kSide = Config::kSide, kThreads = Config::kThreads, kSteps = kThreads / kSide;
 constexpr int kBatch = Config::kBatch;  // vectors in flight, channels last
 
+constexpr bool kFolded = !Config::kGradient && sizeof(T) == 2;
+
 struct Arrays {
   const T *x, *grad, *residual;
   T *out, *more;
@@ -60,6 +62,10 @@ struct Coefficients {
   __device__ __forceinline__ static A value(const Parameter<T>& of, long long i, A absent) {
     return Config::kPlain ? Parameter<T>{of.data, true}.at(i, absent) : of.at(i, absent);
   }
+  // What is rounded to a half type has digits to spare for the mean in the shift.
+  __device__ __forceinline__ void fold() {
+    if constexpr (kFolded) affine.shift -= affine.mean * affine.scale;
+  }
   __device__ __forceinline__ void know(A mean, A variance, A weight, A bias, A eps) {
     const A rstd = A(1) / root_of(variance + eps);
     affine = {mean, rstd * weight, bias, rstd};
@@ -71,6 +77,7 @@ struct Coefficients {
       affine = reinterpret_cast<const Affine<A>*>(from.affine)[i];
     }
     if constexpr (Config::kGradient) slope = reinterpret_cast<const Slope<A>*>(from.slopes)[i];
+    fold();
   }
 };
 
@@ -105,12 +112,14 @@ __device__ __forceinline__ void read_neighbours(Coefficients (&to)[kVector], con
         to[v].affine = {numbers[0][v], numbers[1][v], numbers[2][v], numbers[3][v]};
       }
       if constexpr (Config::kGradient) to[v].slope = {numbers[4][v], numbers[5][v], numbers[6][v], A(0)};
+      to[v].fold();
     }
   }
 }
 
 // The result; `g` becomes the gradient before the activation.
 __device__ __forceinline__ A evaluate(const Coefficients& c, A x, A& g, A residual, A p, A q) {
+  if constexpr (kFolded) return Config::Activation::forward(x * c.affine.scale + c.affine.shift + residual, p, q);
   const A d = x - c.affine.mean, z = d * c.affine.scale + c.affine.shift + residual;
   if constexpr (Config::kGradient) {
     g = Config::Activation::gradient(g, z, p, q);

@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                    A* __restrict__ coefficients, A* mean_of, A* rstd_of_statistic, void* next_mean, void* next_var,
                    long long wide_weight, long long wide_bias, long long wide_mean, long long wide_rstd, long long wide_variance,
                    long long wide_running_mean, long long wide_running_var, long long statistics, long long parts, long long channels,
-                   long long members, long long batch_pitch, long long channel_pitch, long long last, double count, double momentum, double eps) {
+                   long long members, long long batch_pitch, long long channel_pitch, long long last, double count, double share, double momentum, double eps) {
   __shared__ Shares smem[kThreads / kWarp];
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
   const Statistic<T> known = {{given_mean, wide_mean != 0},
@@ -40,12 +40,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                               next_mean,
                               next_var,
                               count,
+                              share,
                               momentum,
                               eps};
   const long long statistic = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (statistic >= statistics) return;  // whole warps, or the whole block
   const int lane = threadIdx.x % kLanes;
   const long long groups = channels / members, batch = statistic / groups, first = statistic % groups * members;
+  const A first_weight = lane < members ? w.at(first + lane, A(1)) : A(1), first_bias = lane < members ? b.at(first + lane, A(0)) : A(0);
   Shares sums = {0, 0};
   double origin = 0;
   if (partial != nullptr) {
@@ -62,7 +64,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const auto found = known.find(sums, origin, statistic, lane == 0);
   const Table<A> table(coefficients, statistics / groups * channels, last != 0);
   for (long long j = lane; j < members; j += kLanes) {
-    const Affine<A> own = found.affine(w.at(first + j, A(1)), b.at(first + j, A(0)));
+    const bool early = j < kLanes;  // fetched before the sums were there
+    const Affine<A> own = found.affine(early ? first_weight : w.at(first + j, A(1)), early ? first_bias : b.at(first + j, A(0)));
     const long long instance = batch * channels + first + j;
     table.at(0, instance) = own.mean, table.at(1, instance) = own.scale, table.at(2, instance) = own.shift, table.at(3, instance) = own.rstd;
   }

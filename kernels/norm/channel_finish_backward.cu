@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                    A* __restrict__ slopes, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
                    long long wide_bias, long long wide_mean, long long wide_variance, long long statistics, long long parts,
                    long long channels, long long members, long long batch_pitch,
-                   long long channel_pitch, double count, long long fixed, long long last) {
+                   long long channel_pitch, double share, long long fixed, long long last) {
   __shared__ Shares smem[kThreads / kWarp];
   const Parameter<T> w = {weight, wide_weight != 0};
   const long long task = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
@@ -63,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (long long j = lane; j < members; j += kLanes) {
       const long long instance = batch * channels + first + j;
       slope.at(0, instance) = w.at(first + j, A(1));
-      slope.at(1, instance) = A(sums.plain / count);
-      slope.at(2, instance) = A(rstd * rstd * sums.along / count);
+      slope.at(1, instance) = A(sums.plain * share);
+      slope.at(2, instance) = A(rstd * rstd * sums.along * share);
     }
   } else {
     const long long channel = task - statistics;

@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
                    const void* given_mean, const void* given_rstd, const void* variance, T* __restrict__ dx, T* __restrict__ dresidual,
                    void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight, long long wide_bias, long long wide_mean,
                    long long wide_rstd, long long wide_variance, long long outer, long long channels, long long inner, long long tile,
-                   long long members, long long per_batch, double count, double eps, double p64, double q64) {
+                   long long members, long long per_batch, double count, double share, double eps, double p64, double q64) {
   extern __shared__ __align__(16) char smem[];
   __shared__ Shares smem_warps[kThreads / kWarp * (Config::kLast ? kSide : 1)];
   const Held held(Config::kLast, outer, channels, inner, tile, per_batch);
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
   const Units<Config::kLast, kVector, kSide, kThreads> units(held, static_cast<int>(inner));
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0}, absent = {nullptr, false};
   const Parameter<T> mean = {given_mean, wide_mean != 0}, rstd = {given_rstd, wide_rstd != 0}, fixed = {variance, wide_variance != 0};
-  const Statistic<T> statistic = {mean, rstd, fixed, absent, absent, nullptr, nullptr, nullptr, nullptr, count, 0.0, eps};
+  const Statistic<T> statistic = {mean, rstd, fixed, absent, absent, nullptr, nullptr, nullptr, nullptr, count, share, 0.0, eps};
   const bool known = given_mean != nullptr && (given_rstd != nullptr || variance != nullptr);
   const int of_group = static_cast<int>(members);
   find_affine(held, units, smem_x, of_group, channels / members, known, statistic, w, b, smem_affine, smem_sums, smem_warps);
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
     const double scale = double(smem_affine[first].rstd);
     Shares all = over_members(smem_sums + first, of_group, lane, large, [&](int j) { return double(w.at(held.first + first + j, A(1))); });
     if (variance != nullptr) all = {0, 0};  // statistics that do not depend on x
-    const Slope<A> slope = {A(0), A(all.plain / count), A(scale * scale * all.along / count), A(0)};
+    const Slope<A> slope = {A(0), A(all.plain * share), A(scale * scale * all.along * share), A(0)};
     for (int j = first + lane; j < first + of_group; j += large ? kWarp : 1) {
       const long long channel = held.first + j, at = held.batch * channels + channel;
       smem_slope[j] = {w.at(channel, A(1)), slope.average, slope.slope, A(0)};

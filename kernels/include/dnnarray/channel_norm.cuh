@@ -90,7 +90,7 @@ struct Statistic {
   Parameter<T> given_mean, given_rstd, variance, running_mean, running_var;
   A *mean_of, *rstd_of;
   void *next_mean, *next_var;
-  double count, momentum, eps;
+  double count, share, momentum, eps;  // share is 1 / count
 
   struct Found {
     double mean;
@@ -105,11 +105,11 @@ struct Statistic {
 
   // From the sums around `origin`; `leads` says that this thread writes the results.
   __device__ __forceinline__ Found find(const Shares& sums, double origin, long long statistic, bool leads) const {
-    const double n = count > 0 ? count : 1.0, distance = sums.plain / n, rest = sums.along - sums.plain * distance;
-    const double spread = (rest < 0 ? 0 : rest) / n;
+    const double distance = sums.plain * share, rest = sums.along - sums.plain * distance;
+    const double spread = (rest < 0 ? 0 : rest) * share;
     const double mean = given_mean.data != nullptr ? double(given_mean.at(statistic, A(0))) : origin + distance;
     const double used = variance.data != nullptr ? double(variance.at(statistic, A(0))) : spread;
-    const A rstd = given_rstd.data != nullptr ? given_rstd.at(statistic, A(0)) : A(1.0 / sqrt(used + eps));
+    const A rstd = given_rstd.data != nullptr ? given_rstd.at(statistic, A(0)) : A(1) / root_of(A(used + eps));
     if (leads) {
       if (mean_of != nullptr) mean_of[statistic] = A(mean);
       if (rstd_of != nullptr) rstd_of[statistic] = rstd;
