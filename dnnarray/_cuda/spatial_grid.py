@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import (
     THREADS,
     arithmetic,
     five_strides,
-    fixed_bytes,
-    float_bytes,
     grid_1d,
     order_of,
-    scatter_cost,
-    scattered,
     strides_of,
     three_extents,
 )
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
-_MODES = {"nearest": 1, "bilinear": 2, "bicubic": 4}
-_PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
+MODES = {"nearest": 1, "bilinear": 2, "bicubic": 4}
+PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 16  # of a thread
 _PLANE_THREADS = 512
@@ -66,33 +59,6 @@ class PlanesConfig(Config):
 
 
 @dataclass(frozen=True)
-class ScatterConfig(Config):
-    """Compile-time settings of ``kernels/spatial/grid_sample_scatter.cu``."""
-
-    element: str
-    mode: int
-    padding: int
-    corners: bool
-    rank: int
-    channels_last: bool
-    fixed: bool
-    threads: int
-
-
-@dataclass(frozen=True)
-class SlopesConfig(Config):
-    """Compile-time settings of ``kernels/spatial/grid_sample_slopes.cu``."""
-
-    element: str
-    mode: int
-    padding: int
-    corners: bool
-    rank: int
-    lanes: int
-    threads: int
-
-
-@dataclass(frozen=True)
 class AffineConfig(Config):
     """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and of its gradient."""
 
@@ -102,28 +68,28 @@ class AffineConfig(Config):
     threads: int
 
 
-def _options(problem: GridSampleProblem) -> tuple[tuple[str, int, int, bool, int], str]:
+def options(problem: GridSampleProblem) -> tuple[tuple[str, int, int, bool, int], str]:
     """The settings that all kernels of sampling have, and what names them in a symbol."""
     rank, corners = problem.x.ndim - 2, problem.align_corners
-    settings = (TYPES[problem.x.dtype], _MODES[problem.mode], _PADDINGS[problem.padding_mode], corners, rank)
+    settings = (TYPES[problem.x.dtype], MODES[problem.mode], PADDINGS[problem.padding_mode], corners, rank)
     return settings, f"{SHORT[problem.x.dtype]}_{problem.mode}_{problem.padding_mode}{'_corners' * corners}_rank{rank}"
 
 
-def _too_long(problem: GridSampleProblem, device: Device) -> str | None:
+def too_long(problem: GridSampleProblem, device: Device) -> str | None:
     return "spatial extents from 2**31 on" if max(problem.x.shape[2:]) >= 2**31 else None
 
 
-def _channels_last(spec: Spec) -> bool:
+def channels_last(spec: Spec) -> bool:
     return spec.shape[1] > 1 and strides_of(spec)[1] == 1
 
 
-def _sizes(problem: GridSampleProblem, y: Spec) -> tuple[int, ...]:
+def sizes(problem: GridSampleProblem, y: Spec) -> tuple[int, ...]:
     """Extents and strides of the image and of what is sampled from it."""
     x = problem.x
     return (*three_extents(x.shape[2:]), *three_extents(y.shape[2:]), *five_strides(x), *five_strides(y))
 
 
-def _split_channels(channels: int, places: int) -> tuple[int, int]:
+def split_channels(channels: int, places: int) -> tuple[int, int]:
     """Channels of a thread, and how many threads share a place, where neighbouring threads have neighbouring places."""
     per = max(1, min(_MOST_CHANNELS, channels * places // _THREADS_WANTED))
     return per, -(-channels // per)
@@ -135,17 +101,17 @@ def grid_sample(problem: GridSampleProblem, device: Device, aligned: bool) -> Pr
     assert y is not None
     if not y.size:
         return Program(())
-    settings, name = _options(problem)
-    last, channels, places = _channels_last(x) and _channels_last(y), x.shape[1], y.size // x.shape[1]
+    settings, name = options(problem)
+    last, channels, places = channels_last(x) and channels_last(y), x.shape[1], y.size // x.shape[1]
     vector = vector_length(x.dtype, aligned, channels) if last else 1
-    per, chunks = (vector, channels // vector) if last else _split_channels(channels, places)
+    per, chunks = (vector, channels // vector) if last else split_channels(channels, places)
     kernel = Kernel(
         "spatial/grid_sample.cu",
         f"grid_sample_{name}{f'_last_x{vector}' * last}",
         SampleConfig(*settings, last, vector, THREADS),
         ("sampling",),
     )
-    arguments: tuple[Array | int, ...] = (Array(0), Array(1), Array(2), x.shape[0], channels, per, *_sizes(problem, y))
+    arguments: tuple[Array | int, ...] = (Array(0), Array(1), Array(2), x.shape[0], channels, per, *sizes(problem, y))
     orders = (order_of(x), tuple(range(x.ndim)))
     return Program((Plan(kernel, grid_1d(places * chunks), THREADS, arguments),), orders)
 
@@ -179,7 +145,7 @@ def _planes_cost(problem: GridSampleProblem, device: Device) -> Cost:
 
 
 def _gather_cost(problem: GridSampleProblem, device: Device) -> Cost:
-    return Cost(problem.flops, problem.bytes, efficiency=1 if _channels_last(problem.x) else _GATHER_SHARE)
+    return Cost(problem.flops, problem.bytes, efficiency=1 if channels_last(problem.x) else _GATHER_SHARE)
 
 
 def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
@@ -188,7 +154,7 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
     assert y is not None
     if not y.size:
         return Program(())
-    settings, name = _options(problem)
+    settings, name = options(problem)
     count, channels = _planes_of_block(problem), x.shape[1]
     vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
     config = PlanesConfig(*settings, count, vector, _PLANE_THREADS)
@@ -197,54 +163,6 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
     shared = -(-count * _plane_bytes(problem) // 16) * 16
     blocks = x.shape[0] * -(-channels // count)
     return Program((Plan(kernel, (blocks, 1, 1), _PLANE_THREADS, arguments, shared),))
-
-
-def _scatter(problem: GridSampleProblem, fixed: bool, sums: Any, flags: Any, largest: Any, bits: int) -> Plan:
-    grad, x, _ = problem.inputs
-    settings, name = _options(problem)
-    last, channels, places = _channels_last(x), x.shape[1], grad.size // x.shape[1]
-    per, chunks = (1, channels) if last else _split_channels(channels, places)
-    kernel = Kernel(
-        "spatial/grid_sample_scatter.cu",
-        f"grid_sample_scatter_{name}{'_last' * last}{'_fixed' * fixed}",
-        ScatterConfig(*settings, last, fixed, THREADS),
-        ("sampling",),
-    )
-    arguments = (Array(0), Array(2), sums, flags, largest, bits, x.shape[0], channels, per, *_sizes(problem, grad))
-    return Plan(kernel, grid_1d(places * chunks), THREADS, arguments)
-
-
-def _slopes(problem: GridSampleProblem) -> Plan:
-    grad, x, grid = problem.inputs
-    settings, name = _options(problem)
-    lanes = 8 if _channels_last(x) else 1
-    config = SlopesConfig(*settings, lanes, THREADS)
-    kernel = Kernel("spatial/grid_sample_slopes.cu", f"grid_sample_slopes_{name}_{lanes}", config, ("sampling",))
-    places = grid.size // grid.shape[-1]
-    sizes = (*_sizes(problem, grad), *five_strides(grid, grid.ndim - 1))
-    return Plan(kernel, grid_1d(places * lanes), THREADS, (Array(0), Array(1), Array(2), Array(4), x.shape[0], x.shape[1], *sizes))
-
-
-def grid_sample_backward(fixed: bool, problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
-    """The gradient of the image by scattered sums, that of the places by a gather."""
-    grad, x, grid = problem.inputs
-    plans = []
-    if grad.size:
-        terms = math.prod(grad.shape[2:]) * _MODES[problem.mode] ** (x.ndim - 2)
-        plans += scattered(x, Array(3), 5, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))
-    elif x.size:
-        plans.append(zero(Array(3), x.nbytes, aligned))
-    if grid.size:
-        plans.append(_slopes(problem) if grad.size and problem.mode != "nearest" else zero(Array(4), grid.nbytes, aligned))
-    return Program(tuple(plans), (order_of(grad), order_of(x), tuple(range(grid.ndim))))
-
-
-def _fixed_bytes(problem: GridSampleProblem) -> int:
-    return fixed_bytes(problem.x)
-
-
-def _float_bytes(problem: GridSampleProblem) -> int:
-    return float_bytes(problem.x)
 
 
 # --- affine_grid ------------------------------------------------------------------------------------------------------
@@ -292,26 +210,7 @@ def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bo
 ALGORITHMS = {
     "grid_sample": (
         Method("planes", sample_planes, "look-ups in planes of shared memory", rejects=_no_planes, cost=_planes_cost),
-        Method("gather", grid_sample, "a thread for a place and some channels", rejects=_too_long, cost=_gather_cost),
-    ),
-    "grid_sample_backward": (
-        Method(
-            "atomic",
-            partial(grid_sample_backward, False),
-            "scattered sums of floating numbers",
-            rejects=_too_long,
-            workspace=_float_bytes,
-            cost=scatter_cost(_float_bytes, 4),
-            deterministic=False,
-        ),
-        Method(
-            "fixed_point",
-            partial(grid_sample_backward, True),
-            "scattered sums of 64-bit integers, which have no order",
-            rejects=_too_long,
-            workspace=_fixed_bytes,
-            cost=scatter_cost(_fixed_bytes, 5),
-        ),
+        Method("gather", grid_sample, "a thread for a place and some channels", rejects=too_long, cost=_gather_cost),
     ),
     "affine_grid": (Method("broadcast", affine_grid, "a thread for a place"),),
     "affine_grid_backward": (Method("sums", affine_grid_backward, "sums over parts of the places", workspace=_affine_bytes),),
