@@ -15,6 +15,7 @@ from dnnarray._spec import Spec
 
 _THREADS = 128
 _KEEP = 128  # bytes of a row that a thread of the backward holds in registers; half of it for half types, which it unpacks
+_OTHERS = 4096  # bytes of shared memory that a block needs besides its row's
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class RowsConfig(Config):
     loss: str
     probabilities: bool
     smoothing: bool
+    sums: bool
     ragged: bool
     vector: int
+    unroll: int
     lanes: int
     threads: int
 
@@ -135,6 +138,7 @@ def _lanes(classes: int, most: tuple[tuple[int, int], ...], longest: int) -> int
     return next((lanes for lanes, limit in most if classes <= limit), longest)
 
 
+_AT_ONCE = 16  # elements that a thread of the forward loads before it computes
 _FORWARD_LANES = ((8, 128), (32, 2048), (128, 16384))
 
 
@@ -163,11 +167,12 @@ def _divisor(problem: ScoresProblem) -> float:
     return math.prod(problem.rows) if problem.reduction == "mean" else 1
 
 
-def _finish(problem: ScoresProblem, scratch: Scratch, losses: Any, weights: Any, out: Array) -> list[Plan]:
+def _finish(problem: ScoresProblem, scratch: Scratch, losses: Any, weights: Any, count: int, out: Array) -> list[Plan]:
+    """The launches that reduce `count` losses, each of a row or the sum of a block's."""
     if problem.reduction == "none":
         return []
-    spec, rows = problem.inputs[0], math.prod(problem.rows)
-    return reduced(losses, weights, rows, _divisor(problem), spec.dtype, arithmetic(spec), scratch, out)
+    spec = problem.inputs[0]
+    return reduced(losses, weights, count, _divisor(problem), spec.dtype, arithmetic(spec), scratch, out)
 
 
 def _nothing_to_do(problem: ScoresProblem, out: Array) -> Program:
@@ -196,19 +201,20 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
         vector = vector_length(scores.dtype, aligned)
         lanes, ragged = _lanes(problem.classes, _FORWARD_LANES, 512), problem.classes % vector != 0
         threads = max(lanes, _THREADS)
-        config: Config = RowsConfig(element, kind, loss, *flags, ragged, vector, lanes, threads)
-        symbol = f"cross_entropy_rows_{tail}_x{vector}_{lanes}{'_ragged' * ragged}"
+        unroll = next(n for n in (1, 2, 4, 8) if n * lanes * vector >= problem.classes or n * vector >= _AT_ONCE)
+        config: Config = RowsConfig(element, kind, loss, *flags, problem.reduction != "none", ragged, vector, unroll, lanes, threads)
+        symbol = f"cross_entropy_rows_{tail}_{unroll}x{vector}_{lanes}{'_ragged' * ragged}"
         kernel = Kernel("loss/cross_entropy_rows.cu", symbol, config)
-        grid = -(-lie.rows // (threads // lanes))
+        count = grid = -(-lie.rows // (threads // lanes))
         first = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
     else:
         vector = _column_vector(scores, aligned, lie.inner)
         config = ColumnsConfig(element, kind, loss, *flags, vector, _THREADS)
         kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_x{vector}", config)
-        grid = -(-lie.rows // (_THREADS * vector))
+        count, grid = lie.rows, -(-lie.rows // (_THREADS * vector))
         first = Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, lie.inner, *options))
     orders = _orders(problem, lie, target=1)
-    return Program((first, *_finish(problem, scratch, losses, weights, outputs[0])), orders)
+    return Program((first, *_finish(problem, scratch, losses, weights, count, outputs[0])), orders)
 
 
 def _column_vector(scores: Spec, aligned: bool, inner: int) -> int:
@@ -253,6 +259,19 @@ def _total_bytes(problem: ScoresProblem) -> int:
 _BACKWARD_LANES = (8, 32, 128, 256, 512)
 
 
+def _rows_in_block(classes: int, vector: int, size: int, device: Device) -> tuple[int, int, int]:
+    """Threads of a row, vectors of `size` bytes that each holds in registers, and in shared memory where a row is longer."""
+    most = min(_KEEP // size, 32 // vector)
+    vectors = -(-classes // vector) + (classes % vector > 0)  # a ragged row may reach into one more
+    lanes = _lanes(vectors, tuple((n, n * most) for n in _BACKWARD_LANES), _BACKWARD_LANES[-1])
+    each = -(-vectors // lanes)
+    keep = next((n for n in (1, 2, 4, 8, 16, 32) if n >= each), most)
+    if each <= most:
+        return lanes, keep, 0
+    room = max(device.shared_memory, 48 << 10) - _OTHERS
+    return lanes, most, min(each - most, room // (lanes * size))
+
+
 def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     """The sum of the labels' weights where the mean needs it, then the gradients of all rows."""
     _, scores, target, _, _ = problem.inputs
@@ -270,14 +289,14 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
     options = (problem.ignore_index, float(problem.label_smoothing), float(_divisor(problem)))
     if lie.inner == 1:
         vector = vector_length(scores.dtype, aligned)
-        keep = min(_KEEP // (vector * scores.dtype.itemsize), 32 // vector)
-        lanes = _lanes(problem.classes, tuple((n, n * vector * keep) for n in _BACKWARD_LANES), _BACKWARD_LANES[-1])
+        lanes, keep, held = _rows_in_block(problem.classes, vector, vector * scores.dtype.itemsize, device)
         ragged, threads = problem.classes % vector != 0, max(lanes, _THREADS)
         config: Config = BackwardRowsConfig(element, kind, *flags, ragged, vector, keep, lanes, threads)
-        symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{lanes}{'_ragged' * ragged}"
+        symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{keep}_{lanes}{'_ragged' * ragged}"
         kernel = Kernel("loss/cross_entropy_backward_rows.cu", symbol, config)
         grid = -(-lie.rows // (threads // lanes))
-        plan = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
+        shared = held * threads * vector * scores.dtype.itemsize
+        plan = Plan(kernel, (grid, 1, 1), threads, (*arguments, held, *options), shared)
     else:
         vector = _column_vector(scores, aligned, lie.inner)
         config = BackwardColumnsConfig(element, kind, *flags, vector, _THREADS)
@@ -313,7 +332,7 @@ def nll_loss(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     loss = TYPES[scores.dtype] if problem.reduction == "none" else TYPES[arithmetic(scores)]
     arguments = (*inputs, losses, weights, lie.rows, problem.classes, lie.inner, problem.ignore_index)
     plan = Plan(_nll(problem, scores, target, loss, False), (-(-lie.rows // _THREADS), 1, 1), _THREADS, arguments)
-    return Program((plan, *_finish(problem, scratch, losses, weights, outputs[0])), _orders(problem, lie, target=1))
+    return Program((plan, *_finish(problem, scratch, losses, weights, lie.rows, outputs[0])), _orders(problem, lie, target=1))
 
 
 def nll_loss_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:

@@ -53,7 +53,7 @@ def lists(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
         results = ((Array(3), x), (Array(4), grid))
         return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
     found, planes, last = _lists(problem), Slopes(problem, device), channels_last(x)
-    plans = [_fill(problem, found), *found.plans()]
+    plans = [_fill(problem, found), *found.plans(last)]
     plans.append(found.gather(device, aligned, x.dtype, x.shape[1], last, Array(0), Array(3)))
     if problem.mode == "nearest":
         plans.append(zero(Array(4), grid.nbytes, aligned))

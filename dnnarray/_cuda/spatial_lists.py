@@ -20,6 +20,7 @@ class EntriesConfig(Config):
     """Compile-time settings of ``kernels/spatial/list_entries.cu``."""
 
     arithmetic: str
+    sliced: bool
     threads: int
 
 
@@ -109,13 +110,15 @@ class Lists:
         """Where the scratch memory ends."""
         return self._sort.end
 
-    def plans(self) -> list[Plan]:
-        """The launches that sort."""
-        name = f"list_entries_{SHORT[self.computed]}"
-        kernel = Kernel("spatial/list_entries.cu", name, EntriesConfig(TYPES[self.computed], THREADS))
-        arguments = (self._sort.places, self.weights, Array(self.scratch, self._entries), self.segments, self._length, self.taps)
-        entries = Plan(kernel, grid_1d(self._all), THREADS, arguments)
-        return [*self._sort.plans(self.targets_of, "unsigned", "next"), entries]
+    def plans(self, last: bool) -> list[Plan]:
+        """The launches that sort; `last`: for a gather with the channels last in memory."""
+        sliced, padded = not last, -(-self.targets // 32) * 32
+        name = f"list_entries_{SHORT[self.computed]}{'_sliced' * sliced}"
+        kernel = Kernel("spatial/list_entries.cu", name, EntriesConfig(TYPES[self.computed], sliced, THREADS))
+        sizes = (self.segments, self._length, self.targets, padded, self.taps)
+        arguments = (self._sort.places, self.weights, self._sort.starts, Array(self.scratch, self._entries), *sizes)
+        threads = self.segments * padded if sliced else self._all
+        return [*self._sort.plans(self.targets_of, "unsigned", "next"), Plan(kernel, grid_1d(threads), THREADS, arguments)]
 
     def gather(self, device: Device, aligned: bool, dtype: np.dtype, channels: int, last: bool, g: Array, dx: Array) -> Plan:
         """The launch that adds up the lists; g and dx in C order, or with the channels last in memory."""
@@ -126,7 +129,8 @@ class Lists:
         vector = vector_length(dtype, aligned, channels) if last else _TOGETHER
         name = f"list_gather_{SHORT[dtype]}x{vector}{'_last' * last}{'_one' * one}"
         kernel = Kernel("spatial/list_gather.cu", name, GatherConfig(TYPES[dtype], last, one, vector, THREADS))
-        return Plan(kernel, grid_1d(self.segments * self.targets * -(-channels // vector)), THREADS, self._arguments(g, dx, channels))
+        targets = self.targets if last else -(-self.targets // 32) * 32
+        return Plan(kernel, grid_1d(self.segments * targets * -(-channels // vector)), THREADS, self._arguments(g, dx, channels))
 
     def _arguments(self, g: Array, dx: Array, channels: int) -> tuple[Array | int, ...]:
         pixels, entries = self.targets * self.segments // self.images, Array(self.scratch, self._entries)

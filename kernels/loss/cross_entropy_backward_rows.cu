@@ -1,8 +1,8 @@
 // Gradients of the cross entropy of each row: dz = g (sum(s) softmax(z) - s), where s is the smoothed target times the class weights;
 // for probabilities dq = -g (1 - e) w log_softmax(z) too.
 //
-// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, with kKeep vectors of it each in registers;
-//          what a longer row has beyond is read again, backwards, since its end is still in the cache. kRagged: as in
+// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, each kKeep vectors of it in registers and then
+//          `held` in shared memory; what a longer row has beyond is read again, backwards, since its end is still in the cache. kRagged: as in
 //          cross_entropy_rows.
 // Needs:   pointers aligned to kVector elements.
 // Bound:   memory: scores read once, gradients written once (long rows: read twice, the second time mostly from L2).
@@ -73,8 +73,9 @@ __device__ __forceinline__ A share_of(const Row& row, long long at) {
   return own * class_weight(row, at);
 }
 
+template <bool kWhole>
 __device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
-  const RowMask mask(at, row.start, row.end);
+  const Mask<Config::kRagged && !kWhole, kVector> mask(at, row.start, row.end);
   A values[kVector], peak = found.peak;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
@@ -82,10 +83,19 @@ __device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row&
     peak = larger(peak, values[v]);
   }
   found.raise(peak);
+  found.template add<T>(values);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    found.add(values[v]);
     if (kShares && mask.has(v)) found.share += share_of(row, at + v);
+  }
+}
+
+// A vector of the row, whether or not it holds elements of its neighbours.
+__device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
+  if (!Config::kRagged || (at >= row.start && at + kVector <= row.end)) {
+    take<true>(found, part, row, at);
+  } else {
+    take<false>(found, part, row, at);
   }
 }
 
@@ -98,16 +108,17 @@ struct Factors {
 
 __device__ __forceinline__ void put(const V& part, const Factors& f, const Row& row, T* dz, T* dq, long long at) {
   const RowMask mask(at, row.start, row.end);
+  const ExpFrom<T> exp_from(f.base);
   const int label = f.label - at < kVector && f.label >= at ? static_cast<int>(f.label - at) : -1;
   V result, other;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    const A z = widen(part.at[v]) - f.base;
-    A d = f.both * quick_exp(z);
+    const A z = widen(part.at[v]);
+    A d = f.both * exp_from(z);
     if (kShares && mask.has(v)) d -= f.scale * share_of(row, at + v);
     if (!Config::kProbabilities && v == label) d -= f.hard;
     result.at[v] = narrow<T>(d);
-    if (Config::kProbabilities && mask.has(v)) other.at[v] = narrow<T>(f.target * class_weight(row, at + v) * (z - f.log_sum));
+    if (Config::kProbabilities && mask.has(v)) other.at[v] = narrow<T>(f.target * class_weight(row, at + v) * (z - f.base - f.log_sum));
   }
   write(dz, at, result, row);
   if constexpr (Config::kProbabilities) write(dq, at, other, row);
@@ -132,8 +143,9 @@ __device__ __forceinline__ Factors factors(const Scores<A>& found, const Row& ro
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
-                   long long classes, long long ignore, double smoothing, double divisor) {
+                   long long classes, long long held, long long ignore, double smoothing, double divisor) {
   constexpr int kLanes = Config::kLanes, kKeep = Config::kKeep;
+  extern __shared__ __align__(16) char dnn_smem[];
   __shared__ A shared[Config::kThreads / kWarp];
   const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
   const T* q = reinterpret_cast<const T*>(target);  // where the target holds probabilities
@@ -149,7 +161,16 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   for (int k = 0; k < kKeep; ++k) {
     if (first + k * kStep < row.end) take(found, kept[k], row, first + k * kStep);
   }
-  long long at = first + kKeep * kStep;
+  V* line = reinterpret_cast<V*>(dnn_smem) + threadIdx.x;
+  const long long second = first + kKeep * kStep, third = second + held * kStep;
+#pragma unroll 4
+  for (int k = 0; k < held; ++k) {
+    const long long at = second + k * kStep;
+    if (at >= row.end) break;
+    line[k * Config::kThreads] = read(z, at, row.size);
+    take(found, line[k * Config::kThreads], row, at);
+  }
+  long long at = third;
 #pragma unroll 4
   for (; at < row.end; at += kStep) take(found, read(z, at, row.size), row, at);
   combine<kLanes, Config::kThreads, kShares>(found, shared);
@@ -157,9 +178,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const A own = Config::kRowGradients ? widen(grad[r]) : widen(grad[0]) / (total ? *total : A(divisor));
   const Factors f = factors(found, row, target, r, own, classes, ignore);
 #pragma unroll 4
-  for (at -= kStep; at >= first + kKeep * kStep; at -= kStep) put(read(z, at, row.size), f, row, dz, dq, at);
+  for (at -= kStep; at >= third; at -= kStep) put(read(z, at, row.size), f, row, dz, dq, at);
 #pragma unroll
   for (int k = 0; k < kKeep; ++k) {
     if (first + k * kStep < row.end) put(kept[k], f, row, dz, dq, first + k * kStep);
+  }
+#pragma unroll 4
+  for (int k = 0; k < held; ++k) {
+    if (second + k * kStep >= row.end) break;
+    put(line[k * Config::kThreads], f, row, dz, dq, second + k * kStep);
   }
 }

@@ -1,6 +1,6 @@
 // dx[n, c, pixel] = sum over the entries of a pixel's list of weight * g[n, c, source], in the order of the list: the same bits from run to run.
 //
-// Layout:  entries (N, length) with starts (N, pixels + 1); g (N, C, group) and dx (N, C, pixels), or with kChannelsLast the channels fastest
+// Layout:  entries (N, length), sliced unless kChannelsLast, with starts (N, pixels + 1); g (N, C, group) and dx (N, C, pixels), or with kChannelsLast the channels fastest
 //          in both. A thread owns kVector channels of a pixel: neighbours in memory with kChannelsLast (neighbouring threads have
 //          neighbouring channels), else channels `group` apart (neighbouring threads have neighbouring pixels).
 // Needs:   with kChannelsLast pointers aligned to kVector elements and C a multiple of kVector.
@@ -41,13 +41,18 @@ __device__ __forceinline__ V read(const T* at, long long step, int here) {
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const Entry<A>* __restrict__ entries, const unsigned* __restrict__ starts, T* __restrict__ dx,
                    long long batch, long long channels, long long pixels, long long group, long long length) {
-  const long long chunks = (channels + kVector - 1) / kVector;
+  const long long chunks = (channels + kVector - 1) / kVector, all = (kOne ? batch : 1) * pixels;  // targets of a list
+  const long long padded = (all + 31) / 32 * 32;
   long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (index >= batch * pixels * chunks) return;
-  const long long front = split(index, kLast ? chunks : pixels), middle = split(index, kLast ? pixels : chunks), n = index;
-  const long long pixel = kLast ? middle : front, c = (kLast ? front : middle) * kVector;
+  if (index >= (kOne ? 1 : batch) * (kLast ? all : padded) * chunks) return;
+  const long long front = split(index, kLast ? chunks : padded), middle = split(index, kLast ? all : chunks), list = index;
+  const long long target = kLast ? middle : front, c = (kLast ? front : middle) * kVector;
+  long long n = target < all ? target : all - 1;
+  const long long pixel = split(n, pixels);
+  n += list;
   const int here = c + kVector < channels ? kVector : static_cast<int>(channels - c);
-  const unsigned* start = starts + (kOne ? n * pixels : n * (pixels + 1)) + pixel;
+  const unsigned* start = starts + list * (all + 1);
+  const unsigned from = start[target < all ? target : all], to = start[target + 1 < all ? target + 1 : all];
   const T* own = g + (kOne ? 0 : n * channels * group) + c * (kLast ? 1 : group);
   const auto at = [&](unsigned s) {
     if (kLast) return own + s * channels;
@@ -56,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     return own + (front * channels * group + (s - front * static_cast<unsigned>(group)));
   };
   A total[kVector] = {};
-  for_each_entry<kAhead>(entries + (kOne ? 0 : n * length), start[0], start[1], [&](const Entry<A>(&found)[kAhead], unsigned left) {
+  const auto add = [&](const Entry<A>(&found)[kAhead], unsigned left) {
     V part[kAhead];
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) part[u] = read(at(found[u].source), group, here);
@@ -66,7 +71,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
       for (int v = 0; v < kVector; ++v) total[v] += widen(part[u].at[v]) * found[u].weight;
     }
-  });
+  };
+  if constexpr (kLast) {
+    for_each_entry<kAhead>(entries + list * length, from, to, add);
+  } else {
+    for_each_sliced<kAhead>(entries + list * length, from, to, add);
+    if (target >= all) return;
+  }
   V result;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(total[v]);

@@ -1,12 +1,13 @@
 // list_gather.cu for channels that fit into shared memory: dx[n, c, pixel] = sum over the entries of a pixel's list of weight * g[n, c, source].
 //
-// Layout:  entries (N, length) with starts (N, pixels + 1); g (N, C, sources), dx (N, C, pixels). A block owns kPlanes channels of an image,
+// Layout:  entries (N, length), sliced, with starts (N, pixels + 1); g (N, C, sources), dx (N, C, pixels). A block owns kPlanes channels of an image,
 //          which it copies into shared memory; a thread the pixels kThreads apart.
 // Needs:   pointers aligned to kVector elements, sources a multiple of kVector.
 // Bound:   the lists, read by each block from L2, and the conflicts of the look-ups in shared memory.
 
 #include "dnnarray/lists.cuh"
 #include "dnnarray/planes.cuh"
+#include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -36,9 +37,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const unsigned* start = starts + n * (pixels + 1);
   const Entry<A>* own = entries + n * length;
   T* target = dx + (n * channels + first) * pixels;
-  for (long long pixel = threadIdx.x; pixel < pixels; pixel += kThreads) {
+  for (long long front = threadIdx.x / kWarp * kWarp; front < pixels; front += kThreads) {
+    const long long pixel = front + threadIdx.x % kWarp, next = pixel + 1;
     A total[kPlanes] = {};
-    for_each_entry<kAhead>(own, start[pixel], start[pixel + 1], [&](const Entry<A>(&found)[kAhead], unsigned left) {
+    const unsigned from = start[pixel < pixels ? pixel : pixels], to = start[next < pixels ? next : pixels];
+    for_each_sliced<kAhead>(own, from, to, [&](const Entry<A>(&found)[kAhead], unsigned left) {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         if (u >= left) break;
@@ -49,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     });
 #pragma unroll
     for (int c = 0; c < kPlanes; ++c) {
-      if (c < here) target[c * pixels + pixel] = narrow<T>(total[c]);
+      if (c < here && pixel < pixels) target[c * pixels + pixel] = narrow<T>(total[c]);
     }
   }
 }

@@ -1,8 +1,8 @@
 // Keys and their places, stably ordered by one digit: the second half of a pass of the radix sort. kFirst: the places are the numbers of the
 // keys in their segment, and a key that names no bucket becomes `buckets`.
 //
-// Layout:  as sort_count.cu. A warp owns neighbouring keys of the block's part and takes 32 at a time; those with the same digit find each
-//          other and go behind one another, at the place that all blocks and warps before leave to them.
+// Layout:  as sort_count.cu. A warp owns neighbouring keys of the block's part and takes 32 at a time (kAhead times as many are fetched together);
+//          those with the same digit find each other and go behind one another, at the place that all blocks and warps before leave to them.
 // Bound:   latency; keys and places are read once and written once.
 
 #include "dnnarray/sort.cuh"
@@ -18,7 +18,7 @@ struct Config {
 #endif
 
 using namespace dnnarray;
-constexpr int kThreads = Config::kThreads, kBits = Config::kBits, kBins = 1 << kBits, kWarps = kThreads / kWarp;
+constexpr int kThreads = Config::kThreads, kBits = Config::kBits, kBins = 1 << kBits, kWarps = kThreads / kWarp, kAhead = 4;
 
 __shared__ unsigned smem_next[kWarps][kBins], smem_base[kBins], smem_before[kBins], smem_sums[kWarps];
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ void find_bases(const unsigned* table, const SortPart
   const unsigned* rows = table + part.segment * parts * kBins;
   for (int d = threadIdx.x; d < kBins; d += kThreads) {
     unsigned before = 0, all = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (int p = 0; p < parts; ++p) {
       const unsigned count = rows[static_cast<long long>(p) * kBins + d];
       all += count;
@@ -64,19 +64,29 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  for (long long first = start; first < end; first += kWarp) {
-    const long long i = first + lane;
-    const bool there = i < end;
-    const unsigned bucket = there ? bucket_of(keys[offset + i], buckets, left_out) : 0u;
-    const int digit = there ? digit_of<kBits>(bucket, shift) : kBins;
-    const unsigned same = __match_any_sync(kAllLanes, digit), before = same & ((1u << lane) - 1);
-    unsigned to = 0;
-    if (there) to = smem_next[warp][digit] + __popc(before);
-    __syncwarp();
-    if (there && before == 0) smem_next[warp][digit] += __popc(same);
-    __syncwarp();
-    if (!there) continue;
-    moved_keys[offset + to] = bucket;
-    moved_places[offset + to] = Config::kFirst ? static_cast<unsigned>(i) : places[offset + i];
+  for (long long first = start; first < end; first += kAhead * kWarp) {
+    unsigned bucket[kAhead], from[kAhead], same[kAhead];
+    int digit[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const long long i = first + u * kWarp + lane;
+      bucket[u] = i < end ? bucket_of(keys[offset + i], buckets, left_out) : 0u;
+      digit[u] = i < end ? digit_of<kBits>(bucket[u], shift) : kBins;
+      from[u] = Config::kFirst ? static_cast<unsigned>(i) : i < end ? places[offset + i] : 0u;
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) same[u] = __match_any_sync(kAllLanes, digit[u]);
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const unsigned before = same[u] & ((1u << lane) - 1);
+      const bool there = digit[u] != kBins;
+      const unsigned to = there ? smem_next[warp][digit[u]] + __popc(before) : 0u;
+      __syncwarp();
+      if (there && before == 0) smem_next[warp][digit[u]] += __popc(same[u]);
+      __syncwarp();
+      if (!there) continue;
+      moved_keys[offset + to] = bucket[u];
+      moved_places[offset + to] = from[u];
+    }
   }
 }

@@ -1,16 +1,13 @@
 // What a loss must know of a row of scores, gathered in one pass with a running maximum; and the labels of rows.
 #pragma once
 
+#include "dnnarray/math.cuh"
 #include "dnnarray/reduce.cuh"
 
 namespace dnnarray {
 
 // The fast exponential is off by a few roundings of the exponent, and 0 below 2^-126; both vanish beside the largest term of a sum, exp(0).
-__device__ __forceinline__ float quick_exp(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
-}
+__device__ __forceinline__ float quick_exp(float x) { return quick_exp2(x * 1.4426950408889634f); }
 __device__ __forceinline__ double quick_exp(double x) { return exp(x); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
@@ -22,6 +19,20 @@ template <typename A>
 __device__ __forceinline__ A finite_base(A peak) {
   return peak == -infinity(peak) ? A(0) : peak;
 }
+
+// exp(z - base) for many z of type T. Half types take the difference within the exponent, where its rounding, 2^-24 of the base, is far
+// below their own.
+template <typename T>
+struct ExpFrom {
+  using A = arithmetic_t<T>;
+  A base;
+
+  __device__ __forceinline__ explicit ExpFrom(A from) : base(sizeof(T) == 2 ? from * A(1.4426950408889634) : from) {}
+  __device__ __forceinline__ A operator()(A z) const {
+    if constexpr (sizeof(T) == 2) return quick_exp2(z * 1.4426950408889634f - base);
+    return quick_exp(z - base);
+  }
+};
 
 // Of some scores z with shares u (the smoothed target, class weights): the peak, sum exp(z - peak), sum u (z - peak), sum u.
 // A NaN among the scores makes the sum NaN.
@@ -39,6 +50,13 @@ struct Scores {
     peak = to;
   }
   __device__ __forceinline__ void add(A z) { sum += quick_exp(z - finite_base(peak)); }
+  // Several scores at once, after raise().
+  template <typename T, int kCount>
+  __device__ __forceinline__ void add(const A (&z)[kCount]) {
+    const ExpFrom<T> exp_from(finite_base(peak));
+#pragma unroll
+    for (int v = 0; v < kCount; ++v) sum += exp_from(z[v]);
+  }
   __device__ __forceinline__ void add_share(A z, A u) {
     shifted += u * (z - finite_base(peak));
     share += u;
