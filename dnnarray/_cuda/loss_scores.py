@@ -138,7 +138,7 @@ def _lanes(classes: int, most: tuple[tuple[int, int], ...], longest: int) -> int
     return next((lanes for lanes, limit in most if classes <= limit), longest)
 
 
-_AT_ONCE = 16  # elements that a thread of the forward loads before it computes
+_AT_ONCE = 8  # elements that a thread of the forward loads before it computes
 _FORWARD_LANES = ((8, 128), (32, 2048), (128, 16384))
 
 

@@ -63,7 +63,17 @@ class AffineConfig(Config):
     """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and of its gradient."""
 
     element: str
-    corners: bool
+    rank: int
+    places: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ThetaConfig(Config):
+    """Compile-time settings of ``kernels/spatial/affine_grid_theta.cu``."""
+
+    element: str
     rank: int
     threads: int
 
@@ -168,29 +178,42 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
 # --- affine_grid ------------------------------------------------------------------------------------------------------
 
 
-def _affine(problem: AffineGridProblem, source: str, theta: Spec) -> Kernel:
-    rank, corners = len(problem.space), problem.align_corners
-    config = AffineConfig(TYPES[theta.dtype], corners, rank, THREADS)
-    return Kernel(f"spatial/{source}.cu", f"{source}_{SHORT[theta.dtype]}{'_corners' * corners}_rank{rank}", config)
+def _affine(problem: AffineGridProblem, source: str, theta: Spec, aligned: bool) -> tuple[Kernel, int]:
+    """A kernel over places, and how many of them a thread owns at a time."""
+    rank = len(problem.space)
+    places = 4 if problem.space[-1] % 4 == 0 else 1
+    vector = vector_length(theta.dtype, aligned, places * rank)
+    config = AffineConfig(TYPES[theta.dtype], rank, places, vector, THREADS)
+    return Kernel(f"spatial/{source}.cu", f"{source}_{SHORT[theta.dtype]}_rank{rank}_{places}x{vector}", config), places
+
+
+def _axes(problem: AffineGridProblem) -> tuple[int | float, ...]:
+    """Extents of three axes, and what turns twice a pixel's distance from the middle into a coordinate."""
+    extents = three_extents(problem.space)
+    return (*extents, *(1.0 / (max(n - 1, 1) if problem.align_corners else n) for n in extents))
 
 
 def affine_grid(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
-    """One launch: a thread for a place."""
-    theta, places = problem.inputs[0], math.prod(problem.space)
+    """One launch: a thread for neighbouring places."""
+    theta = problem.inputs[0]
     if not theta.size:
         return Program(())
-    total = theta.shape[0] * places
-    arguments = (Array(0), Array(1), theta.shape[0], *three_extents(problem.space))
-    return Program((Plan(_affine(problem, "affine_grid", theta), grid_1d(total), THREADS, arguments),))
+    kernel, places = _affine(problem, "affine_grid", theta, aligned)
+    threads = theta.shape[0] * math.prod(problem.space) // places
+    return Program((Plan(kernel, grid_1d(threads), THREADS, (Array(0), Array(1), theta.shape[0], *_axes(problem))),))
 
 
-def _parts(problem: AffineGridProblem) -> int:
-    return max(1, min(_PARTS, math.prod(problem.space) // 1024))
+def _parts(problem: AffineGridProblem) -> tuple[int, int]:
+    """Parts of an image's places, and the places of each."""
+    places = math.prod(problem.space)
+    wanted = max(1, min(_PARTS, places // 1024))
+    length = -(-places // (4 * wanted)) * 4
+    return -(-places // length), length
 
 
 def _affine_bytes(problem: AffineGridProblem) -> int:
     theta = problem.inputs[1]
-    return _parts(problem) * theta.size * arithmetic(theta).itemsize
+    return _parts(problem)[0] * theta.size * arithmetic(theta).itemsize
 
 
 def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
@@ -198,13 +221,14 @@ def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bo
     theta = problem.inputs[1]
     if not theta.size:
         return Program(())
-    parts, n = _parts(problem), theta.shape[0]
-    first = _affine(problem, "affine_grid_backward", theta)
-    plan = Plan(first, (n * parts, 1, 1), THREADS, (Array(0), Array(3), n, parts, *three_extents(problem.space)))
-    second = _affine(problem, "affine_grid_theta", theta)
-    strides = strides_of(theta)
-    last = Plan(second, grid_1d(theta.size), THREADS, (Array(3), Array(2), n, parts, *strides))
-    return Program((plan, last), ((0, *range(1, theta.ndim + len(problem.space) - 1)), order_of(theta)))
+    (parts, length), n = _parts(problem), theta.shape[0]
+    kernel, _ = _affine(problem, "affine_grid_backward", theta, aligned)
+    plan = Plan(kernel, (n * parts, 1, 1), THREADS, (Array(0), Array(3), n, parts, length, *_axes(problem)))
+    rank = len(problem.space)
+    config = ThetaConfig(TYPES[theta.dtype], rank, THREADS)
+    kernel = Kernel("spatial/affine_grid_theta.cu", f"affine_grid_theta_{SHORT[theta.dtype]}_rank{rank}", config)
+    last = Plan(kernel, grid_1d(theta.size), THREADS, (Array(3), Array(2), n, parts, *strides_of(theta)))
+    return Program((plan, last), ((0, *range(1, theta.ndim + rank - 1)), order_of(theta)))
 
 
 ALGORITHMS = {

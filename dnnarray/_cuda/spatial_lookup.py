@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
@@ -13,6 +14,7 @@ from dnnarray._select import Device, Method
 
 _THREADS = 128
 _TAKE = (128, 2)  # threads of a block, vectors of a thread
+_COMPARED = 4  # vectors of a thread of one_hot
 _LIMIT = 1 << 31
 _PIECE, _GROUP = 32, 2048  # entries; as in kernels/spatial/embedding_sums.cu
 
@@ -35,6 +37,7 @@ class SumsConfig(Config):
     element: str
     stage: int
     vector: int
+    count: int
     lanes: int
     threads: int
 
@@ -45,6 +48,7 @@ class OneHotConfig(Config):
 
     index: str
     vector: int
+    count: int
     threads: int
 
 
@@ -84,9 +88,17 @@ def sorted_bytes(problem: EmbeddingProblem) -> int:
     return start + groups * 2 * weight.shape[1] * arithmetic(weight).itemsize
 
 
-def _lanes(vectors: int) -> int:
-    """Threads of a row: as many as leave few idle."""
-    return min((128, 64, 32, 16, 8), key=lambda lanes: round(-(-vectors // lanes) * lanes / vectors, 1))
+def _lanes(vectors: int) -> tuple[int, int]:
+    """Threads of a row, and vectors of a thread: few idle, few tiles, whole warps, then as many vectors as may be."""
+    shapes = [(lanes, count) for lanes in (128, 64, 32, 16, 8) for count in (4, 3, 2, 1)]
+
+    def tiles(shape: tuple[int, int]) -> int:
+        return -(-vectors // math.prod(shape))
+
+    def rank(shape: tuple[int, int]) -> tuple[float, ...]:
+        return round(tiles(shape) * math.prod(shape) / vectors, 1), tiles(shape), shape[0] < 32, -shape[1]
+
+    return min(shapes, key=rank)
 
 
 def sorted_sums(problem: EmbeddingProblem, device: Device, aligned: bool) -> Program:
@@ -98,7 +110,7 @@ def sorted_sums(problem: EmbeddingProblem, device: Device, aligned: bool) -> Pro
     order = weight.axis_order() or (0, 1)
     steps = (length, 1) if order == (0, 1) else (1, rows)
     sort, vector = _sort(problem), vector_length(weight.dtype, aligned, length)
-    lanes = _lanes(length // vector)
+    lanes, each = _lanes(length // vector)
     pieces, groups, pieces_start, groups_start = _parts(problem)
     pointers = (Array(0), sort.keys, sort.places, sort.starts, Array(4, pieces_start), Array(4, groups_start), Array(3))
     plans = sort.plans(
@@ -107,9 +119,9 @@ def sorted_sums(problem: EmbeddingProblem, device: Device, aligned: bool) -> Pro
     for stage, units in enumerate((pieces, groups, rows)):
         if not units or (stage == 1 and groups == 1):
             continue  # a row with more than a group of entries takes more than one group
-        config = SumsConfig(TYPES[weight.dtype], stage, vector, lanes, _THREADS)
-        name = f"embedding_{('pieces', 'groups', 'rows')[stage]}_{SHORT[weight.dtype]}x{vector}_{lanes}"
-        blocks = -(-units // (_THREADS // lanes)) * -(-length // (vector * lanes))
+        config = SumsConfig(TYPES[weight.dtype], stage, vector, each, lanes, _THREADS)
+        name = f"embedding_{('pieces', 'groups', 'rows')[stage]}_{SHORT[weight.dtype]}x{vector}_{lanes}x{each}"
+        blocks = -(-units // (_THREADS // lanes)) * -(-length // (vector * lanes * each))
         arguments = (*pointers, units, indices.size, rows, length, *steps)
         plans.append(Plan(Kernel("spatial/embedding_sums.cu", name, config), (blocks, 1, 1), _THREADS, arguments))
     return Program(tuple(plans), (tuple(range(problem.inputs[0].ndim)), tuple(range(indices.ndim)), order))
@@ -130,9 +142,9 @@ def one_hot(problem: OneHotProblem, device: Device, aligned: bool) -> Program:
     if y.size == 0:
         return Program(())
     vector = 2 if aligned else 1
-    config = OneHotConfig(INTEGERS[indices.dtype], vector, _THREADS)
+    config = OneHotConfig(INTEGERS[indices.dtype], vector, _COMPARED, _THREADS)
     kernel = Kernel("spatial/one_hot.cu", f"one_hot_x{vector}_by_{indices.dtype.name}", config)
-    grid = (-(-y.size // (_THREADS * vector)), 1, 1)
+    grid = (-(-y.size // (_THREADS * vector * _COMPARED)), 1, 1)
     return Program((Plan(kernel, grid, _THREADS, (Array(0), Array(1), y.size, problem.rows)),))
 
 

@@ -180,7 +180,12 @@ def gather(problem: InterpolateProblem, device: Device, aligned: bool) -> Progra
 
 def _rows_of_thread(width: int, itemsize: int, groups: int) -> int:
     """Rows that a thread owns: as many as fit into a block's shared memory; 0 where not one does."""
-    return next((n for n in (8, 4, 2, 1) if n * groups * width * itemsize <= _LINES), 0)
+    return next((n for n in (8, 4, 2, 1) if n * groups * _padded(width) * itemsize <= _LINES), 0)
+
+
+def _padded(width: int) -> int:
+    """Columns of shared memory, with a gap behind every fourth."""
+    return width + 3 + (width + 3) // 4
 
 
 def _log_lanes(items: int) -> int:
@@ -217,9 +222,9 @@ def rows(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_{per}x{columns}_x{vector}"
     kernel = Kernel("spatial/resize_rows.cu", name, config, ("sampling",))
     count, block = y.size // written[-1], per * (THREADS >> lanes)
-    sizes = (count, *three_extents(written), *three_extents(read), _log_lanes(-(-read[-1] // vector)), lanes)
+    sizes = (count, *three_extents(written), *three_extents(read), (block - 1).bit_length(), lanes)
     arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
-    shared = block * read[-1] * arithmetic(x).itemsize
+    shared = block * _padded(read[-1]) * arithmetic(x).itemsize
     plan = Plan(kernel, (-(-count // block), 1, 1), THREADS, arguments, shared)
     return Program((*(_taps(problem, t, scratch, False) for t in tables), plan))
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import (
     THREADS,
+    arithmetic,
     fixed_bytes,
     float_bytes,
     grid_1d,
     order_of,
-    scatter_cost,
     scattered,
     strides_of,
 )
+from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_roi import RoiAlignProblem
-from dnnarray._select import Device, Method
+from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
+
+_CHANNELS = 64  # at most, that a block of the forward takes one after the other
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,27 @@ class PoolConfig(Config):
     maximum: bool
     aligned: bool
     channels_last: bool
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class RowsConfig(Config):
+    """Compile-time settings of ``kernels/spatial/roi_align_rows.cu``."""
+
+    element: str
+    maximum: bool
+    aligned: bool
+    ratio: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class TapsConfig(Config):
+    """Compile-time settings of ``kernels/spatial/roi_align_taps.cu``."""
+
+    element: str
+    aligned: bool
     threads: int
 
 
@@ -62,16 +88,101 @@ def _sizes(problem: RoiAlignProblem, pooled: Spec) -> tuple[int | float, ...]:
 
 
 def roi_align(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
-    """One launch: a thread for a bin of a channel."""
+    """One launch: a thread for a bin of a channel, or of neighbouring ones."""
     x, boxes = problem.inputs
     y = problem.outputs[0]
     assert y is not None
     if not y.size:
         return Program(())
     settings, name = _settings(problem)
-    kernel = Kernel("spatial/roi_align.cu", f"roi_align_{name}", PoolConfig(*settings, THREADS))
-    plan = Plan(kernel, grid_1d(y.size), THREADS, (Array(0), Array(1), Array(2), *_sizes(problem, y)))
+    last = strides_of(x)[1] == strides_of(y)[1] == 1
+    vector = vector_length(x.dtype, aligned, x.shape[1]) if last else 1
+    kernel = Kernel("spatial/roi_align.cu", f"roi_align_{name}_x{vector}", PoolConfig(*settings, vector, THREADS))
+    plan = Plan(kernel, grid_1d(y.size // vector), THREADS, (Array(0), Array(1), Array(2), *_sizes(problem, y)))
     return Program((plan,), (order_of(x), tuple(range(boxes.ndim))))
+
+
+def roi_align_rows(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
+    """One launch: a block for a box and some channels, whose warps read along rows of pixels."""
+    x, y, ratio = problem.x, problem.outputs[0], problem.sampling_ratio
+    assert y is not None
+    if not y.size:
+        return Program(())
+    name = f"{SHORT[x.dtype]}_{problem.mode}{'_aligned' * problem.aligned}_{ratio}"
+    config = RowsConfig(TYPES[x.dtype], problem.mode == "max", problem.aligned, ratio, THREADS)
+    kernel = Kernel("spatial/roi_align_rows.cu", f"roi_align_rows_{name}", config)
+    boxes, channels = y.shape[:2]
+    each = max(4, min(_CHANNELS, -(-boxes * channels // (16 * device.units))))
+    sizes = (*x.shape, *problem.output_size, float(problem.spatial_scale), each)
+    plan = Plan(kernel, (boxes * -(-channels // each), 1, 1), THREADS, (Array(0), Array(1), Array(2), *sizes), _rows_shared(problem))
+    return Program((plan,))
+
+
+def _rows_shared(problem: RoiAlignProblem) -> int:
+    return 2 * problem.sampling_ratio * problem.output_size[0] * (arithmetic(problem.x).itemsize + 4)
+
+
+def _no_rows(problem: RoiAlignProblem, device: Device) -> str | None:
+    """Bins of a few samples, in planes in C order."""
+    if problem.sampling_ratio not in (1, 2, 4, 8):
+        return f"sampling_ratio={problem.sampling_ratio}, not 1, 2, 4 or 8"
+    if order_of(problem.x) != (0, 1, 2, 3) or max(problem.x.shape[2:]) >= 2**31:
+        return "x does not lie in C order"
+    return f"{problem.output_size[0]:,} rows of bins" if _rows_shared(problem) > 40 << 10 else None
+
+
+def _lists(problem: RoiAlignProblem) -> Lists:
+    grad, x = problem.inputs[0], problem.x
+    bins, taps = math.prod(problem.output_size), 4 * problem.sampling_ratio**2
+    pixels = x.shape[0] * math.prod(x.shape[2:])
+    return Lists(1, grad.shape[0] * bins, taps, pixels, arithmetic(x), 4, x.shape[0], bins)
+
+
+def lists(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
+    """The taps of all samples sorted by pixel, then a gather for each pixel."""
+    grad, x, boxes = problem.inputs
+    if not x.size:
+        return Program(())
+    orders = (order_of(x), order_of(x), tuple(range(boxes.ndim)))
+    if not grad.size:
+        return Program((zero(Array(3), x.nbytes, aligned),), orders)
+    found, last = _lists(problem), strides_of(x)[1] == 1 and x.shape[1] > 1
+    name = f"roi_align_taps_{SHORT[x.dtype]}{'_aligned' * problem.aligned}"
+    kernel = Kernel("spatial/roi_align_taps.cu", name, TapsConfig(TYPES[x.dtype], problem.aligned, THREADS))
+    sizes = (x.shape[0], *x.shape[2:], grad.shape[0], *problem.output_size, problem.sampling_ratio, float(problem.spatial_scale))
+    samples = grad.shape[0] * math.prod(problem.output_size) * problem.sampling_ratio**2
+    taps = Plan(kernel, grid_1d(samples), THREADS, (Array(2), found.targets_of, found.weights, *sizes))
+    gather = found.gather(device, aligned, x.dtype, x.shape[1], last, Array(0), Array(3))
+    return Program((taps, *found.plans(last), gather), orders)
+
+
+def _no_lists(problem: RoiAlignProblem, device: Device) -> str | None:
+    """The number of taps must be known, and the same for all channels."""
+    if problem.mode == "max" or not problem.sampling_ratio:
+        return "the taps depend on the data: the maximum, or a number of samples by the size of the box"
+    found = _lists(problem)
+    if max(found.sources * found.taps, found.targets + 1) >= 2**31:
+        return "2**31 taps or pixels"
+    in_order = order_of(problem.x) in ((0, 1, 2, 3), (0, 2, 3, 1))
+    return None if in_order else "x lies neither in C order nor with the channels last"
+
+
+def _lists_bytes(problem: RoiAlignProblem) -> int:
+    return 0 if problem.mode == "max" or not problem.sampling_ratio else _lists(problem).end
+
+
+def _lists_cost(problem: RoiAlignProblem, device: Device) -> Cost:
+    """The sort is as dear as 150 bytes a tap, a look-up as 6 bytes."""
+    found = _lists(problem)
+    taps = found.sources * found.taps
+    return Cost(problem.flops, problem.bytes + taps * (150 + 6 * problem.x.shape[1]), launches=9)
+
+
+def _scatter_cost(workspace: Callable[[RoiAlignProblem], int], problem: RoiAlignProblem, device: Device) -> Cost:
+    """A scattered addition costs as much as 30 bytes where neighbours lie apart, 8 where they are channels of a pixel."""
+    added = problem.inputs[0].size * 4 * (problem.sampling_ratio or 2) ** 2
+    each = 8 if strides_of(problem.x)[1] == 1 else 30
+    return Cost(problem.flops, problem.bytes + added * each + 4 * workspace(problem), launches=4)
 
 
 def _scatter(problem: RoiAlignProblem, fixed: bool, sums: Any, flags: Any, largest: Any, bits: int) -> Plan:
@@ -103,14 +214,18 @@ def _float_bytes(problem: RoiAlignProblem) -> int:
 
 
 ALGORITHMS = {
-    "roi_align": (Method("gather", roi_align, "a thread for a bin of a channel"),),
+    "roi_align": (
+        Method("rows", roi_align_rows, "warps along rows of pixels", rejects=_no_rows),
+        Method("gather", roi_align, "a thread for a bin of a channel"),
+    ),
     "roi_align_backward": (
+        Method("lists", lists, "lists of taps sorted by pixel", rejects=_no_lists, workspace=_lists_bytes, cost=_lists_cost),
         Method(
             "atomic",
             partial(roi_align_backward, False),
             "scattered sums of floating numbers",
             workspace=_float_bytes,
-            cost=scatter_cost(_float_bytes, 3),
+            cost=partial(_scatter_cost, _float_bytes),
             deterministic=False,
         ),
         Method(
@@ -118,7 +233,7 @@ ALGORITHMS = {
             partial(roi_align_backward, True),
             "scattered sums of 64-bit integers, which have no order",
             workspace=_fixed_bytes,
-            cost=scatter_cost(_fixed_bytes, 4),
+            cost=partial(_scatter_cost, _fixed_bytes),
         ),
     ),
 }

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
 
-_THREADS = 512
-_BLOCKS = 264  # a few for each multiprocessor of the larger cards
+_THREADS = 256
+_BLOCKS = 528  # a few for each multiprocessor of the larger cards
 _MOST_PARTS = 128  # each block reads the counts of all parts of its segment
 _LEAST = 512  # keys of a part, at least
 

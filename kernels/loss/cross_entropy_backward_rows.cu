@@ -83,7 +83,7 @@ __device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row&
     peak = larger(peak, values[v]);
   }
   found.raise(peak);
-  found.template add<T>(values);
+  found.add(values);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     if (kShares && mask.has(v)) found.share += share_of(row, at + v);
@@ -108,17 +108,16 @@ struct Factors {
 
 __device__ __forceinline__ void put(const V& part, const Factors& f, const Row& row, T* dz, T* dq, long long at) {
   const RowMask mask(at, row.start, row.end);
-  const ExpFrom<T> exp_from(f.base);
   const int label = f.label - at < kVector && f.label >= at ? static_cast<int>(f.label - at) : -1;
   V result, other;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    const A z = widen(part.at[v]);
-    A d = f.both * exp_from(z);
+    const A z = widen(part.at[v]) - f.base;
+    A d = f.both * quick_exp(z);
     if (kShares && mask.has(v)) d -= f.scale * share_of(row, at + v);
     if (!Config::kProbabilities && v == label) d -= f.hard;
     result.at[v] = narrow<T>(d);
-    if (Config::kProbabilities && mask.has(v)) other.at[v] = narrow<T>(f.target * class_weight(row, at + v) * (z - f.base - f.log_sum));
+    if (Config::kProbabilities && mask.has(v)) other.at[v] = narrow<T>(f.target * class_weight(row, at + v) * (z - f.log_sum));
   }
   write(dz, at, result, row);
   if constexpr (Config::kProbabilities) write(dq, at, other, row);

@@ -79,7 +79,7 @@ __device__ __forceinline__ void take(Scores<A>& found, const T* z, const T* q, c
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     if (!kWhole && at + u * step >= row.end) continue;
-    found.template add<T>(values[u]);
+    found.add(values[u]);
     if (!kShares) continue;
     const Which mask(at + u * step, row.start, row.end);
 #pragma unroll

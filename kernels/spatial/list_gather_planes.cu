@@ -22,7 +22,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kPlanes = Config::kPlanes, kThreads = Config::kThreads, kAhead = 4;
+constexpr int kPlanes = Config::kPlanes, kThreads = Config::kThreads, kAhead = 12;
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const Entry<A>* __restrict__ entries, const unsigned* __restrict__ starts, T* __restrict__ dx,
@@ -37,10 +37,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const unsigned* start = starts + n * (pixels + 1);
   const Entry<A>* own = entries + n * length;
   T* target = dx + (n * channels + first) * pixels;
-  for (long long front = threadIdx.x / kWarp * kWarp; front < pixels; front += kThreads) {
-    const long long pixel = front + threadIdx.x % kWarp, next = pixel + 1;
+  const long long lane = threadIdx.x % kWarp;
+  const auto start_of = [&](long long pixel) { return start[pixel < pixels ? pixel : pixels]; };
+  long long front = threadIdx.x / kWarp * kWarp;
+  unsigned from = start_of(front + lane), to = start_of(front + lane + 1);
+  for (; front < pixels; front += kThreads) {
+    const long long pixel = front + lane;
+    const unsigned next_from = start_of(pixel + kThreads), next_to = start_of(pixel + kThreads + 1);  // fetched ahead
     A total[kPlanes] = {};
-    const unsigned from = start[pixel < pixels ? pixel : pixels], to = start[next < pixels ? next : pixels];
     for_each_sliced<kAhead>(own, from, to, [&](const Entry<A>(&found)[kAhead], unsigned left) {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
@@ -54,5 +58,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (int c = 0; c < kPlanes; ++c) {
       if (c < here && pixel < pixels) target[c * pixels + pixel] = narrow<T>(total[c]);
     }
+    from = next_from;
+    to = next_to;
   }
 }

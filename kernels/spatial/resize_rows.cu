@@ -2,8 +2,9 @@
 // same with the transposed taps. A first axis of three is summed with p.
 //
 // Layout:  x (planes, depth, height, width) and y (planes, o, p, q), C order; the taps are tables of resize_taps.cu. A block owns neighbouring
-//          rows of y: it sums the rows of x into one for each of them, in shared memory, then along the rows. For that, 2^load_lanes and
-//          2^store_lanes threads stand beside each other along a row. A thread owns kRows rows of y and kColumns neighbours at a time.
+//          rows of y: it sums the rows of x into one for each of them, in shared memory, then along the rows. There the elements of kRows
+//          rows stand beside each other, a gap behind every fourth column. First a thread owns one row and vectors of it; then kRows rows
+//          and kColumns neighbours at a time, with 2^lanes threads beside each other along a row. A block has 2^log_rows rows, no more than threads.
 // Needs:   pointers aligned to kVector elements of x and kColumns of y, the width and q multiples of them.
 // Bound:   memory.
 
@@ -26,14 +27,10 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kRank = Config::kRank, kRows = Config::kRows, kColumns = Config::kColumns, kVector = Config::kVector, kThreads = Config::kThreads;
-constexpr int kMostRows = kRows * kThreads / 8;  // of a block: no fewer than 8 threads stand in a row
 using V = Vec<T, kVector>;
 
-// Where a row of y comes from: its plane of x, and its place along both slower axes.
-struct Origin {
-  long long plane;
-  int slice, row;
-};
+// Where the elements of a column stand in shared memory, among the rows of a group.
+__device__ __forceinline__ int place_of(int column) { return (column + column / 4) * kRows; }
 
 // The taps of all elements along an axis.
 struct Table {
@@ -51,32 +48,34 @@ struct Table {
   }
 };
 
-// kVector neighbours of the row of x that a row of y is made of.
-__device__ __forceinline__ void gather(A (&sum)[kVector], const T* source, const Origin& from, const Table& deep, const Table& down,
+// kVector neighbours of the row of x that row (slice, row) of y is made of.
+__device__ __forceinline__ void gather(A (&sum)[kVector], const T* source, int slice, int row, const Table& deep, const Table& down,
                                        long long height, long long width) {
-  const auto take = [&](const T* row, A weight) {
-    const V part = load<T, kVector>(row);
+  const auto take = [&](const T* line, A weight) {
+    const V part = load<T, kVector>(line);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) sum[v] += widen(part.at[v]) * weight;
   };
   const auto plane = [&](const T* start, A weight) {
-    down.each(from.row, [&](int tap, A its) { take(start + tap * width, weight * its); });
+    down.each(row, [&](int tap, A its) { take(start + tap * width, weight * its); });
   };
   if constexpr (kRank == 1) take(source, A(1));
-  if constexpr (kRank == 2) down.each(from.row, [&](int tap, A weight) { take(source + tap * width, weight); });
-  if constexpr (kRank == 3) deep.each(from.slice, [&](int tap, A weight) { plane(source + tap * height * width, weight); });
+  if constexpr (kRank == 2) down.each(row, [&](int tap, A weight) { take(source + tap * width, weight); });
+  if constexpr (kRank == 3) deep.each(slice, [&](int tap, A weight) { plane(source + tap * height * width, weight); });
 }
 
-// kVector neighbours into shared memory, 16 bytes at a time where they are that many.
-__device__ __forceinline__ void keep(A* to, const A (&sum)[kVector]) {
-  constexpr int kPiece = kVector * sizeof(A) < 16 ? kVector : 16 / sizeof(A);
+// kRows rows of a column: `lines` holds the group's.
+__device__ __forceinline__ void sum_column(A (&total)[kRows], const A* lines, const Table& across, int column) {
+  constexpr int kPiece = kRows * sizeof(A) < 16 ? kRows : 16 / sizeof(A);
+  across.each(column, [&](int tap, A weight) {
+    const A* found = lines + place_of(tap);
 #pragma unroll
-  for (int v = 0; v < kVector; v += kPiece) {
-    Vec<A, kPiece> part;
+    for (int r = 0; r < kRows; r += kPiece) {
+      const Vec<A, kPiece> part = load<A, kPiece>(found + r);
 #pragma unroll
-    for (int k = 0; k < kPiece; ++k) part.at[k] = sum[v + k];
-    store(to + v, part);
-  }
+      for (int k = 0; k < kPiece; ++k) total[r + k] += part.at[k] * weight;
+    }
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -84,49 +83,42 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                    const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
                    const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
                    const A* __restrict__ weight_q, long long rows, long long o, long long p, long long q, long long depth, long long height,
-                   long long width, long long load_lanes, long long store_lanes) {
+                   long long width, long long log_rows, long long lanes) {
   extern __shared__ __align__(16) char dnn_smem[];
-  __shared__ Origin origins[kMostRows];
-  A* lines = reinterpret_cast<A*>(dnn_smem);
-  const int tid = threadIdx.x, size = static_cast<int>(width), here = kRows * (kThreads >> store_lanes);
-  const long long first = static_cast<long long>(blockIdx.x) * here;
-  for (int r = tid; r < here; r += kThreads) {
-    long long index = first + r < rows ? first + r : rows - 1;
-    const long long row = split(index, p), slice = split(index, o);
-    origins[r] = {index * depth * height * width, static_cast<int>(slice), static_cast<int>(row)};
+  A* smem_lines = reinterpret_cast<A*>(dnn_smem);
+  const int tid = threadIdx.x, size = static_cast<int>(width), columns = static_cast<int>(q), group_size = place_of(size + 3);
+  const int own = tid & ((1 << log_rows) - 1);
+  const long long first = static_cast<long long>(blockIdx.x) << log_rows;
+  long long plane = first + own < rows ? first + own : rows - 1;
+  const int row = static_cast<int>(split(plane, p)), slice = kRank == 3 ? static_cast<int>(split(plane, o)) : 0;
+  const T* source = x + plane * depth * height * width;
+  A* line = smem_lines + own / kRows * group_size + own % kRows;
+  const Table deep{first_o, count_o, weight_o, o}, down{first_p, count_p, weight_p, p};
+  for (int c = (tid >> log_rows) * kVector; c < size; c += (kThreads >> log_rows) * kVector) {
+    A sum[kVector] = {};
+    gather(sum, source + c, slice, row, deep, down, height, width);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) line[place_of(c + v)] = sum[v];
   }
   __syncthreads();
 
-  const Table deep{first_o, count_o, weight_o, o}, down{first_p, count_p, weight_p, p}, across{first_q, count_q, weight_q, q};
-  const int lane = tid & ((1 << load_lanes) - 1);
-  for (int r = tid >> load_lanes; r < here; r += kThreads >> load_lanes) {
-    const Origin from = origins[r];
-    for (int c = lane * kVector; c < size; c += kVector << load_lanes) {
-      A sum[kVector] = {};
-      gather(sum, x + from.plane + c, from, deep, down, height, width);
-      keep(lines + r * size + c, sum);
-    }
-  }
-  __syncthreads();
-
-  const int group = (tid >> store_lanes) * kRows;
-  const A* line = lines + group * size;
-  for (int c = (tid & ((1 << store_lanes) - 1)) * kColumns; c < q; c += kColumns << store_lanes) {
-    A total[kRows][kColumns] = {};
+  const int group = tid >> lanes;
+  const long long left = rows - first - group * kRows;
+  const Table across{first_q, count_q, weight_q, q};
+  T* target = y + (first + group * kRows) * q;
+  for (int c = (tid & ((1 << lanes) - 1)) * kColumns; c < columns; c += kColumns << lanes) {
+    A total[kColumns][kRows] = {};
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
-      across.each(c + j, [&](int tap, A weight) {
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) total[r][j] += line[r * size + tap] * weight;
-      });
-    }
+    for (int j = 0; j < kColumns; ++j) sum_column(total[j], smem_lines + group * group_size, across, c + j);
+    T* to = target + c;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (first + group + r >= rows) break;
+      if (r >= left) break;
       Vec<T, kColumns> result;
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) result.at[j] = narrow<T>(total[r][j]);
-      store(y + (first + group + r) * q + c, result);
+      for (int j = 0; j < kColumns; ++j) result.at[j] = narrow<T>(total[j][r]);
+      store(to, result);
+      to += q;
     }
   }
 }

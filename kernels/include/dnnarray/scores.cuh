@@ -20,20 +20,6 @@ __device__ __forceinline__ A finite_base(A peak) {
   return peak == -infinity(peak) ? A(0) : peak;
 }
 
-// exp(z - base) for many z of type T. Half types take the difference within the exponent, where its rounding, 2^-24 of the base, is far
-// below their own.
-template <typename T>
-struct ExpFrom {
-  using A = arithmetic_t<T>;
-  A base;
-
-  __device__ __forceinline__ explicit ExpFrom(A from) : base(sizeof(T) == 2 ? from * A(1.4426950408889634) : from) {}
-  __device__ __forceinline__ A operator()(A z) const {
-    if constexpr (sizeof(T) == 2) return quick_exp2(z * 1.4426950408889634f - base);
-    return quick_exp(z - base);
-  }
-};
-
 // Of some scores z with shares u (the smoothed target, class weights): the peak, sum exp(z - peak), sum u (z - peak), sum u.
 // A NaN among the scores makes the sum NaN.
 template <typename A>
@@ -51,11 +37,11 @@ struct Scores {
   }
   __device__ __forceinline__ void add(A z) { sum += quick_exp(z - finite_base(peak)); }
   // Several scores at once, after raise().
-  template <typename T, int kCount>
+  template <int kCount>
   __device__ __forceinline__ void add(const A (&z)[kCount]) {
-    const ExpFrom<T> exp_from(finite_base(peak));
+    const A base = finite_base(peak);
 #pragma unroll
-    for (int v = 0; v < kCount; ++v) sum += exp_from(z[v]);
+    for (int v = 0; v < kCount; ++v) sum += quick_exp(z[v] - base);
   }
   __device__ __forceinline__ void add_share(A z, A u) {
     shifted += u * (z - finite_base(peak));
