@@ -1,7 +1,7 @@
 """Plan -> loaded kernel: digest, exact architecture, compile by NVRTC, cache on disk. The only file that knows where kernels/ lies.
 
 CuPy's own compile appends ``-arch=sm_90`` and its cache does not see our headers, so both are done here: the cubin's name is a digest of
-the generated source, every file it can include, the options, the architecture and the NVRTC version.
+the generated source, every file it includes, the options, the architecture and the version of the compiler's package.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dnnarray._select.tuning import folder
 
 _OPTIONS = ("--std=c++17", "-default-device", "--fmad=true", "--extra-device-vectorization")
 _SERIALISED = re.compile(r"C75\d\d")
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _MAGIC = b"\x7fELF"
 _counter = itertools.count()
 _lock = threading.Lock()
@@ -39,25 +41,53 @@ def kernels_folder() -> Path:
     )
 
 
-@lru_cache(maxsize=1)
-def _sources() -> dict[str, bytes]:
+@lru_cache(maxsize=1024)
+def _source(name: str) -> bytes:
+    """A file of the kernels folder; the vocabulary is found under ``include/`` too, as the compiler finds it."""
     root = kernels_folder()
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*.cu*"))}
+    path = root / name
+    return (path if path.exists() else root / "include" / name).read_bytes()
 
 
-@lru_cache(maxsize=1)
-def _headers_digest() -> bytes:
+@lru_cache(maxsize=1024)
+def _reachable(name: str) -> tuple[str, ...]:
+    """The file and all that it includes, directly or not."""
+    found, open_ = {name: None}, [name]
+    while open_:
+        for included in _INCLUDE.findall(_source(open_.pop())):
+            if (included := included.decode()) not in found:
+                found[included] = None
+                open_.append(included)
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=1024)
+def _files_digest(names: tuple[str, ...]) -> bytes:
     digest = hashlib.sha256()
-    for name, content in _sources().items():
-        if name.endswith(".cuh"):
-            digest.update(name.encode() + b"\0" + content)
+    for name in sorted({file for start in names for file in _reachable(start)}):
+        digest.update(name.encode() + b"\0" + _source(name) + b"\0")
     return digest.digest()
 
 
 def digest(kernel: Kernel, architecture: str) -> str:
     """What the machine code depends on."""
-    parts = (kernel.code().encode(), _sources()[kernel.source], _headers_digest(), repr((_OPTIONS, architecture, nvrtc_version())).encode())
+    code = kernel.code().encode()
+    files = tuple(name.decode() for name in _INCLUDE.findall(code))
+    parts = (code, _files_digest(files), repr((_OPTIONS, architecture, _compilers())).encode())
     return hashlib.sha256(b"\0".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()[:40]
+
+
+@lru_cache(maxsize=1)
+def _compilers() -> tuple[str | None, ...]:
+    """Versions of the packages that bring the compiler: to ask the compiler itself would load it, which takes longer than a kernel from the cache."""
+    return tuple(map(_version_of, ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")))
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @lru_cache(maxsize=1)
