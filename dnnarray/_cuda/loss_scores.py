@@ -44,7 +44,9 @@ class ColumnsConfig(Config):
     loss: str
     probabilities: bool
     smoothing: bool
+    sums: bool
     vector: int
+    unroll: int
     threads: int
 
 
@@ -58,6 +60,7 @@ class BackwardRowsConfig(Config):
     smoothing: bool
     row_gradients: bool
     ragged: bool
+    long: bool
     vector: int
     keep: int
     lanes: int
@@ -73,6 +76,8 @@ class BackwardColumnsConfig(Config):
     probabilities: bool
     smoothing: bool
     row_gradients: bool
+    kept: bool
+    unroll: int
     vector: int
     threads: int
 
@@ -209,12 +214,19 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
         first = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
     else:
         vector = _column_vector(scores, aligned, lie.inner)
-        config = ColumnsConfig(element, kind, loss, *flags, vector, _THREADS)
-        kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_x{vector}", config)
-        count, grid = lie.rows, -(-lie.rows // (_THREADS * vector))
+        unroll, _ = _classes_at_once(problem.classes)
+        config = ColumnsConfig(element, kind, loss, *flags, problem.reduction != "none", vector, unroll, _THREADS)
+        kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_{unroll}x{vector}", config)
+        count = grid = -(-lie.rows // (_THREADS * vector))
         first = Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, lie.inner, *options))
     orders = _orders(problem, lie, target=1)
     return Program((first, *_finish(problem, scratch, losses, weights, count, outputs[0])), orders)
+
+
+def _classes_at_once(classes: int) -> tuple[int, bool]:
+    """Classes of a column that a thread fetches together, and whether they are all."""
+    unroll = next((n for n in (8, 16, 24, 32) if n >= classes), 8)
+    return unroll, unroll >= classes
 
 
 def _column_vector(scores: Spec, aligned: bool, inner: int) -> int:
@@ -291,16 +303,18 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
         vector = vector_length(scores.dtype, aligned)
         lanes, keep, held = _rows_in_block(problem.classes, vector, vector * scores.dtype.itemsize, device)
         ragged, threads = problem.classes % vector != 0, max(lanes, _THREADS)
-        config: Config = BackwardRowsConfig(element, kind, *flags, ragged, vector, keep, lanes, threads)
-        symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{keep}_{lanes}{'_ragged' * ragged}"
+        config: Config = BackwardRowsConfig(element, kind, *flags, ragged, held > 0, vector, keep, lanes, threads)
+        symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{keep}_{lanes}{'_ragged' * ragged}{'_long' * (held > 0)}"
         kernel = Kernel("loss/cross_entropy_backward_rows.cu", symbol, config)
         grid = -(-lie.rows // (threads // lanes))
         shared = held * threads * vector * scores.dtype.itemsize
         plan = Plan(kernel, (grid, 1, 1), threads, (*arguments, held, *options), shared)
     else:
         vector = _column_vector(scores, aligned, lie.inner)
-        config = BackwardColumnsConfig(element, kind, *flags, vector, _THREADS)
-        kernel = Kernel("loss/cross_entropy_backward_columns.cu", f"cross_entropy_backward_columns_{tail}_x{vector}", config)
+        unroll, kept = _classes_at_once(problem.classes)
+        config = BackwardColumnsConfig(element, kind, *flags, kept, unroll, vector, _THREADS)
+        name = f"cross_entropy_backward_columns_{tail}_{unroll}x{vector}{'_kept' * kept}"
+        kernel = Kernel("loss/cross_entropy_backward_columns.cu", name, config)
         grid = -(-lie.rows // (_THREADS * vector))
         plan = Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, lie.inner, *options))
     return Program((*sums, plan), _orders(problem, lie, target=2))

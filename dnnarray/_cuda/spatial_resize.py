@@ -15,6 +15,7 @@ _MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}
 _SMOOTH = {"linear": 5, "cubic": 6}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 8  # of a thread
+_SMALL = 1 << 20  # elements read and written
 _LINES = 40 << 10  # bytes of rows that a block holds in shared memory
 
 
@@ -45,8 +46,11 @@ class RowsConfig(Config):
     """Compile-time settings of ``kernels/spatial/resize_rows.cu``."""
 
     element: str
+    computed: bool
+    transposed: bool
     rank: int
     rows: int
+    stride: int
     columns: int
     vector: int
     threads: int
@@ -126,8 +130,20 @@ def _gather_bytes(problem: InterpolateProblem) -> int:
     return _tables(problem, _gather_taps(problem))[-1].end
 
 
+def _computed(problem: InterpolateProblem) -> bool:
+    """Whether an array is so small that launches for tables cost more than taps computed again and again."""
+    y = problem.outputs[0]
+    return y is not None and problem.inputs[0].size + y.size <= _SMALL
+
+
 def _rows_bytes(problem: InterpolateProblem) -> int:
-    return _tables(problem, 0)[-1].end
+    return 0 if _computed(problem) else _tables(problem, 0)[-1].end
+
+
+def _mode_of(resize: Resize) -> tuple[int, bool]:
+    """The number of the mode in ``resize.cuh``, and whether the step is exactly source / target."""
+    mode = 0 if _copied(resize) else _SMOOTH[resize.mode] if resize.antialias else _MODES[resize.mode]
+    return mode, _copied(resize) or resize.scale is None
 
 
 def _taps(problem: InterpolateProblem, table: _Table, scratch: int, shares: bool) -> Plan:
@@ -135,8 +151,7 @@ def _taps(problem: InterpolateProblem, table: _Table, scratch: int, shares: bool
     computed, resize = arithmetic(problem.inputs[0]), table.resize
     name = f"resize_taps_{SHORT[computed]}{'_transposed' * problem.transposed}{'_shares' * shares}"
     kernel = Kernel("spatial/resize_taps.cu", name, TapsConfig(TYPES[computed], problem.transposed, shares, THREADS))
-    mode = 0 if _copied(resize) else _SMOOTH[resize.mode] if resize.antialias else _MODES[resize.mode]
-    whole = _copied(resize) or resize.scale is None
+    mode, whole = _mode_of(resize)
     where = (Array(scratch, table.start), Array(scratch, table.counts), Array(scratch, table.weights))
     sizes = (table.most, resize.source, resize.target, mode, int(resize.align_corners), int(whole))
     return Plan(kernel, grid_1d(table.elements * table.most), THREADS, (*where, *sizes, step_of(resize)))
@@ -180,12 +195,12 @@ def gather(problem: InterpolateProblem, device: Device, aligned: bool) -> Progra
 
 def _rows_of_thread(width: int, itemsize: int, groups: int) -> int:
     """Rows that a thread owns: as many as fit into a block's shared memory; 0 where not one does."""
-    return next((n for n in (8, 4, 2, 1) if n * groups * _padded(width) * itemsize <= _LINES), 0)
+    return next((n for n in (8, 4, 2, 1) if n * groups * _stride(width) * itemsize <= _LINES), 0)
 
 
-def _padded(width: int) -> int:
-    """Columns of shared memory, with a gap behind every fourth."""
-    return width + 3 + (width + 3) // 4
+def _stride(width: int) -> int:
+    """Elements from row to row in shared memory: a power of two, so that there are few kernels."""
+    return max(1 << (width - 1).bit_length(), 32)
 
 
 def _log_lanes(items: int) -> int:
@@ -218,15 +233,28 @@ def rows(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     read, written = _extents(problem)
     columns, per, lanes = _shape_of_block(problem)
     columns, vector = columns if aligned else 1, vector_length(x.dtype, aligned, read[-1])
-    config = RowsConfig(TYPES[x.dtype], len(tables), per, columns, vector, THREADS)
-    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_{per}x{columns}_x{vector}"
+    computed, steps = _computed(problem), _steps(problem)
+    if computed:
+        tables = []
+    config = RowsConfig(
+        TYPES[x.dtype], computed, computed and problem.transposed, len(problem.resizes), per, _stride(read[-1]), columns, vector, THREADS
+    )
+    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_{per}x{columns}_{_stride(read[-1])}x{vector}{'_computed' * computed}{'_transposed' * config.transposed}"
     kernel = Kernel("spatial/resize_rows.cu", name, config, ("sampling",))
     count, block = y.size // written[-1], per * (THREADS >> lanes)
-    sizes = (count, *three_extents(written), *three_extents(read), (block - 1).bit_length(), lanes)
+    sizes = (count, *three_extents(written), *three_extents(read), _log_lanes(-(-read[-1] // vector)), lanes, *steps)
     arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
-    shared = block * _padded(read[-1]) * arithmetic(x).itemsize
+    shared = block * _stride(read[-1]) * arithmetic(x).itemsize
     plan = Plan(kernel, (-(-count // block), 1, 1), THREADS, arguments, shared)
     return Program((*(_taps(problem, t, scratch, False) for t in tables), plan))
+
+
+def _steps(problem: InterpolateProblem) -> tuple[int | float, ...]:
+    """How three axes are resampled: modes and flags, then source elements per target element; missing axes are not looked at."""
+    missing = 3 - len(problem.resizes)
+    modes = ((*_mode_of(r), r.align_corners) for r in problem.resizes)
+    options = (mode + 16 * corners + 32 * whole for mode, whole, corners in modes)
+    return (*(0,) * missing, *options, *(0.0,) * missing, *map(step_of, problem.resizes))
 
 
 def _no_rows(problem: InterpolateProblem, device: Device) -> str | None:

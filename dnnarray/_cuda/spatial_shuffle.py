@@ -23,6 +23,9 @@ class MoveConfig(Config):
     bytes: int
     rank: int
     vector: int
+    inner: int
+    run: int
+    short: bool
     threads: int
 
 
@@ -88,6 +91,25 @@ def _input_order(problem: ShuffleProblem) -> tuple[int, ...]:
     return x.axis_order() or tuple(range(x.ndim))
 
 
+def _inner(walks: list[_Walk], vector: int) -> tuple[int, int]:
+    """How many elements of a vector follow one another along the last axis (0 where they may cross into others), and along the axis before
+    it, how many lie beside each other in x."""
+    last = walks[-1]
+    if last.extent % vector == 0:
+        return vector, 1
+    if len(walks) == 1 or vector % last.extent or walks[-2].extent % (vector // last.extent):
+        return 0, 1
+    run = vector // last.extent
+    together = walks[-2].x == 1 and all(w.x % run == 0 for i, w in enumerate(walks) if i != len(walks) - 2)
+    return last.extent, run if together else 1
+
+
+def _magic(extent: int) -> int:
+    """What divides numbers below 2^31 by the extent: see kernels/spatial/move.cu."""
+    shift = max((extent - 1).bit_length(), 1)
+    return -(-(1 << (31 + shift)) // extent) + ((shift - 1) << 32) if extent > 1 else 0
+
+
 def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
     """One launch: a permuted copy."""
     x: Spec = problem.inputs[0]
@@ -96,11 +118,14 @@ def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
     order = _input_order(problem)
     walks, size = _in_units(_walks(problem, order), x.dtype.itemsize, aligned)
     vector = max(_UNIT // size, 1) if aligned else 1
-    kernel = Kernel("spatial/move.cu", f"move_{8 * size}_r{len(walks)}x{vector}", MoveConfig(size, len(walks), vector, _THREADS))
+    inner, run = _inner(walks, vector)
     total, rest = x.size * x.dtype.itemsize // size, (_MOST - len(walks)) * (1,)
     extents, steps = (*(w.extent for w in walks), *rest), (*(w.x for w in walks), *rest)
     grid = (-(-total // (_THREADS * vector)), 1, 1)
-    plan = Plan(kernel, grid, _THREADS, (Array(0), Array(len(problem.inputs)), total, *extents, *steps))
+    config = MoveConfig(size, len(walks), vector, inner, run, total < _LIMIT, _THREADS)
+    name = f"move_{8 * size}_r{len(walks)}x{vector}_{inner}_{run}{'' if config.short else '_long'}"
+    arguments: tuple[Array | int, ...] = (Array(0), Array(len(problem.inputs)), total, *extents, *steps, *(_magic(n) for n in extents[1:]))
+    plan = Plan(Kernel("spatial/move.cu", name, config), grid, _THREADS, arguments)
     return Program((plan,), (order,) * len(problem.inputs))
 
 

@@ -2,7 +2,8 @@
 // for probabilities dq = -g (1 - e) w log_softmax(z) too.
 //
 // Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, each kKeep vectors of it in registers and then
-//          `held` in shared memory; what a longer row has beyond is read again, backwards, since its end is still in the cache. kRagged: as in
+//          `held` in shared memory; what a longer row has beyond is read again, backwards, since its end is still in the cache (kLong: there are such
+//          rows). kRagged: as in
 //          cross_entropy_rows.
 // Needs:   pointers aligned to kVector elements.
 // Bound:   memory: scores read once, gradients written once (long rows: read twice, the second time mostly from L2).
@@ -18,6 +19,7 @@ struct Config {
   static constexpr bool kSmoothing = false;
   static constexpr bool kRowGradients = false;
   static constexpr bool kRagged = false;
+  static constexpr bool kLong = true;
   static constexpr int kVector = 4;
   static constexpr int kKeep = 8;
   static constexpr int kLanes = 32;
@@ -31,8 +33,8 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
-constexpr int kStep = Config::kLanes * kVector;
-constexpr bool kShares = Config::kProbabilities || Config::kSmoothing;
+constexpr int kStep = Config::kLanes * kVector, kBatch = 16 / kVector < 4 ? 16 / kVector : 4;
+constexpr bool kShares = Config::kProbabilities || Config::kSmoothing, kLong = Config::kLong;
 
 __device__ __forceinline__ V read(const T* p, long long at, long long size) {
   if constexpr (!Config::kRagged) {
@@ -99,6 +101,21 @@ __device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row&
   }
 }
 
+// `count` vectors of the row, kStep elements apart: all are asked for before the first is looked at.
+__device__ __forceinline__ void fetch(V (&part)[kBatch], const T* z, long long at, int count, const Row& row) {
+#pragma unroll
+  for (int u = 0; u < kBatch; ++u) {
+    if (u < count && at + u * kStep < row.end) part[u] = read(z, at + u * kStep, row.size);
+  }
+}
+
+__device__ __forceinline__ void take(Scores<A>& found, const V (&part)[kBatch], long long at, int count, const Row& row) {
+#pragma unroll
+  for (int u = 0; u < kBatch; ++u) {
+    if (u < count && at + u * kStep < row.end) take(found, part[u], row, at + u * kStep);
+  }
+}
+
 // Of a row: dz = both * exp(z - base) - scale * share, less `hard` at the class standing at `label`;
 // dq = target * w * (z - base - log_sum).
 struct Factors {
@@ -162,29 +179,38 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   }
   V* line = reinterpret_cast<V*>(dnn_smem) + threadIdx.x;
   const long long second = first + kKeep * kStep, third = second + held * kStep;
-#pragma unroll 4
-  for (int k = 0; k < held; ++k) {
-    const long long at = second + k * kStep;
-    if (at >= row.end) break;
-    line[k * Config::kThreads] = read(z, at, row.size);
-    take(found, line[k * Config::kThreads], row, at);
+  V part[kBatch];
+  for (int k = 0; kLong && k < held && second + k * kStep < row.end; k += kBatch) {
+    const int count = held - k < kBatch ? held - k : kBatch;
+    fetch(part, z, second + k * kStep, count, row);
+    take(found, part, second + k * kStep, count, row);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if (u < count) line[(k + u) * Config::kThreads] = part[u];
+    }
   }
   long long at = third;
-#pragma unroll 4
-  for (; at < row.end; at += kStep) take(found, read(z, at, row.size), row, at);
+  for (; kLong && at < row.end; at += kBatch * kStep) {
+    fetch(part, z, at, kBatch, row);
+    take(found, part, at, kBatch, row);
+  }
   combine<kLanes, Config::kThreads, kShares>(found, shared);
   if (r >= rows) return;
   const A own = Config::kRowGradients ? widen(grad[r]) : widen(grad[0]) / (total ? *total : A(divisor));
   const Factors f = factors(found, row, target, r, own, classes, ignore);
-#pragma unroll 4
-  for (at -= kStep; at >= third; at -= kStep) put(read(z, at, row.size), f, row, dz, dq, at);
+  for (at -= kBatch * kStep; kLong && at >= third; at -= kBatch * kStep) {
+    fetch(part, z, at, kBatch, row);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if (at + u * kStep < row.end) put(part[u], f, row, dz, dq, at + u * kStep);
+    }
+  }
 #pragma unroll
   for (int k = 0; k < kKeep; ++k) {
     if (first + k * kStep < row.end) put(kept[k], f, row, dz, dq, first + k * kStep);
   }
-#pragma unroll 4
-  for (int k = 0; k < held; ++k) {
-    if (second + k * kStep >= row.end) break;
-    put(line[k * Config::kThreads], f, row, dz, dq, second + k * kStep);
+#pragma unroll 2
+  for (int k = 0; kLong && k < held; ++k) {
+    if (second + k * kStep < row.end) put(line[k * Config::kThreads], f, row, dz, dq, second + k * kStep);
   }
 }
