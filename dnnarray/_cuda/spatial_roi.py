@@ -19,7 +19,7 @@ from dnnarray._cuda.spatial_common import (
     scattered,
     strides_of,
 )
-from dnnarray._cuda.spatial_lists import Lists
+from dnnarray._cuda.spatial_lists import Lists, planes_threads
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_roi import RoiAlignProblem
 from dnnarray._select import Cost, Device, Method
@@ -48,6 +48,26 @@ class RowsConfig(Config):
     maximum: bool
     aligned: bool
     ratio: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class PlanesConfig(Config):
+    """Compile-time settings of ``kernels/spatial/roi_align_planes.cu``."""
+
+    element: str
+    maximum: bool
+    ratio: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class SidesConfig(Config):
+    """Compile-time settings of ``kernels/spatial/roi_align_sides.cu``."""
+
+    element: str
+    aligned: bool
     threads: int
 
 
@@ -129,6 +149,65 @@ def _no_rows(problem: RoiAlignProblem, device: Device) -> str | None:
     if order_of(problem.x) != (0, 1, 2, 3) or max(problem.x.shape[2:]) >= 2**31:
         return "x does not lie in C order"
     return f"{problem.output_size[0]:,} rows of bins" if _rows_shared(problem) > 40 << 10 else None
+
+
+def roi_align_planes(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
+    """The taps of all boxes along both sides, then a block for each plane of x."""
+    x, y, ratio = problem.x, problem.outputs[0], problem.sampling_ratio
+    assert y is not None
+    if not y.size:
+        return Program(())
+    boxes, taps = y.shape[0], _box_taps(problem)
+    sides = Array(3, _up(4 * boxes))
+    name = f"roi_align_sides_{SHORT[x.dtype]}{'_aligned' * problem.aligned}"
+    kernel = Kernel("spatial/roi_align_sides.cu", name, SidesConfig(TYPES[x.dtype], problem.aligned, THREADS))
+    sizes = (x.shape[0], *x.shape[2:], boxes, *problem.output_size, ratio, float(problem.spatial_scale))
+    first = Plan(kernel, grid_1d(boxes * taps), THREADS, (Array(1), sides, Array(3), *sizes))
+    vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
+    threads = planes_threads(_plane_bytes(problem))
+    config = PlanesConfig(TYPES[x.dtype], problem.mode == "max", ratio, vector, threads)
+    kernel = Kernel("spatial/roi_align_planes.cu", f"roi_align_planes_{SHORT[x.dtype]}_{problem.mode}_{ratio}_x{vector}_{threads}", config)
+    arguments: tuple[Array | int, ...] = (Array(0), sides, Array(3), Array(2), *x.shape[1:], boxes, *problem.output_size)
+    return Program((first, Plan(kernel, (x.shape[0] * x.shape[1], 1, 1), threads, arguments, _plane_bytes(problem))))
+
+
+def _up(n: int) -> int:
+    return -(-n // 16) * 16
+
+
+def _plane_bytes(problem: RoiAlignProblem) -> int:
+    return _up(math.prod(problem.x.shape[2:]) * problem.x.dtype.itemsize)
+
+
+def _box_taps(problem: RoiAlignProblem) -> int:
+    return 2 * problem.sampling_ratio * sum(problem.output_size)
+
+
+def _planes_scratch(problem: RoiAlignProblem) -> int:
+    boxes = problem.inputs[-1].shape[0]
+    return _up(4 * boxes) + 2 * arithmetic(problem.x).itemsize * boxes * _box_taps(problem)
+
+
+def _no_planes(problem: RoiAlignProblem, device: Device) -> str | None:
+    """As for rows, and a plane must fit."""
+    limit = max(device.shared_memory, 48 << 10) - 1024
+    if _plane_bytes(problem) > limit:
+        return f"a plane of x takes {_plane_bytes(problem):,} bytes and a block has {limit:,} bytes of shared memory"
+    return _no_rows(problem, device)
+
+
+def _planes_cost(problem: RoiAlignProblem, device: Device) -> Cost:
+    """All of x is read, by as many multiprocessors as there are planes."""
+    x = problem.x
+    idle = max(device.units / max(x.shape[0] * x.shape[1], 1), 1)
+    return Cost(problem.flops, 1.5 * problem.bytes * idle, launches=2)
+
+
+def _looked_up(each: int, problem: RoiAlignProblem, device: Device) -> Cost:
+    """A look-up of a pixel costs as much as `each` bytes."""
+    y = problem.outputs[0]
+    assert y is not None
+    return Cost(problem.flops, y.nbytes + each * y.size * 4 * (problem.sampling_ratio or 2) ** 2)
 
 
 def _lists(problem: RoiAlignProblem) -> Lists:
@@ -215,8 +294,16 @@ def _float_bytes(problem: RoiAlignProblem) -> int:
 
 ALGORITHMS = {
     "roi_align": (
-        Method("rows", roi_align_rows, "warps along rows of pixels", rejects=_no_rows),
-        Method("gather", roi_align, "a thread for a bin of a channel"),
+        Method(
+            "planes",
+            roi_align_planes,
+            "warps along rows of planes in shared memory",
+            rejects=_no_planes,
+            workspace=_planes_scratch,
+            cost=_planes_cost,
+        ),
+        Method("rows", roi_align_rows, "warps along rows of pixels", rejects=_no_rows, cost=partial(_looked_up, 8)),
+        Method("gather", roi_align, "a thread for a bin of a channel", cost=partial(_looked_up, 10)),
     ),
     "roi_align_backward": (
         Method("lists", lists, "lists of taps sorted by pixel", rejects=_no_lists, workspace=_lists_bytes, cost=_lists_cost),

@@ -26,17 +26,7 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kRatio = Config::kRatio, kTaps = 2 * kRatio, kThreads = Config::kThreads;
 
-// A tap along one side: the pixel, -1 where its sample does not count, and its weight.
-struct Tap {
-  int pixel;
-  A weight;
-
-  __device__ __forceinline__ Tap(const Side<A>& side, int tap, int extent) {
-    const Sample<A> sample(side.place(tap / kTaps, tap % kTaps / 2), extent);
-    pixel = sample.inside ? (tap % 2 ? sample.pixel[1] : sample.pixel[0]) : -1;
-    weight = tap % 2 ? sample.weight[1] : sample.weight[0];
-  }
-};
+using Tap = BoxTap<A>;
 
 // The taps of a row of bins, of one lane across: their sum, or the largest.
 __device__ __forceinline__ A walk_down(const T* plane, const int* pixels, const A* weights, const Tap& across, int width) {
@@ -69,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long end = first + each < channels ? first + each : channels;
   const Box<A> box = Box<A>::read(boxes + k * 5, images, A(scale), Config::kAligned, p, q, kRatio);
   for (int t = threadIdx.x; t < downs; t += kThreads) {
-    const Tap tap(box.down, t, static_cast<int>(height));
+    const Tap tap(box.down, t, kRatio, static_cast<int>(height));
     pixels[t] = tap.pixel;
     weights[t] = tap.weight;
   }
@@ -77,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   for (int front = 0; front < acrosses; front += kWarp) {
     const int column = (front + lane) / kTaps;
     const bool writes = lane % kTaps == 0 && column < q;
-    const Tap across(box.across, front + lane < acrosses ? front + lane : 0, static_cast<int>(width));
+    const Tap across(box.across, front + lane < acrosses ? front + lane : 0, kRatio, static_cast<int>(width));
     for (long long c = first + threadIdx.x / kWarp; c < end; c += kThreads / kWarp) {
       const T* plane = x + (box.image * channels + c) * height * width;
       T* target = y + (k * channels + c) * p * q + column;
