@@ -36,6 +36,22 @@ class RowsConfig(Config):
 
 
 @dataclass(frozen=True)
+class ShortConfig(Config):
+    """Compile-time settings of ``kernels/loss/cross_entropy_short.cu``."""
+
+    element: str
+    target: str
+    loss: str
+    gradient: bool
+    row_gradients: bool
+    sums: bool
+    vector: int
+    lanes: int
+    rows: int
+    threads: int
+
+
+@dataclass(frozen=True)
 class ColumnsConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_columns.cu``."""
 
@@ -143,6 +159,7 @@ def _lanes(classes: int, most: tuple[tuple[int, int], ...], longest: int) -> int
     return next((lanes for lanes, limit in most if classes <= limit), longest)
 
 
+_SHORT_ROWS = 4  # rows that part of a warp holds at once
 _AT_ONCE = 8  # elements that a thread of the forward loads before it computes
 _FORWARD_LANES = ((8, 128), (32, 2048), (128, 16384))
 
@@ -202,7 +219,11 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
     lse = outputs[1] if problem.return_lse else NOTHING
     options = (problem.ignore_index, float(problem.label_smoothing))
     arguments = (*inputs, losses, weights, lse, lie.rows, problem.classes)
-    if lie.inner == 1:
+    short_rows = (*inputs, NOTHING, losses, weights, lse, NOTHING)
+    plan = _short(problem, scores, target, short_rows, lie.rows, False, aligned) if lie.inner == 1 else None
+    if plan is not None:
+        count, first = plan.grid[0], plan
+    elif lie.inner == 1:
         vector = vector_length(scores.dtype, aligned)
         lanes, ragged = _lanes(problem.classes, _FORWARD_LANES, 512), problem.classes % vector != 0
         threads = max(lanes, _THREADS)
@@ -221,6 +242,25 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
         first = Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, lie.inner, *options))
     orders = _orders(problem, lie, target=1)
     return Program((first, *_finish(problem, scratch, losses, weights, count, outputs[0])), orders)
+
+
+def _short(
+    problem: ScoresProblem, scores: Spec, target: Spec, arguments: tuple[Any, ...], rows: int, gradient: bool, aligned: bool
+) -> Plan | None:
+    """The launch for rows of which a part of a warp holds several at once; None where they are longer."""
+    vector = vector_length(scores.dtype, aligned, problem.classes)
+    lanes = max(_SHORT_ROWS, 1 << (problem.classes // vector - 1).bit_length())
+    if problem.probabilities or problem.label_smoothing > 0 or lanes > 32:
+        return None
+    each, sums = problem.reduction == "none", problem.reduction != "none" and not gradient
+    loss = TYPES[scores.dtype] if each else TYPES[arithmetic(scores)]
+    flags = (gradient, gradient and each, sums)
+    config = ShortConfig(TYPES[scores.dtype], INTEGERS[target.dtype], loss, *flags, vector, lanes, _SHORT_ROWS, _THREADS)
+    kind = f"{'backward_' * gradient}{'rows' if each else 'sum'}"
+    name = f"cross_entropy_short_{SHORT[scores.dtype]}_{target.dtype.name}_{kind}_x{vector}_{lanes}"
+    kernel = Kernel("loss/cross_entropy_short.cu", name, config)
+    grid = -(-rows // (_THREADS // lanes * _SHORT_ROWS))
+    return Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, rows, problem.classes, problem.ignore_index, float(_divisor(problem))))
 
 
 def _classes_at_once(classes: int) -> tuple[int, bool]:
@@ -299,7 +339,11 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
     dq = outputs[1] if problem.probabilities else NOTHING
     arguments = (grad, z, labels, weight, total, outputs[0], dq, lie.rows, problem.classes)
     options = (problem.ignore_index, float(problem.label_smoothing), float(_divisor(problem)))
-    if lie.inner == 1:
+    short_rows = (z, labels, weight, grad, NOTHING, total, NOTHING, outputs[0])
+    short_plan = _short(problem, scores, target, short_rows, lie.rows, True, aligned) if lie.inner == 1 else None
+    if short_plan is not None:
+        plan = short_plan
+    elif lie.inner == 1:
         vector = vector_length(scores.dtype, aligned)
         lanes, keep, held = _rows_in_block(problem.classes, vector, vector * scores.dtype.itemsize, device)
         ragged, threads = problem.classes % vector != 0, max(lanes, _THREADS)
