@@ -78,13 +78,12 @@ __device__ __forceinline__ A share_of(const Row& row, long long at) {
 template <bool kWhole>
 __device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
   const Mask<Config::kRagged && !kWhole, kVector> mask(at, row.start, row.end);
-  A values[kVector], peak = found.peak;
+  A values[kVector], scores[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    values[v] = mask.has(v) ? widen(part.at[v]) : -infinity(A(0));
-    peak = larger(peak, values[v]);
+    values[v] = scores[v] = mask.has(v) ? widen(part.at[v]) : -infinity(A(0));
   }
-  found.raise(peak);
+  found.raise(larger(found.peak, in_pairs(scores, Larger())));
   found.add(values);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {

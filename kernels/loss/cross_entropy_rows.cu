@@ -64,7 +64,7 @@ __device__ __forceinline__ void take(Scores<A>& found, const T* z, const T* q, c
     if (kWhole) part[u] = load<T, kVector>(z + at + u * step);
     if (!kWhole && at + u * step < row.end) part[u] = read(z, at + u * step, row.size);
   }
-  A values[kUnroll][kVector], peak = found.peak;
+  A values[kUnroll][kVector], scores[kVector], peak = found.peak;
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const bool there = kWhole || at + u * step < row.end;
@@ -72,8 +72,9 @@ __device__ __forceinline__ void take(Scores<A>& found, const T* z, const T* q, c
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       values[u][v] = there && mask.has(v) ? widen(part[u].at[v]) : -infinity(A(0));
-      peak = larger(peak, values[u][v]);
+      scores[v] = values[u][v];
     }
+    peak = larger(peak, in_pairs(scores, Larger()));
   }
   found.raise(peak);
 #pragma unroll
