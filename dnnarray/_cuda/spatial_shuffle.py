@@ -83,7 +83,7 @@ def _in_units(walks: list[_Walk], itemsize: int, aligned: bool) -> tuple[list[_W
     while aligned and size < _UNIT and last.x == 1 and all(n % 2 == 0 for n in (last.extent, *(w.x for w in walks[:-1]))):
         walks = [_Walk(w.extent, w.x // 2, w.y // 2) for w in walks[:-1]] + [_Walk(last.extent // 2, 1, 1)]
         last, size = walks[-1], size * 2
-    return walks, size
+    return [w for w in walks if w.extent > 1] or walks[-1:], size
 
 
 def _input_order(problem: ShuffleProblem) -> tuple[int, ...]:
