@@ -160,6 +160,7 @@ def _lanes(classes: int, most: tuple[tuple[int, int], ...], longest: int) -> int
 
 
 _SHORT_ROWS = 4  # rows that part of a warp holds at once
+_COLUMN_CLASSES = 8  # that a thread of the forward fetches together where they do not lie beside each other
 _AT_ONCE = 8  # elements that a thread of the forward loads before it computes
 _FORWARD_LANES = ((8, 128), (32, 2048), (128, 16384))
 
@@ -235,7 +236,7 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
         first = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
     else:
         vector = _column_vector(scores, aligned, lie.inner)
-        unroll, _ = _classes_at_once(problem.classes)
+        unroll = _COLUMN_CLASSES
         config = ColumnsConfig(element, kind, loss, *flags, problem.reduction != "none", vector, unroll, _THREADS)
         kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_{unroll}x{vector}", config)
         count = grid = -(-lie.rows // (_THREADS * vector))
@@ -309,6 +310,7 @@ def _total_bytes(problem: ScoresProblem) -> int:
 
 
 _BACKWARD_LANES = (8, 32, 128, 256, 512)
+_LONG_LANES = 1024  # of rows beyond those, with half the registers each
 
 
 def _rows_in_block(classes: int, vector: int, size: int, device: Device) -> tuple[int, int, int]:
@@ -320,8 +322,9 @@ def _rows_in_block(classes: int, vector: int, size: int, device: Device) -> tupl
     keep = next((n for n in (1, 2, 4, 8, 16, 32) if n >= each), most)
     if each <= most:
         return lanes, keep, 0
-    room = max(device.shared_memory, 48 << 10) - _OTHERS
-    return lanes, most, min(each - most, room // (lanes * size))
+    keep, room = most // 2, max(device.shared_memory, 48 << 10) - _OTHERS
+    each = -(-vectors // _LONG_LANES)
+    return _LONG_LANES, keep, max(min(each - keep, room // (_LONG_LANES * size)), 1)
 
 
 def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:

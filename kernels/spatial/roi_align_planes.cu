@@ -29,33 +29,53 @@ using A = arithmetic_t<T>;
 constexpr int kRatio = Config::kRatio, kTaps = 2 * kRatio, kThreads = Config::kThreads, kWarps = kThreads / kWarp, kVector = Config::kVector;
 using Tap = BoxTap<A>;
 
-// The taps down of a row of bins at one tap across: their sum, or the largest. Samples that do not count are 0.
-__device__ __forceinline__ A walk_down(const T* plane, const Tap* downs, const Tap& across, int width) {
+// The taps down of a row of bins, two at a time.
+__device__ __forceinline__ void fetch(Tap (&downs)[kTaps], const Tap* from) {
+  constexpr int kPair = 16 / sizeof(Tap);
+#pragma unroll
+  for (int t = 0; t < kTaps; t += kPair) {
+    const Vec<Tap, kPair> pair = load<Tap, kPair>(from + t);
+#pragma unroll
+    for (int k = 0; k < kPair; ++k) downs[t + k] = pair.at[k];
+  }
+}
+
+// The pixels at the taps down and one tap across: their weighted sum, or the largest. Samples that do not count are 0. `column` points at the
+// pixel across in the first row; all lanes have the same taps down.
+__device__ __forceinline__ A walk_down(const T* column, const Tap (&downs)[kTaps], const Tap& across) {
   A total = Config::kMaximum ? -infinity(A(0)) : A(0);
 #pragma unroll
   for (int t = 0; t < kTaps; ++t) {
-    const Tap down = downs[t];
-    const bool there = down.pixel >= 0 && across.pixel >= 0;
-    const A part = there ? widen(plane[down.pixel * width + across.pixel]) * (down.weight * across.weight) : A(0);
-    total = Config::kMaximum ? Max()(total, part) : total + part;
+    if (Config::kMaximum) {
+      const bool there = downs[t].pixel >= 0 && across.pixel >= 0;
+      total = Max()(total, there ? widen(column[downs[t].pixel]) * (downs[t].weight * across.weight) : A(0));
+    } else if (downs[t].pixel >= 0) {
+      total += widen(column[downs[t].pixel]) * downs[t].weight;
+    }
   }
-  return total;
+  if (Config::kMaximum) return total;
+  return across.pixel >= 0 ? total * across.weight : A(0);
 }
 
 // All bins of a box; `y` points at the first.
-__device__ __forceinline__ void pool(const T* plane, const Tap* taps, T* y, int p, int q, int width, bool valid) {
+__device__ __forceinline__ void pool(const T* plane, const Tap* taps, T* y, int p, int q, bool valid) {
   const int lane = threadIdx.x % kWarp;
   const Tap* acrosses = taps + p * kTaps;
   for (int front = 0; front < q * kTaps; front += kWarp) {
-    const int column = (front + lane) / kTaps;
-    const bool writes = lane % kTaps == 0 && column < q;
-    const Tap across = acrosses[column < q ? front + lane : 0];
-#pragma unroll 2
+    const int own = (front + lane) / kTaps;
+    const bool writes = lane % kTaps == 0 && own < q;
+    Tap across = acrosses[own < q ? front + lane : 0];
+    if (!Config::kMaximum) across.weight *= A(1) / A(kRatio * kRatio);
+    const T* column = plane + (across.pixel >= 0 ? across.pixel : 0);
+    T* to = y + own;
+#pragma unroll 4
     for (int row = 0; row < p; ++row) {
-      A total = walk_down(plane, taps + row * kTaps, across, width);
+      Tap downs[kTaps];
+      fetch(downs, taps + row * kTaps);
+      A total = walk_down(column, downs, across);
       total = Config::kMaximum ? warp_reduce<kTaps>(total, Max()) : warp_sum<kTaps>(total);
-      if (!Config::kMaximum) total /= A(kRatio * kRatio);
-      if (writes) y[row * q + column] = narrow<T>(valid ? total : quiet_nan(A(0)));
+      if (writes) *to = narrow<T>(valid ? total : quiet_nan(A(0)));
+      to += q;
     }
   }
 }
@@ -79,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       const long long k = first + static_cast<long long>(lane) * kWarps;
       const bool valid = __shfl_sync(kAllLanes, image, lane) >= 0;
       pool(plane, taps + k * (p + q) * kTaps, y + (k * channels + c) * p * q, static_cast<int>(p), static_cast<int>(q),
-           static_cast<int>(width), valid);
+           valid);
     }
   }
 }
