@@ -13,11 +13,11 @@ import os
 import re
 import threading
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from dnnarray._cuda.plan import Kernel
+from dnnarray._cuda.requirements import problem, version_of
 from dnnarray._errors import DeviceError
 from dnnarray._select.tuning import folder
 
@@ -80,14 +80,7 @@ def digest(kernel: Kernel, architecture: str) -> str:
 @lru_cache(maxsize=1)
 def _compilers() -> tuple[str | None, ...]:
     """Versions of the packages that bring the compiler: to ask the compiler itself would load it, which takes longer than a kernel from the cache."""
-    return tuple(map(_version_of, ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")))
-
-
-def _version_of(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return tuple(map(version_of, ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")))
 
 
 @lru_cache(maxsize=1)
@@ -97,10 +90,10 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except Exception as error:
-        raise DeviceError(
-            f"NVRTC, the run-time compiler of CUDA, is not available ({type(error).__name__}: {error}). "
-            "Install it beside CuPy: pip install 'dnnarray[cuda13]' (or cuda12 for a CUDA 12 driver)."
-        ) from error
+        reason = (
+            problem() or f"NVRTC does not load ({type(error).__name__}: {error}). Install it beside CuPy: pip install 'dnnarray[cuda13]'."
+        )
+        raise DeviceError(f"the kernels cannot be compiled. {reason}") from error
     return nvrtc
 
 
@@ -112,10 +105,15 @@ def nvrtc_version() -> tuple[int, int]:
 
 def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     """The machine code for an architecture such as ``sm_90a``; needs no GPU."""
+    return compile_with_log(kernel, architecture)[0]
+
+
+def compile_with_log(kernel: Kernel, architecture: str, *more: str) -> tuple[bytes, str]:
+    """The machine code, and what the compiler said; `more` are further options of the compiler."""
     nvrtc = _nvrtc()
     root = kernels_folder()
     _, program = nvrtc.nvrtcCreateProgram(kernel.code().encode(), f"{kernel.symbol}.cu".encode(), 0, [], [])
-    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS]
+    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS, *more]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     log = _log(nvrtc, program)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -126,7 +124,7 @@ def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     cubin = b" " * size
     nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(program)
-    return cubin
+    return cubin, log
 
 
 def _log(nvrtc: Any, program: Any) -> str:
