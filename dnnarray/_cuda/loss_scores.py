@@ -310,7 +310,7 @@ def _total_bytes(problem: ScoresProblem) -> int:
 
 
 _BACKWARD_LANES = (8, 32, 128, 256, 512)
-_LONG_LANES = 1024  # of rows beyond those, with half the registers each
+_LONG_LANES = 1024  # of rows beyond those, with fewer registers each
 
 
 def _rows_in_block(classes: int, vector: int, size: int, device: Device) -> tuple[int, int, int]:
@@ -322,7 +322,7 @@ def _rows_in_block(classes: int, vector: int, size: int, device: Device) -> tupl
     keep = next((n for n in (1, 2, 4, 8, 16, 32) if n >= each), most)
     if each <= most:
         return lanes, keep, 0
-    keep, room = most // 2, max(device.shared_memory, 48 << 10) - _OTHERS
+    keep, room = max(most // 4, 1), max(device.shared_memory, 48 << 10) - _OTHERS
     each = -(-vectors // _LONG_LANES)
     return _LONG_LANES, keep, max(min(each - keep, room // (_LONG_LANES * size)), 1)
 

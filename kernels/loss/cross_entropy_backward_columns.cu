@@ -112,7 +112,7 @@ __device__ __forceinline__ void put(const Factors (&f)[kVector], const V& part, 
 }
 
 // `grad`, `total` and `divisor` as in cross_entropy_backward_rows.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
                    long long classes, long long inner, long long ignore, double smoothing, double divisor) {

@@ -155,7 +155,7 @@ __device__ __forceinline__ Factors factors(const Scores<A>& found, const Row& ro
 
 // `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over *total, or over `divisor` where that is
 // not given.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
                    long long classes, long long held, long long ignore, double smoothing, double divisor) {

@@ -133,7 +133,7 @@ __device__ __forceinline__ void put(A loss, A own, bool there, long long r, Conf
   if (row_weights) row_weights[r] = own;
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
                    long long classes, long long ignore, double smoothing) {

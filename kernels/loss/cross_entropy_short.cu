@@ -35,7 +35,7 @@ using V = Vec<T, kVector>;
 
 // Forward: `grad` is not looked at; `losses`, `row_weights` and `lse` are written where given. Gradient: `grad` holds the gradient of each row's loss
 // or (kRowGradients false) that of their sum over *row_weights, or over `divisor` where that is not given; dz is written.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector == 1 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight, const T* __restrict__ grad,
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, T* __restrict__ dz, long long rows,
                    long long classes, long long ignore, double divisor) {

@@ -35,7 +35,7 @@ __device__ __forceinline__ void read(A (&values)[kPlaces * kRank], const T* g) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ g, A* __restrict__ partial, long long batch, long long parts, long long length, long long depth,
                    long long height, long long width, double inverse_depth, double inverse_height, double inverse_width) {
   __shared__ A shared[Config::kThreads / kWarp];

@@ -53,7 +53,7 @@ __device__ __forceinline__ void add_slopes(A (&slopes)[3], const V& g, const T* 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ d, long long batch,
                    long long channels, long long depth, long long height, long long width, long long o, long long p, long long q,
                    long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_o,

@@ -97,7 +97,7 @@ __device__ __forceinline__ void keep(A* to, const A (&sum)[kVector]) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, Config::kComputed ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
                    const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
                    const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,

@@ -60,7 +60,7 @@ __device__ __forceinline__ void pool(A (&result)[kVector], const T* plane, const
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y, long long images, long long channels,
                    long long height, long long width, long long count, long long p, long long q, long long ratio, double scale,
                    long long x_n, long long x_c, long long x_h, long long x_w, long long y_n, long long y_c, long long y_p, long long y_q) {

@@ -80,7 +80,7 @@ __device__ __forceinline__ void pool(const T* plane, const Tap* taps, T* y, int 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kThreads == 512 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, const Tap* __restrict__ taps, const int* __restrict__ image_of, T* __restrict__ y,
                    long long channels, long long height, long long width, long long count, long long p, long long q) {
   extern __shared__ __align__(16) char dnn_smem[];
