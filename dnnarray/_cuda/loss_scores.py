@@ -15,6 +15,7 @@ from dnnarray._spec import Spec
 
 _THREADS = 128
 _KEEP = 128  # bytes of a row that a thread of the backward holds in registers; half of it for half types, which it unpacks
+_OTHERS = 4096  # bytes of shared memory that a block needs besides its row's
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,27 @@ class RowsConfig(Config):
     loss: str
     probabilities: bool
     smoothing: bool
+    sums: bool
     ragged: bool
     vector: int
+    unroll: int
     lanes: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ShortConfig(Config):
+    """Compile-time settings of ``kernels/loss/cross_entropy_short.cu``."""
+
+    element: str
+    target: str
+    loss: str
+    gradient: bool
+    row_gradients: bool
+    sums: bool
+    vector: int
+    lanes: int
+    rows: int
     threads: int
 
 
@@ -41,7 +60,9 @@ class ColumnsConfig(Config):
     loss: str
     probabilities: bool
     smoothing: bool
+    sums: bool
     vector: int
+    unroll: int
     threads: int
 
 
@@ -55,6 +76,7 @@ class BackwardRowsConfig(Config):
     smoothing: bool
     row_gradients: bool
     ragged: bool
+    long: bool
     vector: int
     keep: int
     lanes: int
@@ -70,6 +92,8 @@ class BackwardColumnsConfig(Config):
     probabilities: bool
     smoothing: bool
     row_gradients: bool
+    kept: bool
+    unroll: int
     vector: int
     threads: int
 
@@ -135,6 +159,9 @@ def _lanes(classes: int, most: tuple[tuple[int, int], ...], longest: int) -> int
     return next((lanes for lanes, limit in most if classes <= limit), longest)
 
 
+_SHORT_ROWS = 4  # rows that part of a warp holds at once
+_COLUMN_CLASSES = 8  # that a thread of the forward fetches together where they do not lie beside each other
+_AT_ONCE = 8  # elements that a thread of the forward loads before it computes
 _FORWARD_LANES = ((8, 128), (32, 2048), (128, 16384))
 
 
@@ -163,11 +190,12 @@ def _divisor(problem: ScoresProblem) -> float:
     return math.prod(problem.rows) if problem.reduction == "mean" else 1
 
 
-def _finish(problem: ScoresProblem, scratch: Scratch, losses: Any, weights: Any, out: Array) -> list[Plan]:
+def _finish(problem: ScoresProblem, scratch: Scratch, losses: Any, weights: Any, count: int, out: Array) -> list[Plan]:
+    """The launches that reduce `count` losses, each of a row or the sum of a block's."""
     if problem.reduction == "none":
         return []
-    spec, rows = problem.inputs[0], math.prod(problem.rows)
-    return reduced(losses, weights, rows, _divisor(problem), spec.dtype, arithmetic(spec), scratch, out)
+    spec = problem.inputs[0]
+    return reduced(losses, weights, count, _divisor(problem), spec.dtype, arithmetic(spec), scratch, out)
 
 
 def _nothing_to_do(problem: ScoresProblem, out: Array) -> Program:
@@ -192,23 +220,54 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
     lse = outputs[1] if problem.return_lse else NOTHING
     options = (problem.ignore_index, float(problem.label_smoothing))
     arguments = (*inputs, losses, weights, lse, lie.rows, problem.classes)
-    if lie.inner == 1:
+    short_rows = (*inputs, NOTHING, losses, weights, lse, NOTHING)
+    plan = _short(problem, scores, target, short_rows, lie.rows, False, aligned) if lie.inner == 1 else None
+    if plan is not None:
+        count, first = plan.grid[0], plan
+    elif lie.inner == 1:
         vector = vector_length(scores.dtype, aligned)
         lanes, ragged = _lanes(problem.classes, _FORWARD_LANES, 512), problem.classes % vector != 0
         threads = max(lanes, _THREADS)
-        config: Config = RowsConfig(element, kind, loss, *flags, ragged, vector, lanes, threads)
-        symbol = f"cross_entropy_rows_{tail}_x{vector}_{lanes}{'_ragged' * ragged}"
+        unroll = next(n for n in (1, 2, 4, 8) if n * lanes * vector >= problem.classes or n * vector >= _AT_ONCE)
+        config: Config = RowsConfig(element, kind, loss, *flags, problem.reduction != "none", ragged, vector, unroll, lanes, threads)
+        symbol = f"cross_entropy_rows_{tail}_{unroll}x{vector}_{lanes}{'_ragged' * ragged}"
         kernel = Kernel("loss/cross_entropy_rows.cu", symbol, config)
-        grid = -(-lie.rows // (threads // lanes))
+        count = grid = -(-lie.rows // (threads // lanes))
         first = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
     else:
         vector = _column_vector(scores, aligned, lie.inner)
-        config = ColumnsConfig(element, kind, loss, *flags, vector, _THREADS)
-        kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_x{vector}", config)
-        grid = -(-lie.rows // (_THREADS * vector))
+        unroll = _COLUMN_CLASSES
+        config = ColumnsConfig(element, kind, loss, *flags, problem.reduction != "none", vector, unroll, _THREADS)
+        kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_{unroll}x{vector}", config)
+        count = grid = -(-lie.rows // (_THREADS * vector))
         first = Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, lie.inner, *options))
     orders = _orders(problem, lie, target=1)
-    return Program((first, *_finish(problem, scratch, losses, weights, outputs[0])), orders)
+    return Program((first, *_finish(problem, scratch, losses, weights, count, outputs[0])), orders)
+
+
+def _short(
+    problem: ScoresProblem, scores: Spec, target: Spec, arguments: tuple[Any, ...], rows: int, gradient: bool, aligned: bool
+) -> Plan | None:
+    """The launch for rows of which a part of a warp holds several at once; None where they are longer."""
+    vector = vector_length(scores.dtype, aligned, problem.classes)
+    lanes = max(_SHORT_ROWS, 1 << (problem.classes // vector - 1).bit_length())
+    if problem.probabilities or problem.label_smoothing > 0 or lanes > 32:
+        return None
+    each, sums = problem.reduction == "none", problem.reduction != "none" and not gradient
+    loss = TYPES[scores.dtype] if each else TYPES[arithmetic(scores)]
+    flags = (gradient, gradient and each, sums)
+    config = ShortConfig(TYPES[scores.dtype], INTEGERS[target.dtype], loss, *flags, vector, lanes, _SHORT_ROWS, _THREADS)
+    kind = f"{'backward_' * gradient}{'rows' if each else 'sum'}"
+    name = f"cross_entropy_short_{SHORT[scores.dtype]}_{target.dtype.name}_{kind}_x{vector}_{lanes}"
+    kernel = Kernel("loss/cross_entropy_short.cu", name, config)
+    grid = -(-rows // (_THREADS // lanes * _SHORT_ROWS))
+    return Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, rows, problem.classes, problem.ignore_index, float(_divisor(problem))))
+
+
+def _classes_at_once(classes: int) -> tuple[int, bool]:
+    """Classes of a column that a thread fetches together, and whether they are all."""
+    unroll = next((n for n in (8, 16, 24, 32) if n >= classes), 8)
+    return unroll, unroll >= classes
 
 
 def _column_vector(scores: Spec, aligned: bool, inner: int) -> int:
@@ -251,6 +310,21 @@ def _total_bytes(problem: ScoresProblem) -> int:
 
 
 _BACKWARD_LANES = (8, 32, 128, 256, 512)
+_LONG_LANES = 1024  # of rows beyond those, with fewer registers each
+
+
+def _rows_in_block(classes: int, vector: int, size: int, device: Device) -> tuple[int, int, int]:
+    """Threads of a row, vectors of `size` bytes that each holds in registers, and in shared memory where a row is longer."""
+    most = min(_KEEP // size, 32 // vector)
+    vectors = -(-classes // vector) + (classes % vector > 0)  # a ragged row may reach into one more
+    lanes = _lanes(vectors, tuple((n, n * most) for n in _BACKWARD_LANES), _BACKWARD_LANES[-1])
+    each = -(-vectors // lanes)
+    keep = next((n for n in (1, 2, 4, 8, 16, 32) if n >= each), most)
+    if each <= most:
+        return lanes, keep, 0
+    keep, room = max(most // 4, 1), max(device.shared_memory, 48 << 10) - _OTHERS
+    each = -(-vectors // _LONG_LANES)
+    return _LONG_LANES, keep, max(min(each - keep, room // (_LONG_LANES * size)), 1)
 
 
 def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
@@ -268,20 +342,26 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
     dq = outputs[1] if problem.probabilities else NOTHING
     arguments = (grad, z, labels, weight, total, outputs[0], dq, lie.rows, problem.classes)
     options = (problem.ignore_index, float(problem.label_smoothing), float(_divisor(problem)))
-    if lie.inner == 1:
+    short_rows = (z, labels, weight, grad, NOTHING, total, NOTHING, outputs[0])
+    short_plan = _short(problem, scores, target, short_rows, lie.rows, True, aligned) if lie.inner == 1 else None
+    if short_plan is not None:
+        plan = short_plan
+    elif lie.inner == 1:
         vector = vector_length(scores.dtype, aligned)
-        keep = min(_KEEP // (vector * scores.dtype.itemsize), 32 // vector)
-        lanes = _lanes(problem.classes, tuple((n, n * vector * keep) for n in _BACKWARD_LANES), _BACKWARD_LANES[-1])
+        lanes, keep, held = _rows_in_block(problem.classes, vector, vector * scores.dtype.itemsize, device)
         ragged, threads = problem.classes % vector != 0, max(lanes, _THREADS)
-        config: Config = BackwardRowsConfig(element, kind, *flags, ragged, vector, keep, lanes, threads)
-        symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{lanes}{'_ragged' * ragged}"
+        config: Config = BackwardRowsConfig(element, kind, *flags, ragged, held > 0, vector, keep, lanes, threads)
+        symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{keep}_{lanes}{'_ragged' * ragged}{'_long' * (held > 0)}"
         kernel = Kernel("loss/cross_entropy_backward_rows.cu", symbol, config)
         grid = -(-lie.rows // (threads // lanes))
-        plan = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
+        shared = held * threads * vector * scores.dtype.itemsize
+        plan = Plan(kernel, (grid, 1, 1), threads, (*arguments, held, *options), shared)
     else:
         vector = _column_vector(scores, aligned, lie.inner)
-        config = BackwardColumnsConfig(element, kind, *flags, vector, _THREADS)
-        kernel = Kernel("loss/cross_entropy_backward_columns.cu", f"cross_entropy_backward_columns_{tail}_x{vector}", config)
+        unroll, kept = _classes_at_once(problem.classes)
+        config = BackwardColumnsConfig(element, kind, *flags, kept, unroll, vector, _THREADS)
+        name = f"cross_entropy_backward_columns_{tail}_{unroll}x{vector}{'_kept' * kept}"
+        kernel = Kernel("loss/cross_entropy_backward_columns.cu", name, config)
         grid = -(-lie.rows // (_THREADS * vector))
         plan = Plan(kernel, (grid, 1, 1), _THREADS, (*arguments, lie.inner, *options))
     return Program((*sums, plan), _orders(problem, lie, target=2))
@@ -313,7 +393,7 @@ def nll_loss(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     loss = TYPES[scores.dtype] if problem.reduction == "none" else TYPES[arithmetic(scores)]
     arguments = (*inputs, losses, weights, lie.rows, problem.classes, lie.inner, problem.ignore_index)
     plan = Plan(_nll(problem, scores, target, loss, False), (-(-lie.rows // _THREADS), 1, 1), _THREADS, arguments)
-    return Program((plan, *_finish(problem, scratch, losses, weights, outputs[0])), _orders(problem, lie, target=1))
+    return Program((plan, *_finish(problem, scratch, losses, weights, lie.rows, outputs[0])), _orders(problem, lie, target=1))
 
 
 def nll_loss_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
