@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import attention_backward, attention_rotary, attention_tiled
+from dnnarray._cuda import attention_backward, attention_projected, attention_rotary, attention_tiled
 from dnnarray._select import Method
 
 _TURN = "each pair of features turned"
@@ -16,12 +16,34 @@ _BACKWARD = Method(
     cost=attention_tiled.cost,
 )
 
+_PRODUCTS = "matrix products by cuBLAS around tiles of scores"
+_PROJECTED = (
+    Method(
+        "tiled",
+        attention_projected.multi_head("highest"),
+        _PRODUCTS,
+        workspace=attention_projected.workspace,
+        cost=attention_projected.cost(0.5),
+    ),
+    Method(
+        "tiled_tf32",
+        attention_projected.multi_head("high"),
+        f"{_PRODUCTS}, operands rounded to TF32",
+        attention_projected.only_float32,
+        attention_projected.workspace,
+        attention_projected.cost(0.6),
+        precision="high",
+    ),
+)
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "attention": (_TILED,),
     "attention_backward": (_BACKWARD,),
     "attention_varlen": (_TILED,),
     "attention_varlen_backward": (_BACKWARD,),
     "paged_attention": (_TILED,),
+    "multi_head_attention": _PROJECTED,
+    "multi_head_attention_backward": _PROJECTED,
     "rotary_embedding": (Method("elementwise", attention_rotary.rotary, _TURN, attention_rotary.rejects),),
     "rotary_embedding_backward": (
         Method("elementwise", attention_rotary.rotary, _TURN, attention_rotary.rejects, attention_rotary.workspace),

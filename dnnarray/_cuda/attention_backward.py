@@ -17,8 +17,8 @@ from dnnarray._cuda.attention_common import (
     arrays_of,
     extra_arguments,
     lse_strides,
-    order_of,
     rule_arguments,
+    scores_of,
 )
 from dnnarray._cuda.attention_rotary import sum_parts
 from dnnarray._cuda.attention_tiled import forward_plan, patch_of, shared_bytes, values_of, vector_of
@@ -104,7 +104,7 @@ class Scratch:
         at_lse = _up(rows * problem.sizes.value_width * item) if again else 0
         at_delta = at_lse + (_up(rows * item) if again else 0)
         at_bias = at_delta + _up(rows * item)
-        return cls(again, 0, at_lse, at_delta, at_bias, at_bias + _bias_bytes(problem))
+        return cls(again, 0, at_lse, at_delta, at_bias, max(at_bias + _bias_bytes(problem), _LINE))
 
 
 def workspace(problem: AttentionProblem) -> int:
@@ -141,8 +141,8 @@ def _c_strides(spec: Spec, layout: str) -> Strides:
 
 def saved_of(problem: AttentionProblem, arrays: Arrays) -> Saved:
     """Where y, lse and delta are found."""
-    scratch, base = Scratch.of(problem), arrays.scratch
-    delta = Array(base, scratch.delta)
+    scratch, base, shift = Scratch.of(problem), arrays.scratch, arrays.shift
+    delta = Array(base, shift + scratch.delta)
     if not scratch.again:
         output = arrays["output"]
         assert output.spec is not None
@@ -150,8 +150,8 @@ def saved_of(problem: AttentionProblem, arrays: Arrays) -> Saved:
     q = problem.inputs[1]
     dtype = arithmetic_of(q.dtype)
     spec = _again(problem, dtype)
-    y = Place(Array(base, scratch.y), spec, _c_strides(spec, problem.layout))
-    return Saved(y, dtype, Array(base, scratch.lse), delta)
+    y = Place(Array(base, shift + scratch.y), spec, _c_strides(spec, problem.layout))
+    return Saved(y, dtype, Array(base, shift + scratch.lse), delta)
 
 
 def delta_plan(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: bool) -> Plan:
@@ -244,8 +244,8 @@ def bias_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned:
         return []
     work, dtype, target = _BiasWork.of(problem, bias), bias.dtype, arrays.results[3]
     wide = arithmetic_of(dtype) if work.parts > 1 else dtype
-    steps = _bias_strides(bias)
-    out = Place(Array(arrays.scratch, Scratch.of(problem).bias) if work.parts > 1 else target.pointer, bias, steps)
+    steps = scores_of(bias)
+    out = Place(Array(arrays.scratch, arrays.shift + Scratch.of(problem).bias) if work.parts > 1 else target.pointer, bias, steps)
     patch, vector = patch_of(dtype), vector_of(tuple(arrays[name] for name in ("q", "k", "v", "grad_y")), aligned)
     config = BiasConfig(TYPES[dtype], TYPES[wide], patch, _DEPTH, 64, vector)
     name = f"attention_tiled_bias_{SHORT[dtype]}x{vector}{'_parts' * (work.parts > 1)}"
@@ -256,14 +256,6 @@ def bias_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned:
     if work.parts > 1:
         plans.append(sum_parts(out.pointer, target.pointer, bias.size, work.parts, dtype, wide))
     return plans
-
-
-def _bias_strides(bias: Spec) -> Strides:
-    order = order_of(bias)
-    steps = [math.prod(bias.shape[a] for a in order[order.index(axis) + 1 :]) for axis in range(bias.ndim)]
-    spread = [*(0,) * (4 - bias.ndim), *(s if n != 1 else 0 for s, n in zip(steps, bias.shape, strict=True))]
-    batch, head, row, column = spread
-    return batch, head, row, column
 
 
 def sink_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved) -> list[Plan]:

@@ -69,6 +69,7 @@ class Arrays:
     given: int
     results: tuple[Place, ...]
     scratch: int
+    shift: int = 0  # bytes of the scratch memory that others use
 
     def __getitem__(self, name: str) -> Place:
         return self.places[name]
@@ -89,13 +90,13 @@ def _spread(strides: Iterable[int], axes: Iterable[int | None]) -> Strides:
     return batch, head, row, column
 
 
-def _rows(spec: Spec, layout: str) -> Strides:
+def rows_of(spec: Spec, layout: str) -> Strides:
     if spec.ndim == 4:
         return _spread(strides_of(spec), _AXES["BSHD" if layout == "SHD" else layout])
     return _spread(strides_of(spec), _PACKED_AXES)
 
 
-def _scores(spec: Spec) -> Strides:
+def scores_of(spec: Spec) -> Strides:
     """Strides of an array that broadcasts to (B, H, S_q, S_k)."""
     steps = tuple(s if n != 1 else 0 for s, n in zip(strides_of(spec), spec.shape, strict=True))
     return _spread((*(0,) * (4 - spec.ndim), *steps), range(4))
@@ -113,9 +114,9 @@ def arrays_of(problem: AttentionProblem) -> Arrays:
     for name, spec in zip(names, inputs, strict=True):
         strides = (0, 0, 0, 0)
         if spec is not None and name in _ROWS:
-            strides = _paged_query(spec) if base == "paged_attention" and name == "q" and spec.ndim == 3 else _rows(spec, problem.layout)
+            strides = _paged_query(spec) if base == "paged_attention" and name == "q" and spec.ndim == 3 else rows_of(spec, problem.layout)
         elif spec is not None and name in _SCORES:
-            strides = _scores(spec)
+            strides = scores_of(spec)
         places[name] = Place(NOTHING if spec is None else Array(count), spec, strides)
         count += spec is not None
     results = []
@@ -123,7 +124,7 @@ def arrays_of(problem: AttentionProblem) -> Arrays:
         rows = spec is not None and (n < 3 if problem.op.endswith("_backward") else n == 0)
         strides = (0, 0, 0, 0)
         if rows and spec is not None:
-            strides = _paged_query(spec) if base == "paged_attention" and spec.ndim == 3 else _rows(spec, problem.layout)
+            strides = _paged_query(spec) if base == "paged_attention" and spec.ndim == 3 else rows_of(spec, problem.layout)
         results.append(Place(NOTHING if spec is None else Array(count + len([r for r in results if r.given])), spec, strides))
     orders = tuple(order_of(spec) for spec in leaves(inputs))
     return Arrays(places, orders, count, tuple(results), count + sum(r.given for r in results))
