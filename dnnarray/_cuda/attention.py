@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import attention_backward, attention_projected, attention_rotary, attention_tiled
+from dnnarray._cuda import attention_backward, attention_mma, attention_projected, attention_rotary, attention_tiled
 from dnnarray._select import Method
 
 _TURN = "each pair of features turned"
 _TILED = Method("tiled", attention_tiled.forward, "tiles of scores with an online softmax", cost=attention_tiled.cost)
 
+_MMA = Method("mma", attention_mma.forward, "the same on tensor cores", attention_mma.rejects, cost=attention_mma.cost)
 _BACKWARD = Method(
     "tiled",
     attention_backward.backward,
@@ -37,11 +38,11 @@ _PROJECTED = (
 )
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    "attention": (_TILED,),
+    "attention": (_TILED, _MMA),
     "attention_backward": (_BACKWARD,),
-    "attention_varlen": (_TILED,),
+    "attention_varlen": (_TILED, _MMA),
     "attention_varlen_backward": (_BACKWARD,),
-    "paged_attention": (_TILED,),
+    "paged_attention": (_TILED, _MMA),
     "multi_head_attention": _PROJECTED,
     "multi_head_attention_backward": _PROJECTED,
     "rotary_embedding": (Method("elementwise", attention_rotary.rotary, _TURN, attention_rotary.rejects),),

@@ -298,4 +298,3 @@ def backward_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved, alig
         if out is not None and out.size and sizes.batch:
             plans.append(gradient_plan(problem, arrays, saved, target, aligned))
     return [*plans, *bias_plans(problem, arrays, saved, aligned), *sink_plans(problem, arrays, saved)]
-

@@ -91,7 +91,9 @@ class _Builder:
         self.place(self.pointers[name], spec.dtype, target, self.dtype, batch * sequence, width, width, 0.0, lengths, sequence)
         return target
 
-    def multiply(self, a: Argument, b: Argument, c: Array, m: int, n: int, k: int, a_t: bool = False, b_t: bool = False, beta: float = 0.0) -> None:
+    def multiply(
+        self, a: Argument, b: Argument, c: Array, m: int, n: int, k: int, a_t: bool = False, b_t: bool = False, beta: float = 0.0
+    ) -> None:
         """c (m, n) = a (m, k) @ b (k, n) + beta c, each dense, `_t` where it is stored the other way round."""
         if not m * n:
             return

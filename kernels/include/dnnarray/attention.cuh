@@ -156,7 +156,7 @@ struct Head {
     if (!sequence.sees(i, j)) return -infinity(A(0));
     A s = product * factor;
     if (softcap > 0) {
-      const A t = Precise::tanh(s);
+      const A t = math_t<T>::tanh(s);
       bend = 1 - t * t;
       s = softcap * t;
     }

@@ -1,0 +1,123 @@
+"""Attention on tensor cores: plans for half types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cuda import attention_tiled
+from dnnarray._cuda.attention_common import (
+    NOTHING,
+    Arrays,
+    Place,
+    arrays_of,
+    extra_arguments,
+    lse_strides,
+    page_arguments,
+    rule_arguments,
+)
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
+from dnnarray._problems.attention import AttentionProblem
+from dnnarray._select import Cost, Device
+from dnnarray._spec import HALF
+
+_THREADS = 128
+_WIDEST = 256
+_CHUNK = 8  # features that are moved at once
+_OLDEST = (8, 0)
+
+
+@dataclass(frozen=True)
+class MmaConfig(Config):
+    """Compile-time settings of ``kernels/attention/mma.cu``."""
+
+    element: str
+    output: str
+    extras: bool
+    paged: bool
+    width: int
+    row_tiles: int
+    keys: int
+
+
+def panel_width(problem: AttentionProblem) -> int:
+    """Features of the panels in shared memory."""
+    widest = max(problem.sizes.width, problem.sizes.value_width)
+    return 64 if widest <= 64 else 128 if widest <= 128 else _WIDEST
+
+
+def has_extras(problem: AttentionProblem, arrays: Arrays) -> bool:
+    """Whether more than the scale and the band changes the scores."""
+    given = any(name in arrays.places and arrays[name].given for name in ("bias", "mask", "alibi_slopes"))
+    return given or problem.rule.softcap is not None or problem.rule.dropout > 0
+
+
+def fits(problem: AttentionProblem, places: tuple[Place, ...]) -> bool:
+    """Whether the rows of all these arrays are whole chunks."""
+    return all(p.vector(_CHUNK) for p in places if p.given)
+
+
+def rejects(problem: AttentionProblem, device: Device) -> str | None:
+    """Half types in rows of whole chunks, not too wide."""
+    arrays, sizes = arrays_of(problem), problem.sizes
+    q = arrays["q"].spec
+    assert q is not None
+    if q.dtype not in HALF:
+        return "its weights are rounded to a half type, and the arrays are not of one"
+    if device.capability is not None and device.capability < _OLDEST:
+        return "it needs compute capability 8.0"
+    if max(sizes.width, sizes.value_width) > _WIDEST:
+        return f"rows of more than {_WIDEST} features do not fit its registers"
+    if problem.rule.scale <= 0:
+        return "it needs a positive scale"
+    names = ("q", "k", "v", "grad_y", "output")
+    places = (*(arrays.places[n] for n in names if n in arrays.places), *arrays.results[: 3 if "grad_y" in arrays.places else 1])
+    return None if fits(problem, places) else f"features do not come in aligned groups of {_CHUNK}"
+
+
+def tile_of(width: int, queries: int, extras: bool) -> tuple[int, int]:
+    """Blocks of 16 queries for a warp, and keys of a panel."""
+    if width == _WIDEST:
+        return 1, 32
+    return (1 if extras or queries <= 64 else 2), 64
+
+
+def forward_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, output: np.dtype) -> Plan:
+    """One launch that writes `y`, in the dtype `output`, and lse where its pointer is given."""
+    q, k, v = (arrays[name] for name in "qkv")
+    assert q.spec is not None
+    dtype, sizes, width = q.spec.dtype, problem.sizes, panel_width(problem)
+    extras, paged = has_extras(problem, arrays), "block_table" in arrays.places
+    row_tiles, keys = tile_of(width, sizes.queries, extras)
+    config = MmaConfig(TYPES[dtype], TYPES[output], extras, paged, width, row_tiles, keys)
+    words = f"{'_paged' * paged}{'_extras' * extras}{'_wide' * (output != dtype)}"
+    name = f"attention_mma_{SHORT[dtype]}_{width}x{row_tiles}x{keys}{words}"
+    tiles = -(-sizes.queries // (64 * row_tiles))
+    arguments = (
+        *(p.pointer for p in (q, k, v, y)), lse, tiles, sizes.width, sizes.value_width, *lse_strides(problem), *q.strides, *k.strides,
+        *v.strides, *y.strides, *page_arguments(arrays), *extra_arguments(arrays), *rule_arguments(problem, arrays),
+    )  # fmt: skip
+    shared = (64 * row_tiles + 4 * keys) * width * 2
+    kernel = Kernel("attention/mma.cu", name, config)
+    return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), _THREADS, arguments, shared)
+
+
+def forward(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
+    """One launch; where the memory is not aligned, the tiles of the ordinary units."""
+    if not aligned:
+        return attention_tiled.forward(problem, device, aligned)
+    arrays = arrays_of(problem)
+    y, lse = arrays.results
+    assert y.spec is not None
+    if not problem.sizes.batch * problem.sizes.heads * problem.sizes.queries:
+        return Program(())
+    return Program((forward_plan(problem, arrays, y, lse.pointer if lse.given else NOTHING, y.spec.dtype),), arrays.orders)
+
+
+def cost(problem: AttentionProblem, device: Device) -> Cost:
+    """Tensor cores at the share of their rate that mma.sync reaches; where a launch takes longest, the exact weights are to be preferred."""
+    q = arrays_of(problem)["q"].spec
+    assert q is not None
+    return Cost(problem.flops, problem.bytes, 0.4, launches=2, unit=f"{q.dtype.name}_mma")
