@@ -9,6 +9,14 @@ _TURN = "each pair of features turned"
 _TILED = Method("tiled", attention_tiled.forward, "tiles of scores with an online softmax", cost=attention_tiled.cost)
 
 _MMA = Method("mma", attention_mma.forward, "the same on tensor cores", attention_mma.rejects, cost=attention_mma.cost)
+_MMA_BACKWARD = Method(
+    "mma",
+    attention_mma.backward,
+    "the same on tensor cores",
+    attention_mma.rejects,
+    attention_backward.workspace,
+    attention_mma.cost,
+)
 _BACKWARD = Method(
     "tiled",
     attention_backward.backward,
@@ -39,9 +47,9 @@ _PROJECTED = (
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "attention": (_TILED, _MMA),
-    "attention_backward": (_BACKWARD,),
+    "attention_backward": (_BACKWARD, _MMA_BACKWARD),
     "attention_varlen": (_TILED, _MMA),
-    "attention_varlen_backward": (_BACKWARD,),
+    "attention_varlen_backward": (_BACKWARD, _MMA_BACKWARD),
     "paged_attention": (_TILED, _MMA),
     "multi_head_attention": _PROJECTED,
     "multi_head_attention_backward": _PROJECTED,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda import attention_tiled
+from dnnarray._cuda import attention_backward, attention_tiled
+from dnnarray._cuda.attention_backward import Saved, Scratch, bias_plans, delta_plan, saved_of, sink_plans
 from dnnarray._cuda.attention_common import (
     NOTHING,
     Arrays,
@@ -27,6 +28,7 @@ _THREADS = 128
 _WIDEST = 256
 _CHUNK = 8  # features that are moved at once
 _OLDEST = (8, 0)
+_WIDEST_BACKWARD = 128
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,18 @@ class MmaConfig(Config):
     width: int
     row_tiles: int
     keys: int
+
+
+@dataclass(frozen=True)
+class MmaBackwardConfig(Config):
+    """Compile-time settings of ``kernels/attention/mma_backward.cu``."""
+
+    element: str
+    key_rows: bool
+    extras: bool
+    width: int
+    warps: int
+    columns: int
 
 
 def panel_width(problem: AttentionProblem) -> int:
@@ -68,8 +82,9 @@ def rejects(problem: AttentionProblem, device: Device) -> str | None:
         return "its weights are rounded to a half type, and the arrays are not of one"
     if device.capability is not None and device.capability < _OLDEST:
         return "it needs compute capability 8.0"
-    if max(sizes.width, sizes.value_width) > _WIDEST:
-        return f"rows of more than {_WIDEST} features do not fit its registers"
+    widest = _WIDEST_BACKWARD if problem.op.endswith("_backward") else _WIDEST
+    if max(sizes.width, sizes.value_width) > widest:
+        return f"rows of more than {widest} features do not fit its registers"
     if problem.rule.scale <= 0:
         return "it needs a positive scale"
     names = ("q", "k", "v", "grad_y", "output")
@@ -121,3 +136,44 @@ def cost(problem: AttentionProblem, device: Device) -> Cost:
     q = arrays_of(problem)["q"].spec
     assert q is not None
     return Cost(problem.flops, problem.bytes, 0.4, launches=2, unit=f"{q.dtype.name}_mma")
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
+    """Warps of a block, and columns of a panel."""
+    return (4, 32) if key_rows else (4, 64)
+
+
+def gradient_plan(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
+    """The launch for the gradients of k and v, or for that of q."""
+    q, k, v, grad = (arrays[name] for name in ("q", "k", "v", "grad_y"))
+    assert q.spec is not None
+    dtype, sizes, width = q.spec.dtype, problem.sizes, panel_width(problem)
+    warps, columns = backward_tile(width, key_rows)
+    extras, rows = has_extras(problem, arrays), 16 * warps
+    config = MmaBackwardConfig(TYPES[dtype], key_rows, extras, width, warps, columns)
+    name = f"attention_mma_backward_{'kv' if key_rows else 'q'}_{SHORT[dtype]}_{width}x{warps}x{columns}{'_extras' * extras}"
+    out = arrays.results[1 if key_rows else 0]
+    value_out = arrays.results[2] if key_rows else Place(NOTHING, None)
+    tiles = -(-(sizes.keys if key_rows else sizes.queries) // rows)
+    arguments = (
+        *(p.pointer for p in (q, k, v, grad)), saved.lse, saved.delta, out.pointer, value_out.pointer, tiles, sizes.width, sizes.value_width,
+        *lse_strides(problem), *q.strides, *k.strides, *v.strides, *grad.strides, *out.strides, *value_out.strides,
+        *extra_arguments(arrays), *rule_arguments(problem, arrays),
+    )  # fmt: skip
+    shared = 2 * (rows + 2 * columns) * width * 2 + 4 * 4 * max(rows, columns)
+    blocks = sizes.batch * (sizes.kv_heads if key_rows else sizes.heads) * tiles
+    return Plan(Kernel("attention/mma_backward.cu", name, config), (blocks, 1, 1), 32 * warps, arguments, shared)
+
+
+def backward(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
+    """What the forward did not leave, delta, then the gradients; where the memory is not aligned, by the tiles of the ordinary units."""
+    if not aligned or not all(spec is not None and spec.size for spec in problem.outputs[:3]):
+        return attention_backward.backward(problem, device, aligned)
+    arrays = arrays_of(problem)
+    saved = saved_of(problem, arrays)
+    plans = [forward_plan(problem, arrays, saved.y, saved.lse, saved.result)] if Scratch.of(problem).again else []
+    plans += [delta_plan(problem, arrays, saved, aligned), *(gradient_plan(problem, arrays, saved, rows) for rows in (False, True))]
+    return Program((*plans, *bias_plans(problem, arrays, saved, aligned), *sink_plans(problem, arrays, saved)), arrays.orders)

@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._options import Options
+from dnnarray._problems.base import tree_map
+from dnnarray._spec import Spec
 from tests.gpu.test_activation import check
 from tests.support import BFLOAT16
 
@@ -78,6 +82,18 @@ def _arrays_of(sizes, others, options, dtype):
     return qkv, {n: rng.standard_normal(a).astype(dtype) if isinstance(a, tuple) else a for n, a in others.items()}
 
 
+def _by(algorithm, name, arrays, more, options):
+    """The results of an operation by the algorithm of this name, whatever the selection would take."""
+    from dnnarray._cuda import engine
+
+    operation = find(name)
+    arrays, chosen = operation.bind(arrays, more | options)
+    specs = tree_map(lambda a: Spec(a.shape, a.dtype), arrays)
+    problem = operation.problem(specs, {n: v for n, v in chosen.items() if n in operation.static})
+    runtime = tuple(chosen.get(n) or 0 for n in operation.runtime)
+    return engine.prepare(operation, problem, Options(), algorithm).call(arrays, runtime, None, None)
+
+
 def _there(tree):
     return {n: cupy.asarray(a) for n, a in tree.items()}
 
@@ -91,7 +107,7 @@ def _wide(array):
 def test_tensor_cores(sizes, others, options, dtype):
     """Not farther from the truth than a few roundings of the weights, which the exact algorithm does not have."""
     qkv, more = _arrays_of(sizes, others, options, dtype)
-    results = [dnn.attention(*map(cupy.asarray, qkv), **_there(more), **options, return_lse=True, algorithm="mma") for _ in range(2)]
+    results = [_by("mma", "attention", tuple(map(cupy.asarray, qkv)), _there(more), options | {"return_lse": True}) for _ in range(2)]
     expected = dnn.attention(*map(_wide, qkv), **{n: _wide(a) for n, a in more.items()}, **options, return_lse=True)
     eps = 2.0**-8 if dtype == BFLOAT16 else 2.0**-11
     for first, second, e, bound in zip(*results, expected, (eps, 2e-6), strict=True):
