@@ -9,6 +9,13 @@ _TURN = "each pair of features turned"
 _TILED = Method("tiled", attention_tiled.forward, "tiles of scores with an online softmax", cost=attention_tiled.cost)
 
 _MMA = Method("mma", attention_mma.forward, "the same on tensor cores", attention_mma.rejects, cost=attention_mma.cost)
+_WGMMA = Method(
+    "wgmma",
+    attention_mma.wgmma_forward,
+    "the same by Hopper's asynchronous instructions",
+    attention_mma.wgmma_rejects,
+    cost=attention_mma.wgmma_cost,
+)
 _MMA_BACKWARD = Method(
     "mma",
     attention_mma.backward,
@@ -46,11 +53,11 @@ _PROJECTED = (
 )
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    "attention": (_TILED, _MMA),
+    "attention": (_TILED, _MMA, _WGMMA),
     "attention_backward": (_BACKWARD, _MMA_BACKWARD),
-    "attention_varlen": (_TILED, _MMA),
+    "attention_varlen": (_TILED, _MMA, _WGMMA),
     "attention_varlen_backward": (_BACKWARD, _MMA_BACKWARD),
-    "paged_attention": (_TILED, _MMA),
+    "paged_attention": (_TILED, _MMA, _WGMMA),
     "multi_head_attention": _PROJECTED,
     "multi_head_attention_backward": _PROJECTED,
     "rotary_embedding": (Method("elementwise", attention_rotary.rotary, _TURN, attention_rotary.rejects),),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ _WIDEST = 256
 _CHUNK = 8  # features that are moved at once
 _OLDEST = (8, 0)
 _WIDEST_BACKWARD = 128
+_WGMMA_QUERIES = 128  # of a block
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,17 @@ class MmaConfig(Config):
     paged: bool
     width: int
     row_tiles: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class WgmmaConfig(Config):
+    """Compile-time settings of ``kernels/attention/wgmma.cu``."""
+
+    element: str
+    output: str
+    paged: bool
+    width: int
     keys: int
 
 
@@ -99,27 +113,65 @@ def tile_of(width: int, queries: int, extras: bool) -> tuple[int, int]:
     return (1 if extras or queries <= 64 else 2), 64
 
 
-def forward_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, output: np.dtype) -> Plan:
-    """One launch that writes `y`, in the dtype `output`, and lse where its pointer is given."""
+def _arguments(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, tiles: int, extras: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """The arguments of both forward kernels."""
     q, k, v = (arrays[name] for name in "qkv")
-    assert q.spec is not None
-    dtype, sizes, width = q.spec.dtype, problem.sizes, panel_width(problem)
+    return (
+        *(p.pointer for p in (q, k, v, y)), lse, tiles, problem.sizes.width, problem.sizes.value_width, *lse_strides(problem), *q.strides,
+        *k.strides, *v.strides, *y.strides, *page_arguments(arrays), *extras, *rule_arguments(problem, arrays),
+    )  # fmt: skip
+
+
+def _words(problem: AttentionProblem, arrays: Arrays, output: np.dtype) -> str:
+    q = arrays["q"].spec
+    assert q is not None
+    return f"{'_paged' * ('block_table' in arrays.places)}{'_extras' * has_extras(problem, arrays)}{'_wide' * (output != q.dtype)}"
+
+
+def mma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, output: np.dtype) -> Plan:
+    """One launch that writes `y`, in the dtype `output`, and lse where its pointer is given."""
+    q, sizes, width = arrays["q"].spec, problem.sizes, panel_width(problem)
+    assert q is not None
     extras, paged = has_extras(problem, arrays), "block_table" in arrays.places
     row_tiles, keys = tile_of(width, sizes.queries, extras)
-    config = MmaConfig(TYPES[dtype], TYPES[output], extras, paged, width, row_tiles, keys)
-    words = f"{'_paged' * paged}{'_extras' * extras}{'_wide' * (output != dtype)}"
-    name = f"attention_mma_{SHORT[dtype]}_{width}x{row_tiles}x{keys}{words}"
+    config = MmaConfig(TYPES[q.dtype], TYPES[output], extras, paged, width, row_tiles, keys)
+    name = f"attention_mma_{SHORT[q.dtype]}_{width}x{row_tiles}x{keys}{_words(problem, arrays, output)}"
     tiles = -(-sizes.queries // (64 * row_tiles))
-    arguments = (
-        *(p.pointer for p in (q, k, v, y)), lse, tiles, sizes.width, sizes.value_width, *lse_strides(problem), *q.strides, *k.strides,
-        *v.strides, *y.strides, *page_arguments(arrays), *extra_arguments(arrays), *rule_arguments(problem, arrays),
-    )  # fmt: skip
+    arguments = _arguments(problem, arrays, y, lse, tiles, extra_arguments(arrays))
     shared = (64 * row_tiles + 4 * keys) * width * 2
     kernel = Kernel("attention/mma.cu", name, config)
     return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), _THREADS, arguments, shared)
 
 
-def forward(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
+def wgmma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, output: np.dtype) -> Plan:
+    """The same by the instructions of Hopper."""
+    q, sizes, width = arrays["q"].spec, problem.sizes, panel_width(problem)
+    assert q is not None
+    keys = wgmma_keys(width)
+    config = WgmmaConfig(TYPES[q.dtype], TYPES[output], "block_table" in arrays.places, width, keys)
+    name = f"attention_wgmma_{SHORT[q.dtype]}_{width}x{keys}{_words(problem, arrays, output)}"
+    tiles = -(-sizes.queries // _WGMMA_QUERIES)
+    arguments = _arguments(problem, arrays, y, lse, tiles)
+    shared = (_WGMMA_QUERIES + 4 * keys) * width * 2
+    kernel = Kernel("attention/wgmma.cu", name, config)
+    return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), 256, arguments, shared)
+
+
+def wgmma_keys(width: int) -> int:
+    """Keys of a panel: what registers and shared memory hold."""
+    return 64 if width == _WIDEST else 128
+
+
+def wgmma_rejects(problem: AttentionProblem, device: Device) -> str | None:
+    """What `rejects` says, and nothing that changes single scores."""
+    if device.capability is None or device.capability[0] != 9:
+        return "it needs the matrix instructions of compute capability 9.0"
+    if has_extras(problem, arrays_of(problem)):
+        return "softcap, ALiBi, bias, mask and dropout are not in it"
+    return rejects(problem, device)
+
+
+def _forward(plan: Callable[..., Plan], problem: AttentionProblem, device: Device, aligned: bool) -> Program:
     """One launch; where the memory is not aligned, the tiles of the ordinary units."""
     if not aligned:
         return attention_tiled.forward(problem, device, aligned)
@@ -128,14 +180,23 @@ def forward(problem: AttentionProblem, device: Device, aligned: bool) -> Program
     assert y.spec is not None
     if not problem.sizes.batch * problem.sizes.heads * problem.sizes.queries:
         return Program(())
-    return Program((forward_plan(problem, arrays, y, lse.pointer if lse.given else NOTHING, y.spec.dtype),), arrays.orders)
+    return Program((plan(problem, arrays, y, lse.pointer if lse.given else NOTHING, y.spec.dtype),), arrays.orders)
 
 
-def cost(problem: AttentionProblem, device: Device) -> Cost:
-    """Tensor cores at the share of their rate that mma.sync reaches; where a launch takes longest, the exact weights are to be preferred."""
-    q = arrays_of(problem)["q"].spec
+forward = partial(_forward, mma_plan)
+wgmma_forward = partial(_forward, wgmma_plan)
+
+
+def _cost(efficiency: float, queries: int, problem: AttentionProblem, device: Device) -> Cost:
+    """Tensor cores at a share of their rate, blocks of `queries` filled or not; where a launch takes longest, exact weights are preferred."""
+    q, rows = arrays_of(problem)["q"].spec, problem.sizes.queries
     assert q is not None
-    return Cost(problem.flops, problem.bytes, 0.4, launches=2, unit=f"{q.dtype.name}_mma")
+    filled = rows / (-(-rows // queries) * queries) if rows else 1.0
+    return Cost(problem.flops, problem.bytes, efficiency * filled, launches=2, unit=f"{q.dtype.name}_mma")
+
+
+cost = partial(_cost, 0.4, 64)
+wgmma_cost = partial(_cost, 0.7, _WGMMA_QUERIES)
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -174,6 +235,7 @@ def backward(problem: AttentionProblem, device: Device, aligned: bool) -> Progra
         return attention_backward.backward(problem, device, aligned)
     arrays = arrays_of(problem)
     saved = saved_of(problem, arrays)
-    plans = [forward_plan(problem, arrays, saved.y, saved.lse, saved.result)] if Scratch.of(problem).again else []
+    again = mma_plan if wgmma_rejects(problem, device) else wgmma_plan
+    plans = [again(problem, arrays, saved.y, saved.lse, saved.result)] if Scratch.of(problem).again else []
     plans += [delta_plan(problem, arrays, saved, aligned), *(gradient_plan(problem, arrays, saved, rows) for rows in (False, True))]
     return Program((*plans, *bias_plans(problem, arrays, saved, aligned), *sink_plans(problem, arrays, saved)), arrays.orders)

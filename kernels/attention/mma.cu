@@ -7,9 +7,8 @@
 // Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale. kExtras: cap, ALiBi, bias, mask, dropout.
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
-#include "dnnarray/attention.cuh"
+#include "dnnarray/attention_rows.cuh"
 #include "dnnarray/mma.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -30,15 +29,9 @@ using O = Config::Output;
 using M = Mma<T>;
 constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config::kRowTiles, kThreads = 128;
 constexpr int kQueries = 64 * kRowTiles, kScoreTiles = kKeys / 8, kValueTiles = kWidth / 8;
-constexpr float kLog2e = 1.44269504088896340736f, kLn2 = 0.69314718055994530942f;
 using Rows = Panel<kWidth>;
-
-// What a warp holds of 16 rows.
-struct State {
-  float s[kScoreTiles][4];
-  float y[kValueTiles][4];
-  float top[2], sum[2];  // of rows g and g + 8; the sum is over this lane's columns until the end
-};
+using State = RowState<T, kKeys, kWidth>;
+using Keys = KeyRows<T, Config::kPaged>;
 
 // s = q k for the keys of a panel.
 __device__ __forceinline__ void multiply_keys(State (&state)[kRowTiles], const Rows& q, const Rows& k, int row) {
@@ -72,13 +65,7 @@ __device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const
   for (int step = 0; step < kKeys / 16; ++step) {
     unsigned a[kRowTiles][4];
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float(&s)[4] = state[m].s[2 * step + half];
-        a[m][2 * half] = M::pack(s[0], s[1]);
-        a[m][2 * half + 1] = M::pack(s[2], s[3]);
-      }
+    for (int m = 0; m < kRowTiles; ++m) state[m].template weights<M>(step, a[m]);
 #pragma unroll
     for (int n = 0; n < kValueTiles; n += 2) {
       unsigned b[4];
@@ -91,75 +78,6 @@ __device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const
     }
   }
 }
-
-// Scores become weights, with `unit` times log2(e) folded into the power of two; what was summed so far shrinks where a larger one appears.
-__device__ __forceinline__ void absorb(State& state, float unit) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float higher = state.top[r];
-#pragma unroll
-    for (int n = 0; n < kScoreTiles; ++n) higher = fmaxf(higher, fmaxf(state.s[n][2 * r], state.s[n][2 * r + 1]));
-    higher = fmaxf(higher, __shfl_xor_sync(kAllLanes, higher, 1));
-    higher = fmaxf(higher, __shfl_xor_sync(kAllLanes, higher, 2));
-    const float ground = higher == -infinity(0.0f) ? 0.0f : higher * unit;
-    const float shrink = quick_exp2(state.top[r] * unit - ground);
-    state.top[r] = higher;
-    state.sum[r] *= shrink;
-#pragma unroll
-    for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-      for (int e = 2 * r; e < 2 * r + 2; ++e) state.sum[r] += state.s[n][e] = quick_exp2(state.s[n][e] * unit - ground);
-#pragma unroll
-    for (int n = 0; n < kValueTiles; ++n) {
-      state.y[n][2 * r] *= shrink;
-      state.y[n][2 * r + 1] *= shrink;
-    }
-  }
-}
-
-// Row i of a lane's part, and its first key.
-__device__ __forceinline__ void hide(State& state, const Sequence& sequence, long long i, long long j) {
-#pragma unroll
-  for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (!sequence.sees(i + (e >> 1) * 8, j + 8 * n + (e & 1))) state.s[n][e] = -infinity(0.0f);
-}
-
-__device__ __forceinline__ void change(State& state, const Head<T>& head, const Sequence& sequence, long long i, long long j) {
-#pragma unroll
-  for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      float bend;
-      state.s[n][e] = head.score(state.s[n][e], sequence, i + (e >> 1) * 8, j + 8 * n + (e & 1), bend);
-    }
-}
-
-__device__ __forceinline__ void drop(State& state, const Head<T>& head, long long i, long long j) {
-#pragma unroll
-  for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      bool kept[2];
-      head.keep<2>(i + 8 * r, j + 8 * n, kept);
-#pragma unroll
-      for (int e = 0; e < 2; ++e) state.s[n][2 * r + e] = kept[e] ? state.s[n][2 * r + e] : 0.0f;
-    }
-}
-
-// The rows of one array of a head: in a sequence, or in the blocks of a cache.
-struct Keys {
-  const T* first;
-  long long step, of_page, end, sequence;
-  Pages pages;
-
-  __device__ __forceinline__ const T* at(long long j) const {
-    if (j >= end) return nullptr;
-    if constexpr (Config::kPaged) return first + pages.page(sequence, j) * of_page + j % pages.size * step;
-    return first + j * step;
-  }
-};
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
@@ -200,17 +118,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Head<T> head(rule, extra, b, h);
   State state[kRowTiles];
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kValueTiles; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) state[m].y[n][e] = 0;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      state[m].top[r] = sink;
-      state[m].sum[r] = lane % 4 == 0 && sink != -infinity(0.0f) ? 1 : 0;
-    }
-  }
+  for (int m = 0; m < kRowTiles; ++m) state[m].start(sink);
 
   unsigned stage = 0;
   for (long long j0 = begin; j0 < end; j0 += kKeys, stage ^= 1) {
@@ -223,40 +131,22 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       if constexpr (Config::kExtras) {
-        change(state[m], head, sequence, i + 16 * m, j);
+        state[m].change(head, sequence, i + 16 * m, j);
       } else {
-        if (partial) hide(state[m], sequence, i + 16 * m, j);
+        if (partial) state[m].hide(sequence, i + 16 * m, j);
       }
-      absorb(state[m], unit);
-      if (Config::kExtras && threshold) drop(state[m], head, i + 16 * m, j);
+      float shrink[2];
+      state[m].absorb(unit, shrink);
+      state[m].rescale(shrink);
+      if (Config::kExtras && threshold) state[m].drop(head, i + 16 * m, j);
     }
     multiply_values(state, {stages + stage * 2 * kPanel + kPanel});
   }
 
   copy_wait<0>();
   __syncthreads();
-  const long long of_y = b * y_batch + h * y_head + sequence.q_first * y_row, of_lse = b * lse_batch + h * lse_head + sequence.q_first;
+  O* of_y = y + b * y_batch + h * y_head + sequence.q_first * y_row;
+  float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float sum = state[m].sum[r];
-      sum += __shfl_xor_sync(kAllLanes, sum, 1);
-      sum += __shfl_xor_sync(kAllLanes, sum, 2);
-      const long long at = i + 16 * m + 8 * r;
-      const bool live = at < sequence.q_end;
-      const float scaled = live ? float(keep_scale) / (sum == 0 ? 1.0f : sum) : 0.0f;
-      if (at >= sequence.queries) continue;
-      if (lse && lane % 4 == 0) {
-        lse[of_lse + at] = live ? (state[m].top[r] * unit + quick_log2(sum)) * kLn2 : -infinity(0.0f);
-      }
-      O* p = y + of_y + at * y_row + lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kValueTiles; ++n) {
-        Vec<O, 2> pair;
-        pair.at[0] = narrow<O>(live ? state[m].y[n][2 * r] * scaled : 0.0f);
-        pair.at[1] = narrow<O>(live ? state[m].y[n][2 * r + 1] * scaled : 0.0f);
-        if (8 * n < value_width) store(p + 8 * n, pair);
-      }
-    }
+  for (int m = 0; m < kRowTiles; ++m) state[m].finish(of_y, of_lse, y_row, i + 16 * m, sequence, value_width, unit, float(keep_scale));
 }
