@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import attention_backward, attention_mma, attention_projected, attention_rotary, attention_tiled
+from dnnarray._cuda import attention_backward, attention_decode, attention_mma, attention_projected, attention_rotary, attention_tiled
 from dnnarray._select import Method
 
 _TURN = "each pair of features turned"
@@ -16,6 +16,14 @@ _WGMMA = Method(
     attention_mma.wgmma_rejects,
     cost=attention_mma.wgmma_cost,
 )
+_DECODE = Method(
+    "mma_decode",
+    attention_decode.decode,
+    "few queries on tensor cores, the keys split over the card",
+    attention_decode.decode_rejects,
+    attention_decode.workspace,
+    attention_decode.cost,
+)
 _MMA_BACKWARD = Method(
     "mma",
     attention_mma.backward,
@@ -23,6 +31,14 @@ _MMA_BACKWARD = Method(
     attention_mma.rejects,
     attention_backward.workspace,
     attention_mma.cost,
+)
+_WGMMA_BACKWARD = Method(
+    "wgmma",
+    attention_mma.wgmma_backward,
+    "the same by Hopper's asynchronous instructions",
+    attention_mma.wgmma_rejects,
+    attention_backward.workspace,
+    attention_mma.wgmma_cost,
 )
 _BACKWARD = Method(
     "tiled",
@@ -53,11 +69,11 @@ _PROJECTED = (
 )
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    "attention": (_TILED, _MMA, _WGMMA),
-    "attention_backward": (_BACKWARD, _MMA_BACKWARD),
-    "attention_varlen": (_TILED, _MMA, _WGMMA),
-    "attention_varlen_backward": (_BACKWARD, _MMA_BACKWARD),
-    "paged_attention": (_TILED, _MMA, _WGMMA),
+    "attention": (_TILED, _MMA, _WGMMA, _DECODE),
+    "attention_backward": (_BACKWARD, _MMA_BACKWARD, _WGMMA_BACKWARD),
+    "attention_varlen": (_TILED, _MMA, _WGMMA, _DECODE),
+    "attention_varlen_backward": (_BACKWARD, _MMA_BACKWARD, _WGMMA_BACKWARD),
+    "paged_attention": (_TILED, _MMA, _WGMMA, _DECODE),
     "multi_head_attention": _PROJECTED,
     "multi_head_attention_backward": _PROJECTED,
     "rotary_embedding": (Method("elementwise", attention_rotary.rotary, _TURN, attention_rotary.rejects),),

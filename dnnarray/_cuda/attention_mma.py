@@ -56,6 +56,18 @@ class WgmmaConfig(Config):
     paged: bool
     width: int
     keys: int
+    groups: int
+
+
+@dataclass(frozen=True)
+class WgmmaBackwardConfig(Config):
+    """Compile-time settings of ``kernels/attention/wgmma_backward.cu``."""
+
+    element: str
+    key_rows: bool
+    width: int
+    groups: int
+    columns: int
 
 
 @dataclass(frozen=True)
@@ -147,19 +159,19 @@ def wgmma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, ou
     """The same by the instructions of Hopper."""
     q, sizes, width = arrays["q"].spec, problem.sizes, panel_width(problem)
     assert q is not None
-    keys = wgmma_keys(width)
-    config = WgmmaConfig(TYPES[q.dtype], TYPES[output], "block_table" in arrays.places, width, keys)
-    name = f"attention_wgmma_{SHORT[q.dtype]}_{width}x{keys}{_words(problem, arrays, output)}"
-    tiles = -(-sizes.queries // _WGMMA_QUERIES)
+    keys, groups = wgmma_tile(width)
+    config = WgmmaConfig(TYPES[q.dtype], TYPES[output], "block_table" in arrays.places, width, keys, groups)
+    name = f"attention_wgmma_{SHORT[q.dtype]}_{width}x{keys}x{groups}{_words(problem, arrays, output)}"
+    tiles = -(-sizes.queries // (64 * groups))
     arguments = _arguments(problem, arrays, y, lse, tiles)
-    shared = (_WGMMA_QUERIES + 4 * keys) * width * 2
+    shared = (64 * groups + 4 * keys) * width * 2
     kernel = Kernel("attention/wgmma.cu", name, config)
-    return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), 256, arguments, shared)
+    return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), 128 * groups, arguments, shared)
 
 
-def wgmma_keys(width: int) -> int:
-    """Keys of a panel: what registers and shared memory hold."""
-    return 64 if width == _WIDEST else 128
+def wgmma_tile(width: int) -> tuple[int, int]:
+    """Keys of a panel, and warpgroups of a block: what registers and shared memory hold."""
+    return (64, 2) if width == _WIDEST else (128, 2)
 
 
 def wgmma_rejects(problem: AttentionProblem, device: Device) -> str | None:
@@ -188,11 +200,11 @@ wgmma_forward = partial(_forward, wgmma_plan)
 
 
 def _cost(efficiency: float, queries: int, problem: AttentionProblem, device: Device) -> Cost:
-    """Tensor cores at a share of their rate, blocks of `queries` filled or not; where a launch takes longest, exact weights are preferred."""
-    q, rows = arrays_of(problem)["q"].spec, problem.sizes.queries
+    """Tensor cores at a share of their rate, with `queries` of a head in a block; where a launch takes longest, exact weights are preferred."""
+    q = arrays_of(problem)["q"].spec
     assert q is not None
-    filled = rows / (-(-rows // queries) * queries) if rows else 1.0
-    return Cost(problem.flops, problem.bytes, efficiency * filled, launches=2, unit=f"{q.dtype.name}_mma")
+    share = attention_tiled.share_of_card(problem, device, queries)
+    return Cost(problem.flops, problem.bytes, efficiency * share, launches=2, unit=f"{q.dtype.name}_mma")
 
 
 cost = partial(_cost, 0.4, 64)
@@ -207,35 +219,65 @@ def backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
     return (4, 32) if key_rows else (4, 64)
 
 
-def gradient_plan(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
+def mma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
     """The launch for the gradients of k and v, or for that of q."""
-    q, k, v, grad = (arrays[name] for name in ("q", "k", "v", "grad_y"))
-    assert q.spec is not None
-    dtype, sizes, width = q.spec.dtype, problem.sizes, panel_width(problem)
+    q, width, extras = arrays["q"].spec, panel_width(problem), has_extras(problem, arrays)
+    assert q is not None
     warps, columns = backward_tile(width, key_rows)
-    extras, rows = has_extras(problem, arrays), 16 * warps
-    config = MmaBackwardConfig(TYPES[dtype], key_rows, extras, width, warps, columns)
-    name = f"attention_mma_backward_{'kv' if key_rows else 'q'}_{SHORT[dtype]}_{width}x{warps}x{columns}{'_extras' * extras}"
+    config = MmaBackwardConfig(TYPES[q.dtype], key_rows, extras, width, warps, columns)
+    name = f"attention_mma_backward_{'kv' if key_rows else 'q'}_{SHORT[q.dtype]}_{width}x{warps}x{columns}{'_extras' * extras}"
+    kernel = Kernel("attention/mma_backward.cu", name, config)
+    return _gradient(problem, arrays, saved, key_rows, kernel, 16 * warps, columns, 32 * warps, extra_arguments(arrays))
+
+
+def wgmma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
+    """The same by the instructions of Hopper."""
+    q, width = arrays["q"].spec, panel_width(problem)
+    assert q is not None
+    groups, columns = wgmma_backward_tile(width, key_rows)
+    config = WgmmaBackwardConfig(TYPES[q.dtype], key_rows, width, groups, columns)
+    name = f"attention_wgmma_backward_{'kv' if key_rows else 'q'}_{SHORT[q.dtype]}_{width}x{groups}x{columns}"
+    kernel = Kernel("attention/wgmma_backward.cu", name, config)
+    return _gradient(problem, arrays, saved, key_rows, kernel, 64 * groups, columns, 128 * groups, ())
+
+
+def wgmma_backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
+    """Warpgroups of a block, and columns of a panel."""
+    return 2, 64
+
+
+def _gradient(
+    problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool, kernel: Kernel, rows: int, columns: int, threads: int,
+    extras: tuple[Any, ...],
+) -> Plan:  # fmt: skip
+    """A launch of either kernel, `rows` of keys or queries to a block."""
+    q, k, v, grad = (arrays[name] for name in ("q", "k", "v", "grad_y"))
+    sizes, width = problem.sizes, panel_width(problem)
     out = arrays.results[1 if key_rows else 0]
     value_out = arrays.results[2] if key_rows else Place(NOTHING, None)
     tiles = -(-(sizes.keys if key_rows else sizes.queries) // rows)
     arguments = (
         *(p.pointer for p in (q, k, v, grad)), saved.lse, saved.delta, out.pointer, value_out.pointer, tiles, sizes.width, sizes.value_width,
-        *lse_strides(problem), *q.strides, *k.strides, *v.strides, *grad.strides, *out.strides, *value_out.strides,
-        *extra_arguments(arrays), *rule_arguments(problem, arrays),
+        *lse_strides(problem), *q.strides, *k.strides, *v.strides, *grad.strides, *out.strides, *value_out.strides, *extras,
+        *rule_arguments(problem, arrays),
     )  # fmt: skip
     shared = 2 * (rows + 2 * columns) * width * 2 + 4 * 4 * max(rows, columns)
     blocks = sizes.batch * (sizes.kv_heads if key_rows else sizes.heads) * tiles
-    return Plan(Kernel("attention/mma_backward.cu", name, config), (blocks, 1, 1), 32 * warps, arguments, shared)
+    return Plan(kernel, (blocks, 1, 1), threads, arguments, shared)
 
 
-def backward(problem: AttentionProblem, device: Device, aligned: bool) -> Program:
+def _backward(
+    again: Callable[..., Plan], gradient: Callable[..., Plan], problem: AttentionProblem, device: Device, aligned: bool
+) -> Program:
     """What the forward did not leave, delta, then the gradients; where the memory is not aligned, by the tiles of the ordinary units."""
     if not aligned or not all(spec is not None and spec.size for spec in problem.outputs[:3]):
         return attention_backward.backward(problem, device, aligned)
     arrays = arrays_of(problem)
     saved = saved_of(problem, arrays)
-    again = mma_plan if wgmma_rejects(problem, device) else wgmma_plan
     plans = [again(problem, arrays, saved.y, saved.lse, saved.result)] if Scratch.of(problem).again else []
-    plans += [delta_plan(problem, arrays, saved, aligned), *(gradient_plan(problem, arrays, saved, rows) for rows in (False, True))]
+    plans += [delta_plan(problem, arrays, saved, aligned), *(gradient(problem, arrays, saved, rows) for rows in (False, True))]
     return Program((*plans, *bias_plans(problem, arrays, saved, aligned), *sink_plans(problem, arrays, saved)), arrays.orders)
+
+
+backward = partial(_backward, mma_plan, mma_gradient)
+wgmma_backward = partial(_backward, wgmma_plan, wgmma_gradient)

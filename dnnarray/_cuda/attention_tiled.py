@@ -91,7 +91,16 @@ def forward(problem: AttentionProblem, device: Device, aligned: bool) -> Program
     return Program((forward_plan(problem, arrays, y, lse.pointer if lse.given else NOTHING, y.spec.dtype, aligned),), arrays.orders)
 
 
+def share_of_card(problem: AttentionProblem, device: Device, queries: int) -> float:
+    """How much of the card works when each block has this many queries of one head: rows that are filled, blocks for all multiprocessors."""
+    sizes = problem.sizes
+    tiles = -(-sizes.queries // queries)
+    blocks = sizes.batch * sizes.heads * tiles
+    return min(1.0, blocks / device.units) * sizes.queries / (tiles * queries) if blocks else 1.0
+
+
 def cost(problem: AttentionProblem, device: Device) -> Cost:
-    """The ordinary units at half their rate."""
+    """The ordinary units at half their rate, as far as there is work for all."""
     dtype = problem.outputs[0].dtype if problem.outputs[0] is not None else FLOAT64
-    return Cost(problem.flops, problem.bytes, 0.5, unit=arithmetic_of(dtype).name)
+    queries = patch_of(dtype) * _SIDE
+    return Cost(problem.flops, problem.bytes, 0.5 * share_of_card(problem, device, queries), unit=arithmetic_of(dtype).name)

@@ -9,9 +9,8 @@
 // Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale.
 // Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
 
-#include "dnnarray/attention_slopes.cuh"
+#include "dnnarray/attention_gradient.cuh"
 #include "dnnarray/mma.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -31,7 +30,6 @@ using M = Mma<T>;
 constexpr bool kKeyRows = Config::kKeyRows;
 constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 32 * Config::kWarps, kRows = 16 * Config::kWarps;
 constexpr int kScoreTiles = kColumns / 8, kWidthTiles = kWidth / 8;
-constexpr float kLog2e = 1.44269504088896340736f;
 using Block = Panel<kWidth>;
 using Scores = float[kScoreTiles][4];
 using Total = float[kWidthTiles][4];
@@ -72,68 +70,6 @@ __device__ __forceinline__ void accumulate(Total& total, const Scores& s, const 
   }
 }
 
-// What is known of the queries of a block or panel, in shared memory: lse log2(e), where +infinity makes all weights 0, and delta.
-struct Known {
-  float *lse, *delta;
-
-  __device__ __forceinline__ void fetch(const float* all_lse, const float* all_delta, long long i0, int count, const Sequence& sequence) const {
-    for (int r = threadIdx.x; r < count; r += kThreads) {
-      const bool live = i0 + r < sequence.q_end;
-      lse[r] = live ? usable_lse(all_lse[i0 + r]) * kLog2e : infinity(0.0f);
-      delta[r] = live ? all_delta[i0 + r] : 0.0f;
-    }
-  }
-};
-
-// The products of queries and keys become weights and those of grad_y and the values ds. `row` and `column` are this lane's first, here and in
-// the whole sequence; `partial` says that some keys are hidden.
-__device__ __forceinline__ void evaluate(Scores& s, Scores& d, const Head<T>& head, const Sequence& sequence, const Known& known, int row,
-                                         int column, long long whole_row, long long whole_column, bool partial, float unit, float keep_scale) {
-#pragma unroll
-  for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int of_row = (e >> 1) * 8, of_column = 8 * n + (e & 1), at = kKeyRows ? column + of_column : row + of_row;
-      const long long r = whole_row + of_row, c = whole_column + of_column, i = kKeyRows ? c : r, j = kKeyRows ? r : c;
-      float score = s[n][e] * unit, bend = 1, factor = keep_scale;
-      if constexpr (Config::kExtras) {
-        score = head.score(s[n][e], sequence, i, j, bend) * kLog2e;
-        if (head.threshold) {
-          bool kept[1];
-          head.keep<1>(i, j, kept);
-          factor = kept[0] ? keep_scale : 0.0f;
-        }
-      }
-      const float p = partial && !sequence.sees(i, j) ? 0.0f : quick_exp2(score - known.lse[at]);
-      s[n][e] = p * factor;
-      d[n][e] = p * (d[n][e] * factor - known.delta[at]) * bend;
-    }
-}
-
-// This lane's part of 16 rows, times `factor`; rows from `end` on and features from `width` on are not written.
-__device__ __forceinline__ void put(T* first, long long step, const Total& total, long long row, long long end, long long width, float factor) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const long long at = row + lane / 4 + 8 * r;
-    if (at >= end) continue;
-    T* p = first + at * step + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < kWidthTiles; ++n) {
-      const Vec<T, 2> pair = {{narrow<T>(total[n][2 * r] * factor), narrow<T>(total[n][2 * r + 1] * factor)}};
-      if (8 * n < width) store(p + 8 * n, pair);
-    }
-  }
-}
-
-// Rows of one array of a head; null past the end.
-struct Source {
-  const T* first;
-  long long step, end;
-
-  __device__ __forceinline__ const T* at(long long row) const { return first && row < end ? first + row * step : nullptr; }
-};
-
 // `g` is grad_y, null where there is none. `out` is grad_q or grad_k, `value_out` grad_v.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ g,
@@ -155,13 +91,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Sequence sequence(rule, b);
   const long long row_end = kKeyRows ? sequence.keys : sequence.queries;
   if (row0 >= row_end) return;
-  const Source keys_ = {k + b * k_batch + key_head * k_head + sequence.k_first * k_row, k_row, sequence.k_end};
-  const Source values = {v + b * v_batch + key_head * v_head + sequence.k_first * v_row, v_row, sequence.k_end};
+  const Source<T> keys_ = {k + b * k_batch + key_head * k_head + sequence.k_first * k_row, k_row, sequence.k_end};
+  const Source<T> values = {v + b * v_batch + key_head * v_head + sequence.k_first * v_row, v_row, sequence.k_end};
   const long long first_head = kKeyRows ? row_head * group : row_head, count = kKeyRows ? group : 1;
-  const auto queries_of = [&](long long h) -> Source {
+  const auto queries_of = [&](long long h) -> Source<T> {
     return {q + b * q_batch + h * q_head + sequence.q_first * q_row, q_row, sequence.q_end};
   };
-  const auto grads_of = [&](long long h) -> Source {
+  const auto grads_of = [&](long long h) -> Source<T> {
     return {g ? g + b * g_batch + h * g_head + sequence.q_first * g_row : nullptr, g_row, sequence.q_end};
   };
   const auto lse_of = [&](long long h) { return b * lse_batch + h * lse_head + sequence.q_first; };
@@ -177,19 +113,19 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const auto fetch = [&](long long n) {
     const long long h = first_head + n / panels, c0 = begin + n % panels * kColumns;
     const unsigned stage = stages + (n & 1) * 2 * kPanel;
-    const Source column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
+    const Source<T> column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
     Block{stage}.fetch<kColumns, kThreads>(q, width, [&](int r) { return column.at(c0 + r); });
     Block{stage + kPanel}.fetch<kColumns, kThreads>(q, value_width, [&](int r) { return value_column.at(c0 + r); });
     copy_commit();
     if constexpr (kKeyRows) {
       float* known = numbers + (n & 1) * 2 * kKnown;
-      Known{known, known + kKnown}.fetch(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
+      Known{known, known + kKnown}.fetch<kThreads>(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
     }
   };
-  const Source own = kKeyRows ? keys_ : queries_of(row_head), own_value = kKeyRows ? values : grads_of(row_head);
+  const Source<T> own = kKeyRows ? keys_ : queries_of(row_head), own_value = kKeyRows ? values : grads_of(row_head);
   rows.fetch<kRows, kThreads>(q, width, [&](int r) { return own.at(row0 + r); });
   value_rows.fetch<kRows, kThreads>(q, value_width, [&](int r) { return own_value.at(row0 + r); });
-  if constexpr (!kKeyRows) Known{numbers, numbers + kKnown}.fetch(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows, sequence);
+  if constexpr (!kKeyRows) Known{numbers, numbers + kKnown}.fetch<kThreads>(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows, sequence);
   if (panels) fetch(0);
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16;
@@ -209,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     Scores s, d;
     multiply(s, rows, row, columns);
     multiply(d, value_rows, row, value_columns);
-    evaluate(s, d, head, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial, unit,
+    evaluate<kKeyRows, Config::kExtras>(s, d, head, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial, unit,
              float(keep_scale));
     accumulate(total, d, columns);
     if constexpr (kKeyRows) accumulate(value_total, s, value_columns);

@@ -2,7 +2,7 @@
 // instructions. While the values of one panel are summed, the scores of the next become weights.
 //
 // Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a cache (kPaged). A
-//          block of two warpgroups owns 128 queries of one head, a warp 16 of them; scores, weights and results stay in registers. Keys and
+//          block of kGroups warpgroups owns 64 queries of one head for each, a warp 16 of them; scores, weights and results stay in registers. Keys and
 //          values come in panels of kKeys, two of each in shared memory.
 // Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
@@ -17,6 +17,7 @@ struct Config {
   static constexpr bool kPaged = false;
   static constexpr int kWidth = 128;
   static constexpr int kKeys = 128;
+  static constexpr int kGroups = 2;
 };
 #define DNNARRAY_ENTRY attention_wgmma_default
 #endif
@@ -24,7 +25,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using O = Config::Output;
-constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kThreads = 256, kQueries = 128, kSteps = kKeys / 16;
+constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kGroups = Config::kGroups, kThreads = 128 * kGroups, kQueries = 64 * kGroups, kSteps = kKeys / 16;
 using QueryPanels = Panels<kQueries, kWidth>;
 using KeyPanels = Panels<kKeys, kWidth>;
 using State = RowState<T, kKeys, kWidth>;
@@ -116,12 +117,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     copy_wait<0>();
     shared_for_wgmma();
     __syncthreads();
-    fetch_k(n + 2);
-    fetch_v(n + 1);
-    copy_commit();
     wgmma_fence();
     start_scores(state, rows_q, panel_k(n + 1), row);
     start_values(state, weights, panel_v(n));
+    fetch_k(n + 2);
+    fetch_v(n + 1);
+    copy_commit();
     wgmma_wait<1>();
     hold(state.s);
     absorb(n + 1);

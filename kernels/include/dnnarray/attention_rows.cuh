@@ -30,22 +30,40 @@ struct RowState {
   }
 
   // Scores become weights, with `unit` folded into the power of two; `shrink` is what all that was summed so far is to be multiplied by.
+  // Chains of dependent operations are cut into kChains: a warp has few others beside it.
   __device__ __forceinline__ void absorb(float unit, float (&shrink)[2]) {
+    constexpr int kChains = kScoreTiles < 4 ? kScoreTiles : 4;
+    float high[2][kChains], part[2][kChains] = {}, ground[2];
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float pair = fmaxf(s[n][2 * r], s[n][2 * r + 1]);
+        high[r][n % kChains] = n < kChains ? pair : fmaxf(high[r][n % kChains], pair);
+      }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float higher = top[r];
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) higher = fmaxf(higher, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+      for (int c = 0; c < kChains; ++c) higher = fmaxf(higher, high[r][c]);
       higher = fmaxf(higher, __shfl_xor_sync(kAllLanes, higher, 1));
       higher = fmaxf(higher, __shfl_xor_sync(kAllLanes, higher, 2));
-      const float ground = higher == -infinity(0.0f) ? 0.0f : higher * unit;
-      shrink[r] = quick_exp2(top[r] * unit - ground);
+      ground[r] = higher == -infinity(0.0f) ? 0.0f : higher * unit;
+      shrink[r] = quick_exp2(top[r] * unit - ground[r]);
       top[r] = higher;
+    }
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[n][e] = quick_exp2(s[n][e] * unit - ground[e >> 1]);
+        part[e >> 1][n % kChains] += s[n][e];
+      }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       sum[r] *= shrink[r];
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; ++e) sum[r] += s[n][e] = quick_exp2(s[n][e] * unit - ground);
+      for (int c = 0; c < kChains; ++c) sum[r] += part[r][c];
     }
   }
   __device__ __forceinline__ void rescale(const float (&shrink)[2]) {

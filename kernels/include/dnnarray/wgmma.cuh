@@ -49,10 +49,11 @@ struct Panels {
   // As Panel::fetch.
   template <int kThreads, typename T, typename At>
   __device__ __forceinline__ void fetch(const T* any, int width, At at) const {
-    static_assert(kThreads % kChunks == 0 && kRows % (kThreads / kChunks) == 0, "whole rows at a time");
+    static_assert(kThreads % kChunks == 0, "whole rows at a time");
     const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
 #pragma unroll
     for (int row = 0; row < kRows; row += kThreads / kChunks) {
+      if (kRows % (kThreads / kChunks) != 0 && row + first >= kRows) break;
       const T* p = at(row + first);
       const bool valid = p && chunk * 8 < width;
       copy_async(start + offset(row + first, chunk), valid ? p + chunk * 8 : any, valid);
