@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import attention_backward, attention_decode, attention_mma, attention_projected, attention_rotary, attention_tiled
+from dnnarray._cuda import attention_backward, attention_decode, attention_mma, attention_rotary, attention_tiled
+from dnnarray._cuda import attention_projected as projected
 from dnnarray._select import Method
 
 _TURN = "each pair of features turned"
@@ -52,19 +53,35 @@ _PRODUCTS = "matrix products by cuBLAS around tiles of scores"
 _PROJECTED = (
     Method(
         "tiled",
-        attention_projected.multi_head("highest"),
+        projected.multi_head("highest", projected.TILED),
         _PRODUCTS,
-        workspace=attention_projected.workspace,
-        cost=attention_projected.cost(0.5),
+        workspace=projected.workspace(projected.TILED),
+        cost=projected.cost(0.5),
     ),
     Method(
         "tiled_tf32",
-        attention_projected.multi_head("high"),
+        projected.multi_head("high", projected.TILED),
         f"{_PRODUCTS}, operands rounded to TF32",
-        attention_projected.only_float32,
-        attention_projected.workspace,
-        attention_projected.cost(0.6),
+        projected.only_float32,
+        projected.workspace(projected.TILED),
+        projected.cost(0.6),
         precision="high",
+    ),
+    Method(
+        "mma",
+        projected.multi_head("highest", projected.MMA),
+        f"{_PRODUCTS} on tensor cores, rounded in between",
+        projected.tensor_rejects(attention_mma.rejects),
+        projected.workspace(projected.MMA),
+        projected.tensor_cost(attention_mma.cost),
+    ),
+    Method(
+        "wgmma",
+        projected.multi_head("highest", projected.WGMMA),
+        f"{_PRODUCTS} by Hopper's asynchronous instructions, rounded in between",
+        projected.tensor_rejects(attention_mma.wgmma_rejects),
+        projected.workspace(projected.WGMMA),
+        projected.tensor_cost(attention_mma.wgmma_cost),
     ),
 )
 

@@ -119,7 +119,7 @@ def arrays_of(problem: AttentionProblem) -> Arrays:
             strides = scores_of(spec)
         places[name] = Place(NOTHING if spec is None else Array(count), spec, strides)
         count += spec is not None
-    results = []
+    results: list[Place] = []
     for n, spec in enumerate(problem.outputs):
         rows = spec is not None and (n < 3 if problem.op.endswith("_backward") else n == 0)
         strides = (0, 0, 0, 0)

@@ -30,7 +30,7 @@ _THREADS = 128
 _WIDEST = 256
 _CHUNK = 8  # features that are moved at once
 _OLDEST = (8, 0)
-_WIDEST_BACKWARD = 128
+WIDEST_BACKWARD = 128
 _WGMMA_QUERIES = 128  # of a block
 
 
@@ -108,7 +108,7 @@ def rejects(problem: AttentionProblem, device: Device) -> str | None:
         return "its weights are rounded to a half type, and the arrays are not of one"
     if device.capability is not None and device.capability < _OLDEST:
         return "it needs compute capability 8.0"
-    widest = _WIDEST_BACKWARD if problem.op.endswith("_backward") else _WIDEST
+    widest = WIDEST_BACKWARD if problem.op.endswith("_backward") else _WIDEST
     if max(sizes.width, sizes.value_width) > widest:
         return f"rows of more than {widest} features do not fit its registers"
     if problem.rule.scale <= 0:
@@ -275,8 +275,13 @@ def _backward(
     arrays = arrays_of(problem)
     saved = saved_of(problem, arrays)
     plans = [again(problem, arrays, saved.y, saved.lse, saved.result)] if Scratch.of(problem).again else []
-    plans += [delta_plan(problem, arrays, saved, aligned), *(gradient(problem, arrays, saved, rows) for rows in (False, True))]
-    return Program((*plans, *bias_plans(problem, arrays, saved, aligned), *sink_plans(problem, arrays, saved)), arrays.orders)
+    return Program((*plans, *gradient_plans(gradient, problem, arrays, saved, aligned)), arrays.orders)
+
+
+def gradient_plans(gradient: Callable[..., Plan], problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned: bool) -> list[Plan]:
+    """All launches but that of the forward."""
+    first = [delta_plan(problem, arrays, saved, aligned), *(gradient(problem, arrays, saved, rows) for rows in (False, True))]
+    return [*first, *bias_plans(problem, arrays, saved, aligned), *sink_plans(problem, arrays, saved)]
 
 
 backward = partial(_backward, mma_plan, mma_gradient)

@@ -5,12 +5,15 @@ Half types are widened to float32 first and the results rounded last, as all ari
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.attention_backward import backward_plans, saved_of
+from dnnarray._cuda import attention_mma
+from dnnarray._cuda.attention_backward import Saved, backward_plans, saved_of
 from dnnarray._cuda.attention_backward import workspace as backward_workspace
 from dnnarray._cuda.attention_common import NOTHING, Argument, Arrays, Place, arithmetic_of, order_of, rows_of, scores_of
 from dnnarray._cuda.attention_tiled import cost as tiled_cost
@@ -35,6 +38,28 @@ class PlaceRowsConfig(Config):
     threads: int
 
 
+@dataclass(frozen=True)
+class Attention:
+    """How the attention in the middle is planned: in which dtype its arrays lie, its forward launch, and those of its gradients."""
+
+    dtype: Callable[[np.dtype], np.dtype]
+    forward: Callable[[AttentionProblem, Arrays, Place, Argument, np.dtype, bool], Plan]
+    backward: Callable[[AttentionProblem, Arrays, Saved, bool], list[Plan]]
+
+
+def _tensor_forward(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, output: np.dtype, aligned: bool) -> Plan:
+    return attention_mma.mma_plan(problem, arrays, y, lse, output)
+
+
+def _hopper_forward(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, output: np.dtype, aligned: bool) -> Plan:
+    return attention_mma.wgmma_plan(problem, arrays, y, lse, output)
+
+
+TILED = Attention(arithmetic_of, forward_plan, backward_plans)
+MMA = Attention(lambda dtype: dtype, _tensor_forward, partial(attention_mma.gradient_plans, attention_mma.mma_gradient))
+WGMMA = Attention(lambda dtype: dtype, _hopper_forward, partial(attention_mma.gradient_plans, attention_mma.wgmma_gradient))
+
+
 @dataclass
 class _Builder:
     """Plans and the scratch memory they use, part by part."""
@@ -42,16 +67,17 @@ class _Builder:
     problem: MultiHeadProblem
     pointers: dict[str, Array]
     specs: dict[str, Spec | None]
-    dtype: np.dtype  # of the arithmetic
+    dtype: np.dtype  # of the arithmetic, or of what lies between the products on tensor cores
     precision: str
+    attention: Attention
     base: int  # where the scratch memory stands in the list of arrays
     used: int = 0
     plans: list[Plan | MatMul] = field(default_factory=list)
 
-    def take(self, size: int) -> Array:
+    def take(self, size: int, dtype: np.dtype | None = None) -> Array:
         """A part of the scratch memory."""
         part = Array(self.base, self.used)
-        self.used += -(-size * self.dtype.itemsize // _LINE) * _LINE
+        self.used += -(-size * (dtype or self.dtype).itemsize // _LINE) * _LINE
         return part
 
     def place(self, source: Argument, kind: np.dtype, target: Array, result: np.dtype, rows: int, width: int, step: int,
@@ -145,14 +171,14 @@ class _Layer:
     width: int
 
 
-def _builder(problem: MultiHeadProblem, precision: str) -> _Builder:
+def _builder(problem: MultiHeadProblem, precision: str, attention: Attention) -> _Builder:
     specs = dict(zip(problem.arrays, problem.inputs, strict=True))
     names = [name for name, spec in specs.items() if spec is not None]
     pointers = {name: Array(i) for i, name in enumerate(names)}
     x = specs["x_q"]
     assert x is not None
     base = len(names) + sum(s is not None for s in problem.outputs)
-    return _Builder(problem, pointers, specs, arithmetic_of(x.dtype), precision, base)
+    return _Builder(problem, pointers, specs, attention.dtype(x.dtype), precision, attention, base)
 
 
 def _layers(make: _Builder, live: bool) -> list[_Layer]:
@@ -185,8 +211,8 @@ def _core(make: _Builder, layers: list[_Layer]) -> tuple[AttentionProblem, dict[
         places[name] = Place(pointer, wide, scores_of(wide) if wide is not None and name in ("bias", "mask") else (0, 0, 0, 0))
     s = problem.sizes
     y = Spec((s.batch, s.queries, s.heads, s.value_width), make.dtype)
-    lse = Spec((s.batch, s.heads, s.queries), make.dtype)
-    return replace(problem, inputs=tuple(inputs), outputs=(y, lse)), places
+    lse = Spec((s.batch, s.heads, s.queries), arithmetic_of(make.dtype))
+    return replace(problem, op="attention", inputs=tuple(inputs), outputs=(y, lse)), places
 
 
 def _orders(make: _Builder) -> tuple[tuple[int, ...], ...]:
@@ -200,15 +226,15 @@ def _attend(make: _Builder, core: AttentionProblem, places: dict[str, Place], al
     y, lse = core.outputs
     assert y is not None
     assert lse is not None
-    place, of_lse = Place(make.take(y.size), y, rows_of(y, "BSHD")), make.take(lse.size)
+    place, of_lse = Place(make.take(y.size), y, rows_of(y, "BSHD")), make.take(lse.size, lse.dtype)
     if y.size:
         arrays = Arrays(places, (), 0, (), make.base)
-        make.plans.append(forward_plan(core, arrays, place, of_lse, make.dtype, aligned))
+        make.plans.append(make.attention.forward(core, arrays, place, of_lse, make.dtype, aligned))
     return place, of_lse
 
 
-def _forward(problem: MultiHeadProblem, precision: str, aligned: bool) -> _Builder:
-    make = _builder(problem, precision)
+def _forward(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+    make = _builder(problem, precision, attention)
     core, places = _core(make, _layers(make, live=False))
     y, _ = _attend(make, core, places, aligned)
     s, w = problem.sizes, make.specs["w_o"]
@@ -234,8 +260,8 @@ def _layer_gradients(make: _Builder, grad: Argument, layer: _Layer, grad_x: Arra
         make.settle(of_bias, bias)
 
 
-def _backward(problem: MultiHeadProblem, precision: str, aligned: bool) -> _Builder:
-    make = _builder(problem, precision)
+def _backward(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+    make = _builder(problem, precision, attention)
     layers = _layers(make, live=True)
     core, places = _core(make, layers)
     y, lse = _attend(make, core, places, aligned)
@@ -262,48 +288,78 @@ def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Pl
     y, of_lse = core.outputs
     inputs = core.inputs
     heads = [Place(make.take(spec.size), spec, rows_of(spec, "BSHD")) for spec in inputs[:3]]
-    wanted = [(None, Place(NOTHING, None)) if make.problem.outputs[n] is None else (n, make.aim(n)) for n in (11, 12)]
-    others = [at if n is None else Place(at, spec) for (n, at), spec in zip(wanted, (inputs[3], inputs[7]), strict=True)]
+    absent = Place(NOTHING, None)
+    aims = {n: make.aim(n) for n in (11, 12) if make.problem.outputs[n] is not None}
+    others = [Place(aims[n], spec) if n in aims else absent for n, spec in ((11, inputs[3]), (12, inputs[7]))]
     outputs = (*inputs[:3], *(place.spec for place in others))
     problem = replace(core, op="attention_backward", inputs=(y, *inputs, y, of_lse), outputs=outputs)
-    absent = {"grad_lse": Place(NOTHING, None), "lse": Place(lse, of_lse)}
-    arrays = Arrays(places | absent, (), 0, (*heads, *others), make.base, make.used)
+    rest = {"grad_lse": absent, "lse": Place(lse, of_lse)}
+    arrays = Arrays(places | rest, (), 0, (*heads, *others), make.base, make.used)
     make.used += -(-backward_workspace(problem) // _LINE) * _LINE
-    make.plans += backward_plans(problem, arrays, saved_of(problem, arrays), aligned)
-    for n, at in wanted:
-        if n is not None:
-            make.settle(at, n)
+    make.plans += make.attention.backward(problem, arrays, saved_of(problem, arrays), aligned)
+    for n, at in aims.items():
+        make.settle(at, n)
     return [place.pointer for place in heads]
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 
-def _build(problem: MultiHeadProblem, precision: str, aligned: bool) -> _Builder:
-    return (_backward if problem.op.endswith("_backward") else _forward)(problem, precision, aligned)
+def _build(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+    return (_backward if problem.op.endswith("_backward") else _forward)(problem, precision, attention, aligned)
 
 
-def multi_head(precision: str) -> Any:
-    """The planning function for float32 products of this precision."""
+def multi_head(precision: str, attention: Attention) -> Any:
+    """The planning function for float32 products of this precision around this attention; memory that is not aligned takes TILED."""
 
     def run(problem: MultiHeadProblem, device: Device, aligned: bool) -> Program:
-        make = _build(problem, precision, aligned)
+        make = _build(problem, precision, attention if aligned else TILED, aligned)
         return Program(tuple(make.plans), _orders(make))
 
     return run
 
 
-def workspace(problem: MultiHeadProblem) -> int:
-    """Bytes of scratch memory."""
-    return _build(problem, "highest", True).used
+def workspace(attention: Attention) -> Any:
+    """The function that gives the bytes of scratch memory."""
+    return lambda problem: _build(problem, "highest", attention, True).used
 
 
 def cost(efficiency: float) -> Any:
-    """As of the attention, with the launches around it."""
+    """As of the attention in tiles, with the launches around it."""
 
     def of(problem: MultiHeadProblem, device: Device) -> Cost:
-        launches = len(_build(problem, "highest", True).plans)
-        return replace(tiled_cost(problem, device), launches=launches, efficiency=efficiency)
+        launches = len(_build(problem, "highest", TILED, True).plans)
+        return replace(
+            tiled_cost(_core_problem(problem), device), flops=problem.flops, bytes=problem.bytes, launches=launches, efficiency=efficiency
+        )
+
+    return of
+
+
+def tensor_cost(core_cost: Callable[[AttentionProblem, Device], Cost]) -> Any:
+    """As of the attention on tensor cores; where the launches take longest, exact numbers between them are preferred."""
+
+    def of(problem: MultiHeadProblem, device: Device) -> Cost:
+        launches = len(_build(problem, "highest", TILED, True).plans) + 1
+        return replace(core_cost(_core_problem(problem), device), flops=problem.flops, bytes=problem.bytes, launches=launches)
+
+    return of
+
+
+def _core_problem(problem: MultiHeadProblem) -> AttentionProblem:
+    return replace(problem.core, op="attention")
+
+
+def tensor_rejects(core_rejects: Callable[[AttentionProblem, Device], str | None]) -> Any:
+    """What the attention in the middle says, on the way back too, and nothing to do for an empty array."""
+
+    def of(problem: MultiHeadProblem, device: Device) -> str | None:
+        core = _core_problem(problem)
+        if not all(spec.size for spec in core.inputs[:3]):
+            return "an array is empty"
+        if problem.op.endswith("_backward") and attention_mma.panel_width(core) > attention_mma.WIDEST_BACKWARD:
+            return f"rows of more than {attention_mma.WIDEST_BACKWARD} features do not fit the registers of its gradients"
+        return core_rejects(core, device)
 
     return of
 
