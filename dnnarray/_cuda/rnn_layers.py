@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dnnarray._cuda.plan import Matrix, Runtime
+from dnnarray._cuda.plan import TYPES, Matrix, Runtime
 from dnnarray._cuda.rnn_network import (
     NOTHING,
     Block,
@@ -32,7 +32,7 @@ _NO_DROPOUT = [0, 0, 0, 0, 0.0, 0]
 class Recurrence:
     """How an algorithm goes through the time steps of a layer whose description is in memory.
 
-    ``forward(network, number, output_dtype, precision)`` and ``backward(...)`` give the launches.
+    ``forward(layer, output)`` and ``backward(layer, output)`` give the launches; `output` is the C++ type of the output, or of its gradient.
     """
 
     forward: Callable[..., Launches]
@@ -95,7 +95,7 @@ def _sequence_strides(network: Network, given: Given) -> tuple[int, int, int]:
 
 
 def _row_strides(network: Network) -> tuple[int, int, int]:
-    width = network.problem.width
+    width = network.problem.width * (1 + network.halves)
     return network.problem.batch * width, width, 1
 
 
@@ -109,14 +109,14 @@ def forward(network: Network, recurrence: Recurrence, precision: str) -> Launche
         layer = Layer(network, number, rows, precision)
         launches += layer.take_weights() + _input_products(layer) + _first_states(layer)
         output: Any = NOTHING
-        strides, dtype = (0, 0, 0), network.dtype
+        strides, dtype, parts = (0, 0, 0), network.dtype, False
         if number < network.problem.layers - 1:
             rows = network.memory[network.output_name(number)]
-            output, strides = rows.array, _row_strides(network)
+            output, strides, parts = rows.array, _row_strides(network), network.halves
         elif network.y is not None:
             output, strides, dtype = network.y.block.array, _sequence_strides(network, network.y), network.y.block.dtype
         launches.append(description(network, number, output=output, strides=strides, dropout=dropout_words(network, number)))
-        launches += recurrence.forward(layer, dtype)
+        launches += recurrence.forward(layer, f"dnnarray::Parts<{TYPES[rows.dtype]}>" if parts else TYPES[dtype])
         launches += _last_states(layer)
     return launches
 
@@ -130,9 +130,12 @@ def _input_products(layer: Layer) -> Launches:
     """The gates of all steps from the input: one product for each direction."""
     n, launches = layer.network, []
     features = n.features(layer.number)
+    parts = 2 if n.halves and layer.number else 1
     for d, k in enumerate(n.entries(layer.number)):
-        a, b = layer.x.matrix(features), layer.weight("w_ih", k).matrix(features, transposed=True)
-        launches += product(a, b, layer.gates_of(d), (n.rows, n.gate_rows, features), n.gate_rows, precision=layer.precision)
+        b, extents = layer.weight("w_ih", k).matrix(features, transposed=True), (n.rows, n.gate_rows, features)
+        for part in range(parts):
+            a = layer.x.at(part * features).matrix(parts * features)
+            launches += product(a, b, layer.gates_of(d), extents, n.gate_rows, add=part > 0, precision=layer.precision, dtype=layer.x.dtype)
     return launches
 
 
@@ -182,7 +185,7 @@ def backward(network: Network, recurrence: Recurrence, precision: str) -> Launch
         output = NOTHING if incoming is None else incoming.array
         launches += _last_gradients(layer)
         launches.append(description(network, number, output=output, strides=strides, dropout=dropout_words(network, number)))
-        launches += recurrence.backward(layer, dtype)
+        launches += recurrence.backward(layer, TYPES[dtype])
         launches += _first_gradients(layer) + _weight_gradients(layer)
         incoming, strides, dtype = _below(network, number), _row_strides(network), network.dtype
         launches += _input_gradients(layer, incoming)

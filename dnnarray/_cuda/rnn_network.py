@@ -17,6 +17,9 @@ from dnnarray._spec import Spec
 
 THREADS = 128
 NOTHING = 0
+COUNTER = 32
+"""Words between the counters of two groups of blocks: as many as can be if each takes 8 sequences."""
+
 _ALIGNMENT = 256
 _DESCRIPTION = 36  # words that kernels/rnn/describe.cu writes
 _INT32 = np.dtype(np.int32)
@@ -82,10 +85,15 @@ def _strides(spec: Spec) -> tuple[int, ...]:
 
 
 class Network:
-    """The problem with its pointers; `backward` says whether it is the gradient that is wanted."""
+    """The problem with its pointers; `backward` says whether it is the gradient that is wanted.
 
-    def __init__(self, problem: RecurrentProblem, backward: bool) -> None:
+    With `halves` what goes into a layer stays in half types: x as it is, and the output of a layer as two parts that add up to it, the
+    second part of a row behind the first; and so do the weights.
+    """
+
+    def __init__(self, problem: RecurrentProblem, backward: bool, halves: bool = False) -> None:
         self.problem, self.backward = problem, backward
+        self.halves = halves
         self.sequence = problem.outputs[0] is not None and problem.outputs[0].ndim == 3
         self.gates = GATES[problem.cell.kind]
         self.dtype = problem.dtype
@@ -136,7 +144,7 @@ class Network:
     @property
     def slabs(self) -> int:
         """States of a direction that are in memory."""
-        return self.problem.steps + 1 if self.kept else 1
+        return self.problem.steps + 1 if self.kept else 2
 
     def entries(self, number: int) -> range:
         """The entries of the weights of layer `number`."""
@@ -155,7 +163,7 @@ class Network:
     def slab(self, direction: int, step: int) -> int:
         """Where the state stands after `step` steps."""
         if not self.kept:
-            return 0
+            return step % 2
         return self.problem.steps - step if self.reversed(direction) else step
 
     # --- scratch memory ---
@@ -163,7 +171,7 @@ class Network:
     @property
     def converted(self) -> bool:
         """Whether the arrays must be widened to the dtype of the arithmetic."""
-        return self.x.block.dtype != self.dtype
+        return self.x.block.dtype != self.dtype and not self.halves
 
     @property
     def moved(self) -> bool:
@@ -185,11 +193,12 @@ class Network:
         if p.packed:
             needs["lengths"] = N, _INT32
         if self.moved:
-            needs["x"] = self.rows * p.features, A
+            needs["x"] = self.rows * p.features, self.x.block.dtype if self.halves else A
         for number in range(p.layers):
             needs |= self._layer_needs(number)
         extent = {"rnn": 1, "gru": self.gate_rows, "lstm": max(P, H)}[p.cell.kind]
         needs["product"] = D * N * extent, A
+        needs["counters"] = D * -(-N // 8) * COUNTER, A
         if p.projected:
             needs["before"] = D * N * H * (p.steps if self.kept else 1), A
         return needs | (self._backward_needs() if self.backward else {})
@@ -199,7 +208,7 @@ class Network:
         p, A = self.problem, self.dtype
         D, N, H, P = p.directions, p.batch, p.hidden, p.state
         name, needs = self.names(number), {}
-        if self.converted or D > 1:
+        if self.converted or (D > 1 and not self.halves):
             needs[f"w_hh{number}"] = D * self.gate_rows * P, A
             if p.projected:
                 needs[f"w_hr{number}"] = D * P * H, A
@@ -212,7 +221,7 @@ class Network:
         if p.cell.kind == "gru":
             needs[f"extra{name}"] = D * N * H * (p.steps if self.kept else 1), A
         if number < p.layers - 1:
-            needs[self.output_name(number)] = self.rows * p.width, A
+            needs[self.output_name(number)] = (2 * self.rows * p.width, self.x.block.dtype) if self.halves else (self.rows * p.width, A)
         return needs
 
     def names(self, number: int) -> str:
@@ -288,8 +297,12 @@ def product(
     step: int = 0,
     add: bool = False,
     precision: str,
+    dtype: np.dtype | None = None,
 ) -> Launches:
-    """c (m, n) = a (m, k) b (k, n), or added to c; `step` lies between the results of a batch, `row` between the rows of one."""
+    """c (m, n) = a (m, k) b (k, n), or added to c; `step` lies between the results of a batch, `row` between the rows of one.
+
+    `dtype` is of a and b, that of c where it is None.
+    """
     m, n, k = extents
     if not m * n * batch:
         return []
@@ -297,7 +310,7 @@ def product(
         return [] if add else cast(None, c, (batch, m, n), (0, 0, 0), (step, row, 1))
     beta = 1.0 if add else 0.0
     matrix = c.matrix(row, step)
-    return [MatMul(a, b, matrix, m, n, k, c.dtype, c.dtype, batch, 1.0, beta, precision)]
+    return [MatMul(a, b, matrix, m, n, k, dtype or c.dtype, c.dtype, batch, 1.0, beta, precision)]
 
 
 def column_sums(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Matrix, Plan
 from dnnarray._cuda.rnn_layers import Layer, Recurrence, matrix_batch
 from dnnarray._cuda.rnn_network import THREADS, Block, Launches, blocks, product
+from dnnarray._spec import HALF
 
 # As the enumeration in kernels/include/dnnarray/rnn.cuh.
 KINDS = {"tanh": 0, "relu": 1, "gru": 2, "gru_reset": 3, "gru_last": 4, "lstm": 5, "projected": 6}
+NAMES = {TYPES[d]: SHORT[d] for d in TYPES} | {f"dnnarray::Parts<{TYPES[d]}>": f"{SHORT[d]}_parts" for d in HALF}
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,23 @@ class _Step:
         return both[0], both[1] if len(both) > 1 else None, extent
 
 
-def _launch(layer: Layer, source: str, kind: str, output: np.dtype, step: int) -> Plan:
+def _launch(layer: Layer, source: str, kind: str, output: str, step: int) -> Plan:
     """The kernel of one step."""
     n, p = layer.network, layer.network.problem
     dtype, projects = n.x.block.dtype, p.projected and kind == "lstm"
-    config = StepConfig(TYPES[dtype], TYPES[output], KINDS[kind], projects, THREADS)
-    name = f"rnn_{source}_{kind}{'_projects' if projects else ''}_{SHORT[dtype]}_{SHORT[output]}"
+    config = StepConfig(TYPES[dtype], output, KINDS[kind], projects, THREADS)
+    name = f"rnn_{source}_{kind}{'_projects' if projects else ''}_{SHORT[dtype]}_{NAMES[output]}"
     extent = p.state if kind == "projected" else p.hidden
     grid = blocks(p.directions * p.batch * extent)
     return Plan(Kernel(f"rnn/{source}.cu", name, config, ("math",)), grid, THREADS, (n.memory["layer"].array, step))
 
 
-def _kind(layer: Layer) -> str:
+def kind_of(layer: Layer) -> str:
     cell = layer.network.problem.cell
     return cell.activation if cell.kind == "rnn" else cell.kind
 
 
-def _step_forward(layer: Layer, output: np.dtype, s: int) -> Launches:
+def _step_forward(layer: Layer, output: str, s: int) -> Launches:
     n, p, at = layer.network, layer.network.problem, _Step(layer, s)
     N, H, P, cell = p.batch, p.hidden, p.state, p.cell
     if cell.kind == "gru" and cell.linear_before_reset:
@@ -100,20 +100,20 @@ def _step_forward(layer: Layer, output: np.dtype, s: int) -> Launches:
         reset = at.of_steps(layer.memory("extra"), H)
         return [
             *_products(layer, "w_hh", at.state(), at.gates(), (N, 2 * H, P), transposed=True, add=True),
-            _launch(layer, "step", "gru_reset", n.dtype, s),
+            _launch(layer, "step", "gru_reset", TYPES[n.dtype], s),
             *_products(layer, "w_hh", reset, at.gates(2), (N, H, H), first=2 * H, transposed=True, add=True),
             _launch(layer, "step", "gru_last", output, s),
         ]
     launches = _products(layer, "w_hh", at.state(), at.gates(), (N, n.gate_rows, P), transposed=True, add=True)
     if not p.projected:
-        return [*launches, _launch(layer, "step", _kind(layer), output, s)]
+        return [*launches, _launch(layer, "step", kind_of(layer), output, s)]
     before = at.of_batch("before", H)
-    launches.append(_launch(layer, "step", "lstm", n.dtype, s))
+    launches.append(_launch(layer, "step", "lstm", TYPES[n.dtype], s))
     launches += _products(layer, "w_hr", before, at.of_batch("product", P), (N, P, H), transposed=True)
     return [*launches, _launch(layer, "step", "projected", output, s)]
 
 
-def _step_backward(layer: Layer, output: np.dtype, s: int) -> Launches:
+def _step_backward(layer: Layer, output: str, s: int) -> Launches:
     n, p, at = layer.network, layer.network.problem, _Step(layer, s)
     N, H, P, cell = p.batch, p.hidden, p.state, p.cell
     d_state = at.of_batch("d_state", P)
@@ -128,7 +128,7 @@ def _step_backward(layer: Layer, output: np.dtype, s: int) -> Launches:
         return [
             _launch(layer, "step_backward", "gru_reset", output, s),
             *_products(layer, "w_hh", at.gates(2), at.of_batch("product", H), (N, P, H), first=2 * H, transposed=False),
-            _launch(layer, "step_backward", "gru_last", n.dtype, s),
+            _launch(layer, "step_backward", "gru_last", TYPES[n.dtype], s),
             *_products(layer, "w_hh", at.gates(), d_state, (N, P, 2 * H), transposed=False, add=True),
         ]
     launches: Launches = []
@@ -136,16 +136,16 @@ def _step_backward(layer: Layer, output: np.dtype, s: int) -> Launches:
         projected = at.of_steps(n.memory["projected"], P)
         launches.append(_launch(layer, "step_backward", "projected", output, s))
         launches += _products(layer, "w_hr", projected, at.of_batch("product", H), (N, H, P), transposed=False)
-        output = n.dtype
-    launches.append(_launch(layer, "step_backward", _kind(layer), output, s))
+        output = TYPES[n.dtype]
+    launches.append(_launch(layer, "step_backward", kind_of(layer), output, s))
     return launches + _products(layer, "w_hh", at.gates(), d_state, (N, P, n.gate_rows), transposed=False, add=True)
 
 
-def _forward(layer: Layer, output: np.dtype) -> Launches:
+def _forward(layer: Layer, output: str) -> Launches:
     return [launch for s in range(layer.network.problem.steps) for launch in _step_forward(layer, output, s)]
 
 
-def _backward(layer: Layer, output: np.dtype) -> Launches:
+def _backward(layer: Layer, output: str) -> Launches:
     return [launch for s in reversed(range(layer.network.problem.steps)) for launch in _step_backward(layer, output, s)]
 
 

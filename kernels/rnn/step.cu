@@ -30,9 +30,7 @@ constexpr int kKind = Config::kKind;
 __device__ __forceinline__ void emit(const Layer<T, A>& layer, const Place& p, A h) {
   const Access<T, A> at = {layer, p};
   *at.slab(layer.state, layer.width, true) = p.running ? h : *at.slab(layer.state, layer.width, false);
-  if (layer.output == nullptr) return;
-  const A y = p.running ? h * at.factor() : A(0);
-  static_cast<Config::Output*>(layer.output)[at.output_index()] = narrow<Config::Output>(y);
+  write_output<Config::Output>(layer, p, h);
 }
 
 __device__ __forceinline__ void lstm(const Layer<T, A>& layer, const Place& p) {
@@ -97,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long extent = kKind == kProjected ? layer.width : layer.hidden;
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= layer.directions * layer.batch * extent) return;
-  const Place p(layer, i, extent, step);
+  const Place p = place_of(layer, i, extent, step);
   if constexpr (kKind == kLstm) {
     lstm(layer, p);
   } else if constexpr (kKind == kGru) {

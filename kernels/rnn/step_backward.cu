@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long extent = kKind == kProjected ? layer.width : layer.hidden;
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= layer.directions * layer.batch * extent) return;
-  const Place p(layer, i, extent, step);
+  const Place p = place_of(layer, i, extent, step);
   if constexpr (kKind == kLstm) {
     lstm(layer, p);
   } else if constexpr (kKind == kGru) {

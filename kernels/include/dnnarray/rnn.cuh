@@ -1,7 +1,7 @@
 // One layer of a recurrent network, both its directions, as the kernels of the rnn family see it; and the cells' formulas.
 //
 // Time steps keep their number t in memory for both directions. A kept state (for the gradient) has steps + 1 slabs: the state before step t
-// stands in slab t of the forward direction and in slab t + 1 of a reversed one. A state that is not kept is one slab, changed in place.
+// stands in slab t of the forward direction and in slab t + 1 of a reversed one. A state that is not kept has two slabs, used in turn.
 #pragma once
 
 #include "dnnarray/activation.cuh"
@@ -40,22 +40,24 @@ struct Layer {
   long long first;  // number of the layer's first element in the stream of random numbers
 };
 
-// Where the element number i of (directions, batch, extent) stands in the step number `step` of the order in which the network takes them.
+// An element (d, n, j) of (directions, batch, extent) in the step number `step` of the order in which the network takes them.
 struct Place {
-  long long d, t, n, j, row;  // row: t * batch + n
-  bool running;               // within the length of its sequence
+  long long d, t, n, j, step, row;  // row: t * batch + n
+  bool running;                     // within the length of its sequence
 
   template <typename L>
-  __device__ __forceinline__ Place(const L& layer, long long i, long long extent, long long step) {
-    const long long line = i / extent;
-    j = i - line * extent;
-    d = line / layer.batch;
-    n = line - d * layer.batch;
+  __device__ __forceinline__ Place(const L& layer, long long direction, long long batch, long long unit, long long step)
+      : d(direction), n(batch), j(unit), step(step) {
     t = layer.reversed >> d & 1 ? layer.steps - 1 - step : step;
     row = t * layer.batch + n;
     running = layer.lengths == nullptr || t < layer.lengths[n];
   }
 };
+template <typename L>
+__device__ __forceinline__ Place place_of(const L& layer, long long i, long long extent, long long step) {
+  const long long line = i / extent, d = line / layer.batch;
+  return Place(layer, d, line - d * layer.batch, i - line * extent, step);
+}
 
 // Pointers to the element of a place.
 template <typename T, typename A>
@@ -69,9 +71,9 @@ struct Access {
   __device__ __forceinline__ A* of_batch(A* base, long long extent) const { return base + (p.d * layer.batch + p.n) * extent + p.j; }
   // A state before the step, or after it.
   __device__ __forceinline__ A* slab(A* base, long long extent, bool after) const {
-    if (!layer.kept) return of_batch(base, extent);
-    const long long s = p.t + ((layer.reversed >> p.d & 1) != after);
-    return base + ((p.d * (layer.steps + 1) + s) * layer.batch + p.n) * extent + p.j;
+    const long long slabs = layer.kept ? layer.steps + 1 : 2;
+    const long long s = layer.kept ? p.t + ((layer.reversed >> p.d & 1) != after) : (p.step + after) & 1;
+    return base + ((p.d * slabs + s) * layer.batch + p.n) * extent + p.j;
   }
   __device__ __forceinline__ long long output_index() const {
     return p.t * layer.output_step + p.n * layer.output_row + (p.d * layer.width + p.j) * layer.output_column;
@@ -85,10 +87,36 @@ struct Access {
     return factor[0];
   }
   __device__ __forceinline__ A bias(const T* const (&of)[2], long long gate) const {
-    return of[p.d] == nullptr ? A(0) : A(widen(of[p.d][gate * layer.hidden + p.j]));
+    const T* vector = p.d == 0 ? of[0] : of[1];  // an index would send the pointers to local memory
+    return vector == nullptr ? A(0) : A(widen(vector[gate * layer.hidden + p.j]));
   }
   __device__ __forceinline__ A biases(long long gate) const { return bias(layer.b_ih, gate) + bias(layer.b_hh, gate); }
 };
+
+// An output type: two numbers of type T that add up to the value, the second as many elements behind the first as a row has features.
+template <typename T>
+struct Parts {
+  T value;
+};
+template <typename T>
+__device__ __forceinline__ void write_value(T* out, arithmetic_t<T> y, long long) {
+  *out = narrow<T>(y);
+}
+template <typename T>
+__device__ __forceinline__ void write_value(Parts<T>* out, float y, long long features) {
+  const T high = narrow<T>(y);
+  out[0].value = high;
+  out[features].value = narrow<T>(y - widen(high));
+}
+
+// The output of a step, with its dropout: 0 past the end of the sequence.
+template <typename Output, typename T, typename A>
+__device__ __forceinline__ void write_output(const Layer<T, A>& layer, const Place& p, A h) {
+  if (layer.output == nullptr) return;
+  const Access<T, A> at = {layer, p};
+  const A y = p.running ? h * at.factor() : A(0);
+  write_value(static_cast<Output*>(layer.output) + at.output_index(), y, layer.directions * layer.width);
+}
 
 // --- the long short-term memory --------------------------------------------------------------------------------------
 

@@ -1,0 +1,115 @@
+"""The recurrence in one launch for all time steps of a layer, its weights resident in shared memory: tiles and plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.rnn_layers import Layer, Recurrence
+from dnnarray._cuda.rnn_network import COUNTER, NOTHING, Launches, zeros
+from dnnarray._cuda.rnn_steps import KINDS, NAMES, STEPS, kind_of
+from dnnarray._problems.base import leaves
+from dnnarray._problems.rnn import GATES, RecurrentProblem
+from dnnarray._select import Device
+from dnnarray._spec import HALF
+
+_THREADS = 256
+_WARPS = _THREADS // 32
+_TILE = 16  # units and columns of a tile of weights
+_SUMS = 64  # partial sums that a thread has registers for
+_RESERVED = 1 << 10  # bytes of shared memory that the system takes of each block
+_BARRIER = 2e-6  # seconds
+_FROM_L2, _FROM_SHARED = 60e9, 200e9  # bytes per second of one multiprocessor
+
+
+@dataclass(frozen=True)
+class PersistentConfig(Config):
+    """Compile-time settings of ``kernels/rnn/persistent.cu``."""
+
+    element: str
+    output: str
+    kind: int
+    units: int
+    batch: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Hidden units and sequences of a block, and how the blocks fill the device."""
+
+    units: int
+    batch: int
+    shared: int
+    across: int  # blocks for all units
+    groups: int  # groups of sequences that run at once
+    seconds: float  # of a step
+
+
+def _tile(problem: RecurrentProblem, device: Device, units: int, batch: int, itemsize: int) -> Tile | None:
+    gates, H = GATES[problem.cell.kind], problem.hidden
+    columns, slices = batch // 8, _WARPS * _TILE // units
+    weights = gates * units * H * itemsize
+    shared = weights + slices * gates * batch * (units + 4) * 4
+    across = -(-H // units)
+    groups = min(device.units // (across * problem.directions), -(-problem.batch // batch))
+    if units * batch < _THREADS or gates * columns * 4 > _SUMS or shared > device.shared_memory - _RESERVED or groups == 0:
+        return None
+    rounds = -(-problem.batch // (batch * groups))
+    seconds = rounds * (_BARRIER + batch * H * 4 / _FROM_L2 + weights / _FROM_SHARED)
+    return Tile(units, batch, shared, across, groups, seconds)
+
+
+def best_tile(problem: RecurrentProblem, device: Device) -> Tile | None:
+    """The fastest tile by estimate, None where the weights fit no way."""
+    itemsize = problem.outputs[0].dtype.itemsize  # type: ignore[union-attr]
+    tiles = [_tile(problem, device, units, batch, itemsize) for units in (16, 32, 64) for batch in (8, 16, 32, 64)]
+    return min((t for t in tiles if t is not None), key=lambda t: t.seconds, default=None)
+
+
+def rejects(problem: RecurrentProblem, device: Device) -> str | None:
+    """Why the recurrence cannot run in one launch."""
+    p = problem
+    entry = leaves(p.inputs)[0]
+    if entry.dtype not in HALF:
+        return "it is for half types"
+    if p.projected or any(w is not None and w.shape == (3, p.hidden) and p.cell.kind == "lstm" for w in _peepholes(p)):
+        return "it has no projections and no peepholes"
+    if not p.cell.linear_before_reset:
+        return "it has no GRU whose reset gate acts on the state"
+    if p.hidden % _TILE or not p.hidden:
+        return f"the hidden units must be a multiple of {_TILE}"
+    if not p.steps or not p.batch or not p.features:
+        return "an extent is 0"
+    if best_tile(p, device) is None:
+        return "the recurrent weights do not fit the shared memory of all multiprocessors"
+    return None
+
+
+def _peepholes(problem: RecurrentProblem) -> list:
+    weights = problem.inputs[-3 - problem.has_cell_state]
+    return [w[5] for w in weights if len(w) > 5]
+
+
+def _forward(device: Device, layer: Layer, output: str) -> Launches:
+    n, p = layer.network, layer.network.problem
+    tile = best_tile(p, device)
+    assert tile is not None
+    dtype, kind = n.x.block.dtype, kind_of(layer)
+    config = PersistentConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, _THREADS)
+    name = f"rnn_persistent_{kind}_{SHORT[dtype]}_{NAMES[output]}_{tile.units}x{tile.batch}"
+    kernel = Kernel("rnn/persistent.cu", name, config, ("math", "rnn"))
+    weights = [n.weights[k].w_hh.block.array for k in n.entries(layer.number)]
+    total, counters = -(-p.batch // tile.batch), n.memory["counters"]
+    launches = zeros(counters, p.directions * total * COUNTER)
+    for first in range(0, total, tile.groups):
+        groups = min(tile.groups, total - first)
+        here = counters.at(p.directions * first * COUNTER)
+        arguments = (n.memory["layer"].array, weights[0], [*weights, NOTHING][1], here.array, first * tile.batch)
+        launches.append(Plan(kernel, (tile.across, groups, p.directions), _THREADS, arguments, tile.shared))
+    return launches
+
+
+def persistent(device: Device) -> Recurrence:
+    """The recurrence on this device."""
+    return Recurrence(lambda layer, output: _forward(device, layer, output), STEPS.backward)
