@@ -34,13 +34,13 @@ def _halves(problem: RecurrentProblem) -> bool:
 
 
 def _run_persistent(back: bool, problem: RecurrentProblem, device: Device, aligned: bool) -> Program:
-    network = Network(problem, back, not back and _halves(problem))
+    network = Network(problem, back, _halves(problem))
     launches = (backward if back else forward)(network, persistent(device), "highest")
     return Program(tuple(launches))
 
 
 def _workspace_persistent(back: bool, problem: RecurrentProblem) -> int:
-    return Network(problem, back, not back and _halves(problem)).size
+    return Network(problem, back, _halves(problem)).size
 
 
 def _half(problem: RecurrentProblem, device: Device) -> str | None:
@@ -54,8 +54,8 @@ def _cost(problem: RecurrentProblem, device: Device) -> Cost:
 
 
 def _cost_persistent(problem: RecurrentProblem, device: Device) -> Cost:
-    tile = best_tile(problem, device)
-    seconds = math.inf if tile is None else tile.seconds * problem.steps * problem.layers
+    tiles = best_tile(problem, device, False), best_tile(problem, device, True)
+    seconds = sum(math.inf if t is None else t.seconds * problem.steps * problem.layers for t in tiles[: 1 + (problem.passes > 1)])
     return Cost(problem.flops, problem.bytes, _EFFICIENCY, math.ceil(seconds / device.launch), "bfloat16_mma")
 
 

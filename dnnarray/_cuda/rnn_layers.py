@@ -19,10 +19,12 @@ from dnnarray._cuda.rnn_network import (
     description,
     flat_cast,
     product,
+    split,
     take_lengths,
     take_x,
     zeros,
 )
+from dnnarray._spec import BFLOAT16
 
 _WORDS = 2**32
 _NO_DROPOUT = [0, 0, 0, 0, 0.0, 0]
@@ -96,6 +98,11 @@ def _sequence_strides(network: Network, given: Given) -> tuple[int, int, int]:
 
 def _row_strides(network: Network) -> tuple[int, int, int]:
     width = network.problem.width * (1 + network.halves)
+    return network.problem.batch * width, width, 1
+
+
+def _gradient_strides(network: Network) -> tuple[int, int, int]:
+    width = network.problem.width
     return network.problem.batch * width, width, 1
 
 
@@ -186,9 +193,10 @@ def backward(network: Network, recurrence: Recurrence, precision: str) -> Launch
         launches += _last_gradients(layer)
         launches.append(description(network, number, output=output, strides=strides, dropout=dropout_words(network, number)))
         launches += recurrence.backward(layer, TYPES[dtype])
-        launches += _first_gradients(layer) + _weight_gradients(layer)
-        incoming, strides, dtype = _below(network, number), _row_strides(network), network.dtype
-        launches += _input_gradients(layer, incoming)
+        more, gates = _factor(layer, layer.memory("gates"), p.directions * network.rows, network.gate_rows, "gates")
+        launches += _first_gradients(layer) + more + _weight_gradients(layer, gates)
+        incoming, strides, dtype = _below(network, number), _gradient_strides(network), network.dtype
+        launches += _input_gradients(layer, gates, incoming)
     return launches + _give_dx(network)
 
 
@@ -219,12 +227,55 @@ def _first_gradients(layer: Layer) -> Launches:
     return launches
 
 
-def _input_gradients(layer: Layer, target: Block) -> Launches:
+@dataclass(frozen=True)
+class Factor:
+    """A matrix of a product: where its parts begin, which add up to it, the distance of its rows, its columns."""
+
+    parts: tuple[Block, ...]
+    row: int
+    columns: int
+
+    def from_column(self, first: int, columns: int) -> Factor:
+        return Factor(tuple(p.at(first) for p in self.parts), self.row, columns)
+
+    def from_row(self, first: int) -> Factor:
+        return Factor(tuple(p.at(first * self.row) for p in self.parts), self.row, self.columns)
+
+
+def _factor(layer: Layer, block: Block, rows: int, columns: int, name: str, low: int = 0) -> tuple[Launches, Factor]:
+    """A matrix of dense rows as the products of the gradients take it: as it is in float32 or float64, in two bfloat16 parts for half types.
+
+    `low` says where the second part of a row stands behind its first, 0 if the matrix comes in one part.
+    """
+    row = columns + low
+    if not layer.network.halves or (block.dtype == BFLOAT16 and not low):
+        return [], Factor((block,), row, columns)
+    if block.dtype == BFLOAT16:
+        return [], Factor((block, block.at(low)), row, columns)
+    target = layer.network.memory[f"{name}_parts"]
+    return split(block, rows, columns, row, target, low), Factor((target, target.at(columns)), 2 * columns, columns)
+
+
+def _multiply(
+    layer: Layer, a: Factor, b: Factor, c: Block, extents: tuple[int, int, int], row: int, *, transposed: bool = False, add: bool = False
+) -> Launches:
+    """a b, or a^T b where `transposed`; the product of two second parts is below what the others are rounded to."""
+    launches: Launches = []
+    pairs = [(i, j) for i in range(len(a.parts)) for j in range(len(b.parts)) if i + j < 2]
+    for count, (i, j) in enumerate(pairs):
+        left, right = a.parts[i].matrix(a.row, transposed=transposed), b.parts[j].matrix(b.row)
+        dtype = a.parts[i].dtype
+        launches += product(left, right, c, extents, row, add=add or count > 0, precision=layer.precision, dtype=dtype)
+    return launches
+
+
+def _input_gradients(layer: Layer, gates: Factor, target: Block) -> Launches:
     n, launches = layer.network, []
     features = n.features(layer.number)
     for d, k in enumerate(n.entries(layer.number)):
-        a, b = layer.gates_of(d).matrix(n.gate_rows), layer.weight("w_ih", k).matrix(features)
-        launches += product(a, b, target, (n.rows, features, n.gate_rows), features, add=d > 0, precision=layer.precision)
+        first, w = _factor(layer, layer.weight("w_ih", k), n.gate_rows, features, "w_ih")
+        extents = n.rows, features, n.gate_rows
+        launches += first + _multiply(layer, gates.from_row(d * n.rows), w, target, extents, features, add=d > 0)
     return launches
 
 
@@ -237,68 +288,60 @@ def _give_dx(network: Network) -> Launches:
     return cast(network.memory["dx"], given.block, (p.steps, p.batch, p.features), source, strides)
 
 
-@dataclass(frozen=True)
-class _Factor:
-    """A matrix with a row for each step and sequence: where it begins, the distance of its rows, its columns."""
-
-    block: Block
-    row: int
-    columns: int
-
-
-def _weight_gradients(layer: Layer) -> Launches:
+def _weight_gradients(layer: Layer, gates: Factor) -> Launches:
     n, p = layer.network, layer.network.problem
-    launches: Launches = []
-    H = p.hidden
+    H, features = p.hidden, n.features(layer.number)
+    low = features if n.halves and layer.number else 0
+    launches, x = _factor(layer, layer.x, n.rows, features, "x", low)
+    extra = gates
+    if p.cell.kind == "gru":
+        more, extra = _factor(layer, layer.memory("extra"), p.directions * n.rows, H, "extra")
+        launches += more
     for d, k in enumerate(n.entries(layer.number)):
         out = n.d_weights[k]
-        gates = _Factor(layer.gates_of(d), n.gate_rows, n.gate_rows)
-        x = _Factor(layer.x, n.features(layer.number), n.features(layer.number))
-        launches += _outer(layer, [(0, gates, x)], out.w_ih)
-        parts = _state_factors(layer, d)
-        launches += _outer(layer, parts, out.w_hh)
+        launches += _outer(layer, [(0, gates.from_row(d * n.rows), x)], out.w_ih)
+        more, state = _factor(layer, layer.slab("state", d, int(n.reversed(d))), n.rows, p.state, "state")
+        launches += more + _outer(layer, _state_factors(layer, gates.from_row(d * n.rows), extra.from_row(d * n.rows), state), out.w_hh)
         if p.projected:
-            projected = _Factor(n.memory["projected"].at(d * n.rows * p.state), p.state, p.state)
-            launches += _outer(layer, [(0, projected, _Factor(n.memory["before"].at(d * n.rows * H), H, H))], out.w_hr)
-        launches += _bias_gradients(layer, parts, gates, out)
+            projected = Factor((n.memory["projected"].at(d * n.rows * p.state),), p.state, p.state)
+            launches += _outer(layer, [(0, projected, Factor((n.memory["before"].at(d * n.rows * H),), H, H))], out.w_hr)
+        launches += _bias_gradients(layer, d, out)
         if out.peephole is not None:
             launches += _peephole_gradients(layer, d, out.peephole)
     return launches
 
 
-def _state_factors(layer: Layer, d: int) -> list[tuple[int, _Factor, _Factor]]:
+def _state_factors(layer: Layer, gates: Factor, extra: Factor, state: Factor) -> list[tuple[int, Factor, Factor]]:
     """(first row of w_hh, gradient of the products, what they were multiplied with)."""
-    n, p = layer.network, layer.network.problem
-    H, gates = p.hidden, layer.gates_of(d)
-    state = _Factor(layer.slab("state", d, int(n.reversed(d))), p.state, p.state)
-    if p.cell.kind != "gru":
-        return [(0, _Factor(gates, n.gate_rows, n.gate_rows), state)]
-    extra = _Factor(layer.memory("extra").at(d * n.rows * H), H, H)
-    last = (extra, state) if p.cell.linear_before_reset else (_Factor(gates.at(2 * H), 3 * H, H), extra)
-    return [(0, _Factor(gates, 3 * H, 2 * H), state), (2 * H, *last)]
+    cell, H = layer.network.problem.cell, layer.network.problem.hidden
+    if cell.kind != "gru":
+        return [(0, gates, state)]
+    last = (extra, state) if cell.linear_before_reset else (gates.from_column(2 * H, H), extra)
+    return [(0, gates.from_column(0, 2 * H), state), (2 * H, *last)]
 
 
-def _outer(layer: Layer, parts: list[tuple[int, _Factor, _Factor]], out: Given) -> Launches:
-    """Sums of outer products over all steps, written to `out`; each part gives some of its rows."""
+def _outer(layer: Layer, products: list[tuple[int, Factor, Factor]], out: Given) -> Launches:
+    """Sums of outer products over all steps, written to `out`; each product gives some of its rows."""
     n, launches = layer.network, []
     direct = n.direct(out)
     target, columns = out.block if direct else n.memory["dw"], out.shape[1]
-    for first, left, right in parts:
-        a, b = left.block.matrix(left.row, transposed=True), right.block.matrix(right.row)
+    for first, left, right in products:
         extents = left.columns, right.columns, n.rows
-        launches += product(a, b, target.at(first * columns), extents, columns, precision=layer.precision)
+        launches += _multiply(layer, left, right, target.at(first * columns), extents, columns, transposed=True)
     return launches if direct else launches + cast(target, out.block, (1, *out.shape), (0, columns, 1), (0, *out.strides))
 
 
-def _bias_gradients(layer: Layer, parts: list[tuple[int, _Factor, _Factor]], gates: _Factor, out: Any) -> Launches:
-    n, partial = layer.network, layer.network.memory["partial"]
-    if len(parts) == 1 or not n.problem.cell.linear_before_reset:
+def _bias_gradients(layer: Layer, d: int, out: Any) -> Launches:
+    n, H = layer.network, layer.network.problem.hidden
+    partial, gates, rows, cell = n.memory["partial"], layer.gates_of(d), n.gate_rows, n.problem.cell
+    if cell.kind != "gru" or not cell.linear_before_reset:
         outs = [b.block for b in (out.b_ih, out.b_hh) if b is not None]
-        return column_sums(gates.block, gates.row, n.rows, gates.columns, partial, outs)
-    launches = [] if out.b_ih is None else column_sums(gates.block, gates.row, n.rows, gates.columns, partial, [out.b_ih.block])
+        return column_sums(gates, rows, n.rows, rows, partial, outs)
+    launches = [] if out.b_ih is None else column_sums(gates, rows, n.rows, rows, partial, [out.b_ih.block])
     if out.b_hh is not None:
-        for first, left, _ in parts:
-            launches += column_sums(left.block, left.row, n.rows, left.columns, partial, [out.b_hh.block.at(first)])
+        extra = layer.memory("extra").at(d * n.rows * H)
+        launches += column_sums(gates, rows, n.rows, 2 * H, partial, [out.b_hh.block])
+        launches += column_sums(extra, H, n.rows, H, partial, [out.b_hh.block.at(2 * H)])
     return launches
 
 

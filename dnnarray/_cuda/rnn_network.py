@@ -13,12 +13,15 @@ from dnnarray._cuda.loss_sums import INTEGERS
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan
 from dnnarray._problems.base import tree_map
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
-from dnnarray._spec import Spec
+from dnnarray._spec import BFLOAT16, Spec
 
 THREADS = 128
 NOTHING = 0
 COUNTER = 32
-"""Words between the counters of two groups of blocks: as many as can be if each takes 8 sequences."""
+"""Words between the counters of two groups of blocks; there are as many as if each took 8 sequences."""
+
+MOST_BLOCKS, MOST_BATCH = 160, 32
+"""Blocks of a persistent kernel, and sequences of a block, at most."""
 
 _ALIGNMENT = 256
 _DESCRIPTION = 36  # words that kernels/rnn/describe.cu writes
@@ -33,6 +36,15 @@ class CastConfig(Config):
 
     source: str
     target: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class SplitConfig(Config):
+    """Compile-time settings of ``kernels/rnn/split.cu``."""
+
+    source: str
+    vector: int
     threads: int
 
 
@@ -238,6 +250,9 @@ class Network:
             needs["d_cell"] = D * N * H, A
         if p.projected:
             needs["projected"] = D * self.rows * P, A
+        blocks_of_units = D * -(-H // 16)
+        needs["exchange"] = 2 * H * min(MOST_BLOCKS * MOST_BATCH, blocks_of_units * (N + MOST_BATCH)), A
+        needs |= self._parts_needs() if self.halves else {}
         for number in range(min(p.layers - 1, 2)):
             needs[f"dy{number}"] = self.rows * p.width, A
         if not self.direct(self.d_x):
@@ -245,6 +260,14 @@ class Network:
         widest = max(self.gate_rows * max(p.features, p.width, P), P * H if p.projected else 0)
         needs["dw"] = widest, A
         return needs
+
+    def _parts_needs(self) -> dict[str, tuple[int, np.dtype]]:
+        """The factors of a layer's gradients as two bfloat16 parts each."""
+        p = self.problem
+        features = max(self.features(number) for number in range(p.layers))
+        sizes = {"gates": p.directions * self.rows * self.gate_rows, "extra": p.directions * self.rows * p.hidden}
+        sizes |= {"x": self.rows * features, "state": self.rows * p.state, "w_ih": self.gate_rows * features}
+        return {f"{name}_parts": (2 * size, BFLOAT16) for name, size in sizes.items()}
 
     def direct(self, out: Given | None) -> bool:
         """Whether a result can be written where it is wanted."""
@@ -311,6 +334,18 @@ def product(
     beta = 1.0 if add else 0.0
     matrix = c.matrix(row, step)
     return [MatMul(a, b, matrix, m, n, k, dtype or c.dtype, c.dtype, batch, 1.0, beta, precision)]
+
+
+def split(source: Block, rows: int, columns: int, row: int, target: Block, low: int = 0) -> Launches:
+    """A matrix as two bfloat16 parts (rows, 2, columns); `low` is where the second part of the source stands behind the first, 0 if none."""
+    if not rows * columns:
+        return []
+    scratch = source.array.index == target.array.index  # what lies there is aligned
+    vector = 4 if scratch and not any(n % 4 for n in (columns, row, low, source.array.offset // source.dtype.itemsize)) else 1
+    name = f"rnn_split_{SHORT[source.dtype]}x{vector}"
+    kernel = Kernel("rnn/split.cu", name, SplitConfig(TYPES[source.dtype], vector, THREADS))
+    grid = blocks(rows * columns // vector)
+    return [Plan(kernel, grid, THREADS, (source.array, target.array, rows, columns, row, low))]
 
 
 def column_sums(

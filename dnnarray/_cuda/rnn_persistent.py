@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.rnn_layers import Layer, Recurrence
-from dnnarray._cuda.rnn_network import COUNTER, NOTHING, Launches, zeros
-from dnnarray._cuda.rnn_steps import KINDS, NAMES, STEPS, kind_of
+from dnnarray._cuda.rnn_network import COUNTER, MOST_BATCH, MOST_BLOCKS, NOTHING, Launches, zeros
+from dnnarray._cuda.rnn_steps import KINDS, NAMES, kind_of
 from dnnarray._problems.base import leaves
 from dnnarray._problems.rnn import GATES, RecurrentProblem
 from dnnarray._select import Device
-from dnnarray._spec import HALF
+from dnnarray._spec import FLOAT16, HALF
 
 _THREADS = 256
 _WARPS = _THREADS // 32
@@ -35,6 +35,19 @@ class PersistentConfig(Config):
 
 
 @dataclass(frozen=True)
+class PersistentBackwardConfig(Config):
+    """Compile-time settings of ``kernels/rnn/persistent_backward.cu``."""
+
+    element: str
+    output: str
+    kind: int
+    units: int
+    batch: int
+    wide: bool
+    threads: int
+
+
+@dataclass(frozen=True)
 class Tile:
     """Hidden units and sequences of a block, and how the blocks fill the device."""
 
@@ -46,24 +59,28 @@ class Tile:
     seconds: float  # of a step
 
 
-def _tile(problem: RecurrentProblem, device: Device, units: int, batch: int, itemsize: int) -> Tile | None:
+def _tile(problem: RecurrentProblem, device: Device, units: int, batch: int, back: bool) -> Tile | None:
+    itemsize = problem.outputs[0].dtype.itemsize  # type: ignore[union-attr]
     gates, H = GATES[problem.cell.kind], problem.hidden
-    columns, slices = batch // 8, _WARPS * _TILE // units
     weights = gates * units * H * itemsize
-    shared = weights + slices * gates * batch * (units + 4) * 4
+    if back:
+        pitch, sums, moved = units + (16 if units % 32 == 0 else 0), batch // 8 * 8, 2
+        shared = weights + gates * batch * pitch * 4
+    else:
+        sums, moved = gates * batch // 8 * 4, 1
+        shared = weights + _WARPS * _TILE // units * gates * batch * (units + 4) * 4
     across = -(-H // units)
-    groups = min(device.units // (across * problem.directions), -(-problem.batch // batch))
-    if units * batch < _THREADS or gates * columns * 4 > _SUMS or shared > device.shared_memory - _RESERVED or groups == 0:
+    groups = min(min(device.units, MOST_BLOCKS) // (across * problem.directions), -(-problem.batch // batch))
+    if units * batch < _THREADS or sums > _SUMS or shared > device.shared_memory - _RESERVED or groups == 0:
         return None
     rounds = -(-problem.batch // (batch * groups))
-    seconds = rounds * (_BARRIER + batch * H * 4 / _FROM_L2 + weights / _FROM_SHARED)
+    seconds = rounds * (_BARRIER + moved * batch * H * 4 / _FROM_L2 + weights / _FROM_SHARED)
     return Tile(units, batch, shared, across, groups, seconds)
 
 
-def best_tile(problem: RecurrentProblem, device: Device) -> Tile | None:
+def best_tile(problem: RecurrentProblem, device: Device, back: bool) -> Tile | None:
     """The fastest tile by estimate, None where the weights fit no way."""
-    itemsize = problem.outputs[0].dtype.itemsize  # type: ignore[union-attr]
-    tiles = [_tile(problem, device, units, batch, itemsize) for units in (16, 32, 64) for batch in (8, 16, 32, 64)]
+    tiles = [_tile(problem, device, units, batch, back) for units in (16, 32, 64) for batch in (8, 16, MOST_BATCH)]
     return min((t for t in tiles if t is not None), key=lambda t: t.seconds, default=None)
 
 
@@ -81,7 +98,7 @@ def rejects(problem: RecurrentProblem, device: Device) -> str | None:
         return f"the hidden units must be a multiple of {_TILE}"
     if not p.steps or not p.batch or not p.features:
         return "an extent is 0"
-    if best_tile(p, device) is None:
+    if best_tile(p, device, False) is None or best_tile(p, device, True) is None:
         return "the recurrent weights do not fit the shared memory of all multiprocessors"
     return None
 
@@ -91,25 +108,41 @@ def _peepholes(problem: RecurrentProblem) -> list:
     return [w[5] for w in weights if len(w) > 5]
 
 
-def _forward(device: Device, layer: Layer, output: str) -> Launches:
+def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: tuple[Array, ...] = ()) -> Launches:
+    """As many launches as the sequences need, one after the other, each with its own counters."""
     n, p = layer.network, layer.network.problem
-    tile = best_tile(p, device)
-    assert tile is not None
-    dtype, kind = n.x.block.dtype, kind_of(layer)
-    config = PersistentConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, _THREADS)
-    name = f"rnn_persistent_{kind}_{SHORT[dtype]}_{NAMES[output]}_{tile.units}x{tile.batch}"
-    kernel = Kernel("rnn/persistent.cu", name, config, ("math", "rnn"))
     weights = [n.weights[k].w_hh.block.array for k in n.entries(layer.number)]
     total, counters = -(-p.batch // tile.batch), n.memory["counters"]
     launches = zeros(counters, p.directions * total * COUNTER)
     for first in range(0, total, tile.groups):
         groups = min(tile.groups, total - first)
         here = counters.at(p.directions * first * COUNTER)
-        arguments = (n.memory["layer"].array, weights[0], [*weights, NOTHING][1], here.array, first * tile.batch)
+        arguments = (n.memory["layer"].array, weights[0], [*weights, NOTHING][1], here.array, *exchange, first * tile.batch)
         launches.append(Plan(kernel, (tile.across, groups, p.directions), _THREADS, arguments, tile.shared))
     return launches
 
 
+def _forward(device: Device, layer: Layer, output: str) -> Launches:
+    tile = best_tile(layer.network.problem, device, False)
+    assert tile is not None
+    dtype, kind = layer.network.x.block.dtype, kind_of(layer)
+    config = PersistentConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, _THREADS)
+    name = f"rnn_persistent_{kind}_{SHORT[dtype]}_{NAMES[output]}_{tile.units}x{tile.batch}"
+    return _launches(layer, tile, Kernel("rnn/persistent.cu", name, config, ("math", "rnn")))
+
+
+def _backward(device: Device, layer: Layer, output: str) -> Launches:
+    n = layer.network
+    tile = best_tile(n.problem, device, True)
+    assert tile is not None
+    dtype, kind = n.x.block.dtype, kind_of(layer)
+    wide = dtype == FLOAT16  # a gradient may leave its range
+    config = PersistentBackwardConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, wide, _THREADS)
+    name = f"rnn_persistent_backward_{kind}_{SHORT[dtype]}_{NAMES[output]}_{tile.units}x{tile.batch}"
+    kernel = Kernel("rnn/persistent_backward.cu", name, config, ("math", "rnn"))
+    return _launches(layer, tile, kernel, (n.memory["exchange"].array,))
+
+
 def persistent(device: Device) -> Recurrence:
     """The recurrence on this device."""
-    return Recurrence(lambda layer, output: _forward(device, layer, output), STEPS.backward)
+    return Recurrence(lambda layer, output: _forward(device, layer, output), lambda layer, output: _backward(device, layer, output))
