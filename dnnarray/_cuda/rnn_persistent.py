@@ -11,7 +11,7 @@ from dnnarray._cuda.rnn_steps import KINDS, NAMES, kind_of
 from dnnarray._problems.base import leaves
 from dnnarray._problems.rnn import GATES, RecurrentProblem
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT16, HALF
+from dnnarray._spec import FLOAT64
 
 _THREADS = 256
 _WARPS = _THREADS // 32
@@ -20,30 +20,18 @@ _SUMS = 64  # partial sums that a thread has registers for
 _RESERVED = 1 << 10  # bytes of shared memory that the system takes of each block
 _BARRIER = 2e-6  # seconds
 _FROM_L2, _FROM_SHARED = 60e9, 200e9  # bytes per second of one multiprocessor
+_PRODUCTS = 180e9  # float32 products per second of one multiprocessor
 
 
 @dataclass(frozen=True)
 class PersistentConfig(Config):
-    """Compile-time settings of ``kernels/rnn/persistent.cu``."""
+    """Compile-time settings of ``kernels/rnn/persistent.cu`` and ``kernels/rnn/persistent_backward.cu``."""
 
     element: str
     output: str
     kind: int
     units: int
     batch: int
-    threads: int
-
-
-@dataclass(frozen=True)
-class PersistentBackwardConfig(Config):
-    """Compile-time settings of ``kernels/rnn/persistent_backward.cu``."""
-
-    element: str
-    output: str
-    kind: int
-    units: int
-    batch: int
-    wide: bool
     threads: int
 
 
@@ -59,22 +47,37 @@ class Tile:
     seconds: float  # of a step
 
 
+def _shared(gates: int, hidden: int, units: int, batch: int, itemsize: int, back: bool) -> int:
+    """Bytes of shared memory of a block: its weights, and the numbers that its warps give each other."""
+    weights = gates * units * hidden * itemsize
+    if itemsize == 4:
+        numbers = gates * units * (batch + 4) if back else max(hidden * (batch + 4), _WARPS * gates * batch * (units + 4))
+    else:
+        numbers = (
+            gates * batch * (units + (16 if units % 32 == 0 else 0)) if back else _WARPS * _TILE // units * gates * batch * (units + 4)
+        )
+    return weights + numbers * 4
+
+
+def _sums(gates: int, units: int, batch: int, itemsize: int, back: bool) -> int:
+    """Partial sums that a thread holds."""
+    if itemsize == 4:
+        return (64 if back else gates * units) * batch // 32
+    return 8 * (batch // 8) if back else gates * batch // 2
+
+
 def _tile(problem: RecurrentProblem, device: Device, units: int, batch: int, back: bool) -> Tile | None:
     itemsize = problem.outputs[0].dtype.itemsize  # type: ignore[union-attr]
     gates, H = GATES[problem.cell.kind], problem.hidden
-    weights = gates * units * H * itemsize
-    if back:
-        pitch, sums, moved = units + (16 if units % 32 == 0 else 0), batch // 8 * 8, 2
-        shared = weights + gates * batch * pitch * 4
-    else:
-        sums, moved = gates * batch // 8 * 4, 1
-        shared = weights + _WARPS * _TILE // units * gates * batch * (units + 4) * 4
+    shared = _shared(gates, H, units, batch, itemsize, back)
     across = -(-H // units)
     groups = min(min(device.units, MOST_BLOCKS) // (across * problem.directions), -(-problem.batch // batch))
-    if units * batch < _THREADS or sums > _SUMS or shared > device.shared_memory - _RESERVED or groups == 0:
+    few = units * batch < _THREADS or (itemsize == 4 and gates * units < 32)
+    if few or _sums(gates, units, batch, itemsize, back) > _SUMS or shared > device.shared_memory - _RESERVED or groups == 0:
         return None
     rounds = -(-problem.batch // (batch * groups))
-    seconds = rounds * (_BARRIER + moved * batch * H * 4 / _FROM_L2 + weights / _FROM_SHARED)
+    products = gates * units * H * (batch / _PRODUCTS if itemsize == 4 else itemsize / _FROM_SHARED)
+    seconds = rounds * (_BARRIER + (1 + back) * batch * H * 4 / _FROM_L2 + products)
     return Tile(units, batch, shared, across, groups, seconds)
 
 
@@ -88,8 +91,8 @@ def rejects(problem: RecurrentProblem, device: Device) -> str | None:
     """Why the recurrence cannot run in one launch."""
     p = problem
     entry = leaves(p.inputs)[0]
-    if entry.dtype not in HALF:
-        return "it is for half types"
+    if entry.dtype == FLOAT64:
+        return "it is not for float64"
     if p.projected or any(w is not None and w.shape == (3, p.hidden) and p.cell.kind == "lstm" for w in _peepholes(p)):
         return "it has no projections and no peepholes"
     if not p.cell.linear_before_reset:
@@ -98,7 +101,7 @@ def rejects(problem: RecurrentProblem, device: Device) -> str | None:
         return f"the hidden units must be a multiple of {_TILE}"
     if not p.steps or not p.batch or not p.features:
         return "an extent is 0"
-    if best_tile(p, device, False) is None or best_tile(p, device, True) is None:
+    if best_tile(p, device, False) is None or (p.passes > 1 and best_tile(p, device, True) is None):
         return "the recurrent weights do not fit the shared memory of all multiprocessors"
     return None
 
@@ -136,8 +139,7 @@ def _backward(device: Device, layer: Layer, output: str) -> Launches:
     tile = best_tile(n.problem, device, True)
     assert tile is not None
     dtype, kind = n.x.block.dtype, kind_of(layer)
-    wide = dtype == FLOAT16  # a gradient may leave its range
-    config = PersistentBackwardConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, wide, _THREADS)
+    config = PersistentConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, _THREADS)
     name = f"rnn_persistent_backward_{kind}_{SHORT[dtype]}_{NAMES[output]}_{tile.units}x{tile.batch}"
     kernel = Kernel("rnn/persistent_backward.cu", name, config, ("math", "rnn"))
     return _launches(layer, tile, kernel, (n.memory["exchange"].array,))

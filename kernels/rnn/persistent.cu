@@ -1,6 +1,7 @@
 // All time steps of a layer in one launch, the recurrent weights resident in shared memory.
 //
-// Maths:   the cells of rnn.cuh without peepholes and projection; the state is float32, split for the tensor cores (split_mma.cuh).
+// Maths:   the cells of rnn.cuh without peepholes and projection; the state is float32, and split for the tensor cores where the weights
+//          are of half types (resident.cuh), which float32 weights do not use (resident_float.cuh).
 // Layout:  block (x, y, z) owns kUnits hidden units of direction z with all their gates and kBatch sequences; a thread kBatch * kUnits /
 //          kThreads elements of the state, which it keeps in registers. In every step a block reads the state of all units of its
 //          sequences, which the blocks of the same (y, z) have written, through the L2; a barrier among these blocks ends a step.
@@ -9,6 +10,7 @@
 // Bound:   latency: a barrier, the way of the state through the L2, and the weights read once from shared memory for each step.
 
 #include "dnnarray/resident.cuh"
+#include "dnnarray/resident_float.cuh"
 #include "dnnarray/rnn.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -29,21 +31,22 @@ using M = math_t<T>;
 constexpr int kKind = Config::kKind, kThreads = Config::kThreads, kUnits = Config::kUnits, kBatch = Config::kBatch;
 constexpr int kGates = kKind == kLstm ? 4 : kKind == kGru ? 3 : 1;
 constexpr int kCount = kUnits * kBatch / kThreads, kStride = kThreads / kUnits;  // elements of a thread, and sequences between them
-// A relu's state may leave the range of float16.
-template <bool kAnyMagnitude>
-struct Splitting {
-  using type = Halves<T>;
+template <typename E>
+struct ProductsOf {  // a relu's state may leave the range of float16
+  template <typename P>
+  using Tensor = TensorProducts<E, P, kGates, kUnits, kBatch, kThreads / 32>;
+  using type = typename Either<kKind == kReluCell, Tensor<WideParts<E>>, Tensor<Halves<E>>>::type;
 };
 template <>
-struct Splitting<true> {
-  using type = WideParts<T>;
+struct ProductsOf<float> {
+  using type = FloatProducts<kGates, kUnits, kBatch, kThreads / 32>;
 };
-using Products = TensorProducts<T, Splitting<kKind == kReluCell>::type, kGates, kUnits, kBatch, kThreads / 32>;
+using Products = ProductsOf<T>::type;
 
 // What a thread keeps of its units from step to step.
 struct Mine {
   float bias[kGates], bias_n;  // bias_n stays beside the state in the n gate of a GRU
-  float h[kCount], c[kCount], inputs[kCount][kGates];
+  float h[kCount], c[kCount], gates[kCount][kGates], extra[kCount];
 };
 
 __device__ __forceinline__ void read_inputs(const Layer<T, float>& layer, int d, long long n, long long j, long long step, float (&inputs)[kGates]) {
@@ -68,29 +71,33 @@ __device__ __forceinline__ float cell(float (&gates)[kGates], float extra, float
   }
 }
 
-// Element e of a thread in one step; `batch` and `unit` are its place within the block.
+// The new state of element e of a thread; `batch` and `unit` are its place within the block. The gates stay for what others do not wait for.
 __device__ __forceinline__ void advance(const Layer<T, float>& layer, const Products& products, const Place& p, int batch, int unit, Mine& my, int e) {
-  const Access<T, float> at = {layer, p};
-  const long long H = layer.hidden;
-  float gates[kGates], extra = 0, c = my.c[e];
+  float c = my.c[e];
+  my.extra[e] = 0;
 #pragma unroll
   for (int g = 0; g < kGates; ++g) {
     const float sum = products.sum(g, batch, unit);
     const bool beside = kKind == kGru && g == 2;
-    gates[g] = my.inputs[e][g] + my.bias[g] + (beside ? 0 : sum);
-    if (beside) extra = sum + my.bias_n;
+    my.gates[e][g] += my.bias[g] + (beside ? 0 : sum);
+    if (beside) my.extra[e] = sum + my.bias_n;
   }
-  const float h = cell(gates, extra, my.h[e], c, static_cast<float>(layer.clip));
+  const float h = cell(my.gates[e], my.extra[e], my.h[e], c, static_cast<float>(layer.clip));
   if (p.running) my.h[e] = h, my.c[e] = c;
-  *at.slab(layer.state, H, true) = my.h[e];
-  if (layer.kept) {
-    float* kept = at.of_steps(layer.gates, kGates * H);
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) kept[g * H] = gates[g];
-    if (kKind == kGru) *at.of_steps(layer.extra, H) = extra;
-  }
+  *Access<T, float>{layer, p}.slab(layer.state, layer.hidden, true) = my.h[e];
+}
+
+// What is left to write of the step.
+__device__ __forceinline__ void finish(const Layer<T, float>& layer, const Place& p, const Mine& my, int e) {
+  const Access<T, float> at = {layer, p};
+  const long long H = layer.hidden;
+  write_output<Config::Output>(layer, p, my.h[e]);
   if (kKind == kLstm && (layer.kept || p.step == layer.steps - 1)) *at.slab(layer.cell, H, true) = my.c[e];
-  write_output<Config::Output>(layer, p, h);
+  if (!layer.kept) return;
+  float* kept = at.of_steps(layer.gates, kGates * H);
+#pragma unroll
+  for (int g = 0; g < kGates; ++g) kept[g * H] = my.gates[e][g];
+  if (kKind == kGru) *at.of_steps(layer.extra, H) = my.extra[e];
 }
 
 __device__ __forceinline__ void begin(const Layer<T, float>& layer, int d, long long n, long long j, Mine& my, int e) {
@@ -101,7 +108,7 @@ __device__ __forceinline__ void begin(const Layer<T, float>& layer, int d, long 
 #pragma unroll
   for (int g = 0; g < kGates; ++g) my.bias[g] = kKind == kGru && g == 2 ? at.bias(layer.b_ih, g) : at.biases(g);
   my.bias_n = kKind == kGru ? at.bias(layer.b_hh, 2) : 0.0f;
-  read_inputs(layer, d, n, j, 0, my.inputs[e]);
+  read_inputs(layer, d, n, j, 0, my.gates[e]);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
@@ -115,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int rows = static_cast<int>(min(static_cast<long long>(kBatch), layer.batch - n0));
   const Products products(shared, H);
   const T* w = d ? weights_reversed : weights;
-  products.fill([&](int gate, int r, int k) { return first_unit + r < H ? w[(static_cast<long long>(gate) * H + first_unit + r) * H + k] : T{}; });
+  products.fill([&](int gate, int r, int k) { return first_unit + r < H ? w[(static_cast<long long>(gate) * H + first_unit + r) * H + k] : T{}; }, H);
   GridBarrier barrier = {counters + (blockIdx.z * gridDim.y + blockIdx.y) * 32, gridDim.x, 0};
   Mine my = {};
 #pragma unroll
@@ -130,11 +137,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      const long long n = n0 + batch + e * kStride;
-      if (j >= H || batch + e * kStride >= rows) continue;
-      advance(layer, products, Place(layer, d, n, j, step), batch + e * kStride, unit, my, e);
-      if (step + 1 < layer.steps) read_inputs(layer, d, n, j, step + 1, my.inputs[e]);
+      const int b = batch + e * kStride;
+      if (j < H && b < rows) advance(layer, products, Place(layer, d, n0 + b, j, step), b, unit, my, e);
     }
     barrier.arrive();
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+      const long long n = n0 + batch + e * kStride;
+      if (j >= H || n - n0 >= rows) continue;
+      finish(layer, Place(layer, d, n, j, step), my, e);
+      if (step + 1 < layer.steps) read_inputs(layer, d, n, j, step + 1, my.gates[e]);
+    }
   }
 }

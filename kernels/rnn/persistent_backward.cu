@@ -1,7 +1,7 @@
 // All time steps of a layer back in one launch, the recurrent weights resident in shared memory.
 //
-// Maths:   the derivatives of the cells of rnn.cuh without peepholes and projection. The gradients are float32, split for the tensor cores
-//          (split_mma.cuh): for float16 weights as TensorFloat-32 parts, since a gradient may be of any magnitude.
+// Maths:   the derivatives of the cells of rnn.cuh without peepholes and projection. The gradients are float32, and split for the tensor
+//          cores where the weights are of half types: see resident.cuh.
 // Layout:  block (x, y, z) owns kUnits hidden units of direction z with all their gates and kBatch sequences; a thread kBatch * kUnits /
 //          kThreads elements of the state's gradient. In every step a block multiplies its gates' gradients with its rows of the weights;
 //          what it has to give to each unit goes to exchange[step % 2][block][batch][unit], and after a barrier among the blocks of the
@@ -10,9 +10,9 @@
 //          forward has kept them, `counters` zeros, 32 for each group of blocks.
 // Bound:   latency: a barrier and the exchange through the L2, and the weights read once from shared memory for each step.
 
-#include "dnnarray/grid_barrier.cuh"
+#include "dnnarray/resident.cuh"
+#include "dnnarray/resident_float.cuh"
 #include "dnnarray/rnn.cuh"
-#include "dnnarray/split_mma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -21,7 +21,6 @@ struct Config {
   static constexpr int kKind = dnnarray::kLstm;
   static constexpr int kUnits = 32;
   static constexpr int kBatch = 16;
-  static constexpr bool kWide = true;
   static constexpr int kThreads = 256;
 };
 #define DNNARRAY_ENTRY rnn_persistent_backward_default
@@ -33,17 +32,19 @@ using M = math_t<T>;
 constexpr int kKind = Config::kKind, kThreads = Config::kThreads, kUnits = Config::kUnits, kBatch = Config::kBatch;
 constexpr int kGates = kKind == kLstm ? 4 : kKind == kGru ? 3 : 1;
 constexpr int kCount = kUnits * kBatch / kThreads, kStride = kThreads / kUnits;  // elements of a thread, and sequences between them
-constexpr int kColumnTiles = kGates * kUnits / 16, kBatchTiles = kBatch / 8, kRowTiles = kBatchTiles > 2 ? 2 : 4, kWarps = kThreads / 32;
-constexpr int kPitch = kUnits % 32 == 0 ? kUnits + 16 : kUnits;  // keeps the lanes of a warp on different banks
-template <bool kWide>
-struct Splitting {
-  using type = Halves<T>;
+template <typename E>
+struct SharesOf {
+  using type = TensorShares<E, true, kGates, kUnits, kBatch, kThreads / 32>;
 };
 template <>
-struct Splitting<true> {
-  using type = WideParts<T>;
+struct SharesOf<bfloat16_t> {
+  using type = TensorShares<bfloat16_t, false, kGates, kUnits, kBatch, kThreads / 32>;
 };
-using Split = Splitting<Config::kWide>::type;
+template <>
+struct SharesOf<float> {
+  using type = FloatShares<kGates, kUnits, kBatch, kThreads / 32>;
+};
+using Shares = SharesOf<T>::type;
 
 // What a thread keeps of an element from step to step, and what it has read of the next one.
 struct Element {
@@ -100,60 +101,6 @@ __device__ __forceinline__ void write(const Layer<T, float>& layer, const Place&
   if constexpr (kKind == kGru) *at.of_steps(layer.extra, layer.hidden) = taken[2];
 }
 
-// Weights of the block's own gate rows as tiles: 16 units of the state by 16 rows of one gate.
-__device__ __forceinline__ void fill(WeightFragment* weights, const T* w, int first_unit, int H) {
-  const int count = H / 16 * kColumnTiles * 32;
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const int lane = i % 32, tile = i / 32 % kColumnTiles, unit = i / 32 / kColumnTiles * 16 + lane / 4;
-    const int gate = tile / (kUnits / 16), row = tile % (kUnits / 16) * 16 + lane % 4 * 4;
-    WeightFragment fragment = {};
-    if (first_unit + row < H) {
-      const T* from = w + (static_cast<long long>(gate) * H + first_unit + row) * H + unit;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const T* pair = from + k / 2 * 2 * H + k % 2 * 8;
-        fragment.at[k] = pair[0].bits | static_cast<unsigned>(pair[H].bits) << 16;
-      }
-    }
-    weights[i] = fragment;
-  }
-}
-
-// What the block gives to all units: exchange[batch][unit]. `taken` holds [gate][batch][unit of the block].
-__device__ __forceinline__ void multiply(const WeightFragment* weights, const float* taken, float* exchange, int H) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tiles = H / 16;
-  for (int first = warp; first < tiles; first += kWarps * kRowTiles) {
-    float sums[kRowTiles][kBatchTiles][4] = {};
-#pragma unroll
-    for (int column = 0; column < kColumnTiles; ++column) {
-      constexpr int kTiles = kUnits / 16;
-      WeightFragment w[kRowTiles];
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        if (first + r * kWarps < tiles) w[r] = weights[((first + r * kWarps) * kColumnTiles + column) * 32 + lane];
-      }
-#pragma unroll
-      for (int b = 0; b < kBatchTiles; ++b) {
-        const float* from = taken + (column / kTiles * kBatch + b * 8 + lane / 4) * kPitch + column % kTiles * 16 + lane % 4 * 4;
-        const Split parts(*reinterpret_cast<const float4*>(from));
-#pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) {
-          if (first + r * kWarps < tiles) parts.add_product(sums[r][b], typename Split::Weights(w[r]));
-        }
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      if (first + r * kWarps >= tiles) continue;
-#pragma unroll
-      for (int b = 0; b < kBatchTiles; ++b) {
-        float* to = exchange + static_cast<long long>(b * 8 + lane % 4 * 2) * H + (first + r * kWarps) * 16 + lane / 4;
-        to[0] = sums[r][b][0], to[H] = sums[r][b][1], to[8] = sums[r][b][2], to[H + 8] = sums[r][b][3];
-      }
-    }
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const Layer<T, float>* __restrict__ description, const T* __restrict__ weights, const T* __restrict__ weights_reversed,
                    unsigned* counters, float* exchange, long long first_batch) {
@@ -162,9 +109,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int d = blockIdx.z, unit = threadIdx.x % kUnits, batch = threadIdx.x / kUnits, H = static_cast<int>(layer.hidden);
   const int first_unit = blockIdx.x * kUnits, j = first_unit + unit, group = blockIdx.z * gridDim.y + blockIdx.y;
   const long long n0 = first_batch + blockIdx.y * kBatch, part = static_cast<long long>(kBatch) * H;
-  WeightFragment* resident = reinterpret_cast<WeightFragment*>(shared);
-  float* taken = reinterpret_cast<float*>(resident + H / 16 * kColumnTiles * 32);
-  fill(resident, d ? weights_reversed : weights, first_unit, H);
+  const Shares shares(shared, H);
+  const T* w = d ? weights_reversed : weights;
+  shares.fill([&](int gate, int r, int k) { return first_unit + r < H ? w[(static_cast<long long>(gate) * H + first_unit + r) * H + k] : T{}; });
   exchange += group * 2ll * gridDim.x * part;
   GridBarrier barrier = {counters + group * 32, gridDim.x, 0};
   Element my[kCount] = {};
@@ -182,6 +129,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   for (long long step = layer.steps - 1; step >= -1; --step) {
     const bool first = step == layer.steps - 1;
     if (!first) barrier.wait();
+    float largest = 0;
     const float* got = exchange + (step + 1) % 2 * gridDim.x * part;
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
@@ -209,11 +157,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
 #pragma unroll
-      for (int g = 0; g < kGates; ++g) taken[(g * kBatch + b) * kPitch + unit] = given[g];
+      for (int g = 0; g < kGates; ++g) {
+        shares.take(g, b, unit, given[g]);
+        largest = fmaxf(largest, absolute(given[g]));
+      }
     }
     if (step < 0) break;
-    __syncthreads();
-    multiply(resident, taken, exchange + (step % 2 * gridDim.x + blockIdx.x) * part, H);
+    shares.multiply(exchange + (step % 2 * gridDim.x + blockIdx.x) * part, largest);
     barrier.arrive();
   }
 }

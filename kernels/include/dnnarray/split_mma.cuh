@@ -9,6 +9,15 @@
 
 namespace dnnarray {
 
+template <bool kFirst, typename First, typename Second>
+struct Either {
+  using type = First;
+};
+template <typename First, typename Second>
+struct Either<false, First, Second> {
+  using type = Second;
+};
+
 struct alignas(16) WeightFragment {  // two weights a word: columns 0, 1 of both rows, then columns 2, 3
   unsigned at[4];
 };
