@@ -49,14 +49,13 @@ class Tile:
 
 def _shared(gates: int, hidden: int, units: int, batch: int, itemsize: int, back: bool) -> int:
     """Bytes of shared memory of a block: its weights, and the numbers that its warps give each other."""
-    weights = gates * units * hidden * itemsize
     if itemsize == 4:
         numbers = gates * units * (batch + 4) if back else max(hidden * (batch + 4), _WARPS * gates * batch * (units + 4))
+    elif back:
+        numbers = gates * batch * (units + (16 if units % 32 == 0 else 0)) + _WARPS
     else:
-        numbers = (
-            gates * batch * (units + (16 if units % 32 == 0 else 0)) if back else _WARPS * _TILE // units * gates * batch * (units + 4)
-        )
-    return weights + numbers * 4
+        numbers = _WARPS * _TILE // units * gates * batch * (units + 4)
+    return gates * units * hidden * itemsize + numbers * 4
 
 
 def _sums(gates: int, units: int, batch: int, itemsize: int, back: bool) -> int:
