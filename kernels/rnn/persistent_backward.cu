@@ -101,6 +101,26 @@ __device__ __forceinline__ void write(const Layer<T, float>& layer, const Place&
   if constexpr (kKind == kGru) *at.of_steps(layer.extra, layer.hidden) = taken[2];
 }
 
+// What the blocks have given to the thread's elements, added up in their order. Many loads are under way at once: each takes long.
+__device__ __forceinline__ void receive(const float* from, long long part, int H, const bool (&mine)[kCount], float (&sums)[kCount]) {
+  constexpr int kAtOnce = 32 / kCount;
+  for (unsigned first = 0; first < gridDim.x; first += kAtOnce) {
+    float values[kAtOnce][kCount];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) {
+        values[i][e] = first + i < gridDim.x && mine[e] ? load_scalar_between_blocks(from + (first + i) * part + e * kStride * H) : 0;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) sums[e] += values[i][e];
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const Layer<T, float>* __restrict__ description, const T* __restrict__ weights, const T* __restrict__ weights_reversed,
                    unsigned* counters, float* exchange, long long first_batch) {
@@ -129,21 +149,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   for (long long step = layer.steps - 1; step >= -1; --step) {
     const bool first = step == layer.steps - 1;
     if (!first) barrier.wait();
-    float largest = 0;
-    const float* got = exchange + (step + 1) % 2 * gridDim.x * part;
+    float largest = 0, received[kCount] = {};
+    if (!first) receive(exchange + (step + 1) % 2 * gridDim.x * part + static_cast<long long>(batch) * H + j, part, H, mine, received);
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
       const int b = batch + e * kStride;
-      float given[kGates] = {}, dh = my[e].later;
+      const float dh = my[e].later + received[e];
+      float given[kGates] = {};
       if (mine[e]) {
-        float sum = 0;
-#pragma unroll 8
-        for (unsigned block = 0; block < (first ? 0 : gridDim.x); ++block) {
-          float value;
-          asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(got + block * part + static_cast<long long>(b) * H + j) : "memory");
-          sum += value;
-        }
-        dh += sum;
         const Place p(layer, d, n0 + b, j, step < 0 ? 0 : step);
         if (step >= 0) {
           differentiate(layer, p, my[e], dh, given);

@@ -31,8 +31,13 @@ struct GridBarrier {
   }
 };
 
-// Four floats past the L1, which does not see what other multiprocessors have written.
-__device__ __forceinline__ float4 load_shared_between_blocks(const float* p) {
+// One float, or four, past the L1, which does not see what other multiprocessors have written.
+__device__ __forceinline__ float load_scalar_between_blocks(const float* p) {
+  float v;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ float4 load_between_blocks(const float* p) {
   float4 v;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
   return v;

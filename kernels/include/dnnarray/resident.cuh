@@ -60,7 +60,7 @@ struct TensorProducts {
       for (int t = 0; t < kDepth; ++t) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          if (first + t * kSlices < tiles) v[t][c] = load_shared_between_blocks(from[c] + (first + t * kSlices) * 16);
+          if (first + t * kSlices < tiles) v[t][c] = load_between_blocks(from[c] + (first + t * kSlices) * 16);
         }
       }
 #pragma unroll
