@@ -7,7 +7,7 @@ from typing import Any
 
 from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
 from dnnarray._cuda.channels import View, order_of, partial_bytes, reorder, sums, too_scattered, view, whole_lines
-from dnnarray._cuda.conv_depthwise_common import BIAS, RESIDUAL, Correlation, memory_of, turned
+from dnnarray._cuda.conv_depthwise_common import Correlation, memory_of, too_many, turned
 from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
@@ -40,10 +40,8 @@ def _orders(problem: ConvProblem, x: Spec, y: Spec, weight: int = 1) -> tuple[tu
 
 def _forward(problem: ConvProblem, x: Spec, y: Spec, device: Device, aligned: bool, arrays: tuple[Any, ...], target: Array) -> Plan:
     """y from x, w, bias and residual (`NOTHING` where one is absent): one launch with its epilogue."""
-    _, _, bias, residual = arrays
-    added = BIAS * (bias != NOTHING) | RESIDUAL * (residual != NOTHING)
     relu = problem.activation is not None
-    c = Correlation(problem.geometry, x, y, problem.layout, aligned, problem.flip, added=added, relu=relu)
+    c = Correlation(problem.geometry, x, y, problem.layout, aligned, problem.flip, added=arrays[3] != NOTHING, relu=relu)
     return _correlate(c, device, (*arrays, target))
 
 
@@ -193,6 +191,8 @@ def _rejects(problem: ConvProblem, device: Device) -> str | None:
     largest = max(g.groups * g.k, g.taps, *g.space, *g.out, *g.stride, *(w * d for w, d in zip(g.window, g.dilation, strict=True)))
     if largest >= 1 << 29 or max(map(abs, g.before)) >= 1 << 29:
         return "an extent of 2^29 or more"
+    if too_many(g):
+        return "2^31 strips of four outputs or more"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,9 +13,6 @@ from dnnarray._spec import FLOAT64, Spec
 
 SIDES = (3, 5, 7)
 """Extents of the window along the last axis that kernels are compiled for."""
-
-BIAS, RESIDUAL = 2, 4
-"""What an epilogue adds, as bits of a launch argument."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def memory_of(x: Spec, y: Spec, layout: str) -> Memory:
 
 @dataclass(frozen=True)
 class Correlation:
-    """y from x: `g` is read as a forward or, with `gradient`, backwards as the gradient of one. `added` holds `BIAS` and `RESIDUAL`."""
+    """y from x: `g` is read as a forward or, with `gradient`, backwards as the gradient of one. `added` says that a residual is."""
 
     g: Geometry
     x: Spec
@@ -55,7 +53,7 @@ class Correlation:
     aligned: bool
     flip: bool
     gradient: bool = False
-    added: int = 0
+    added: bool = False
     relu: bool = False
 
     @cached_property
@@ -90,6 +88,11 @@ class Correlation:
 def is_fast(g: Geometry) -> bool:
     """Whether the last axis of the window is one that kernels are compiled for."""
     return g.window[2] in SIDES and g.stride[2] in (1, 2) and g.dilation[2] == 1
+
+
+def too_many(g: Geometry) -> bool:
+    """Whether the kernels could not count strips of outputs in 31 bits."""
+    return g.n * g.groups * g.k * max(math.prod(e[:2]) * -(-e[2] // 4) for e in (g.out, g.space)) >= 1 << 31
 
 
 def is_flat(g: Geometry) -> bool:

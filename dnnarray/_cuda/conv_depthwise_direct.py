@@ -52,16 +52,16 @@ def direct(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     weights = g.taps * lanes * vector * c.computed
     staged = c.plain and memory.last and weights <= _SHARED
     side, stride = (g.window[2], g.stride[2]) if c.fast else (0, 1)
-    flags = (c.gradient, staged, c.plain, c.added > 0, c.relu)
+    flags = (c.gradient, staged, c.plain, c.added, c.relu)
     config = DepthwiseConfig(TYPES[c.x.dtype], *flags, side, stride, vector, lanes, across, rows, _STRIP, _THREADS)
     words = [f"conv_depthwise_{SHORT[c.x.dtype]}x{vector}", *(["gradient"] * c.gradient), *(["staged"] * staged)]
-    words += ["multiplied"] * (not c.plain) + ["added"] * (c.added > 0) + ["relu"] * c.relu + [f"s{side}_by_{stride}"] * c.fast
+    words += ["multiplied"] * (not c.plain) + ["added"] * (c.added) + ["relu"] * c.relu + [f"s{side}_by_{stride}"] * c.fast
     words += [f"l{lanes}_a{across}_r{rows}"]
     outer, planes, vectors = (g.n, 1, c.channels // vector) if memory.last else (g.n * c.channels, c.channels, 1)
     tiles = -(-outer * into[0] * -(-into[1] // rows) // (_THREADS // lanes // across)) * -(-into[2] // (_STRIP * across))
     chunks = -(-vectors // lanes)
     blocks = min(tiles, -(-device.units * _WAVES // chunks) if staged else (1 << 30) // chunks)
     grid = (max(blocks, 1) * chunks, 1, 1)
-    numbers = (outer, planes, vectors, g.k, c.added | c.flip, *memory.strides(c.x.shape), *memory.strides(c.y.shape), *axes(g, into, space))
+    numbers = (outer, planes, vectors, g.k, int(c.flip), *memory.strides(c.x.shape), *memory.strides(c.y.shape), *axes(g, into, space))
     kernel = Kernel("conv/depthwise.cu", "_".join(words), config)
     return Plan(kernel, grid, _THREADS, (*pointers, *numbers), weights if staged else 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.conv_depthwise_common import RESIDUAL, Correlation, is_flat
+from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Device
@@ -16,7 +16,7 @@ _THREADS, _CHANNELS = 256, 16
 _STRIPS, _WIDTH = 16, 8  # rows of the matrix A, each a strip of columns
 _SHARE = 12  # halves of pixels that a thread brings, at most
 _MOST_COST = 4  # work for an output from which on the other kernels are as fast: small images fill a tile badly
-_ROWS = {5: (8, 7), 7: (6,)}  # of a group, by the side of the window: what the registers of two blocks hold
+_ROWS = {5: (8, 7), 7: (7,)}  # of a group, by the side of the window: what the registers of two blocks hold
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class DepthwiseMmaConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_mma.cu``."""
 
     element: str
-    added: bool
     relu: bool
     side: int
     group: int
@@ -66,21 +65,19 @@ def can_multiply(c: Correlation) -> bool:
     g = c.g
     ones = set(g.stride) == {1} and set(g.dilation) == {1}
     square = g.window[1] == g.window[2] and g.window[2] in _ROWS
-    if not (
-        c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and is_flat(g) and ones and square and not c.added & RESIDUAL
-    ):
+    if not (c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and is_flat(g) and ones and square and not c.added):
         return False
     strips = _strips(g)
-    return strips is not None and strips.cost < _MOST_COST and g.n * g.out[1] * g.out[2] < 1 << 31
+    return strips is not None and strips.cost < _MOST_COST
 
 
 def multiplied(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
     g, strips = c.g, _strips(c.g)
     assert strips is not None
-    side, added = g.window[2], c.added > 0
-    config = DepthwiseMmaConfig(TYPES[c.x.dtype], added, c.relu, side, strips.rows, strips.share)
-    name = f"conv_depthwise_mma_{SHORT[c.x.dtype]}_s{side}_{strips.rows}x{strips.share}{'_added' * added}{'_relu' * c.relu}"
+    side = g.window[2]
+    config = DepthwiseMmaConfig(TYPES[c.x.dtype], c.relu, side, strips.rows, strips.share)
+    name = f"conv_depthwise_mma_{SHORT[c.x.dtype]}_s{side}_{strips.rows}x{strips.share}{'_relu' * c.relu}"
     tiles = g.n * -(-g.out[1] // (strips.groups * strips.rows)) * -(-g.out[2] // (strips.across * _WIDTH))
     chunks = -(-c.channels // _CHANNELS)
     blocks = min(tiles, max(2 * device.units // chunks, 1)) * chunks

@@ -76,7 +76,8 @@ def can_tile(c: Correlation) -> bool:
     _, lanes, pixel, weights = _settings(c)
     flat = c.g.dilation[1] == 1 or c.g.window[1] == 1
     small = weights <= _MOST_WEIGHTS and c.g.window[1] <= _MOST_HEIGHT
-    return c.plain and c.fast and flat and small and c.whole_vectors and _tile(c.g, lanes, pixel, weights) is not None
+    narrow = c.g.stride[2] == 1 and c.x.dtype != FLOAT64  # else a row of inputs needs more registers than there are
+    return narrow and c.plain and c.fast and flat and small and c.whole_vectors and _tile(c.g, lanes, pixel, weights) is not None
 
 
 def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
@@ -84,8 +85,8 @@ def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     g, (vector, lanes, pixel, weights) = c.g, _settings(c)
     tile = _tile(g, lanes, pixel, weights)
     assert tile is not None
-    side, stride, added = g.window[2], g.stride[2], c.added > 0
-    sizes = (vector, lanes, _ROWS, _STRIP, _MOST_THREADS, _BLOCKS)
+    side, stride, added = g.window[2], g.stride[2], c.added
+    sizes = (vector, lanes, _ROWS, _STRIP, _MOST_THREADS, 1 if added else _BLOCKS)  # a residual needs more registers
     config = DepthwiseTileConfig(TYPES[c.x.dtype], added, c.relu, side, stride, *sizes)
     name = f"conv_depthwise_tile_{SHORT[c.x.dtype]}{'_added' * added}{'_relu' * c.relu}_s{side}_by_{stride}"
     chunks = -(-c.channels // (lanes * vector))
@@ -93,6 +94,6 @@ def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     blocks = min(tiles, -(-device.units * _WAVES // chunks)) * chunks
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     across, down = tile.wide // _STRIP, tile.high // _ROWS
-    numbers = (g.n, c.channels, c.added | c.flip, across, down, xs[0], *xs[2:], ys[0], *ys[2:], *axes(g, g.out, g.space))
+    numbers = (g.n, c.channels, int(c.flip), across, down, xs[0], *xs[2:], ys[0], *ys[2:], *axes(g, g.out, g.space))
     kernel = Kernel("conv/depthwise_tile.cu", name, config)
     return Plan(kernel, (blocks, 1, 1), tile.threads, (*pointers, *numbers), tile.shared_memory)

@@ -124,40 +124,40 @@ __device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector
   }
 }
 
-// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. flags: 1 flip, 2 bias,
-// 4 residual. Pairs hold (output, input) extents, (window, stride) and (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
+// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. Pairs hold (output, input) extents, (window, stride) and (dilation, before) of an axis.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long outer, long long planes, long long vectors, long long multiplier, long long flags, long long x_n,
+    T* __restrict__ gmem_y, long long outer, long long planes, long long vectors, long long multiplier, long long flip, long long x_n,
     long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w,
     long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
   const SpatialAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
       w{high(w0), low(w0), high(w1), low(w1), high(w2), low(w2)};
   const int taps = d.window * h.window * w.window, lane = threadIdx.x % kLanes, spot = threadIdx.x / kLanes;
-  const Split chunk = split(blockIdx.x, static_cast<int>((vectors + kLanes - 1) / kLanes));  // neighbouring channels at the same time
+  const int chunks = (static_cast<int>(vectors) + kLanes - 1) / kLanes;
+  const Quotient chunk = divide(blockIdx.x, chunks);  // neighbouring channels at the same time
   const int first_channel = chunk.rest * kChannels;
   A* smem_w = reinterpret_cast<A*>(smem_memory);
-  const Weights weights{gmem_w, smem_w, taps, (flags & 1) != 0};
+  const Weights weights{gmem_w, smem_w, taps, flip != 0};
   if constexpr (Config::kStaged) {
     stage_weights<kChannels>(smem_w, gmem_w, first_channel, static_cast<int>(vectors) * kVector, taps, weights.flip);
     __syncthreads();
   }
   if (chunk.rest * kLanes + lane >= vectors) return;
 
-  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_bias, gmem_residual, gmem_y, static_cast<int>(flags)};
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_residual, gmem_y};
   const int groups = (w.out + kStrip * kAcross - 1) / (kStrip * kAcross), down = (h.out + kRows - 1) / kRows;
-  const long long rows = outer * d.out * down, tiles = (rows + kDown - 1) / kDown * groups;
-  const long long step = gridDim.x / ((vectors + kLanes - 1) / kLanes);
-  for (long long tile = chunk.quotient; tile < tiles; tile += step) {
-    const Split by_group = split(tile, groups);
-    const long long row = by_group.quotient * kDown + spot / kAcross;
+  const int rows = static_cast<int>(outer) * d.out * down, tiles = (rows + kDown - 1) / kDown * groups, step = gridDim.x / chunks;
+  for (int tile = chunk.quotient; tile < tiles; tile += step) {
+    const Quotient by_group = divide(tile, groups);
+    const int row = by_group.quotient * kDown + spot / kAcross;
     const int q = (by_group.rest * kAcross + spot % kAcross) * kStrip;
     if (row >= rows || q >= w.out) continue;
-    const Split by_h = split(row, down), by_d = split(by_h.quotient, d.out), by_c = split(by_d.quotient, static_cast<int>(planes));
+    const Quotient by_h = divide(row, down), by_d = divide(by_h.quotient, d.out), by_c = divide(by_d.quotient, static_cast<int>(planes));
     const Channels channels{first_channel + lane * kVector + by_c.rest, static_cast<int>(multiplier)};
     const int p = by_h.rest * kRows;
 
-    A sum[kRows][kStrip][kVector] = {};
+    A sum[kRows][kStrip][kVector];
+    begin_sums(sum, gmem_bias, channels.first);
     const int parts = Config::kGradient ? static_cast<int>(multiplier) : 1;
     for (int part = 0; part < parts; ++part)
       for (int o = 0; o < d.window; ++o) {
@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
       if (p + m >= h.out) break;
 #pragma unroll
       for (int t = 0; t < kStrip; ++t) {
-        if (q + t < w.out) finish.put(sum[m][t], y + m * y_h + t * y_w, channels.first);
+        if (q + t < w.out) finish.put(sum[m][t], y + m * y_h + t * y_w);
       }
     }
   }

@@ -19,7 +19,6 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
-  static constexpr bool kAdded = false;
   static constexpr bool kRelu = false;
   static constexpr int kSide = 3;
   static constexpr int kGroup = 8;
@@ -35,12 +34,13 @@ constexpr int kShare = Config::kShare;  // halves of pixels that a thread brings
 
 extern __shared__ unsigned smem_words[];
 
-// Extents and distances that all threads share. Words hold a pair of channels.
+// Extents and distances that all threads share, in shared memory: in registers they would crowd out what a tile needs. Words hold a pair of
+// channels.
 struct Problem {
   const T *x, *w, *bias;
   T* y;
   long long x_n, x_h, x_w, y_n, y_h, y_w;
-  int channels, height, width, out_height, out_width, before_h, before_w, across, groups, pitch, plane, rows;
+  int channels, height, width, out_height, out_width, before_h, before_w, across, groups, pitch, plane, rows, tiles_w, tiles_h;
   bool flip;
 
   __device__ __forceinline__ float weight(int channel, int r, int s) const {
@@ -158,6 +158,18 @@ __device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsign
   }
 }
 
+__device__ __forceinline__ void begin_sums(float (&sum)[kGroup][2][4], const T* bias, int channel) {
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float start = bias ? widen(bias[channel + c]) : 0.0f;
+#pragma unroll
+    for (int p = 0; p < kGroup; ++p) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[p][c][i] = start;
+    }
+  }
+}
+
 __device__ __forceinline__ float finished(float sum) { return Config::kRelu && sum < 0.0f ? 0.0f : sum; }
 
 // Writes the results of a pair over its plane and says whether one of them is not finite.
@@ -182,7 +194,7 @@ __device__ __forceinline__ bool put(unsigned* plane, const float (&sum)[kGroup][
 
 // One output by the definition.
 __device__ __forceinline__ float by_definition(const Problem& a, long long n, int p, int q, int channel) {
-  float sum = Config::kAdded ? widen(a.bias[channel]) : 0.0f;
+  float sum = a.bias ? widen(a.bias[channel]) : 0.0f;
 #pragma unroll 1
   for (int tap = 0; tap < kSide * kSide; ++tap) {
     const int r = tap / kSide, s = tap - r * kSide, at_h = p + r - a.before_h, at_w = q + s - a.before_w;
@@ -227,50 +239,43 @@ __device__ __forceinline__ void store_tile(const unsigned* smem, const Problem& 
   }
 }
 
-__device__ __forceinline__ void run(const Problem& a, int batch) {
+struct Steps {
+  int first_tile, tiles, step, first_channel;
+
+  __device__ __forceinline__ Tile at(const Problem& a, int tile) const {
+    const Quotient by_w = divide(tile, a.tiles_w), by_h = divide(by_w.quotient, a.tiles_h);
+    return {by_h.quotient, by_h.rest * a.groups * kGroup, by_w.rest * a.across * kStrip, first_channel};
+  }
+};
+
+__device__ __forceinline__ void run(const Problem& a, const Steps& steps) {
   __shared__ int smem_suspect[kWarps];
-  const int warp = threadIdx.x / kWarp, wide = a.across * kStrip, high = a.groups * kGroup;
-  const int chunks = (a.channels + 2 * kPairs - 1) / (2 * kPairs);
-  const int tiles_w = (a.out_width + wide - 1) / wide, tiles_h = (a.out_height + high - 1) / high;
-  const int tiles = batch * tiles_h * tiles_w, step = gridDim.x / chunks, begin = blockIdx.x / chunks;
-  const int first = (blockIdx.x - begin * chunks) * 2 * kPairs, channel = first + 2 * warp;
-  const Spots spots(a);
+  const int warp = threadIdx.x / kWarp, channel = steps.first_channel + 2 * warp;
   const Bands bands(smem_words + kPairs * a.plane);
   bands.build(a, channel);
-  float start[2] = {};
-  if (Config::kAdded && channel < a.channels) start[0] = widen(a.bias[channel]), start[1] = widen(a.bias[channel + 1]);
-
-  const auto at = [&](int tile) {
-    const int row = tile / tiles_w, n = row / tiles_h;
-    return Tile{n, (row - n * tiles_h) * high, (tile - row * tiles_w) * wide, first};
-  };
-  for (int tile = begin; tile < tiles; tile += step) {
-    bring_tile(smem_words, a, at(tile));
+  for (int tile = steps.first_tile; tile < steps.tiles; tile += steps.step) {
+    bring_tile(smem_words, a, steps.at(a, tile));
     __syncthreads();
-    if (tile + step < tiles) each_share(a, at(tile + step), [](int, const T* from, bool there) { prefetch_if(from, there); });
-    unsigned* plane = smem_words + warp * a.plane;
-    bool strange;
-    {
-      float sum[kGroup][2][4];
-#pragma unroll
-      for (int p = 0; p < kGroup; ++p) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sum[p][i / 4][i % 4] = start[i / 4];
-      }
-      compute(sum, plane, spots, a.pitch, bands);
-      __syncwarp();
-      strange = __any_sync(kAllLanes, put(plane, sum, spots, a.pitch));
+    if (tile + steps.step < steps.tiles) {
+      each_share(a, steps.at(a, tile + steps.step), [](int, const T* from, bool there) { prefetch_if(from, there); });
     }
+    unsigned* plane = smem_words + warp * a.plane;
+    const Spots spots(a);
+    float sum[kGroup][2][4];
+    begin_sums(sum, channel < a.channels ? a.bias : nullptr, channel);
+    compute(sum, plane, spots, a.pitch, bands);
+    __syncwarp();
+    const bool strange = __any_sync(kAllLanes, put(plane, sum, spots, a.pitch));
     if (threadIdx.x % kWarp == 0) smem_suspect[warp] = strange;
     __syncthreads();
     int suspect = 0;
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) suspect |= smem_suspect[i];
     if (suspect) {
-      repair(smem_words, a, at(tile));
+      repair(smem_words, a, steps.at(a, tile));
       __syncthreads();
     }
-    store_tile(smem_words, a, at(tile));
+    store_tile(smem_words, a, steps.at(a, tile));
     __syncthreads();
   }
 }
@@ -280,10 +285,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     long long flip, long long across, long long groups, long long x_n, long long x_h, long long x_w, long long y_n, long long y_h,
     long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h, long long before_w,
     long long pitch, long long plane) {
+  __shared__ Problem problem;
   const auto i = [](long long value) { return static_cast<int>(value); };
-  const Problem a{x,           w,           bias,           y,           x_n,          x_h,          x_w,
-                  y_n,         y_h,         y_w,            i(channels), i(height),    i(width),     i(out_height),
-                  i(out_width), i(before_h), i(before_w),   i(across),   i(groups),    i(pitch),     i(plane),
-                  i(groups) * kGroup + kSide - 1, flip != 0};
-  run(a, i(batch));
+  const int tiles_w = (i(out_width) - 1) / (i(across) * kStrip) + 1, tiles_h = (i(out_height) - 1) / (i(groups) * kGroup) + 1;
+  if (threadIdx.x == 0) {
+    problem = Problem{x,           w,           bias,           y,           x_n,          x_h,          x_w,
+                      y_n,         y_h,         y_w,            i(channels), i(height),    i(width),     i(out_height),
+                      i(out_width), i(before_h), i(before_w),   i(across),   i(groups),    i(pitch),     i(plane),
+                      i(groups) * kGroup + kSide - 1, tiles_w, tiles_h, flip != 0};
+  }
+  __syncthreads();
+  const int chunks = (i(channels) - 1) / (2 * kPairs) + 1;
+  const Quotient by_chunk = divide(blockIdx.x, chunks);
+  run(problem, {by_chunk.quotient, i(batch) * tiles_h * tiles_w, static_cast<int>(gridDim.x) / chunks, by_chunk.rest * 2 * kPairs});
 }

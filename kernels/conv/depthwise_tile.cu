@@ -71,44 +71,45 @@ __device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], cons
 
 __device__ __forceinline__ void store_tile(const A (&sum)[kRows][kStrip][kVector],
                                            const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu>& finish, long long y,
-                                           long long y_h, long long y_w, int channel, int rows, int columns) {
+                                           long long y_h, long long y_w, int rows, int columns) {
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
 #pragma unroll
     for (int t = 0; t < kStrip; ++t) {
-      if (m < rows && t < columns) finish.put(sum[m][t], y + m * y_h + t * y_w, channel);
+      if (m < rows && t < columns) finish.put(sum[m][t], y + m * y_h + t * y_w);
     }
   }
 }
 
-// Block b takes channels b % chunks and every so many of the tiles. flags: 1 flip, 2 bias, 4 residual. Pairs hold (output, input) extents,
-// (window, stride) and (dilation, before) of an axis.
+// Block b takes channels b % chunks and every so many of the tiles. Pairs hold (output, input) extents, (window, stride) and
+// (dilation, before) of an axis.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long batch, long long channels, long long flags, long long across, long long down, long long x_n,
+    T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long across, long long down, long long x_n,
     long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
     long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
   const SpatialAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
       w{high(w0), low(w0), high(w1), low(w1), high(w2), low(w2)};
   const int taps = d.window * h.window * kSide, lane = threadIdx.x % kLanes, spot = threadIdx.x / kLanes;
   const int chunks = (static_cast<int>(channels) + kChannels - 1) / kChannels;
-  const Split by_chunk = split(blockIdx.x, chunks);
+  const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first = by_chunk.rest * kChannels, channel = first + lane * kVector;
   A* smem_w = reinterpret_cast<A*>(smem_memory);
   T* smem_x = reinterpret_cast<T*>(smem_w + taps * kChannels);
-  stage_weights<kChannels>(smem_w, gmem_w, first, static_cast<int>(channels), taps, (flags & 1) != 0);
+  stage_weights<kChannels>(smem_w, gmem_w, first, static_cast<int>(channels), taps, flip != 0);
 
   const int wide = static_cast<int>(across) * kStrip, high = static_cast<int>(down) * kRows;
   const int tiles_w = (w.out + wide - 1) / wide, tiles_h = (h.out + high - 1) / high;
   const int y_row = spot / static_cast<int>(across) * kRows, y_column = spot % static_cast<int>(across) * kStrip;
-  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_bias, gmem_residual, gmem_y, static_cast<int>(flags)};
-  const long long tiles = batch * d.out * tiles_h * tiles_w, step = gridDim.x / chunks;
-  for (long long tile = by_chunk.quotient; tile < tiles; tile += step) {
-    const Split by_w = split(tile, tiles_w), by_h = split(by_w.quotient, tiles_h), by_d = split(by_h.quotient, d.out);
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_residual, gmem_y};
+  const int tiles = static_cast<int>(batch) * d.out * tiles_h * tiles_w, step = gridDim.x / chunks;
+  for (int tile = by_chunk.quotient; tile < tiles; tile += step) {
+    const Quotient by_w = divide(tile, tiles_w), by_h = divide(by_w.quotient, tiles_h), by_d = divide(by_h.quotient, d.out);
     const int p = by_h.rest * high, q = by_w.rest * wide;
     const TileOfPixels window{p * h.stride - h.before, q * kStride - w.before, (high - 1) * h.stride + h.window, (wide - 1) * kStride + kSide};
     const bool busy = y_row < high && p + y_row < h.out && q + y_column < w.out && channel < channels;
-    A sum[kRows][kStrip][kVector] = {};
+    A sum[kRows][kStrip][kVector];
+    begin_sums(sum, channel < channels ? gmem_bias : nullptr, channel);
     for (int o = 0; o < d.window; ++o) {
       const int at_d = d.input(by_d.rest, o);
       if (at_d < 0) continue;
@@ -124,9 +125,9 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
     const long long y = by_d.quotient * y_n + by_d.rest * y_d + (p + y_row) * y_h + (q + y_column) * y_w + channel;
     const bool whole = p + y_row + kRows <= h.out && q + y_column + kStrip <= w.out;
     if (whole) {
-      store_tile(sum, finish, y, y_h, y_w, channel, kRows, kStrip);
+      store_tile(sum, finish, y, y_h, y_w, kRows, kStrip);
     } else {
-      store_tile(sum, finish, y, y_h, y_w, channel, h.out - p - y_row, w.out - q - y_column);
+      store_tile(sum, finish, y, y_h, y_w, h.out - p - y_row, w.out - q - y_column);
     }
   }
 }

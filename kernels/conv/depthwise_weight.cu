@@ -93,17 +93,17 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads)
   const int s = Config::kSide > 0 ? 0 : member % across, r = member / across % h.window, o = member / across / h.window;
 
   const int chunks = (static_cast<int>(channels) + kLanes * kVector - 1) / (kLanes * kVector);
-  const Split by_chunk = split(blockIdx.x, chunks);
+  const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int channel = (by_chunk.rest * kLanes + lane % kLanes) * kVector;
   const bool there = channel < channels;
   const DepthwiseChannels<Kind> of_x{channel, static_cast<int>(multiplier)};
   const DepthwiseChannels<PlainKind> of_y{channel, 1};
-  const long long rows = batch * d.out * h.out, share = (rows + splits - 1) / splits;
-  const long long first = by_chunk.quotient * share, end = first + share < rows ? first + share : rows;
+  const int rows = static_cast<int>(batch) * d.out * h.out, share = (rows - 1) / static_cast<int>(splits) + 1;
+  const int first = min(rows, by_chunk.quotient * share), end = min(rows, first + share);
 
   A sum[kTaps][kVector] = {};
-  for (long long row = first + copy; there && row < end; row += copies) {
-    const Split by_h = split(row, h.out), by_d = split(by_h.quotient, d.out);
+  for (int row = first + copy; there && row < end; row += copies) {
+    const Quotient by_h = divide(row, h.out), by_d = divide(by_h.quotient, d.out);
     const int at_d = d.input(by_d.rest, o), at_h = h.input(by_h.rest, r);
     if (at_d < 0 || at_h < 0) continue;
     const ImagePlane<T, kVector, Kind> x{gmem_x + by_d.quotient * x_n + at_d * x_d, x_h, x_w, x_c, w.space};

@@ -59,15 +59,16 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
                    long long out_width, long long before_h, long long before_w) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, copies = blockDim.x / kWarp / kSide, r = warp % kSide, copy = warp / kSide;
   const int chunks = (static_cast<int>(channels) + kChannels - 1) / kChannels, strips = static_cast<int>(wide) / kStrip;
-  const Split by_chunk = split(blockIdx.x, chunks);
+  const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first = by_chunk.rest * kChannels, rest = static_cast<int>(channels) - first;
-  const int tiles_w = static_cast<int>((out_width + wide - 1) / wide), tiles_h = static_cast<int>((out_height + high - 1) / high);
+  const int tiles_w = (static_cast<int>(out_width) - 1) / static_cast<int>(wide) + 1, tiles_h = (static_cast<int>(out_height) - 1) / static_cast<int>(high) + 1;
   const int x_columns = (static_cast<int>(wide) - 1) * kStride + kSide, x_rows = (static_cast<int>(high) - 1) * kStride + kSide;
   T *smem_x = reinterpret_cast<T*>(smem_memory), *smem_dy = smem_x + x_rows * x_columns * kChannels;
 
   A sum[kSide][kVector] = {};
-  for (long long tile = by_chunk.quotient; tile < batch * tiles_h * tiles_w; tile += splits) {
-    const Split by_w = split(tile, tiles_w), by_h = split(by_w.quotient, tiles_h);
+  const int tiles = static_cast<int>(batch) * tiles_h * tiles_w;
+  for (int tile = by_chunk.quotient; tile < tiles; tile += static_cast<int>(splits)) {
+    const Quotient by_w = divide(tile, tiles_w), by_h = divide(by_w.quotient, tiles_h);
     const int p = by_h.rest * static_cast<int>(high), q = by_w.rest * static_cast<int>(wide);
     const TileOfPixels of_x{p * kStride - static_cast<int>(before_h), q * kStride - static_cast<int>(before_w), x_rows, x_columns};
     const TileOfPixels of_dy{p, q, static_cast<int>(high), static_cast<int>(wide)};

@@ -8,6 +8,15 @@
 
 namespace dnnarray {
 
+// a / b and what is left; plans refuse extents whose products pass 31 bits.
+struct Quotient {
+  int quotient, rest;
+};
+__device__ __forceinline__ Quotient divide(int a, int b) {
+  const int q = static_cast<unsigned>(a) / static_cast<unsigned>(b);
+  return {q, a - q * b};
+}
+
 // One spatial axis: outputs, input extent, taps, and the steps between them.
 template <typename Kind>
 struct ConvAxis {
@@ -79,28 +88,38 @@ struct ImagePlane {
   }
 };
 
-// Writes outputs with their epilogue. flags: 2 bias, 4 residual; neither without kAdded.
+// Writes outputs, with a residual where kAdded; the bias stands in the sums from their beginning.
 template <typename T, int kVector, bool kAdded, bool kRelu>
 struct DepthwiseFinish {
   using A = arithmetic_t<T>;
-  const T *bias, *residual;
+  const T* residual;
   T* y;
-  int flags;
 
-  __device__ __forceinline__ void put(const A (&sum)[kVector], long long at, int channel) const {
-    Vec<T, kVector> reg_residual;
+  __device__ __forceinline__ void put(const A (&sum)[kVector], long long at) const {
     A value[kVector];
-    if (kAdded && flags & 4) reg_residual = load<T, kVector>(residual + at);
+    if constexpr (kAdded) widen_all(value, load<T, kVector>(residual + at));
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
-      value[j] = sum[j];
-      if (kAdded && flags & 2) value[j] += widen(bias[channel + j]);
-      if (kAdded && flags & 4) value[j] += widen(reg_residual.at[j]);
+      value[j] = kAdded ? value[j] + sum[j] : sum[j];
       if (kRelu && value[j] < A(0)) value[j] = A(0);
     }
     store(y + at, narrow_all<T, kVector>(value));
   }
 };
+
+// The sums begin with the bias, which may be null.
+template <int kRows, int kStrip, int kVector, typename T>
+__device__ __forceinline__ void begin_sums(arithmetic_t<T> (&sum)[kRows][kStrip][kVector], const T* bias, int channel) {
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    const auto start = bias ? widen(bias[channel + j]) : arithmetic_t<T>(0);
+#pragma unroll
+    for (int m = 0; m < kRows; ++m) {
+#pragma unroll
+      for (int t = 0; t < kStrip; ++t) sum[m][t][j] = start;
+    }
+  }
+}
 
 // The weights of kChannels channels from `first` on, w (K, taps) in memory, as (taps, kChannels) in shared memory; zeros behind the last.
 template <int kChannels, typename T>
