@@ -22,7 +22,7 @@ _SUM_BLOCKS = 132 * 8  # blocks that a pass of sums is split into
 _PART = 8192  # elements that are worth a block
 _SHARES = 16  # bytes of the result of a part
 _FINISH = 128
-_SUMS, _APPLY = 256, 128  # threads of a block
+_SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
 _APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
@@ -173,7 +173,7 @@ def split(v: View, x: Spec) -> Split:
     vector = vector_length(x.dtype, True, v.channels)
     alone = v.per_batch or v.last  # an outer index a part
     columns = blocks_of(v.channels, 32 * vector) if v.last else v.channels
-    wanted = blocks_of(_SUM_BLOCKS, max(columns, 1))
+    wanted = blocks_of(_SUM_BLOCKS // (2 if v.last and not v.per_batch else 1), max(columns, 1))
     wanted = max(min(wanted, blocks_of(v.outer * v.inner * (min(v.channels, 32 * vector) if v.last else 1), _PART)), 1)
     outer_step = 1 if alone else blocks_of(v.outer, min(wanted, max(v.outer, 1)))
     outer_parts = blocks_of(v.outer, max(outer_step, 1))
@@ -244,7 +244,7 @@ class Launches:
         v, s = self.view, self.split
         vector = vector_length(self.x.dtype, self.aligned, v.channels if v.last else v.inner)
         part = s.inner_step if v.last else s.outer_step * s.inner_step
-        threads = _SUMS
+        threads = _SUMS // 2 if gradient or v.per_batch else _SUMS
         while threads > 32 and not v.last and part // vector < threads:
             threads //= 2
         side = _side(v, vector, threads) if v.last else 1
@@ -317,8 +317,9 @@ class Launches:
             threads=_APPLY,
         )
         words = {"backward": gradient, "given": given, "residual": residual, "more": more, "mixed": not config.plain, "wide": config.wide}
+        words[f"straddle{config.straddle}"] = config.straddle > 0
         name = "_".join([*(w for w, on in words.items() if on), _layout(v, config.side)])
-        symbol = f"norm_channel_apply_{name}{config.straddle}_{SHORT[x.dtype]}x{vector}_{self.formula.name}"
+        symbol = f"norm_channel_apply_{name}_{SHORT[x.dtype]}x{vector}_{self.formula.name}"
         return Kernel("norm/channel_apply.cu", symbol, config, ("activation", "norm")), config
 
     def apply(self, gradient: bool, out: Pointer, more: Pointer = 0, given: bool = False) -> Plan:

@@ -16,6 +16,8 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64
 
 _RESERVED = 8 << 10  # bytes of shared memory for the system and the sums of warps
+_ALONE = 48  # and where latency is all that counts
+_STATIC = 48 << 10  # bytes that a block gets without asking; to what it asks for, the sums of warps are added
 _ROW = 128  # bytes that a row of channels should have, channels last
 _LINE = 16  # bytes of the widest load
 _SMALL = 8 << 10  # bytes of shared memory below which a block is given more channels
@@ -71,18 +73,26 @@ def tile(problem: NormProblem, v: View, device: Device) -> Tile | None:
     def fits(groups: int) -> bool:
         return _memory(problem, v, specs, groups * members) <= limit
 
-    def short(groups: int) -> bool:
-        return groups * members * itemsize < _ROW
+    def blocks(groups: int) -> int:
+        return blocks_of(v.groups, groups) * v.batch
+
+    def short(groups: int, row: int) -> bool:
+        return groups * members * itemsize < row
+
+    def unfinished(groups: int) -> bool:
+        if not v.last:
+            return groups * members * run * itemsize % _LINE != 0
+        return short(groups, _LINE) or (short(groups, _ROW) and 4 * blocks(2 * groups) >= 3 * device.units)
 
     groups = 1
-    while groups < v.groups and (short(groups) if v.last else groups * members * run * itemsize % _LINE) and fits(2 * groups):
+    while groups < v.groups and unfinished(groups) and fits(2 * groups):
         groups *= 2
     groups = min(groups, v.groups)
     if not fits(groups):
         return None
-    if v.last and groups < v.groups and short(groups) and blocks_of(v.groups, groups) * v.batch > 2 * device.units:
+    if v.last and groups < v.groups and short(groups, _ROW) and blocks(groups) > 2 * device.units:
         return None  # the sectors of a row would be fetched by blocks that do not run at the same time
-    while groups < v.groups and blocks_of(v.groups, 2 * groups) * v.batch >= 8 * device.units:
+    while groups < v.groups and blocks(2 * groups) >= 8 * device.units:
         if _memory(problem, v, specs, 2 * groups * members) > _SMALL:
             break
         groups *= 2
@@ -98,7 +108,10 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     if v.size == 0:
         return "there is nothing to hold"
     if v.size // v.channels >= 1 << 20 or tile(problem, v, device) is None:
-        return f"the {_rows(v):,} values of a channel (and its group) do not fit in {device.shared_memory:,} bytes of shared memory"
+        return (
+            f"the {_rows(v):,} values of each channel, with as many channels as make a group and rows that are worth reading, "
+            f"do not fit in {device.shared_memory:,} bytes of shared memory"
+        )
     return None
 
 
@@ -128,12 +141,13 @@ class Launch:
         assert found is not None
         held = tile(problem, found, device)
         assert held is not None
-        self.view, self.tile, self.aligned = found, held, aligned
+        self.view, self.tile, self.aligned, self.units = found, held, aligned, device.units
         self.formula = formula(problem.activation, self.x.dtype)
 
     def _threads(self) -> int:
         threads, most = 64, 256 if self.x.dtype == FLOAT64 else 512
-        while threads < most and threads * _PER_THREAD * 1.5 < self.tile.memory:
+        alone = blocks_of(self.view.channels, self.tile.channels) * self.view.batch <= self.units  # a multiprocessor for every block
+        while threads < most and threads * (_ALONE if alone else _PER_THREAD) * 1.5 < self.tile.memory:
             threads *= 2
         return threads
 
@@ -153,10 +167,12 @@ class Launch:
         config = SlabConfig(TYPES[x.dtype], self.formula.type, v.last, vector, copy, side, threads)
         name = f"{stage}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}_{self.formula.name}"
         kernel = Kernel(f"norm/channel_{stage}.cu", f"norm_channel_{name}", config, ("activation", "norm"))
-        sizes = (v.outer, v.channels, v.inner, held, v.channels // v.groups, int(v.per_batch), *shares(self.problem))
+        tiles, members = blocks_of(v.channels, held), v.channels // v.groups
+        sizes = (v.outer, v.channels, v.inner, held, tiles, members, v.groups, int(v.per_batch), *shares(self.problem))
         momentum = () if stage.endswith("backward") else (float(self.problem.momentum),)
         numbers = (*sizes, *momentum, float(self.problem.eps), self.formula.p, self.formula.q)
-        return Plan(kernel, (blocks_of(v.channels, held) * v.batch, 1, 1), threads, (*arguments, *numbers), self.tile.memory)
+        memory = self.tile.memory if self.tile.memory + _RESERVED <= _STATIC else max(self.tile.memory, _STATIC + 1)
+        return Plan(kernel, (tiles * v.batch, 1, 1), threads, (*arguments, *numbers), memory)
 
     def program(self, *plans: Plan) -> Program:
         return Program(plans, orders(self.problem, self.x))

@@ -40,6 +40,8 @@ using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kSide = Config::kSide, kThreads = Config::kThreads, kSteps = kThreads / kSide;
 constexpr int kBatch = Config::kBatch;  // vectors in flight, channels last
 
+// Where a vector may need several coefficients registers decide, elsewhere the compiler knows best.
+constexpr bool kTight = Config::kStraddle > 0 || !Config::kPlain || (Config::kLast && Config::kGradient);
 constexpr bool kFolded = !Config::kGradient && sizeof(T) == 2;
 
 struct Arrays {
@@ -67,7 +69,7 @@ struct Coefficients {
     if constexpr (kFolded) affine.shift -= affine.mean * affine.scale;
   }
   __device__ __forceinline__ void know(A mean, A variance, A weight, A bias, A eps) {
-    const A rstd = A(1) / root_of(variance + eps);
+    const A rstd = sizeof(T) == 2 ? A(quick_reciprocal_root(float(variance + eps))) : A(1) / root_of(variance + eps);
     affine = {mean, rstd * weight, bias, rstd};
   }
   __device__ __forceinline__ void read(const Source& from, long long i) {
@@ -142,13 +144,12 @@ struct Piece {
   // The results, with of(v) the coefficients of element v, which is called in order.
   template <typename Of>
   __device__ __forceinline__ void apply(const Arrays& arrays, long long at, Of of) const {
-    A out[kVector], before[kVector];
+    A of_x[kVector], before[kVector] = {}, of_r[kVector] = {}, out[kVector];
+    widen_all(of_x, x);
+    if constexpr (Config::kGradient) widen_all(before, g);
+    if constexpr (Config::kResidual) widen_all(of_r, r);
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      const Coefficients& c = of(v);
-      before[v] = Config::kGradient ? widen(g.at[v]) : A(0);
-      out[v] = evaluate(c, widen(x.at[v]), before[v], Config::kResidual ? widen(r.at[v]) : A(0), arrays.p, arrays.q);
-    }
+    for (int v = 0; v < kVector; ++v) out[v] = evaluate(of(v), of_x[v], before[v], of_r[v], arrays.p, arrays.q);
     store(arrays.out + at, narrow_all<T, kVector>(out));
     if constexpr (Config::kMore) store(arrays.more + at, narrow_all<T, kVector>(before));
   }
@@ -183,7 +184,7 @@ __device__ __forceinline__ void apply_single(const Arrays& arrays, const Coeffic
 }
 
 // Null: what is absent. `batch` is 1 where instances are channels.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kTight ? 4 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, const A* __restrict__ slopes, const void* __restrict__ mean,
                    const void* __restrict__ variance, const void* __restrict__ weight, const void* __restrict__ bias, T* __restrict__ out,

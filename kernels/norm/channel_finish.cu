@@ -21,7 +21,7 @@ constexpr int kThreads = 128, kLanes = Config::kLanes;
 
 // x may be null where no parts were summed, or, as `partial`, where there are none. The first value of a statistic is that many elements
 // from x: its batch times `batch_pitch` plus its channel times `channel_pitch`.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
     DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, const void* bias, const void* given_mean,
                    const void* given_rstd, const void* variance, const void* running_mean, const void* running_var,
                    A* __restrict__ coefficients, A* mean_of, A* rstd_of_statistic, void* next_mean, void* next_var,

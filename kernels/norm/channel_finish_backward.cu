@@ -29,7 +29,7 @@ __device__ __forceinline__ Shares over_lanes(Shares s, Shares* smem) {
 }
 
 // Null: what is absent or not asked for.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
     DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, A* __restrict__ coefficients,
                    A* __restrict__ slopes, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
                    long long wide_bias, long long wide_mean, long long wide_variance, long long statistics, long long parts,

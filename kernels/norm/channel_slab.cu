@@ -35,29 +35,31 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const void* weight, const void* bias, const void* running_mean,
                    const void* running_var, T* __restrict__ y, A* mean_of, A* rstd_of, void* next_mean, void* next_var, long long wide_weight,
                    long long wide_bias, long long wide_running_mean, long long wide_running_var, long long outer, long long channels,
-                   long long inner, long long tile, long long members, long long per_batch, double count, double share, double momentum, double eps,
+                   long long inner, long long tile, long long tiles, long long members, long long groups, long long per_batch, double count, double share, double momentum, double eps,
                    double p64, double q64) {
   extern __shared__ __align__(16) char smem[];
   __shared__ Shares smem_warps[kThreads / kWarp * (Config::kLast ? kSide : 1)];
-  const Held held(Config::kLast, outer, channels, inner, tile, per_batch);
+  const Held held(Config::kLast, outer, channels, inner, tile, tiles, per_batch);
   T* smem_x = reinterpret_cast<T*>(smem);
   T* smem_residual = smem_x + held.room;
   Shares* smem_sums = reinterpret_cast<Shares*>(smem_residual + (residual != nullptr ? held.room : 0));
   Affine<A>* smem_affine = reinterpret_cast<Affine<A>*>(smem_sums + tile);
   held.slab.bring<kThreads, Config::kCopy>(smem_x, x);
   if (residual != nullptr) held.slab.bring<kThreads, Config::kCopy>(smem_residual, residual);
+  const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0}, absent = {nullptr, false};
+  fetch_parameters<kThreads>(held, w, b, smem_affine);
   wait_for_copies();
   __syncthreads();
 
   const Units<Config::kLast, kVector, kSide, kThreads> units(held, static_cast<int>(inner));
-  const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0}, absent = {nullptr, false};
   const Parameter<T> old_mean = {running_mean, wide_running_mean != 0}, old_var = {running_var, wide_running_var != 0};
   const Statistic<T> statistic = {absent,  absent,    absent,   old_mean, old_var,  mean_of,
                                   rstd_of, next_mean, next_var, count,    share,    momentum, eps};
-  find_affine(held, units, smem_x, static_cast<int>(members), channels / members, false, statistic, w, b, smem_affine, smem_sums, smem_warps);
+  find_affine(held, units, smem_x, static_cast<int>(members), static_cast<int>(tile), groups, false, statistic, smem_affine, smem_sums, smem_warps);
   __syncthreads();
 
   const A p = A(p64), q = A(q64);
+#pragma unroll 1
   for (int unit = units.side; unit < units.count; unit += kSide) {
     Affine<A> own[kOwn];
 #pragma unroll

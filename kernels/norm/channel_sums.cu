@@ -36,6 +36,9 @@ constexpr int kOwn = Config::kLast ? kVector : 1;  // channels of a thread
 constexpr bool kGradient = Config::kGradient, kMoments = !kGradient || Config::kBoth;
 constexpr int kBatch = kGradient && kOwn > 4 ? 2 : 4;  // as many as registers hold
 
+// Activations with long formulas are given registers, the others occupancy.
+constexpr bool kCurved = kGradient && !is_same<Config::Activation, Identity>;
+
 struct Arrays {
   const T *x, *grad, *residual;
   A p, q;
@@ -97,10 +100,12 @@ struct Batch {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k)
       if (here[k]) {
+        A of_x[kVector], of_g[kVector] = {}, of_r[kVector] = {};
+        widen_all(of_x, x[k]);
+        if constexpr (kGradient) widen_all(of_g, g[k]);
+        if constexpr (Config::kResidual) widen_all(of_r, r[k]);
 #pragma unroll
-        for (int v = 0; v < kVector; ++v)
-          channels[Config::kLast ? v : 0].add(widen(x[k].at[v]), kGradient ? widen(g[k].at[v]) : A(0),
-                                              Config::kResidual ? widen(r[k].at[v]) : A(0), arrays.p, arrays.q);
+        for (int v = 0; v < kVector; ++v) channels[Config::kLast ? v : 0].add(of_x[v], of_g[v], of_r[v], arrays.p, arrays.q);
       }
   }
 };
@@ -120,7 +125,7 @@ __device__ __forceinline__ void write(Channel& own, bool mine, double common, lo
 }
 
 // `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kGradient ? 0 : 1024 / kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
                    long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,

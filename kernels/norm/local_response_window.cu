@@ -85,20 +85,25 @@ template <typename Inside>
 __device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec<T, kVector> (&g)[3], Inside inside, const Numbers& n,
                                         A (&out)[kVector]) {
   constexpr int kTerms = kGradient ? kVector + kWindow - 1 : kVector, kFirst = kVector - (kGradient ? kAfter : 0);
-  A squares[kTerms + kWindow - 1], terms[kTerms];
+  A wide_x[3][kVector], wide_g[3][kVector], squares[kTerms + kWindow - 1], terms[kTerms];
+#pragma unroll
+  for (int side = 0; side < 3; ++side) {
+    widen_all(wide_x[side], x[side]);
+    if constexpr (kGradient) widen_all(wide_g[side], g[side]);
+  }
 #pragma unroll
   for (int j = 0; j < kTerms + kWindow - 1; ++j) {
     const int c = kFirst - kBefore + j;
-    const A here = inside(c) ? widen(x[c / kVector].at[c % kVector]) : A(0);
+    const A here = inside(c) ? wide_x[c / kVector][c % kVector] : A(0);
     squares[j] = here * here;
   }
 #pragma unroll
   for (int t = 0; t < kTerms; ++t) {
     const int c = kFirst + t, own = c - kVector;
     const Scale scale(over_window(squares + t), n);
-    const A here = widen(x[c / kVector].at[c % kVector]);
+    const A here = wide_x[c / kVector][c % kVector];
     if constexpr (kGradient) {
-      const A scaled = widen(g[c / kVector].at[c % kVector]) * scale.power_of;
+      const A scaled = wide_g[c / kVector][c % kVector] * scale.power_of;
       terms[t] = inside(c) ? scaled * here * scale.inverse : A(0);
       if (own >= 0 && own < kVector) out[own] = scaled;
     } else {
@@ -107,8 +112,7 @@ __device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec
   }
   if constexpr (kGradient) {
 #pragma unroll
-    for (int c = 0; c < kVector; ++c)
-      out[c] -= A(2) * n.beta * n.alpha_size * widen(x[1].at[c]) * over_window(terms + c);
+    for (int c = 0; c < kVector; ++c) out[c] -= A(2) * n.beta * n.alpha_size * wide_x[1][c] * over_window(terms + c);
   }
 }
 
@@ -149,7 +153,7 @@ struct Walk {
 };
 
 // `steps`: how many times kStep channels a thread takes, channels first.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kVector > 2 ? kGradient ? 2 : 4 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, long long size, long long channels,
                    long long inner, long long steps, double k, double alpha_size, double beta) {
   const Numbers numbers = {A(k), A(alpha_size), A(beta)};
@@ -158,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const long long i = thread * kVector, c = divide_index(i, channels).remainder;
     if (i >= size) return;
     const bool here[3] = {c > 0, true, c + kVector < channels};
-    Vec<T, kVector> of_x[3] = {}, of_g[3] = {};
+    Vec<T, kVector> of_x[3], of_g[3];
 #pragma unroll
     for (int side = 0; side < 3; ++side) {
       if (here[side]) of_x[side] = fetch(x + i + (side - 1) * kVector);
@@ -185,7 +189,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const auto bring = [&](long long c) {  // x from channel c on, grad from kAfter before
 #pragma unroll
       for (int j = 0; j < kStep; ++j) {
-        of_x[j] = {}, of_g[j] = {};
         if (c + j >= end + kBehind) continue;
         if (c + j >= 0 && c + j < channels) of_x[j] = load<T, kVector>(x + base + (c + j) * inner);
         if (kGradient && c + j >= kAfter && c + j < channels + kAfter) of_g[j] = load<T, kVector>(grad + base + (c + j - kAfter) * inner);
@@ -198,9 +201,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       bool exist[kStep];
 #pragma unroll
       for (int j = 0; j < kStep; ++j) {
+        const bool here = c + j >= 0 && c + j < channels;
         exist[j] = c + j >= kAfter && c + j < channels + kAfter;
+        A wide_x[kVector], wide_g[kVector] = {};
+        widen_all(wide_x, of_x[j]);
+        if constexpr (kGradient) widen_all(wide_g, of_g[j]);
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) new_x[v][j] = widen(of_x[j].at[v]), new_g[v][j] = widen(of_g[j].at[v]);
+        for (int v = 0; v < kVector; ++v) new_x[v][j] = here ? wide_x[v] : A(0), new_g[v][j] = exist[j] ? wide_g[v] : A(0);
       }
       bring(c + kStep);
 #pragma unroll

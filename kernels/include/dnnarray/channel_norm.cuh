@@ -6,6 +6,18 @@
 
 namespace dnnarray {
 
+// 1 / sqrt(x), within two units of the last place.
+__device__ __forceinline__ float quick_reciprocal_root(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <typename A, typename B>
+constexpr bool is_same = false;
+template <typename A>
+constexpr bool is_same<A, A> = true;
+
 // Two sums in double: of x and x^2 around a shift that all who add them up share (a value of the data itself, so that what cancels is no
 // larger than what is left), or of g and g * (x - mean).
 struct alignas(16) Shares {

@@ -64,12 +64,14 @@ struct Slab {
 struct Held {
   Slab slab;
   long long batch, first;
-  int mine, room;
+  int index, mine, room;  // index: the number of the tile in its batch
 
-  __device__ __forceinline__ Held(bool last, long long outer, long long channels, long long inner, long long tile, long long per_batch) {
-    const long long tiles = (channels + tile - 1) / tile;
-    batch = blockIdx.x / tiles;
-    first = blockIdx.x % tiles * tile;
+  __device__ __forceinline__ Held(bool last, long long outer, long long channels, long long inner, long long tile, long long tiles,
+                                  long long per_batch) {
+    const unsigned count = static_cast<unsigned>(tiles);  // long division takes longer than the work of a small block
+    batch = blockIdx.x / count;
+    index = static_cast<int>(blockIdx.x % count);
+    first = index * tile;
     mine = static_cast<int>(min(tile, channels - first));
     const int pieces = static_cast<int>(last ? inner : per_batch ? 1 : outer);
     const int of_channel = last ? 1 : static_cast<int>(inner);
@@ -93,11 +95,11 @@ struct Unit {
     return p < pieces ? start + p * run + lane % vectors * kVector : -1;
   }
   // f(place of a vector in shared memory); the return value counts them.
-  template <int kVector, int kLanes, typename F>
+  template <int kVector, int kLanes, int kUnroll = 4, typename F>
   __device__ __forceinline__ int each(int lane, F&& f) const {
     const int over = kLanes / vectors, rest = kLanes % vectors;
     int p = lane / vectors, i = lane % vectors, count = 0;
-#pragma unroll 4
+#pragma unroll kUnroll
     while (p < pieces) {
       f(start + p * run + i * kVector);
       ++count;
@@ -127,14 +129,15 @@ struct Units {
 
   // Sums of every channel into `sums`: begin(unit, walk) gives what a thread sums with, of(it, v, vectors) its shares of channel v. All
   // threads of the block must come; `smem` holds a value for each warp and, with kLast, side.
-  template <typename Begin, typename Of>
+  template <int kUnroll = 4, typename Begin, typename Of>
   __device__ __forceinline__ void sum(Shares* sums, Shares* smem, Begin begin, Of of) const {
+#pragma unroll 1
     for (int start = 0; start < count; start += kSide) {
       const int unit = start + side;
       const bool mine = unit < count;
       auto own = begin(min(unit, count - 1));
       int vectors = 0;
-      if (mine) vectors = at(unit).template each<kVector, kLanes>(lane, own);
+      if (mine) vectors = at(unit).template each<kVector, kLanes, kUnroll>(lane, own);
 #pragma unroll
       for (int v = 0; v < kOwn; ++v) {
         const Shares all = over_lanes(mine ? of(own, unit, v, vectors) : Shares{0, 0}, smem);
@@ -171,6 +174,7 @@ template <int kThreads, typename F>
 __device__ __forceinline__ void each_group(int groups, int members, F f) {
   const bool large = members >= kWarp;
   const int lanes = large ? kWarp : 1;
+#pragma unroll 1
   for (int group = threadIdx.x / lanes; group < groups; group += kThreads / lanes) f(group, threadIdx.x % lanes, large);
 }
 
@@ -178,6 +182,7 @@ __device__ __forceinline__ void each_group(int groups, int members, F f) {
 template <typename Weight>
 __device__ __forceinline__ Shares over_members(const Shares* sums, int members, int lane, bool large, Weight weight) {
   Shares all = {0, 0};
+#pragma unroll 1
   for (int j = lane; j < members; j += large ? kWarp : 1) all.add({weight(j) * sums[j].plain, weight(j) * sums[j].along});
   return large ? warp_shares(all) : all;
 }
@@ -200,12 +205,21 @@ struct Moving {
   }
 };
 
+// Weight and bias of every channel of a slab, to where its coefficients will be: fetched while the copies are under way.
+template <int kThreads, typename T>
+__device__ __forceinline__ void fetch_parameters(const Held& held, const Parameter<T>& weight, const Parameter<T>& bias,
+                                                 Affine<arithmetic_t<T>>* affine) {
+  using A = arithmetic_t<T>;
+#pragma unroll 1
+  for (int j = threadIdx.x; j < held.mine; j += kThreads)
+    affine[j] = {A(0), weight.at(held.first + j, A(1)), bias.at(held.first + j, A(0)), A(0)};
+}
+
 // The coefficients of every channel of a slab of x in shared memory, and the statistics; a barrier is left to the caller.
 template <bool kLast, int kVector, int kSide, int kThreads, typename T>
 __device__ __forceinline__ void find_affine(const Held& held, const Units<kLast, kVector, kSide, kThreads>& units, const T* x, int members,
-                                            long long groups, bool known, const Statistic<T>& statistic, const Parameter<T>& weight,
-                                            const Parameter<T>& bias, Affine<arithmetic_t<T>>* affine, Shares* sums, Shares* smem) {
-  using A = arithmetic_t<T>;
+                                            int tile, long long groups, bool known, const Statistic<T>& statistic, Affine<arithmetic_t<T>>* affine,
+                                            Shares* sums, Shares* smem) {
   using Own = Moving<kLast, kVector, T>;
   const auto origin = [&](int channel) { return double(widen(x[channel / members * members * units.pitch])); };
   if (!known)
@@ -217,9 +231,10 @@ __device__ __forceinline__ void find_affine(const Held& held, const Units<kLast,
   each_group<kThreads>(held.mine / members, members, [&](int group, int lane, bool large) {
     const int first = group * members;
     const Shares all = known ? Shares{0, 0} : over_members(sums + first, members, lane, large, [](int) { return 1.0; });
-    const auto found = statistic.find(all, origin(first), held.batch * groups + held.first / members + group, lane == 0);
+    const auto found = statistic.find(all, origin(first), held.batch * groups + held.index * (tile / members) + group, lane == 0);
+#pragma unroll 1
     for (int j = lane; j < members; j += large ? kWarp : 1)
-      affine[first + j] = found.affine(weight.at(held.first + first + j, A(1)), bias.at(held.first + first + j, A(0)));
+      affine[first + j] = found.affine(affine[first + j].scale, affine[first + j].shift);
   });
 }
 

@@ -94,6 +94,27 @@ __device__ __forceinline__ unsigned narrow_pair(bfloat16_t, float low, float hig
   return bits;
 }
 
+// The two halves of a word as float.
+__device__ __forceinline__ void widen_pair(float16_t, unsigned bits, float& low, float& high) {
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(low), "=f"(high) : "r"(bits));
+}
+__device__ __forceinline__ void widen_pair(bfloat16_t, unsigned bits, float& low, float& high) {
+  low = __uint_as_float(bits << 16);
+  high = __uint_as_float(bits & 0xffff0000u);
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void widen_all(arithmetic_t<T> (&to)[N], const Vec<T, N>& from) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    const auto* pairs = reinterpret_cast<const unsigned*>(&from);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) widen_pair(T(), pairs[i], to[2 * i], to[2 * i + 1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = widen(from.at[i]);
+  }
+}
+
 template <typename T, int N>
 __device__ __forceinline__ Vec<T, N> narrow_all(const arithmetic_t<T> (&from)[N]) {
   Vec<T, N> to;
