@@ -16,6 +16,7 @@ from dnnarray._cuda.pool_common import (
     POOL_SHORT,
     POOL_TYPES,
     REDUCTIONS,
+    TAP,
     THREADS,
     columns_of,
     divider,
@@ -155,7 +156,7 @@ def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, align
     vector = vector_length(dtype, aligned, g.length if along else inner)
     columns = g.outer if along else g.outer * inner // vector
     lanes, taps = _whole_block(columns, g.length // vector if along else g.length, along)
-    unroll = 4 if along or reduction == NORM else 8
+    unroll = 4 if along or reduction in (INDICES, TAP, NORM) else 8
     config = WholeConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, along, vector, lanes, taps, unroll)
     words = [f"{REDUCTIONS[reduction]}_pool_whole_{POOL_SHORT[dtype]}x{vector}"]
     words += [f"to_{POOL_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}_l{lanes}"]
