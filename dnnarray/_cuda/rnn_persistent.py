@@ -14,6 +14,7 @@ from dnnarray._problems.rnn import GATES, RecurrentProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64
 
+_OLDEST = (8, 0)
 _THREADS = 256
 _WARPS = _THREADS // 32
 _TILE = 16  # units and columns of a tile of weights
@@ -136,6 +137,8 @@ def rejects(problem: RecurrentProblem, device: Device, precision: str = "highest
     entry = leaves(p.inputs)[0]
     if entry.dtype == FLOAT64:
         return "it is not for float64"
+    if device.capability is not None and device.capability < _OLDEST:
+        return f"it needs compute capability {_OLDEST[0]}.{_OLDEST[1]}"
     if p.projected or any(w is not None and w.shape == (3, p.hidden) and p.cell.kind == "lstm" for w in _peepholes(p)):
         return "it has no projections and no peepholes"
     if not p.cell.linear_before_reset:
