@@ -60,7 +60,7 @@ def _run_persistent(back: bool, precision: str, problem: RecurrentProblem, devic
 
 
 def _rejects_persistent(precision: str, problem: RecurrentProblem, device: Device) -> str | None:
-    return _rounds_float32(precision, problem) or rejects(problem, device)
+    return _rounds_float32(precision, problem) or rejects(problem, device, precision)
 
 
 def _workspace(halves: bool, back: bool, problem: RecurrentProblem) -> int:
@@ -68,7 +68,7 @@ def _workspace(halves: bool, back: bool, problem: RecurrentProblem) -> int:
 
 
 def _cost_persistent(back: bool, precision: str, problem: RecurrentProblem, device: Device) -> Cost:
-    tiles = [best_tile(problem, device, direction) for direction in (False, True)[: 1 + back]]
+    tiles = [best_tile(problem, device, direction, precision) for direction in (False, True)[: 1 + back]]
     seconds = sum(math.inf if t is None else t.seconds * problem.steps * problem.layers for t in tiles)
     return Cost(problem.flops, problem.bytes, _EFFICIENCY, math.ceil(seconds / device.launch), _UNITS[precision].get(_itemsize(problem)))
 

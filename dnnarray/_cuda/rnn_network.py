@@ -210,7 +210,7 @@ class Network:
             needs |= self._layer_needs(number)
         extent = {"rnn": 1, "gru": self.gate_rows, "lstm": max(P, H)}[p.cell.kind]
         needs["product"] = D * N * extent, A
-        needs["counters"] = D * -(-N // 8) * COUNTER, A
+        needs["counters"] = D * (-(-N // 8) + 1) * COUNTER, A
         if p.projected:
             needs["before"] = D * N * H * (p.steps if self.kept else 1), A
         return needs | (self._backward_needs() if self.backward else {})

@@ -21,6 +21,8 @@ struct Config {
   static constexpr int kKind = dnnarray::kLstm;
   static constexpr int kUnits = 32;
   static constexpr int kBatch = 16;
+  static constexpr int kPhases = 1;  // there is one
+  static constexpr bool kTensor = true;
   static constexpr int kThreads = 256;
 };
 #define DNNARRAY_ENTRY rnn_persistent_backward_default
@@ -34,15 +36,16 @@ constexpr int kGates = kKind == kLstm ? 4 : kKind == kGru ? 3 : 1;
 constexpr int kCount = kUnits * kBatch / kThreads, kStride = kThreads / kUnits;  // elements of a thread, and sequences between them
 template <typename E>
 struct SharesOf {
-  using type = TensorShares<E, true, kGates, kUnits, kBatch, kThreads / 32>;
+  using type = TensorShares<E, Halves<E>, true, kGates, kUnits, kBatch, kThreads / 32>;
 };
 template <>
 struct SharesOf<bfloat16_t> {
-  using type = TensorShares<bfloat16_t, false, kGates, kUnits, kBatch, kThreads / 32>;
+  using type = TensorShares<bfloat16_t, Halves<bfloat16_t>, false, kGates, kUnits, kBatch, kThreads / 32>;
 };
 template <>
 struct SharesOf<float> {
-  using type = FloatShares<kGates, kUnits, kBatch, kThreads / 32>;
+  using Tensor = TensorShares<float, FloatParts, false, kGates, kUnits, kBatch, kThreads / 32>;
+  using type = typename Either<Config::kTensor, Tensor, FloatShares<kGates, kUnits, kBatch, kThreads / 32>>::type;
 };
 using Shares = SharesOf<T>::type;
 

@@ -110,7 +110,7 @@ __device__ __forceinline__ void simple(const Layer<T, A>& layer, const Place& p)
   *gate = d;
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 4)
     DNNARRAY_ENTRY(const Layer<T, A>* __restrict__ description, long long step) {
   const Layer<T, A>& layer = *description;
   const long long extent = kKind == kProjected ? layer.width : layer.hidden;

@@ -13,7 +13,7 @@
 
 namespace dnnarray {
 
-// `Parts` is Halves or WideParts of split_mma.cuh.
+// `Parts` is Halves, WideParts or FloatParts of split_mma.cuh.
 template <typename T, typename Parts, int kGates, int kUnits, int kBatch, int kWarps>
 struct TensorProducts {
   static constexpr int kUnitTiles = kUnits / 16, kSlices = kWarps / kUnitTiles, kColumns = kBatch / 8;
@@ -21,12 +21,12 @@ struct TensorProducts {
   static constexpr int kDepth = kColumns >= 2 ? 16 / kColumns : 8;  // tiles of columns whose loads are in flight at once
   static_assert(kWarps % kUnitTiles == 0, "whole slices");
 
-  WeightFragment* weights;
+  WeightFragment<T>* weights;
   float* partial;
   int tiles;  // of 16 columns
 
   __device__ __forceinline__ TensorProducts(char* shared, int columns)
-      : weights(reinterpret_cast<WeightFragment*>(shared)), tiles(columns / 16) {
+      : weights(reinterpret_cast<WeightFragment<T>*>(shared)), tiles(columns / 16) {
     partial = reinterpret_cast<float*>(weights + kGates * kUnitTiles * tiles * 32);
   }
 
@@ -37,11 +37,10 @@ struct TensorProducts {
     for (int i = threadIdx.x; i < count; i += kWarps * 32) {
       const int lane = i % 32, tile = i / 32 % tiles, gate = i / 32 / tiles % kGates, unit_tile = i / 32 / tiles / kGates;
       const int unit = unit_tile * 16 + lane / 4, k = tile * 16 + lane % 4 * 4;
-      WeightFragment fragment;
+      WeightFragment<T> fragment;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        const unsigned low = weight(gate, unit + w % 2 * 8, k + w / 2 * 2).bits, high = weight(gate, unit + w % 2 * 8, k + w / 2 * 2 + 1).bits;
-        fragment.at[w] = low | high << 16;
+        fragment.set(w, weight(gate, unit + w % 2 * 8, k + w / 2 * 2), weight(gate, unit + w % 2 * 8, k + w / 2 * 2 + 1));
       }
       weights[i] = fragment;
     }
@@ -80,8 +79,8 @@ struct TensorProducts {
   }
 
  private:
-  __device__ __forceinline__ void add(float (&sums)[kGates][kColumns][4], const float4 (&v)[kColumns], const WeightFragment* fragments) const {
-    WeightFragment w[kGates];
+  __device__ __forceinline__ void add(float (&sums)[kGates][kColumns][4], const float4 (&v)[kColumns], const WeightFragment<T>* fragments) const {
+    WeightFragment<T> w[kGates];
 #pragma unroll
     for (int g = 0; g < kGates; ++g) w[g] = fragments[g * tiles * 32];
 #pragma unroll
@@ -105,16 +104,16 @@ struct TensorProducts {
 
 // Weights as tiles of 16 units of the state by 16 rows of one gate; what is multiplied stands in taken[gate][batch][unit of the block].
 // With kScaled they are brought near 2^14 by a common power of two, since the magnitude of gradients may be beyond the range of float16.
-template <typename T, bool kScaled, int kGates, int kUnits, int kBatch, int kWarps>
+template <typename T, typename Parts, bool kScaled, int kGates, int kUnits, int kBatch, int kWarps>
 struct TensorShares {
   static constexpr int kColumnTiles = kGates * kUnits / 16, kBatchTiles = kBatch / 8, kRowTiles = kBatchTiles > 2 ? 2 : 4;
   static constexpr int kPitch = kUnits % 32 == 0 ? kUnits + 16 : kUnits;  // keeps the lanes of a warp on different banks
 
-  WeightFragment* weights;
+  WeightFragment<T>* weights;
   float* taken;
   int units;
 
-  __device__ __forceinline__ TensorShares(char* shared, int all) : weights(reinterpret_cast<WeightFragment*>(shared)), units(all) {
+  __device__ __forceinline__ TensorShares(char* shared, int all) : weights(reinterpret_cast<WeightFragment<T>*>(shared)), units(all) {
     taken = reinterpret_cast<float*>(weights + all / 16 * kColumnTiles * 32);
   }
 
@@ -125,11 +124,10 @@ struct TensorShares {
     for (int i = threadIdx.x; i < count; i += kWarps * 32) {
       const int lane = i % 32, tile = i / 32 % kColumnTiles, unit = i / 32 / kColumnTiles * 16 + lane / 4;
       const int gate = tile / (kUnits / 16), row = tile % (kUnits / 16) * 16 + lane % 4 * 4;
-      WeightFragment fragment;
+      WeightFragment<T> fragment;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        const unsigned low = weight(gate, row + w / 2 * 2, unit + w % 2 * 8).bits, high = weight(gate, row + w / 2 * 2 + 1, unit + w % 2 * 8).bits;
-        fragment.at[w] = low | high << 16;
+        fragment.set(w, weight(gate, row + w / 2 * 2, unit + w % 2 * 8), weight(gate, row + w / 2 * 2 + 1, unit + w % 2 * 8));
       }
       weights[i] = fragment;
     }
@@ -179,7 +177,7 @@ struct TensorShares {
   }
   __device__ __forceinline__ void add(float (&sums)[kRowTiles][kBatchTiles][4], int first, int column, int lane, float up) const {
     constexpr int kTiles = kUnits / 16;
-    WeightFragment w[kRowTiles];
+    WeightFragment<T> w[kRowTiles];
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       if (first + r * kWarps < units / 16) w[r] = weights[((first + r * kWarps) * kColumnTiles + column) * 32 + lane];
@@ -188,10 +186,10 @@ struct TensorShares {
     for (int b = 0; b < kBatchTiles; ++b) {
       const float* from = taken + (column / kTiles * kBatch + b * 8 + lane / 4) * kPitch + column % kTiles * 16 + lane % 4 * 4;
       const float4 v = *reinterpret_cast<const float4*>(from);
-      const Halves<T> parts(float4{v.x * up, v.y * up, v.z * up, v.w * up});
+      const Parts parts(float4{v.x * up, v.y * up, v.z * up, v.w * up});
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        if (first + r * kWarps < units / 16) parts.add_product(sums[r][b], typename Halves<T>::Weights(w[r]));
+        if (first + r * kWarps < units / 16) parts.add_product(sums[r][b], typename Parts::Weights(w[r]));
       }
     }
   }
