@@ -91,7 +91,7 @@ __device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const T
   return loss;
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 || kShares ? 1 : 0) == 8 || kShares ? 1 : 0)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 || kShares ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
                    long long classes, long long inner, long long ignore, double smoothing) {

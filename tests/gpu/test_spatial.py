@@ -35,6 +35,23 @@ def test_a_shuffle_of_unaligned_memory():
     np.testing.assert_array_equal(cupy.asnumpy(dnn.pixel_shuffle(x, 2)), dnn.pixel_shuffle(cupy.asnumpy(x), 2))
 
 
+@pytest.mark.heavy
+def test_a_shuffle_of_more_than_two_to_the_31_elements():
+    x = cupy.arange(4 * 32_768 * 16_400, dtype=np.int8).reshape(1, 4, 32_768, 16_400)
+    y = dnn.pixel_shuffle(x, 2)
+    assert all((y[0, 0, i::2, j::2] == x[0, 2 * i + j]).all() for i in range(2) for j in range(2))
+    assert (dnn.pixel_unshuffle(y, 2) == x).all()
+
+
+@pytest.mark.heavy
+def test_a_gradient_of_more_than_two_to_the_31_elements():
+    grad, indices = cupy.ones((2**21 + 5, 1031), np.float16), cupy.arange(2**21 + 5) % 3
+    dw = dnn.embedding_backward(grad, indices, cupy.zeros((4, 1031), np.float16))
+    assert cupy.asnumpy(dw[:, 7]).tolist() == [np.inf, np.inf, np.inf, 0]
+    dw = dnn.embedding_backward(grad * np.float16(2**-7), indices, cupy.zeros((4, 1031), np.float16))
+    np.testing.assert_array_equal(cupy.asnumpy(dw[:, 1030]), np.float16([699_053 / 128, 699_052 / 128, 699_052 / 128, 0]))
+
+
 @pytest.mark.parametrize("length", [1, 3, 8, 64, 100, 768, 1031])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.float64], ids=lambda d: np.dtype(d).name)
 def test_embedding_and_its_gradient(length, dtype):
