@@ -303,6 +303,8 @@ def _run(
     if prepared is None:
         arrays = _arrays.native_byte_order(arrays)
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
+        if key:  # where freezing changed an option (a torch.Size), the call as it was made is remembered too
+            _prepared[key] = prepared
     if short:
         _prepared[short] = prepared
     if op.runtime:
