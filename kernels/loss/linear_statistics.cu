@@ -101,7 +101,7 @@ __device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const L
   return kSmoothing ? loss * (A(1) - smoothing) + share_loss(found, log_sum) * (smoothing / classes) : loss;
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 4)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(A) == 8 ? 2 : 4)
     DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
                    const Config::Target* __restrict__ target, A* __restrict__ state, Config::Loss* __restrict__ losses,
                    A* __restrict__ row_weights, A* __restrict__ lse, long long rows, long long pitch, long long count, long long first,
