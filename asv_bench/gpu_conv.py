@@ -25,7 +25,7 @@ def _depthwise_rows(channels, extent, window, dtype):
     yield f"{label} input", 2 * x.nbytes, lambda: dnn.conv_backward_input(cg, cw, input_shape=cx.shape, out=out, **options), lambda: (
         torch.nn.grad.conv2d_input(x.shape, weight, grad, padding=pad, groups=channels)), None, ()  # fmt: skip
     dw = _borrowed(torch.empty_like(w))
-    yield f"{label} weight", 2 * x.nbytes, lambda: dnn.conv_backward_weight(cg, cx, weight_shape=w.shape, out=dw, **options), lambda: (
+    yield f"{label} weight", 2 * x.nbytes, lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=dw, **options), lambda: (
         torch.nn.grad.conv2d_weight(x, w.shape, grad, padding=pad, groups=channels)), None, ()  # fmt: skip
 
 

@@ -34,8 +34,7 @@ constexpr int kShare = Config::kShare;  // halves of pixels that a thread brings
 
 extern __shared__ unsigned smem_words[];
 
-// Extents and distances that all threads share, in shared memory: in registers they would crowd out what a tile needs. Words hold a pair of
-// channels.
+// Extents and distances that all threads share, in shared memory: in registers they would crowd out what a tile needs. A word is a pair.
 struct Problem {
   const T *x, *w, *bias;
   T* y;
@@ -94,7 +93,6 @@ struct Bands {
 
   __device__ __forceinline__ Bands(unsigned* words) : smem(reinterpret_cast<uint2*>(words) + threadIdx.x) {}
   __device__ __forceinline__ uint2& at(int c, int r) const { return smem[(c * kSide + r) * kThreads]; }
-
   __device__ __forceinline__ void build(const Problem& a, int channel) const {
     const int lane = threadIdx.x % kWarp, n = lane / 4, k = lane % 4 * 2;
 #pragma unroll 1
@@ -132,13 +130,13 @@ struct Spots {
     }
   }
 };
-
 __device__ __forceinline__ unsigned halves(const uint2& words, int channel) {
   return __byte_perm(words.x, words.y, channel ? 0x7632 : 0x5410);
 }
 
 // One channel of the pair after the other: both at once would need more registers than two blocks have.
-__device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsigned* plane, const Spots& spots, int pitch, const Bands& bands) {
+__device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsigned* plane, const Spots& spots, int pitch,
+                                        const Bands& bands) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     unsigned band[kSide][2];
@@ -286,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h, long long before_w,
     long long pitch, long long plane) {
   __shared__ Problem problem;
-  const auto i = [](long long value) { return static_cast<int>(value); };
+  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const int tiles_w = (i(out_width) - 1) / (i(across) * kStrip) + 1, tiles_h = (i(out_height) - 1) / (i(groups) * kGroup) + 1;
   if (threadIdx.x == 0) {
     problem = Problem{x,           w,           bias,           y,           x_n,          x_h,          x_w,

@@ -94,7 +94,8 @@ struct State {
   }
 };
 
-__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, A picked, A smoothing, long long classes) {
+__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, A picked, A smoothing,
+                                      long long classes) {
   if (!label.kept) return A(0);
   if (!label.valid) return quiet_nan(A(0));
   const A loss = own * (log_sum - (picked - finite_base(found.peak)));
