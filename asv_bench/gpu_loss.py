@@ -49,6 +49,35 @@ def _cross_entropy_rows():
         )
 
 
+def _nll_rows():
+    """The forward looks up one score a row; the gradient is zeros but for it."""
+    loss_of = torch.nn.functional.nll_loss
+    for dtype in (torch.float32, torch.bfloat16):
+        z = torch.randn((65536, 1000), device="cuda").to(dtype).log_softmax(-1)
+        target = torch.randint(0, 1000, (65536,), device="cuda")
+        out, gradient, one = torch.empty((), dtype=dtype, device="cuda"), torch.empty_like(z), torch.ones((), dtype=dtype, device="cuda")
+        cz, ct, co, cd, c1 = map(borrowed, (z, target, out, gradient, one))
+        label = f"65536x1000 {str(dtype)[6:]}"
+        yield (
+            f"nll_loss {label}",
+            target.nbytes + 32 * len(target),
+            (lambda cz=cz, ct=ct, co=co: dnn.nll_loss(cz, ct, out=co)),
+            (lambda z=z, target=target: loss_of(z, target)),
+            torch.compile(loss_of),
+            (z, target),
+        )
+        leaf = z.detach().requires_grad_()
+        loss = loss_of(leaf, target)
+        yield (
+            f"nll_loss_backward {label}",
+            target.nbytes + z.nbytes,
+            (lambda c1=c1, cz=cz, ct=ct, cd=cd: dnn.nll_loss_backward(c1, cz, ct, out=cd)),
+            (lambda loss=loss, leaf=leaf, one=one: torch.autograd.grad(loss, leaf, one, retain_graph=True)),
+            None,
+            (),
+        )
+
+
 def _ctc_rows(steps=512, batch=64, classes=128, labels=100):
     z = torch.randn(steps, batch, classes, device="cuda").log_softmax(-1)
     targets = torch.randint(1, classes, (batch, labels), device="cuda")
@@ -109,4 +138,5 @@ def _linear_rows(rows=8192, features=4096, classes=128256):
 def rows():
     yield from _linear_rows()
     yield from _ctc_rows()
+    yield from _nll_rows()
     yield from _cross_entropy_rows()
