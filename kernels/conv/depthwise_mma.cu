@@ -49,8 +49,7 @@ struct Problem {
 };
 
 struct Tile {
-  long long n;
-  int p, q, first;  // first row, column and channel
+  int n, p, q, first;  // image; first row, column and channel
 };
 
 // A thread's share of a tile's inputs: halves of pixels, 128 pixels from one to the next. f(number, address, whether it is in the image).
@@ -191,7 +190,7 @@ __device__ __forceinline__ bool put(unsigned* plane, const float (&sum)[kGroup][
 }
 
 // One output by the definition.
-__device__ __forceinline__ float by_definition(const Problem& a, long long n, int p, int q, int channel) {
+__device__ __forceinline__ float by_definition(const Problem& a, int n, int p, int q, int channel) {
   float sum = a.bias ? widen(a.bias[channel]) : 0.0f;
 #pragma unroll 1
   for (int tap = 0; tap < kSide * kSide; ++tap) {
@@ -251,14 +250,15 @@ __device__ __forceinline__ void run(const Problem& a, const Steps& steps) {
   const int warp = threadIdx.x / kWarp, channel = steps.first_channel + 2 * warp;
   const Bands bands(smem_words + kPairs * a.plane);
   bands.build(a, channel);
-  for (int tile = steps.first_tile; tile < steps.tiles; tile += steps.step) {
-    bring_tile(smem_words, a, steps.at(a, tile));
+  const Spots spots(a);
+  for (int number = steps.first_tile; number < steps.tiles; number += steps.step) {
+    const Tile tile = steps.at(a, number);
+    bring_tile(smem_words, a, tile);
     __syncthreads();
-    if (tile + steps.step < steps.tiles) {
-      each_share(a, steps.at(a, tile + steps.step), [](int, const T* from, bool there) { prefetch_if(from, there); });
+    if (number + steps.step < steps.tiles) {
+      each_share(a, steps.at(a, number + steps.step), [](int, const T* from, bool there) { prefetch_if(from, there); });
     }
     unsigned* plane = smem_words + warp * a.plane;
-    const Spots spots(a);
     float sum[kGroup][2][4];
     begin_sums(sum, channel < a.channels ? a.bias : nullptr, channel);
     compute(sum, plane, spots, a.pitch, bands);
@@ -270,10 +270,10 @@ __device__ __forceinline__ void run(const Problem& a, const Steps& steps) {
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) suspect |= smem_suspect[i];
     if (suspect) {
-      repair(smem_words, a, steps.at(a, tile));
+      repair(smem_words, a, tile);
       __syncthreads();
     }
-    store_tile(smem_words, a, steps.at(a, tile));
+    store_tile(smem_words, a, tile);
     __syncthreads();
   }
 }
