@@ -16,7 +16,7 @@ _THREADS, _CHANNELS = 256, 16
 _STRIPS, _WIDTH = 16, 8  # rows of the matrix A, each a strip of columns
 _SHARE = 12  # halves of pixels that a thread brings, at most
 _MOST_COST = 4  # work for an output from which on the other kernels are as fast: small images fill a tile badly
-_ROWS = {5: (8, 7), 7: (7,)}  # of a group, by the side of the window: what the registers of two blocks hold
+_ROWS = {5: (7,), 7: (6,)}  # of a group, by the side of the window: what the registers of two blocks hold
 
 
 @dataclass(frozen=True)

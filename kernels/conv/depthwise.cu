@@ -124,7 +124,8 @@ __device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector
   }
 }
 
-// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. Pairs hold (output, input) extents, (window, stride) and (dilation, before) of an axis.
+// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. Pairs hold
+// (output, input) extents, (window, stride) and (dilation, before) of an axis.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
     T* __restrict__ gmem_y, long long outer, long long planes, long long vectors, long long multiplier, long long flip, long long x_n,

@@ -34,8 +34,7 @@ constexpr int kShare = Config::kShare;  // halves of pixels that a thread brings
 
 extern __shared__ unsigned smem_words[];
 
-// Extents and distances that all threads share, in shared memory: in registers they would crowd out what a tile needs. Words hold a pair of
-// channels.
+// Extents and distances that all threads share, in shared memory: in registers they would crowd out what a tile needs. A word is a pair.
 struct Problem {
   const T *x, *w, *bias;
   T* y;
@@ -50,8 +49,7 @@ struct Problem {
 };
 
 struct Tile {
-  long long n;
-  int p, q, first;  // first row, column and channel
+  int n, p, q, first;  // image; first row, column and channel
 };
 
 // A thread's share of a tile's inputs: halves of pixels, 128 pixels from one to the next. f(number, address, whether it is in the image).
@@ -94,7 +92,6 @@ struct Bands {
 
   __device__ __forceinline__ Bands(unsigned* words) : smem(reinterpret_cast<uint2*>(words) + threadIdx.x) {}
   __device__ __forceinline__ uint2& at(int c, int r) const { return smem[(c * kSide + r) * kThreads]; }
-
   __device__ __forceinline__ void build(const Problem& a, int channel) const {
     const int lane = threadIdx.x % kWarp, n = lane / 4, k = lane % 4 * 2;
 #pragma unroll 1
@@ -132,13 +129,13 @@ struct Spots {
     }
   }
 };
-
 __device__ __forceinline__ unsigned halves(const uint2& words, int channel) {
   return __byte_perm(words.x, words.y, channel ? 0x7632 : 0x5410);
 }
 
 // One channel of the pair after the other: both at once would need more registers than two blocks have.
-__device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsigned* plane, const Spots& spots, int pitch, const Bands& bands) {
+__device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsigned* plane, const Spots& spots, int pitch,
+                                        const Bands& bands) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     unsigned band[kSide][2];
@@ -193,7 +190,7 @@ __device__ __forceinline__ bool put(unsigned* plane, const float (&sum)[kGroup][
 }
 
 // One output by the definition.
-__device__ __forceinline__ float by_definition(const Problem& a, long long n, int p, int q, int channel) {
+__device__ __forceinline__ float by_definition(const Problem& a, int n, int p, int q, int channel) {
   float sum = a.bias ? widen(a.bias[channel]) : 0.0f;
 #pragma unroll 1
   for (int tap = 0; tap < kSide * kSide; ++tap) {
@@ -253,14 +250,15 @@ __device__ __forceinline__ void run(const Problem& a, const Steps& steps) {
   const int warp = threadIdx.x / kWarp, channel = steps.first_channel + 2 * warp;
   const Bands bands(smem_words + kPairs * a.plane);
   bands.build(a, channel);
-  for (int tile = steps.first_tile; tile < steps.tiles; tile += steps.step) {
-    bring_tile(smem_words, a, steps.at(a, tile));
+  const Spots spots(a);
+  for (int number = steps.first_tile; number < steps.tiles; number += steps.step) {
+    const Tile tile = steps.at(a, number);
+    bring_tile(smem_words, a, tile);
     __syncthreads();
-    if (tile + steps.step < steps.tiles) {
-      each_share(a, steps.at(a, tile + steps.step), [](int, const T* from, bool there) { prefetch_if(from, there); });
+    if (number + steps.step < steps.tiles) {
+      each_share(a, steps.at(a, number + steps.step), [](int, const T* from, bool there) { prefetch_if(from, there); });
     }
     unsigned* plane = smem_words + warp * a.plane;
-    const Spots spots(a);
     float sum[kGroup][2][4];
     begin_sums(sum, channel < a.channels ? a.bias : nullptr, channel);
     compute(sum, plane, spots, a.pitch, bands);
@@ -272,10 +270,10 @@ __device__ __forceinline__ void run(const Problem& a, const Steps& steps) {
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) suspect |= smem_suspect[i];
     if (suspect) {
-      repair(smem_words, a, steps.at(a, tile));
+      repair(smem_words, a, tile);
       __syncthreads();
     }
-    store_tile(smem_words, a, steps.at(a, tile));
+    store_tile(smem_words, a, tile);
     __syncthreads();
   }
 }
@@ -286,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h, long long before_w,
     long long pitch, long long plane) {
   __shared__ Problem problem;
-  const auto i = [](long long value) { return static_cast<int>(value); };
+  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const int tiles_w = (i(out_width) - 1) / (i(across) * kStrip) + 1, tiles_h = (i(out_height) - 1) / (i(groups) * kGroup) + 1;
   if (threadIdx.x == 0) {
     problem = Problem{x,           w,           bias,           y,           x_n,          x_h,          x_w,

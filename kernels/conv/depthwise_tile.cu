@@ -46,7 +46,8 @@ using SpatialAxis = ConvAxis<Kind>;
 extern __shared__ uint4 smem_memory[];
 
 // What one plane of the window adds to a thread's outputs, whose inputs begin at smem_x.
-__device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const T* smem_x, int pitch, const SpatialAxis& h, const A* smem_w) {
+__device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const T* smem_x, int pitch, const SpatialAxis& h,
+                                          const A* smem_w) {
   const int rows = (kRows - 1) * h.stride + h.window;
   for (int i = 0; i < rows; ++i) {
     A x[kWide][kVector];
@@ -106,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
   for (int tile = by_chunk.quotient; tile < tiles; tile += step) {
     const Quotient by_w = divide(tile, tiles_w), by_h = divide(by_w.quotient, tiles_h), by_d = divide(by_h.quotient, d.out);
     const int p = by_h.rest * high, q = by_w.rest * wide;
-    const TileOfPixels window{p * h.stride - h.before, q * kStride - w.before, (high - 1) * h.stride + h.window, (wide - 1) * kStride + kSide};
+    const TileOfPixels window{p * h.stride - h.before, q * kStride - w.before, (high - 1) * h.stride + h.window,
+                              (wide - 1) * kStride + kSide};
     const bool busy = y_row < high && p + y_row < h.out && q + y_column < w.out && channel < channels;
     A sum[kRows][kStrip][kVector];
     begin_sums(sum, channel < channels ? gmem_bias : nullptr, channel);

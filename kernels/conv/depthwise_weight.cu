@@ -78,7 +78,7 @@ __device__ __forceinline__ void finish(A (&sum)[kTaps][kVector], A* partial, int
 
 // Block b takes vectors of channels b % chunks and share b / chunks of the rows. Pairs hold (output, input) extents, (window, stride) and
 // (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kMostThreads)
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_dy, const T* __restrict__ gmem_x, A* __restrict__ partial, long long batch,
                    long long channels, long long multiplier, long long flip, long long splits, long long groups, long long x_n,
                    long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_d, long long y_h,

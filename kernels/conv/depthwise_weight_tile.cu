@@ -57,11 +57,13 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
                    long long channels, long long flip, long long splits, long long wide, long long high, long long x_n, long long x_h,
                    long long x_w, long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height,
                    long long out_width, long long before_h, long long before_w) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, copies = blockDim.x / kWarp / kSide, r = warp % kSide, copy = warp / kSide;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, copies = blockDim.x / kWarp / kSide;
+  const int r = warp % kSide, copy = warp / kSide;
   const int chunks = (static_cast<int>(channels) + kChannels - 1) / kChannels, strips = static_cast<int>(wide) / kStrip;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first = by_chunk.rest * kChannels, rest = static_cast<int>(channels) - first;
-  const int tiles_w = (static_cast<int>(out_width) - 1) / static_cast<int>(wide) + 1, tiles_h = (static_cast<int>(out_height) - 1) / static_cast<int>(high) + 1;
+  const int tiles_w = (static_cast<int>(out_width) - 1) / static_cast<int>(wide) + 1;
+  const int tiles_h = (static_cast<int>(out_height) - 1) / static_cast<int>(high) + 1;
   const int x_columns = (static_cast<int>(wide) - 1) * kStride + kSide, x_rows = (static_cast<int>(high) - 1) * kStride + kSide;
   T *smem_x = reinterpret_cast<T*>(smem_memory), *smem_dy = smem_x + x_rows * x_columns * kChannels;
 
@@ -97,7 +99,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
 #pragma unroll
       for (int step = kLanes; step < kWarp; step *= 2) sum[s][j] += __shfl_xor_sync(kAllLanes, sum[s][j], step);
       const int tap = r * kSide + s, at = flip ? kSide * kSide - 1 - tap : tap;
-      if (lane < kLanes && channel < channels) partial[(static_cast<long long>(channel + j) * (kSide * kSide) + at) * splits * copies] = sum[s][j];
+      if (lane >= kLanes || channel >= channels) continue;
+      partial[(static_cast<long long>(channel + j) * (kSide * kSide) + at) * splits * copies] = sum[s][j];
     }
   }
 }

@@ -45,11 +45,12 @@ __device__ __forceinline__ Factors factors(const T* grad, const Label& label, co
   return {rest + scale * (shares ? *shares : A(classes)), scale, rest, lse, label.index, true};
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 8)
     DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
                    const Config::Target* __restrict__ target, const T* __restrict__ grad, const A* __restrict__ lse,
                    const A* __restrict__ total, const A* __restrict__ shares, T* __restrict__ dz, T* __restrict__ low, T* __restrict__ ones,
-                   long long rows, long long pitch, long long count, long long first, long long classes, long long ignore, double smoothing, double factor) {
+                   long long rows, long long pitch, long long count, long long first, long long classes, long long ignore,
+                   double smoothing, double factor) {
   const long long r = blockIdx.x;
   const Label label(target[r], classes, ignore);
   const Factors f = factors(grad, label, weight, total, shares, lse[r], r, classes, A(smoothing), A(factor));

@@ -94,14 +94,15 @@ struct State {
   }
 };
 
-__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, A picked, A smoothing, long long classes) {
+__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, A picked, A smoothing,
+                                      long long classes) {
   if (!label.kept) return A(0);
   if (!label.valid) return quiet_nan(A(0));
   const A loss = own * (log_sum - (picked - finite_base(found.peak)));
   return kSmoothing ? loss * (A(1) - smoothing) + share_loss(found, log_sum) * (smoothing / classes) : loss;
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(A) == 8 ? 2 : 4)
     DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
                    const Config::Target* __restrict__ target, A* __restrict__ state, Config::Loss* __restrict__ losses,
                    A* __restrict__ row_weights, A* __restrict__ lse, long long rows, long long pitch, long long count, long long first,
