@@ -110,8 +110,7 @@ struct FloatProducts {
 #pragma unroll
       for (int c = 0; c < Tile::kColumnGroups * Tile::kWidth; ++c) {
         const int batch = tile.column(c / Tile::kWidth) + c % Tile::kWidth;
-        float* to = partial + ((warp * kGates + gate) * kBatch + batch) * kPitch + unit;
-        *reinterpret_cast<Vec<float, 4>*>(to) = tile.rows_of(r, c);  // shared memory: `store` is for global
+        store(partial + ((warp * kGates + gate) * kBatch + batch) * kPitch + unit, tile.rows_of(r, c));
       }
     }
   }
