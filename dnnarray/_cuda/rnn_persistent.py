@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
@@ -35,7 +34,6 @@ class PersistentConfig(Config):
     kind: int
     units: int
     batch: int
-    phases: int
     tensor: bool
     threads: int
 
@@ -46,7 +44,6 @@ class Tile:
 
     units: int
     batch: int
-    phases: int
     shared: int
     across: int  # blocks for all units
     groups: int  # groups of sequences that run at once
@@ -55,7 +52,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class _Block:
-    """A block that is thought of: its units and sequences, those of one phase, the bytes of a weight, and how it multiplies."""
+    """A block that is thought of: its units and sequences, the bytes of a weight, and how it multiplies."""
 
     gates: int
     hidden: int
@@ -64,37 +61,32 @@ class _Block:
     itemsize: int
     back: bool
     tensor: bool
-    phases: int
-
-    @property
-    def part(self) -> int:
-        return self.batch // self.phases
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory: the weights, and the numbers that the warps give each other."""
         if self.back and self.tensor:
-            numbers = self.gates * self.part * (self.units + (16 if self.units % 32 == 0 else 0)) + _WARPS
+            numbers = self.gates * self.batch * (self.units + (16 if self.units % 32 == 0 else 0)) + _WARPS
         elif self.back:
-            numbers = self.gates * self.units * (self.part + 4)
+            numbers = self.gates * self.units * (self.batch + 4)
         else:
             slices = _WARPS * _TILE // self.units if self.tensor else _WARPS
-            numbers = slices * self.gates * self.part * (self.units + 4)
-            numbers = numbers if self.tensor else max(numbers, self.hidden * (self.part + 4))
+            numbers = slices * self.gates * self.batch * (self.units + 4)
+            numbers = numbers if self.tensor else max(numbers, self.hidden * (self.batch + 4))
         return self.gates * self.units * self.hidden * self.itemsize + numbers * 4
 
     @property
     def sums(self) -> int:
         """Partial sums that a thread holds."""
         if self.tensor:
-            return self.part if self.back else self.gates * self.part // 2
-        return (64 if self.back else self.gates * self.units) * self.part // 32
+            return self.batch if self.back else self.gates * self.batch // 2
+        return (64 if self.back else self.gates * self.units) * self.batch // 32
 
     @property
     def possible(self) -> bool:
         """Whether it has work for all threads, and registers for it."""
         enough = self.tensor or self.gates * self.units >= 32
-        return enough and self.units * self.part >= _THREADS and self.part >= 8 and self.sums <= _SUMS
+        return enough and self.units * self.batch >= _THREADS and self.sums <= _SUMS
 
     @property
     def seconds(self) -> float:
@@ -112,17 +104,18 @@ def _tile(problem: RecurrentProblem, device: Device, block: _Block) -> Tile | No
     if not block.possible or block.shared > limit or groups == 0:
         return None
     rounds = -(-problem.batch // (block.batch * groups))
-    return Tile(block.units, block.batch, block.phases, block.shared, across, groups, rounds * block.seconds)
+    return Tile(block.units, block.batch, block.shared, across, groups, rounds * block.seconds)
 
 
 def best_tile(problem: RecurrentProblem, device: Device, back: bool, precision: str = "highest") -> Tile | None:
     """The fastest tile by estimate, None where the weights fit no way."""
     itemsize = problem.outputs[0].dtype.itemsize  # type: ignore[union-attr]
-    phases = (1,) if back or os.environ.get("RNN_PHASES") == "1" else (2, 1)
+    tensor, gates = on_tensor_cores(itemsize, precision), GATES[problem.cell.kind]
     tiles = [
-        _tile(problem, device, _Block(GATES[problem.cell.kind], problem.hidden, units, batch, itemsize, back, on_tensor_cores(itemsize, precision), n))
-        for units in (16, 32, 64) for batch in (8, 16, MOST_BATCH) for n in phases
-    ]  # fmt: skip
+        _tile(problem, device, _Block(gates, problem.hidden, units, batch, itemsize, back, tensor))
+        for units in (16, 32, 64)
+        for batch in (8, 16, MOST_BATCH)
+    ]
     return min((t for t in tiles if t is not None), key=lambda t: t.seconds, default=None)
 
 
@@ -162,7 +155,7 @@ def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: tuple[Array, .
     n, p = layer.network, layer.network.problem
     weights = [n.weights[k].w_hh.block.array for k in n.entries(layer.number)]
     total, counters = -(-p.batch // tile.batch), n.memory["counters"]
-    words = p.directions * tile.phases * COUNTER
+    words = p.directions * COUNTER
     launches = zeros(counters, total * words)
     for first in range(0, total, tile.groups):
         groups = min(tile.groups, total - first)
@@ -175,9 +168,9 @@ def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: tuple[Array, .
 def _kernel(layer: Layer, tile: Tile, output: str, source: str) -> Kernel:
     dtype, kind = layer.network.x.block.dtype, kind_of(layer)
     tensor = on_tensor_cores(dtype.itemsize, layer.precision)
-    config = PersistentConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, tile.phases, tensor, _THREADS)
+    config = PersistentConfig(TYPES[dtype], output, KINDS[kind], tile.units, tile.batch, tensor, _THREADS)
     parts = "_split" if tensor and dtype == FLOAT32 else ""
-    name = f"rnn_{source}_{kind}_{SHORT[dtype]}{parts}_{NAMES[output]}_{tile.units}x{tile.batch}_{tile.phases}"
+    name = f"rnn_{source}_{kind}_{SHORT[dtype]}{parts}_{NAMES[output]}_{tile.units}x{tile.batch}"
     return Kernel(f"rnn/{source}.cu", name, config, ("math", "rnn"))
 
 

@@ -21,7 +21,6 @@ struct Config {
   static constexpr int kKind = dnnarray::kLstm;
   static constexpr int kUnits = 32;
   static constexpr int kBatch = 16;
-  static constexpr int kPhases = 1;  // there is one
   static constexpr bool kTensor = true;
   static constexpr int kThreads = 256;
 };

@@ -87,7 +87,10 @@ struct TensorProducts {
     for (int c = 0; c < kColumns; ++c) {
       const Parts parts(v[c]);
 #pragma unroll
-      for (int g = 0; g < kGates; ++g) parts.add_product(sums[g][c], typename Parts::Weights(w[g]));
+      for (int stage = 0; stage < Parts::kStages; ++stage) {
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) parts.add_product(stage, sums[g][c], typename Parts::Weights(w[g]));
+      }
     }
   }
   __device__ __forceinline__ void put(const float (&sums)[kGates][kColumns][4], int unit_tile, int slice, int lane) const {
@@ -188,8 +191,11 @@ struct TensorShares {
       const float4 v = *reinterpret_cast<const float4*>(from);
       const Parts parts(float4{v.x * up, v.y * up, v.z * up, v.w * up});
 #pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        if (first + r * kWarps < units / 16) parts.add_product(sums[r][b], typename Parts::Weights(w[r]));
+      for (int stage = 0; stage < Parts::kStages; ++stage) {
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          if (first + r * kWarps < units / 16) parts.add_product(stage, sums[r][b], typename Parts::Weights(w[r]));
+        }
       }
     }
   }

@@ -68,6 +68,9 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], float a0, float a1, floa
         "r"(__float_as_uint(b1)));
 }
 
+// The products come in stages, each with another part, so that products which add to different sums can stand between those which add to the
+// same one and have to wait for each other.
+
 // Numbers as two parts in the type of the weights: right for numbers within its range.
 template <typename T>
 struct Halves {
@@ -83,9 +86,13 @@ struct Halves {
     WeightFragment<T> a;
     __device__ __forceinline__ explicit Weights(const WeightFragment<T>& fragment) : a(fragment) {}
   };
-  __device__ __forceinline__ void add_product(float (&c)[4], const Weights& w) const {
-    mma(c, w.a, high[0], high[1], T());
-    mma(c, w.a, low[0], low[1], T());
+  static constexpr int kStages = 2;
+  __device__ __forceinline__ void add_product(int stage, float (&c)[4], const Weights& w) const {
+    if (stage == 0) {
+      mma(c, w.a, low[0], low[1], T());
+    } else {
+      mma(c, w.a, high[0], high[1], T());
+    }
   }
 };
 
@@ -112,11 +119,11 @@ struct WideParts {
       }
     }
   };
-  __device__ __forceinline__ void add_product(float (&c)[4], const Weights& w) const {
-    mma_tf32(c, w.a[0], w.a[2], w.a[1], w.a[3], high[0], high[1]);
-    mma_tf32(c, w.a[4], w.a[6], w.a[5], w.a[7], high[2], high[3]);
-    mma_tf32(c, w.a[0], w.a[2], w.a[1], w.a[3], low[0], low[1]);
-    mma_tf32(c, w.a[4], w.a[6], w.a[5], w.a[7], low[2], low[3]);
+  static constexpr int kStages = 4;
+  __device__ __forceinline__ void add_product(int stage, float (&c)[4], const Weights& w) const {
+    const int k = stage % 2 * 4;
+    const float(&part)[4] = stage < 2 ? low : high;
+    mma_tf32(c, w.a[k], w.a[k + 2], w.a[k + 1], w.a[k + 3], part[k / 2], part[k / 2 + 1]);
   }
 };
 
@@ -148,14 +155,12 @@ struct FloatParts {
       }
     }
   };
-  __device__ __forceinline__ void add_product(float (&c)[4], const Weights& w) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int k = 4 * i;
-      mma_tf32(c, w.low[k], w.low[k + 2], w.low[k + 1], w.low[k + 3], high[2 * i], high[2 * i + 1]);
-      mma_tf32(c, w.high[k], w.high[k + 2], w.high[k + 1], w.high[k + 3], low[2 * i], low[2 * i + 1]);
-      mma_tf32(c, w.high[k], w.high[k + 2], w.high[k + 1], w.high[k + 3], high[2 * i], high[2 * i + 1]);
-    }
+  static constexpr int kStages = 6;
+  __device__ __forceinline__ void add_product(int stage, float (&c)[4], const Weights& w) const {
+    const int k = stage % 2 * 4;
+    const float(&weight)[8] = stage < 2 ? w.low : w.high;
+    const float(&part)[4] = stage < 2 || stage >= 4 ? high : low;
+    mma_tf32(c, weight[k], weight[k + 2], weight[k + 1], weight[k + 3], part[k / 2], part[k / 2 + 1]);
   }
 };
 
