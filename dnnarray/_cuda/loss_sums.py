@@ -102,8 +102,11 @@ def label_weights(target: Any, spec: Spec, weight: Any, dtype: np.dtype, out: Ar
 def mean(values: Any, weights: Any, n: int, divisor: float, dtype: np.dtype, out: Array) -> Plan:
     """The sum of n numbers, over that of `weights` if they are given, else over `divisor`."""
     weighted = weights != NOTHING
-    kernel = Kernel("loss/mean.cu", f"loss_mean_{SHORT[dtype]}{'_weighted' * weighted}", MeanConfig(TYPES[dtype], weighted, 1024))
-    return Plan(kernel, (1, 1, 1), 1024, (values, weights, out, n, float(divisor)))
+    threads = 128 if n <= 1024 else 1024
+    kernel = Kernel(
+        "loss/mean.cu", f"loss_mean_{SHORT[dtype]}{'_weighted' * weighted}_{threads}", MeanConfig(TYPES[dtype], weighted, threads)
+    )
+    return Plan(kernel, (1, 1, 1), threads, (values, weights, out, n, float(divisor)))
 
 
 def reduced(

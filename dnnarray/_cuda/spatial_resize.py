@@ -47,7 +47,6 @@ class RowsConfig(Config):
 
     element: str
     computed: bool
-    transposed: bool
     rank: int
     rows: int
     stride: int
@@ -131,9 +130,9 @@ def _gather_bytes(problem: InterpolateProblem) -> int:
 
 
 def _computed(problem: InterpolateProblem) -> bool:
-    """Whether an array is so small that launches for tables cost more than taps computed again and again."""
+    """Whether an array is so small that launches for tables cost more than taps computed again and again; transposed ones are searched for."""
     y = problem.outputs[0]
-    return y is not None and problem.inputs[0].size + y.size <= _SMALL
+    return y is not None and not problem.transposed and problem.inputs[0].size + y.size <= _SMALL
 
 
 def _rows_bytes(problem: InterpolateProblem) -> int:
@@ -236,10 +235,8 @@ def rows(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     computed, steps = _computed(problem), _steps(problem)
     if computed:
         tables = []
-    config = RowsConfig(
-        TYPES[x.dtype], computed, computed and problem.transposed, len(problem.resizes), per, _stride(read[-1]), columns, vector, THREADS
-    )
-    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_{per}x{columns}_{_stride(read[-1])}x{vector}{'_computed' * computed}{'_transposed' * config.transposed}"
+    config = RowsConfig(TYPES[x.dtype], computed, len(problem.resizes), per, _stride(read[-1]), columns, vector, THREADS)
+    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_{per}x{columns}_{_stride(read[-1])}x{vector}{'_computed' * computed}"
     kernel = Kernel("spatial/resize_rows.cu", name, config, ("sampling",))
     count, block = y.size // written[-1], per * (THREADS >> lanes)
     sizes = (count, *three_extents(written), *three_extents(read), _log_lanes(-(-read[-1] // vector)), lanes, *steps)

@@ -2,7 +2,7 @@
 // same with the transposed taps. A first axis of three is summed with p.
 //
 // Layout:  x (planes, depth, height, width) and y (planes, o, p, q), C order; the taps are tables of resize_taps.cu, or (kComputed,
-//          for small arrays) computed where they are needed. A block owns neighbouring rows of y: it sums the rows of x into one for each
+//          for small arrays that are no gradients) computed where they are needed. A block owns neighbouring rows of y: it sums the rows of x into one for each
 //          of them, in shared memory, kStride apart, then along the rows. For that, 2^load_lanes and 2^store_lanes threads stand beside
 //          each other along a row. A thread owns kRows rows of y and kColumns neighbours at a time.
 // Needs:   pointers aligned to kVector elements of x and kColumns of y, the width and q multiples of them, the width no more than kStride.
@@ -16,7 +16,6 @@
 struct Config {
   using Element = float;
   static constexpr bool kComputed = false;
-  static constexpr bool kTransposed = false;
   static constexpr int kRank = 2;
   static constexpr int kRows = 8;
   static constexpr int kStride = 128;
@@ -32,7 +31,6 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kRank = Config::kRank, kRows = Config::kRows, kColumns = Config::kColumns, kVector = Config::kVector, kThreads = Config::kThreads;
 constexpr int kStride = Config::kStride, kMostRows = kRows * kThreads / 8;  // of a block: no fewer than 8 threads stand in a row
-constexpr bool kTransposed = Config::kTransposed;
 using V = Vec<T, kVector>;
 
 // Where a row of y comes from: its plane of x, and its place along both slower axes.
@@ -52,14 +50,14 @@ struct Line {
   __device__ __forceinline__ Line(const int* first, const int* count, const A* weight, long long read, long long written, long long options,
                                   double step)
       : firsts(first), counts(count), weights(weight), elements(written),
-        resize{kTransposed ? written : read, kTransposed ? read : written, options & 15, options & 16, options & 32, step} {}
+        resize{read, written, options & 15, options & 16, options & 32, step} {}
 
   // body(tap, weight) for the taps of element i.
   template <typename Body>
   __device__ __forceinline__ void each(int i, Body body) const {
     if constexpr (Config::kComputed) {
-      const Taps found = taps_of<kTransposed>(resize, i);
-      for (int k = 0; k < found.count; ++k) body(static_cast<int>(found.first) + k, A(weight_of<kTransposed>(resize, i, found.first + k)));
+      const Taps found = resize.taps(i);
+      for (int k = 0; k < found.count; ++k) body(static_cast<int>(found.first) + k, A(resize.weight(i, found.first + k)));
     } else {
       const int first = firsts[i], count = counts[i];
       const A* own = weights + i;

@@ -96,10 +96,22 @@ struct Resize {
   }
 };
 
-// The first target element for which `passed` holds; it does for all behind.
+// The first of n target elements for which `passed` holds; it does for all behind. Looked for from `guess` on, in steps that double.
 template <typename Predicate>
-__device__ __forceinline__ long long first_where(long long n, Predicate passed) {
-  long long low = 0, high = n;
+__device__ __forceinline__ long long first_where(long long n, long long guess, Predicate passed) {
+  long long low = 0, high = n;  // what is looked for lies in [low, high]
+  long long at = guess < 0 ? 0 : guess < n ? guess : n - 1;
+  for (long long step = 1; low < high; step *= 2) {
+    if (passed(at)) {
+      high = at;
+      if (low > 0) break;
+      at = at > step ? at - step : 0;
+    } else {
+      low = at + 1;
+      if (high < n) break;
+      at = at + step < n ? at + step : n - 1;
+    }
+  }
   while (low < high) {
     const long long middle = (low + high) / 2;
     if (passed(middle)) {
@@ -117,8 +129,9 @@ template <bool kTransposed>
 __device__ __forceinline__ Taps taps_of(const Resize& resize, long long i) {
   if constexpr (!kTransposed) return resize.taps(i);
   Taps found;
-  found.first = first_where(resize.target, [&](long long t) { return resize.taps(t).first + resize.taps(t).count > i; });
-  found.count = first_where(resize.target, [&](long long t) { return resize.taps(t).first > i; }) - found.first;
+  const long long guess = resize.step > 0.0 ? static_cast<long long>((i - 1) / resize.step) : 0;
+  found.first = first_where(resize.target, guess, [&](long long t) { return resize.taps(t).first + resize.taps(t).count > i; });
+  found.count = first_where(resize.target, found.first + 1, [&](long long t) { return resize.taps(t).first > i; }) - found.first;
   return found;
 }
 
