@@ -66,14 +66,13 @@ def divider(divisor: int, largest: int) -> tuple[int, int]:
 
 def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False) -> Strips:
     """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x."""
-    import os
 
     _, h, w = g.axes
     stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
     shared = h.window > h.stride_used and not (plain and g.first)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
-    group = 1 if g.last else narrow if not outputs or os.environ.get("POOL_NARROW") == "1" else wide
+    group = 1 if g.last else wide if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
@@ -90,8 +89,5 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
 
 def _steps(items: int, count: int, shared: bool) -> int:
     """How many rows a thread walks down: two where windows share rows and enough threads remain."""
-    import os
 
-    if "POOL_STEPS" in os.environ:
-        return int(os.environ["POOL_STEPS"])
     return 2 if shared and items >= 1 << 20 and count >= 2 else 1

@@ -167,12 +167,9 @@ def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, align
 
 def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
     """(columns of a block, threads that share one): enough blocks for the card, then about eight loads a thread."""
-    import os
 
     if along:
         return (8, 32) if steps <= 1024 else (1, 256)
-    if "POOL_LANES" in os.environ:
-        return int(os.environ["POOL_LANES"]), int(os.environ["POOL_TAPS"])
     lanes = next(n for n in (32, 16, 8, 4) if columns >= 256 * n or n == 4)
     taps = 8
     while taps * 8 < steps and taps * lanes < 512:

@@ -57,7 +57,7 @@ struct Row {
 };
 
 // What a norm is multiplied by, so that neither it nor 1 / norm leaves the range of float.
-__device__ __forceinline__ A scale_of(A norm) { return norm < A(1e-18) ? A(1e30) : norm > A(1e18) ? A(1e-30) : A(1); }
+__device__ __forceinline__ A scale_of(A norm) { return norm == A(0) ? A(1) : norm < A(1e-18) ? A(1e30) : norm > A(1e18) ? A(1e-30) : A(1); }
 
 // What was saved of several windows; bytes lie in words, as halves do in a Packed.
 template <typename U, int N, bool kWords = sizeof(U) == 1 && N % 4 == 0>

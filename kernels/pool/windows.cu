@@ -102,7 +102,7 @@ struct Window {
 };
 
 // `y` gets values, `places` int64 positions or the number of the tap; the one that is not asked for is not touched.
-extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, Config::Result* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long rows,
     long long planes_inner, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c,
     long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long d3, long long h0, long long h1,
@@ -133,9 +133,9 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) D
     Accumulator result(kReduction == kMean || Config::kMagnitude ? A(0) : N::lowest(), first);
     if constexpr (kReduction == kMean) {
       window.each([&](const V& v, int, int, int) { result.add(v); });
-      const A divisor = A(axis_d.count(d, padded)) * A(axis_h.count(h, padded)) * A(axis_w.count(w, padded));
+      const A share = inverse(A(axis_d.count(d, padded)) * A(axis_h.count(h, padded)) * A(axis_w.count(w, padded)));
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) result.value[j] /= divisor;
+      for (int j = 0; j < kVector; ++j) result.value[j] *= share;
     } else {
       window.each([&](const V& v, int o, int r, int s) { result.maximum(v, kPlaces ? place_of(o, r, s) : Place(0)); });
     }

@@ -117,7 +117,7 @@ def test_ties_and_nan_are_those_of_the_cpu_engine(op, order, dtype):
     for options in windows if op.startswith("max") else [{"output_size": 5}, {"output_size": 1}]:
         y, indices = call(op, (_in_order(x, _ORDERS[order]),), options)
         expected = call(op, (x,), options)
-        np.testing.assert_array_equal(cupy.asnumpy(y), expected.y)
+        np.testing.assert_array_equal(as_float64(cupy.asnumpy(y)), as_float64(expected.y))
         np.testing.assert_array_equal(cupy.asnumpy(indices), expected.indices)
         grad = rng.integers(1, 9, y.shape).astype(dtype)
         backward = f"{op}_backward"
@@ -178,7 +178,10 @@ def test_a_large_batch_is_many_small_ones(op, order, dtype):
     for i in (0, 41, 69):
         small = (*_leaves(call(op, (x[i : i + 1],), _OPTIONS)), call(backward, (grad[i : i + 1], x[i : i + 1]), _OPTIONS))
         for a, b in zip(large, small, strict=True):
-            assert bool((a[i : i + 1] == b).all())
+            part, whole = (as_float64(cupy.asnumpy(r)) for r in (a[i : i + 1], b))
+            # The compiler may fuse products and sums differently; a maximum is the same in any case.
+            allowed = 0 if op.startswith("max") else (2.0**-7 if dtype == BFLOAT16 else 2.0**-22) * np.abs(whole).max()
+            assert (np.abs(part - whole) <= allowed).all()
 
 
 @pytest.mark.parametrize(

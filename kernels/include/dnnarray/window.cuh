@@ -110,8 +110,17 @@ __device__ __forceinline__ Split split(long long a, int b) {
     const unsigned low = static_cast<unsigned>(a), q = low / static_cast<unsigned>(b);
     return {q, static_cast<int>(low - q * static_cast<unsigned>(b))};
   }
-  const long long q = a / b;
-  return {q, static_cast<int>(a - q * b)};
+  // By words and bits, in a few registers: the compiler's 64-bit division is a call, around which registers are saved.
+  const unsigned divisor = static_cast<unsigned>(b), high = static_cast<unsigned>(a >> 32), first = high / divisor;
+  unsigned rest = high - first * divisor, second = 0;
+#pragma unroll 1
+  for (int bit = 31; bit >= 0; --bit) {
+    rest = rest << 1 | (static_cast<unsigned>(a) >> bit & 1);
+    const bool fits = rest >= divisor;
+    rest -= fits ? divisor : 0;
+    second |= static_cast<unsigned>(fits) << bit;
+  }
+  return {static_cast<long long>(first) << 32 | second, static_cast<int>(rest)};
 }
 
 // The same by a number that the host has prepared: for a below 2^31, a / divisor = a * magic / 2^(32 + shift); a magic of 0 says that a may be
