@@ -31,7 +31,7 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// A vector to shared memory, where `store` does not write.
+// A vector to shared memory; `store` is made for device memory.
 template <typename T, int N>
 __device__ __forceinline__ void keep(T* shared, const Vec<T, N>& v) {
   *reinterpret_cast<Vec<T, N>*>(shared) = v;
