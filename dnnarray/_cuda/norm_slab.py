@@ -82,7 +82,9 @@ def tile(problem: NormProblem, v: View, device: Device) -> Tile | None:
     def unfinished(groups: int) -> bool:
         if not v.last:
             return groups * members * run * itemsize % _LINE != 0
-        return short(groups, _LINE) or (short(groups, _ROW) and 4 * blocks(2 * groups) >= 3 * device.units)
+        if short(groups, _LINE) and _memory(problem, v, specs, groups * members) > _SMALL:
+            return True
+        return short(groups, _ROW) and 4 * blocks(2 * groups) >= 3 * device.units
 
     groups = 1
     while groups < v.groups and unfinished(groups) and fits(2 * groups):
@@ -107,7 +109,7 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
     if v.size == 0:
         return "there is nothing to hold"
-    if v.size // v.channels >= 1 << 20 or tile(problem, v, device) is None:
+    if tile(problem, v, device) is None:
         return (
             f"the {_rows(v):,} values of each channel, with as many channels as make a group and rows that are worth reading, "
             f"do not fit in {device.shared_memory:,} bytes of shared memory"

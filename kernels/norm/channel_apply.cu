@@ -42,6 +42,7 @@ constexpr int kBatch = Config::kBatch;  // vectors in flight, channels last
 
 // Where a vector may need several coefficients registers decide, elsewhere the compiler knows best.
 constexpr bool kTight = Config::kStraddle > 0 || !Config::kPlain || (Config::kLast && Config::kGradient);
+constexpr int kBlocks = sizeof(A) > 4 ? 2 : kTight ? 4 : !Config::kLast && (Config::kGiven || Config::kResidual) ? 12 : 0;  // of a multiprocessor
 constexpr bool kFolded = !Config::kGradient && sizeof(T) == 2;
 
 struct Arrays {
@@ -184,7 +185,7 @@ __device__ __forceinline__ void apply_single(const Arrays& arrays, const Coeffic
 }
 
 // Null: what is absent. `batch` is 1 where instances are channels.
-extern "C" __global__ void __launch_bounds__(kThreads, kTight ? 4 : 0)
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, const A* __restrict__ slopes, const void* __restrict__ mean,
                    const void* __restrict__ variance, const void* __restrict__ weight, const void* __restrict__ bias, T* __restrict__ out,

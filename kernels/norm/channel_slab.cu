@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
         const A z = (widen(here.at[v]) - c.mean) * c.scale + c.shift + (residual != nullptr ? widen(r.at[v]) : A(0));
         here.at[v] = narrow<T>(Config::Activation::forward(z, p, q));
       }
-      store(smem_x + at, here);
+      keep(smem_x + at, here);
     });
   }
   __syncthreads();

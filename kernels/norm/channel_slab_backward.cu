@@ -145,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
         pieces.x.at[v] = narrow<T>(affine[own].rstd * (along - slope[own].slope * d));
         pieces.g.at[v] = narrow<T>(g);
       }
-      store(arrays.x + at, pieces.x);
-      if (dresidual != nullptr) store(arrays.grad + at, pieces.g);
+      keep(arrays.x + at, pieces.x);
+      if (dresidual != nullptr) keep(arrays.grad + at, pieces.g);
     });
   }
   __syncthreads();

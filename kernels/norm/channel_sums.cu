@@ -101,7 +101,12 @@ struct Batch {
     for (int k = 0; k < kBatch; ++k)
       if (here[k]) {
         A of_x[kVector], of_g[kVector] = {}, of_r[kVector] = {};
-        widen_all(of_x, x[k]);
+        if constexpr (kGradient) {
+          widen_all(of_x, x[k]);
+        } else {  // one by one, which takes fewer registers here
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) of_x[v] = widen(x[k].at[v]);
+        }
         if constexpr (kGradient) widen_all(of_g, g[k]);
         if constexpr (Config::kResidual) widen_all(of_r, r[k]);
 #pragma unroll
@@ -125,7 +130,7 @@ __device__ __forceinline__ void write(Channel& own, bool mine, double common, lo
 }
 
 // `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
-extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kGradient ? 0 : 1024 / kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 && kThreads == 128 ? 6 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
                    long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,

@@ -31,6 +31,12 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// A vector to shared memory; `store` is made for device memory.
+template <typename T, int N>
+__device__ __forceinline__ void keep(T* shared, const Vec<T, N>& v) {
+  *reinterpret_cast<Vec<T, N>*>(shared) = v;
+}
+
 // Some channels of an array: `pieces` of `run` neighbouring elements, `pitch` apart in memory and one after the other in shared memory.
 struct Slab {
   long long base, pitch;
