@@ -164,14 +164,14 @@ def wgmma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, ou
     name = f"attention_wgmma_{SHORT[q.dtype]}_{width}x{keys}x{groups}{_words(problem, arrays, output)}"
     tiles = -(-sizes.queries // (64 * groups))
     arguments = _arguments(problem, arrays, y, lse, tiles)
-    shared = (64 * groups + 4 * keys) * width * 2
+    shared = (64 * groups + 4 * keys) * width * 2 + 128 * groups * 4
     kernel = Kernel("attention/wgmma.cu", name, config)
     return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), 128 * groups, arguments, shared)
 
 
 def wgmma_tile(width: int) -> tuple[int, int]:
     """Keys of a panel, and warpgroups of a block: what registers and shared memory hold."""
-    return (64, 2) if width == _WIDEST else (128, 2)
+    return (64 if width == _WIDEST else 128), 2
 
 
 def wgmma_rejects(problem: AttentionProblem, device: Device) -> str | None:

@@ -47,7 +47,7 @@ __device__ __forceinline__ void multiply_keys(State& state, const unsigned (&q)[
 
 __device__ __forceinline__ void multiply_values(State& state, const Rows& v, int first) {
   unsigned a[4];
-  state.template weights<M>(0, a);
+  state.template weights<M>(state.s, 0, a);
 #pragma unroll
   for (int n = 0; n < State::kValueTiles; n += 2) {
     unsigned b[4];
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         }
     }
     float shrink[2];
-    state.absorb(unit, shrink);
+    state.absorb(state.s, unit, shrink);
     state.rescale(shrink);
     multiply_values(state, rows_v, warp * kOwn);
   }

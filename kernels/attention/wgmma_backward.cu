@@ -100,8 +100,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const long long h = first_head + n / panels, c0 = begin + n % panels * kColumns;
     const unsigned stage = stages + (n & 1) * 2 * kPanel;
     const Source<T> column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
-    ColumnPanels{stage}.template fetch<kThreads>(q, width, [&](int r) { return column.at(c0 + r); });
-    ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_width, [&](int r) { return value_column.at(c0 + r); });
+    ColumnPanels{stage}.template fetch<kThreads>(q, column.first + c0 * column.step, column.step, column.end - c0, width);
+    ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_column.first + c0 * value_column.step, value_column.step,
+                                                           value_column.first ? value_column.end - c0 : 0, value_width);
     copy_commit();
     if constexpr (kKeyRows) {
       float* known = numbers + (n & 1) * 2 * kKnown;
@@ -132,17 +133,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     float* known = kKeyRows ? numbers + (n & 1) * 2 * kKnown : numbers;
     const long long i0 = kKeyRows ? c0 : row0, i1 = i0 + (kKeyRows ? kColumns : kRows), j0 = kKeyRows ? row0 : c0;
     const bool partial = i1 > sequence.q_end || j0 + (kKeyRows ? kRows : kColumns) - 1 > sequence.last(i0) || j0 < sequence.first(i1 - 1);
-    wgmma_wait<0>();
-    hold(s);
-    hold(d);
-    evaluate<kKeyRows>(s, d, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial,
-                       unit);
+    const Known of_panel = {known, known + kKnown};
+    const int own_row = row + lane / 4, own_column = lane % 4 * 2;
     unsigned of_s[kColumns / 16][4], of_d[kColumns / 16][4];
+    wgmma_wait<1>();
+    hold(s);
+    weigh<kKeyRows>(s, sequence, of_panel, own_row, own_column, row0 + own_row, c0 + own_column, partial, unit);
+    if constexpr (kKeyRows) {
+      pack(s, of_s);
+      wgmma_fence();
+      start_sum(value_total, of_s, value_columns);
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+    hold(d);
+    slope<kKeyRows>(s, d, of_panel, own_row, own_column);
     pack(d, of_d);
-    if constexpr (kKeyRows) pack(s, of_s);
     wgmma_fence();
     start_sum(total, of_d, columns);
-    if constexpr (kKeyRows) start_sum(value_total, of_s, value_columns);
     wgmma_wait<0>();
     hold(total);
     if constexpr (kKeyRows) hold(value_total);

@@ -47,26 +47,29 @@ __device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTile
     }
 }
 
-// The same where nothing but the band changes scores.
+// The same in two steps where nothing but the band changes scores: the weights, and then ds.
 template <bool kKeyRows, int kTiles>
-__device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTiles][4], const Sequence& sequence, const Known& known, int row,
-                                         int column, long long whole_row, long long whole_column, bool partial, float unit) {
+__device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& sequence, const Known& known, int row, int column,
+                                      long long whole_row, long long whole_column, bool partial, float unit) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int of_row = (e >> 1) * 8, of_column = 8 * n + (e & 1), at = kKeyRows ? column + of_column : row + of_row;
-      s[n][e] = quick_exp2(s[n][e] * unit - known.lse[at]);
-      d[n][e] = s[n][e] * (d[n][e] - known.delta[at]);
-    }
+    for (int e = 0; e < 4; ++e) s[n][e] = quick_exp2(s[n][e] * unit - known.lse[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
   if (!partial) return;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const long long r = whole_row + (e >> 1) * 8, c = whole_column + 8 * n + (e & 1);
-      if (!sequence.sees(kKeyRows ? c : r, kKeyRows ? r : c)) s[n][e] = d[n][e] = 0;
+      if (!sequence.sees(kKeyRows ? c : r, kKeyRows ? r : c)) s[n][e] = 0;
     }
+}
+template <bool kKeyRows, int kTiles>
+__device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kTiles][4], const Known& known, int row, int column) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - known.delta[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
 }
 
 // This lane's part of 16 rows, times `factor`; rows from `end` on and features from `width` on are not written.
