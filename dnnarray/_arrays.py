@@ -254,10 +254,10 @@ def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
     try:
         engine = _cuda()
     except ImportError as error:
-        raise DeviceError(
-            f"{where} lives on a CUDA device, and the CUDA engine does not load: {error}. It needs CuPy: pip install 'dnnarray[cuda13]' (or "
-            f"cuda12 for a CUDA 12 driver). dnnarray.check() says more."
-        ) from error
+        from dnnarray._cuda.requirements import problem
+
+        reason = problem() or f"the CUDA engine does not load: {error}."
+        raise DeviceError(f"{where} lives on a CUDA device. {reason} dnnarray.check() says more.") from error
     NATIVE[engine.ARRAY] = engine.current_place
     if family == "dlpack":
         return _dlpack_door(array, engine.from_dlpack), engine

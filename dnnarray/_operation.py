@@ -166,17 +166,19 @@ def _public(op: Operation, template: Any, doc: str | None = None) -> Any:
     Written as source text, as `dataclasses` and `namedtuple` do: a generic ``*args, **kwargs`` wrapper costs a microsecond a call.
     """
     signature = inspect.signature(template)
-    scope: dict[str, Any] = {"_dispatch": dispatch, "_op": op}
+    scope: dict[str, Any] = {"_dispatch": dispatch, "_op": op, "_checked_runtime": _checked_runtime, "_known": _prepared.get}
+    scope |= {"_native": _arrays.NATIVE.get, "_options": CURRENT.get, "_default_options": DEFAULT}
     header = []
     for n, p in signature.parameters.items():
         if p.default is not p.empty:
             scope[f"_default_{n}"] = p.default
         header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
     plain = ", ".join(n if n in signature.parameters else "None" for n in _PLAIN)
-    source = (
-        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:\n"
-        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n"
-    )
+    source = "\n".join((
+        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
+        *([] if op.nested else _warm_lines(op, "workspace" in signature.parameters, "out" in signature.parameters, "algorithm" in signature.parameters)),
+        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n",
+    ))  # fmt: skip
     exec(compile(source, f"<dnnarray {op.name}>", "exec"), scope)  # noqa: S102 - the source is made of our own signatures
     function = scope[op.name]
     function.__doc__ = doc or template.__doc__
@@ -187,6 +189,33 @@ def _public(op: Operation, template: Any, doc: str | None = None) -> Any:
     function.operation = op
     _registry[op.name] = op
     return function
+
+
+def _warm_lines(op: Operation, workspace: bool, out: bool, algorithm: bool) -> list[str]:
+    """The look-up of a call met before, on arrays that are all of one native type: written out, since it is on the way of every call.
+
+    The key is that of `_key_of`.
+    """
+    first, *others = op.arrays
+    usual = ["_place is not None", "not _config.observed", *(["workspace is None"] if workspace else [])]
+    usual += [f"(type({n}) is _kind or {n} is None)" for n in others]
+    signatures = [f"None if {n} is None else ({n}.shape, {n}.dtype, {n}.strides)" for n in others]
+    key = ["_place()", "_op", "_config", "algorithm" if algorithm else "None", *op.static, *(f"type({n})" for n in op.static)]
+    runtime = f"_checked_runtime(_op, _found.problem, {_tuple(op.runtime)})" if op.runtime else "()"
+    return [
+        "    _config = _options(_default_options)",
+        f"    _kind = type({first})",
+        "    _place = _native(_kind)",
+        f"    if {' and '.join(usual)}:",
+        "        try:",
+        f"            _found = _known(({', '.join(key)}, ({first}.shape, {first}.dtype, {first}.strides), {', '.join(signatures)}))",
+        "        except TypeError:",  # a list or an array among the options
+        "            _found = None",
+        "        if _found is not None and _found.warm is not None:",
+        f"            _result = _found.warm({_tuple(op.arrays)}, {runtime}, {'out' if out else 'None'})",
+        "            if _result is not None:",
+        "                return _result",
+    ]
 
 
 class _Name:
@@ -239,39 +268,16 @@ def dispatch(
 ) -> Any:
     """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``.
 
-    What a warm call on native arrays needs stands here in a row; everything else is left to `_run`.
+    Warm calls on an engine's own arrays do not come here: the body of the public function looks them up itself. What comes is observed, made for the
+    first time, or on other arrays.
     """
     config = CURRENT.get(DEFAULT)
-    first = arrays[0]
-    kind = type(first)
-    place = _arrays.NATIVE.get(kind)
-    if place is None or config.observed:
-        return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
-    for array in arrays:
-        if type(array) is not kind and array is not None:
-            return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
-    # As in _key_of, without a call for each array.
-    types = tuple(map(type, options)) if options else ()
-    key = (place(), op, config, algorithm, options, types, *[None if a is None else (a.shape, a.dtype, a.strides) for a in arrays])
-    try:
-        prepared = _prepared.get(key)
-    except TypeError:  # a list or an array among the options
-        prepared = None
-    if prepared is not None and workspace is None and (warm := prepared.warm) is not None:
-        checked = _checked_runtime(op, prepared.problem, runtime) if op.runtime else runtime
-        if (result := warm(arrays, checked, out)) is not None:
-            return result
+    if config.observed:
+        return _observe.observed(config, op, arrays, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
     return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
 
 
-def _run(config: Options, op: Operation, arrays: tuple[Any, ...], *call: Any) -> Any:
-    """A call that is observed, made for the first time, or not on an engine's own arrays."""
-    if config.observed:
-        return _observe.observed(config, op, arrays, lambda: _run_plainly(config, op, arrays, *call))
-    return _run_plainly(config, op, arrays, *call)
-
-
-def _run_plainly(
+def _run(
     config: Options,
     op: Operation,
     arrays: tuple[Any, ...],
@@ -281,11 +287,11 @@ def _run_plainly(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    direct = _arrays.direct(op.nested, arrays) if out is None and workspace is None else None
+    direct = _arrays.direct(op.nested, (*arrays, out)) if workspace is None else None
     short = _key_of(direct.key, config, op, algorithm, options, arrays) if direct else None
     if direct and short and (known := _prepared.get(short)) is not None:
         checked = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
-        if (results := known.direct(arrays, checked, direct)) is not None:
+        if (results := known.direct(arrays, checked, direct, out)) is not None:
             return _packed(known, results)
     native = _first_native(op, arrays)
     borrowed = _borrow(op, arrays) if native is None else None
@@ -315,8 +321,8 @@ def _key_of(
     arrays: tuple[Any, ...],
     place: Any = None,
 ) -> tuple | None:
-    """What the plan of a call depends on. The types of the options keep True from being taken for 1. None where an option is no value to look up by."""
-    key = (place, op, config, algorithm, options, tuple(map(type, options)), *map(signature, arrays))
+    """What the plan of a call depends on, as `_warm_lines` writes it too. The types of the options keep True from being taken for 1. None where an option is no value to look up by."""
+    key = (place, op, config, algorithm, *options, *map(type, options), *map(signature, arrays))
     try:
         hash(key)
     except TypeError:  # a list or an array among the options

@@ -1,6 +1,7 @@
 """Every kernel in every configuration compiles for every architecture; needs NVRTC, no GPU."""
 
 import re
+from functools import lru_cache
 
 import pytest
 
@@ -60,39 +61,64 @@ def _backward_problem(backward, operation, grad, bound, static):
     return backward.problem(arrays, {n: v for n, v in chosen.items() if n in backward.static})
 
 
+_SOURCES = sorted(str(p.relative_to(module.kernels_folder())) for p in module.kernels_folder().rglob("*.cu"))
+
+
+@lru_cache(maxsize=3)
+def _by_source(architecture):
+    found = {}
+    for kernel in _kernels(_DEVICES[architecture]):
+        found.setdefault(kernel.source, []).append(kernel)
+    return found
+
+
 @pytest.mark.parametrize("architecture", _DEVICES)
-def test_every_kernel_compiles(architecture):
-    kernels = _kernels(_DEVICES[architecture])
-    assert kernels
+@pytest.mark.parametrize("source", _SOURCES)
+def test_every_kernel_compiles_without_a_spill(source, architecture):
+    kernels = _by_source(architecture).get(source, [])
     for kernel in kernels:
-        assert module.compile_kernel(kernel, architecture).startswith(b"\x7fELF")
+        code, log = module.compile_with_log(kernel, architecture, "--ptxas-options=-v")
+        assert code.startswith(b"\x7fELF")
+        assert not re.search(r"[1-9]\d* bytes spill", log), f"{kernel.symbol}: {log}"
+
+
+def test_every_source_is_planned_by_some_case():
+    assert set(_SOURCES) <= set().union(*map(_by_source, _DEVICES))
 
 
 def test_symbols_name_their_settings_uniquely():
-    kernels = _kernels(_DEVICES["sm_90a"])
+    kernels = [k for found in _by_source("sm_90a").values() for k in found]
     assert len({k.symbol for k in kernels}) == len(kernels)
     assert all(re.fullmatch(r"[a-z0-9_]+", k.symbol) for k in kernels)
 
 
 def test_an_edited_header_changes_the_digest(monkeypatch):
-    kernel = _kernels(_DEVICES["sm_90a"])[0]
+    kernel = _by_source("sm_90a")["common/zero.cu"][0]
     before = module.digest(kernel, "sm_90a")
     assert before != module.digest(kernel, "sm_80")
-    edited = {n: c + b" " if n.endswith("dtype.cuh") else c for n, c in module._sources().items()}
-    monkeypatch.setattr(module, "_sources", lambda: edited)
-    module._headers_digest.cache_clear()
+    original = module._source
+    monkeypatch.setattr(module, "_source", lambda name: original(name) + (b" " if name.endswith("dtype.cuh") else b""))
+    module._files_digest.cache_clear()
     after = module.digest(kernel, "sm_90a")
-    module._headers_digest.cache_clear()
+    module._files_digest.cache_clear()
     assert after != before
 
 
-def test_the_cubin_cache_replaces_what_is_corrupted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("damage", [lambda b: b"garbage", lambda b: b"", lambda b: b[:-1], lambda b: b[:-9] + b"X" + b[-8:]])
+def test_the_cubin_cache_replaces_what_is_damaged(damage, tmp_path, monkeypatch):
     monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
-    kernel = _kernels(_DEVICES["sm_90a"])[0]
+    kernel = _by_source("sm_90a")["common/zero.cu"][0]
     first = module.cubin(kernel, "sm_90a")
     (file,) = (tmp_path / "cubin").iterdir()
-    file.write_bytes(b"garbage")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
     assert module.cubin(kernel, "sm_90a") == first
-    assert file.read_bytes() == first
+    assert file.read_bytes() == whole
     monkeypatch.setattr(module, "compile_kernel", lambda *a: pytest.fail("the cache was not used"))
     assert module.cubin(kernel, "sm_90a") == first
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch):
+    (tmp_path / "cubin").write_text("a file where the folder should be")
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    assert module.cubin(_by_source("sm_90a")["common/zero.cu"][0], "sm_90a").startswith(b"\x7fELF")

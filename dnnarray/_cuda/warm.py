@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import cupy
 import numpy as np
-from cupy.cuda import get_current_stream
 from cupy.cuda.memory import OutOfMemoryError
 
+from dnnarray._cuda.launch import Launches, written
 from dnnarray._outputs import Output
 from dnnarray._spec import Spec
 
@@ -39,11 +40,10 @@ class Shape:
 
 
 def compile_call(
-    shape: Shape, pack: Callable[..., Any] | None, queue: Callable[..., None], vector: int
+    shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int
 ) -> Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any]:
     """``call(arrays, runtime, out)`` gives what the public function returns, or None."""
-    scope: dict[str, Any] = {"Array": cupy.ndarray, "OutOfMemoryError": OutOfMemoryError, "get_stream": get_current_stream, "pack": pack}
-    scope |= {"queue": queue, "uint8": np.dtype(np.uint8)}
+    scope = launches.scope | {"Array": cupy.ndarray, "OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.dtype(np.uint8)}
     for k, output in enumerate(shape.outputs):
         scope |= {f"memory_shape{k}": output.memory_shape, f"dtype{k}": output.dtype, f"turn{k}": output.inverse}
         scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides}
@@ -57,11 +57,10 @@ def compile_call(
         *(f"        q{k} = r{k}.data.ptr" for k in range(len(shape.outputs))),
         "    else:",
         *_take_users_own(shape),
-        *_launch(shape, vector),
+        *_launch(shape, launches, vector),
         f"    return {_result(shape, pack)}",
     ]
-    exec(compile("\n".join(lines), "<dnnarray warm call>", "exec"), scope)  # noqa: S102 - the text is ours and holds only numbers
-    return scope["call"]
+    return written("call", lines, scope)
 
 
 def _turned(output: Output, k: int) -> str:
@@ -79,7 +78,7 @@ def _take_users_own(shape: Shape) -> list[str]:
     """The caller's results where they lie as planned and apart from everything else; the slow way finds out what is wrong with others."""
     if len(shape.outputs) != 1:
         return ["        return None"]
-    output, span = shape.outputs[0], _span(shape.outputs[0].spec)
+    output = shape.outputs[0]
     lines = [
         "        r0 = out",
         "        if type(r0) is not Array or r0.dtype != dtype0 or r0.shape != shape0 or r0.strides != strides0: return None",
@@ -90,17 +89,18 @@ def _take_users_own(shape: Shape) -> list[str]:
     for i in shape.given:
         spec = shape.inputs[i]
         if spec is not None and output.spec.size:
-            lines.append(f"        if q0 < p{i} + {_span(spec)} and p{i} < q0 + {span}: return None")
+            lines.append(f"        if q0 < p{i} + {span(spec)} and p{i} < q0 + {span(output.spec)}: return None")
     return lines
 
 
-def _span(spec: Spec) -> int:
+@lru_cache(maxsize=4096)
+def span(spec: Spec) -> int:
     """Bytes from the first element to the end of the last, for strides that do not go backwards."""
     strides = spec.strides or spec.c_strides
     return (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize if spec.size else 0
 
 
-def _launch(shape: Shape, vector: int) -> list[str]:
+def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
     pointers = [f"p{i}" for i in shape.given] + [f"q{k}" for k in range(len(shape.outputs))]
     lines = []
     if shape.workspace:
@@ -108,11 +108,8 @@ def _launch(shape: Shape, vector: int) -> list[str]:
         lines += ["    s = scratch.data.ptr"]
         pointers.append("s")
     condition = "" if shape.aligned else "not "
-    lines += [
-        f"    if {condition}({' | '.join(pointers)}) % {vector}: return None",
-        f"    queue([{', '.join(pointers)}], runtime, get_stream().ptr)",
-    ]
-    return lines
+    lines.append(f"    if {condition}({' | '.join(pointers)}) % {vector}: return None")
+    return lines + launches.lines(pointers)
 
 
 def _result(shape: Shape, pack: Callable[..., Any] | None) -> str:
