@@ -70,7 +70,7 @@ __device__ __forceinline__ void share(State& state, float* shared, float unit) {
     if (lane % 4 == 0) top[row] = state.top[r] * unit, sum[row] = total;
 #pragma unroll
     for (int n = 0; n < State::kValueTiles; ++n)
-      store(y + row * kWidth + 8 * n + lane % 4 * 2, Vec<float, 2>{{state.y[n][2 * r], state.y[n][2 * r + 1]}});
+      *reinterpret_cast<Vec<float, 2>*>(y + row * kWidth + 8 * n + lane % 4 * 2) = {{state.y[n][2 * r], state.y[n][2 * r + 1]}};
   }
 }
 

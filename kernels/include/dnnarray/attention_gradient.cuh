@@ -72,6 +72,23 @@ __device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kT
     for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - known.delta[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
 }
 
+// The same with the weights as they stand in A, rounded: their registers are free before the other product is there.
+template <typename T, bool kKeyRows, int kTiles>
+__device__ __forceinline__ void slope(const unsigned (&a)[kTiles / 2][4], float (&d)[kTiles][4], const Known& known, int row, int column) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float weight[2];
+      widen_pair(weight[0], weight[1], a[n / 2][n % 2 * 2 + r], T());
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& of_d = d[n][2 * r + e];
+        of_d = weight[e] * (of_d - known.delta[kKeyRows ? column + 8 * n + e : row + 8 * r]);
+      }
+    }
+}
+
 // This lane's part of 16 rows, times `factor`; rows from `end` on and features from `width` on are not written.
 template <typename T, int kTiles>
 __device__ __forceinline__ void put(T* first, long long step, const float (&total)[kTiles][4], long long row, long long end, long long width, float factor) {
