@@ -171,7 +171,7 @@ def wgmma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, ou
 
 def wgmma_tile(width: int) -> tuple[int, int]:
     """Keys of a panel, and warpgroups of a block: what registers and shared memory hold."""
-    return (128 if width == 64 else 64), 2
+    return (64 if width == _WIDEST else 128), 2
 
 
 def wgmma_rejects(problem: AttentionProblem, device: Device) -> str | None:

@@ -123,12 +123,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     copy_wait<0>();
     shared_for_wgmma();
     __syncthreads();
+    fetch_k(n + 2);  // while few registers are taken
+    fetch_v(n + 1);
+    copy_commit();
     wgmma_fence();
     start_scores(state.s, rows_q, panel_k(n + 1), row);
     start_values(state, weights, panel_v(n));
-    fetch_k(n + 2);
-    fetch_v(n + 1);
-    copy_commit();
     wgmma_wait<1>();
     absorb(n + 1);
     finish_before_wait(marks, state.sum[0] + state.sum[1]);

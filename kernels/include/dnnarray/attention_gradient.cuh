@@ -57,12 +57,15 @@ __device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& seq
     for (int e = 0; e < 4; ++e) s[n][e] = quick_exp2(s[n][e] * unit - known.lse[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
   if (!partial) return;
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n)
+  for (int r = 0; r < 2; ++r) {
+    const long long at = whole_row + 8 * r;
+    const Span seen = kKeyRows ? queries_seeing(sequence, at, whole_column) : keys_seen(sequence, at, whole_column);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const long long r = whole_row + (e >> 1) * 8, c = whole_column + 8 * n + (e & 1);
-      if (!sequence.sees(kKeyRows ? c : r, kKeyRows ? r : c)) s[n][e] = 0;
-    }
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (!seen.holds(8 * n + e)) s[n][2 * r + e] = 0;
+  }
 }
 template <bool kKeyRows, int kTiles>
 __device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kTiles][4], const Known& known, int row, int column) {

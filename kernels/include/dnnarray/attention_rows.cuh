@@ -77,10 +77,14 @@ struct RowState {
   // `i` is this lane's first row, `j` its first key.
   __device__ __forceinline__ void hide(Scores& s, const Sequence& sequence, long long i, long long j) const {
 #pragma unroll
-    for (int n = 0; n < kScoreTiles; ++n)
+    for (int r = 0; r < 2; ++r) {
+      const Span seen = keys_seen(sequence, i + 8 * r, j);
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (!sequence.sees(i + (e >> 1) * 8, j + 8 * n + (e & 1))) s[n][e] = -infinity(0.0f);
+      for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (!seen.holds(8 * n + e)) s[n][2 * r + e] = -infinity(0.0f);
+    }
   }
   __device__ __forceinline__ void change(const Head<T>& head, const Sequence& sequence, long long i, long long j) {
 #pragma unroll
