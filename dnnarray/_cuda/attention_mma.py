@@ -242,8 +242,8 @@ def wgmma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_
 
 
 def wgmma_backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
-    """Warpgroups of a block, and columns of a panel."""
-    return 2, 64
+    """Warpgroups of a block, and columns of a panel: what registers hold."""
+    return 2, 64 if key_rows and width > 64 else 128
 
 
 def _gradient(
