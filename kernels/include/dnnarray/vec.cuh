@@ -15,18 +15,17 @@ __device__ __forceinline__ Vec<T, N> load(const T* p) {
   return *reinterpret_cast<const Vec<T, N>*>(p);
 }
 
-// To global memory, by one instruction: the compiler takes a structure apart and does not always put its stores together again.
+// By one instruction, to global or shared memory: the compiler takes a structure apart and does not always put its stores together again.
 template <typename T, int N>
 __device__ __forceinline__ void store(T* p, const Vec<T, N>& v) {
   if constexpr (sizeof v == 16) {
     unsigned w[4];
     memcpy(w, &v, sizeof v);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
+    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
   } else if constexpr (sizeof v == 8) {
     unsigned w[2];
     memcpy(w, &v, sizeof v);
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(w[0]), "r"(w[1]) : "memory");
+    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
   } else {
     *reinterpret_cast<Vec<T, N>*>(p) = v;
   }
