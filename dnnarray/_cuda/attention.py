@@ -6,7 +6,7 @@ from dnnarray._cuda import attention_backward, attention_decode, attention_mma, 
 from dnnarray._cuda import attention_projected as projected
 from dnnarray._select import Method
 
-_TURN = "each pair of features turned"
+_ROTARY = Method("elementwise", attention_rotary.rotary, "each pair of features turned", workspace=attention_rotary.workspace)
 _TILED = Method("tiled", attention_tiled.forward, "tiles of scores with an online softmax", cost=attention_tiled.cost)
 
 _MMA = Method("mma", attention_mma.forward, "the same on tensor cores", attention_mma.rejects, cost=attention_mma.cost)
@@ -93,8 +93,6 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "paged_attention": (_TILED, _MMA, _WGMMA, _DECODE),
     "multi_head_attention": _PROJECTED,
     "multi_head_attention_backward": _PROJECTED,
-    "rotary_embedding": (Method("elementwise", attention_rotary.rotary, _TURN, attention_rotary.rejects),),
-    "rotary_embedding_backward": (
-        Method("elementwise", attention_rotary.rotary, _TURN, attention_rotary.rejects, attention_rotary.workspace),
-    ),
+    "rotary_embedding": (_ROTARY,),
+    "rotary_embedding_backward": (_ROTARY,),
 }

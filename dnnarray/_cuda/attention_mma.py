@@ -121,8 +121,8 @@ def rejects(problem: AttentionProblem, device: Device) -> str | None:
 def tile_of(width: int, queries: int, extras: bool) -> tuple[int, int]:
     """Blocks of 16 queries for a warp, and keys of a panel."""
     if width == _WIDEST:
-        return 1, 32
-    return (1 if extras or queries <= 64 else 2), 64
+        return 1, 16 if extras else 32
+    return (2 if width == 64 and queries > 64 and not extras else 1), 64
 
 
 def _arguments(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, tiles: int, extras: tuple[Any, ...] = ()) -> tuple[Any, ...]:
@@ -164,14 +164,14 @@ def wgmma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, ou
     name = f"attention_wgmma_{SHORT[q.dtype]}_{width}x{keys}x{groups}{_words(problem, arrays, output)}"
     tiles = -(-sizes.queries // (64 * groups))
     arguments = _arguments(problem, arrays, y, lse, tiles)
-    shared = (64 * groups + 4 * keys) * width * 2
+    shared = (64 * groups + 4 * keys) * width * 2 + 128 * groups * 4
     kernel = Kernel("attention/wgmma.cu", name, config)
     return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), 128 * groups, arguments, shared)
 
 
 def wgmma_tile(width: int) -> tuple[int, int]:
     """Keys of a panel, and warpgroups of a block: what registers and shared memory hold."""
-    return (64, 2) if width == _WIDEST else (128, 2)
+    return (64 if width == _WIDEST else 128), 2
 
 
 def wgmma_rejects(problem: AttentionProblem, device: Device) -> str | None:
@@ -216,7 +216,7 @@ wgmma_cost = partial(_cost, 0.7, _WGMMA_QUERIES)
 
 def backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
     """Warps of a block, and columns of a panel."""
-    return (4, 32) if key_rows else (4, 64)
+    return (4, 64) if width == 128 and not key_rows else (4, 32)
 
 
 def mma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
@@ -242,8 +242,8 @@ def wgmma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_
 
 
 def wgmma_backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
-    """Warpgroups of a block, and columns of a panel."""
-    return 2, 64
+    """Warpgroups of a block, and columns of a panel: what registers hold."""
+    return 2, 64 if key_rows and width > 64 else 128
 
 
 def _gradient(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnnarray._cuda.channels import reorder
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.attention_rotary import RotaryProblem
 from dnnarray._select import Device
@@ -121,13 +122,24 @@ def _part_bytes(problem: RotaryProblem) -> int:
     return -(-size // _LINE) * _LINE
 
 
+def _sum_bytes(problem: RotaryProblem) -> int:
+    """Of the partial sums of both tables."""
+    return 2 * _part_bytes(problem) if len(problem.inputs) == 4 and _most_parts(problem) > 1 else 0
+
+
+def _scattered(problem: RotaryProblem) -> bool:
+    """Whether the features of x, and so of the result, do not run fastest."""
+    x = problem.inputs[-3]
+    return x.axis_order() not in (None, order_of(x))
+
+
 def workspace(problem: RotaryProblem) -> int:
-    """Scratch for the partial sums of both tables."""
-    return 2 * _part_bytes(problem) if _most_parts(problem) > 1 else 0
+    """Scratch for partial sums, and for a result that is to be brought to another order."""
+    return _sum_bytes(problem) + (problem.inputs[-3].nbytes if _scattered(problem) else 0)
 
 
 def rotary(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
-    """One launch; the gradient with the second stage of its sums."""
+    """One launch; the gradient with the second stage of its sums; where the result lies otherwise than it is written, one that reorders it."""
     gradient = len(problem.inputs) == 4
     x, cos, sin = problem.inputs[-3:]
     work, order = _Work.of(problem), order_of(x)
@@ -139,33 +151,48 @@ def rotary(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
     columns = work.table_rows * (work.pairs // pairs + (work.width - 2 * work.pairs) // copied)
     chunk, parts = _chunks(work, columns, device.units) if gradient else (_CHUNK, -(-work.rows // _CHUNK))
     split = gradient and parts > 1
-    config = RotaryConfig(
-        TYPES[x.dtype], TYPES[cos.dtype], TYPES[sin.dtype], gradient, problem.interleaved, wide, split, pairs, _BATCH, _THREADS
-    )
-    words = ["rotary", "backward" * gradient, "interleaved" * problem.interleaved, "narrow" * (not wide), "parts" * split]
-    tables = "".join(f"_{SHORT[t.dtype]}" for t in (cos, sin)) if {cos.dtype, sin.dtype} != {x.dtype} else ""
-    name = f"{'_'.join(w for w in words if w)}_{SHORT[x.dtype]}x{pairs}{tables}"
-    inputs = 3 + gradient
-    scratch = Array(inputs + 3), Array(inputs + 3, _part_bytes(problem))
-    pointers = (
-        (Array(0), Array(1), Array(2), Array(3), Array(4), Array(5), Array(6), *(scratch if split else (_NOTHING, _NOTHING)))
-        if gradient
-        else (Array(0), Array(0), Array(1), Array(2), Array(3), _NOTHING, _NOTHING, _NOTHING, _NOTHING)
-    )
-    blocks = -(-columns // _THREADS)
-    strides = strides_in(x.shape, order)
-    batch, head, row = (strides[problem.layout.index(axis)] for axis in "BHS")
-    numbers = (blocks, work.table_rows, work.sequence, work.pairs, work.width, int(cos.ndim == 3), work.heads, work.rows, chunk)
-    kernel = Kernel("attention/rotary.cu", name, config)
-    plans = [Plan(kernel, (blocks * parts, 1, 1), _THREADS, (*pointers, *numbers, batch, head, row))]
-    if split:
-        size = work.table_rows * work.pairs
-        for table, place, out in ((cos, scratch[0], 5), (sin, scratch[1], 6)):
-            plans += [sum_parts(place, Array(out), size, parts, table.dtype, arithmetic_of(x.dtype))] if size else []
+    blocks, strides = -(-columns // _THREADS), strides_in(x.shape, order)
+    steps = (strides[problem.layout.index(axis)] for axis in "BHS")
+    numbers = (blocks, work.table_rows, work.sequence, work.pairs, work.width, int(cos.ndim == 3), work.heads, work.rows, chunk, *steps)
+    kernel = _kernel(problem, gradient, pairs, wide, split)
+    plans = [Plan(kernel, (blocks * parts, 1, 1), _THREADS, (*_pointers(problem, gradient, split), *numbers))]
+    size = work.table_rows * work.pairs
+    if split and size:
+        for table, place, result in zip((cos, sin), _part_places(problem), (5, 6), strict=True):
+            plans.append(sum_parts(place, Array(result), size, parts, table.dtype, arithmetic_of(x.dtype)))
+    y = problem.outputs[0]
+    assert y is not None
+    if _scattered(problem) and y.size:
+        plans.append(reorder(y, order, _target(problem), Array(len(problem.inputs))))
     return Program(tuple(plans), orders)
 
 
-def rejects(problem: RotaryProblem, device: Device) -> str | None:
-    """The result lies as x does."""
-    order = problem.inputs[-3].axis_order()
-    return None if order is None or order == order_of(problem.inputs[-3]) else "the features of x do not run fastest in memory"
+def _kernel(problem: RotaryProblem, gradient: bool, pairs: int, wide: bool, split: bool) -> Kernel:
+    x, cos, sin = problem.inputs[-3:]
+    element, cosine, sine = (TYPES[s.dtype] for s in (x, cos, sin))
+    config = RotaryConfig(element, cosine, sine, gradient, problem.interleaved, wide, split, pairs, _BATCH, _THREADS)
+    words = ["rotary", "backward" * gradient, "interleaved" * problem.interleaved, "narrow" * (not wide), "parts" * split]
+    tables = "".join(f"_{SHORT[t.dtype]}" for t in (cos, sin)) if {cos.dtype, sin.dtype} != {x.dtype} else ""
+    return Kernel("attention/rotary.cu", f"{'_'.join(w for w in words if w)}_{SHORT[x.dtype]}x{pairs}{tables}", config)
+
+
+def _scratch(problem: RotaryProblem) -> int:
+    """Where the scratch memory stands in the list of arrays."""
+    return len(problem.inputs) + len(problem.outputs)
+
+
+def _part_places(problem: RotaryProblem) -> tuple[Array, Array]:
+    return Array(_scratch(problem)), Array(_scratch(problem), _part_bytes(problem))
+
+
+def _target(problem: RotaryProblem) -> Array:
+    """Where the turned features are written."""
+    return Array(_scratch(problem), _sum_bytes(problem)) if _scattered(problem) else Array(len(problem.inputs))
+
+
+def _pointers(problem: RotaryProblem, gradient: bool, split: bool) -> tuple[Array | int, ...]:
+    """What turns, x, the tables, the result, the gradients of the tables, and the parts of these."""
+    if not gradient:
+        return Array(0), Array(0), Array(1), Array(2), _target(problem), *(_NOTHING,) * 4
+    parts = _part_places(problem) if split else (_NOTHING, _NOTHING)
+    return *map(Array, range(4)), _target(problem), Array(5), Array(6), *parts

@@ -65,7 +65,7 @@ __device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const
   for (int step = 0; step < kKeys / 16; ++step) {
     unsigned a[kRowTiles][4];
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) state[m].template weights<M>(step, a[m]);
+    for (int m = 0; m < kRowTiles; ++m) state[m].template weights<M>(state[m].s, step, a[m]);
 #pragma unroll
     for (int n = 0; n < kValueTiles; n += 2) {
       unsigned b[4];
@@ -133,10 +133,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       if constexpr (Config::kExtras) {
         state[m].change(head, sequence, i + 16 * m, j);
       } else {
-        if (partial) state[m].hide(sequence, i + 16 * m, j);
+        if (partial) state[m].hide(state[m].s, sequence, i + 16 * m, j);
       }
       float shrink[2];
-      state[m].absorb(unit, shrink);
+      state[m].absorb(state[m].s, unit, shrink);
       state[m].rescale(shrink);
       if (Config::kExtras && threshold) state[m].drop(head, i + 16 * m, j);
     }

@@ -47,7 +47,7 @@ __device__ __forceinline__ void multiply_keys(State& state, const unsigned (&q)[
 
 __device__ __forceinline__ void multiply_values(State& state, const Rows& v, int first) {
   unsigned a[4];
-  state.template weights<M>(0, a);
+  state.template weights<M>(state.s, 0, a);
 #pragma unroll
   for (int n = 0; n < State::kValueTiles; n += 2) {
     unsigned b[4];
@@ -70,7 +70,7 @@ __device__ __forceinline__ void share(State& state, float* shared, float unit) {
     if (lane % 4 == 0) top[row] = state.top[r] * unit, sum[row] = total;
 #pragma unroll
     for (int n = 0; n < State::kValueTiles; ++n)
-      store(y + row * kWidth + 8 * n + lane % 4 * 2, Vec<float, 2>{{state.y[n][2 * r], state.y[n][2 * r + 1]}});
+      *reinterpret_cast<Vec<float, 2>*>(y + row * kWidth + 8 * n + lane % 4 * 2) = {{state.y[n][2 * r], state.y[n][2 * r + 1]}};
   }
 }
 
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         }
     }
     float shrink[2];
-    state.absorb(unit, shrink);
+    state.absorb(state.s, unit, shrink);
     state.rescale(shrink);
     multiply_values(state, rows_v, warp * kOwn);
   }

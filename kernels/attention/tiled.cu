@@ -75,7 +75,7 @@ __device__ __forceinline__ void drop(const Head<T>& head, long long i, long long
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
+extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, A* __restrict__ lse,
                    long long tiles, long long slices, long long width, long long value_width, long long lse_batch, long long lse_head,
                    DNNARRAY_STRIDES(q), DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table,

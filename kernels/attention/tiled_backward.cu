@@ -40,7 +40,7 @@ struct Source {
 };
 
 // `g` is grad_y, null where there is none. `delta` and `lse` lie alike.
-extern "C" __global__ void __launch_bounds__(kTileThreads)
+extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ g,
                    const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ out, long long tiles, long long slices,
                    long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),

@@ -55,7 +55,7 @@ __device__ __forceinline__ void fold(A* shared, bool over_rows, bool over_column
 }
 
 // own_*: extents of the bias, 1 where it is repeated. `part_step` is the distance between parts in the output.
-extern "C" __global__ void __launch_bounds__(kTileThreads)
+extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ g,
                    const A* __restrict__ lse, const A* __restrict__ delta, O* __restrict__ out, long long batches, long long own_batches,
                    long long own_heads, long long own_queries, long long own_keys, long long chunk, long long parts, long long part_step,

@@ -32,10 +32,10 @@ using State = RowState<T, kKeys, kWidth>;
 using Keys = KeyRows<T, Config::kPaged>;
 
 // Start s = q k for the 64 queries of a warpgroup.
-__device__ __forceinline__ void start_scores(State& state, const QueryPanels& q, const KeyPanels& k, int row) {
-  hold(state.s);
+__device__ __forceinline__ void start_scores(State::Scores& s, const QueryPanels& q, const KeyPanels& k, int row) {
+  hold(s);
 #pragma unroll
-  for (int step = 0; step < kWidth / 16; ++step) Wgmma<T, kKeys>::shared(state.s, q.across(row, step), k.across(0, step), step > 0);
+  for (int step = 0; step < kWidth / 16; ++step) Wgmma<T, kKeys>::shared(s, q.across(row, step), k.across(0, step), step > 0);
   wgmma_commit();
 }
 
@@ -71,12 +71,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int panels = end > begin ? static_cast<int>((end - begin + kKeys - 1) / kKeys) : 0;
   const auto panel_k = [&](int n) -> KeyPanels { return {first_panel + (n & 1) * KeyPanels::kBytes}; };
   const auto panel_v = [&](int n) -> KeyPanels { return {first_panel + (2 + (n & 1)) * KeyPanels::kBytes}; };
-  const auto fetch_k = [&](int n) {
-    if (n < panels) panel_k(n).template fetch<kThreads>(k, width, [&](int r) { return of_k.at(begin + n * static_cast<long long>(kKeys) + r); });
+  const auto fetch = [&](const KeyPanels& panel, const Keys& rows, int n, long long features) {
+    const long long j0 = begin + n * static_cast<long long>(kKeys);
+    if (n >= panels) return;
+    if constexpr (Config::kPaged) {
+      panel.template fetch<kThreads>(k, features, [&](int r) { return rows.at(j0 + r); });
+    } else {
+      panel.template fetch<kThreads>(k, rows.first + j0 * rows.step, rows.step, rows.end - j0, features);
+    }
   };
-  const auto fetch_v = [&](int n) {
-    if (n < panels) panel_v(n).template fetch<kThreads>(v, value_width, [&](int r) { return of_v.at(begin + n * static_cast<long long>(kKeys) + r); });
-  };
+  const auto fetch_k = [&](int n) { fetch(panel_k(n), of_k, n, width); };
+  const auto fetch_v = [&](int n) { fetch(panel_v(n), of_v, n, value_width); };
   rows_q.fetch<kThreads>(q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; });
   fetch_k(0);
   copy_commit();
@@ -87,16 +92,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const float sink = sinks ? parameter_at<T>(sinks, sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
   State state;
   state.start(sink);
-  float shrink[2];
+  float* marks = reinterpret_cast<float*>(dynamic_shared + QueryPanels::kBytes + 4 * KeyPanels::kBytes);
   unsigned weights[kSteps][4];
+  float shrink[2];
   const auto absorb = [&](int n) {
+    hold(state.s);
     const long long j0 = begin + n * static_cast<long long>(kKeys);
-    if (j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1)) state.hide(sequence, i, j0 + lane % 4 * 2);
-    state.absorb(unit, shrink);
+    if (j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1)) state.hide(state.s, sequence, i, j0 + lane % 4 * 2);
+    state.absorb(state.s, unit, shrink);
   };
   const auto pack = [&] {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) state.template weights<Mma<T>>(step, weights[step]);
+    for (int step = 0; step < kSteps; ++step) state.template weights<Mma<T>>(state.s, step, weights[step]);
   };
 
   copy_wait<0>();
@@ -107,9 +114,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   copy_commit();
   if (panels) {
     wgmma_fence();
-    start_scores(state, rows_q, panel_k(0), row);
+    start_scores(state.s, rows_q, panel_k(0), row);
     wgmma_wait<0>();
-    hold(state.s);
     absorb(0);
     pack();
   }
@@ -117,15 +123,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     copy_wait<0>();
     shared_for_wgmma();
     __syncthreads();
-    wgmma_fence();
-    start_scores(state, rows_q, panel_k(n + 1), row);
-    start_values(state, weights, panel_v(n));
-    fetch_k(n + 2);
+    fetch_k(n + 2);  // while few registers are taken
     fetch_v(n + 1);
     copy_commit();
+    wgmma_fence();
+    start_scores(state.s, rows_q, panel_k(n + 1), row);
+    start_values(state, weights, panel_v(n));
     wgmma_wait<1>();
-    hold(state.s);
     absorb(n + 1);
+    finish_before_wait(marks, state.sum[0] + state.sum[1]);
     wgmma_wait<0>();
     hold(state.y);
     state.rescale(shrink);

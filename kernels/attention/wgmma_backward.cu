@@ -93,18 +93,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   } else {
     sequence.keys_of(row0, row0 + kRows, begin, end);
   }
-  const long long panels = end > begin ? (end - begin + kColumns - 1) / kColumns : 0;
+  const int panels = end > begin ? static_cast<int>((end - begin + kColumns - 1) / kColumns) : 0;
 
-  // Panel n of all heads: the columns and, of queries, what is known of them.
-  const auto fetch = [&](long long n) {
-    const long long h = first_head + n / panels, c0 = begin + n % panels * kColumns;
-    const unsigned stage = stages + (n & 1) * 2 * kPanel;
+  // Panel n of a head: the columns and, of queries, what is known of them.
+  const auto fetch = [&](long long h, int n, int stage_of) {
+    const long long c0 = begin + n * static_cast<long long>(kColumns);
+    const unsigned stage = stages + stage_of * 2 * kPanel;
     const Source<T> column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
-    ColumnPanels{stage}.template fetch<kThreads>(q, width, [&](int r) { return column.at(c0 + r); });
-    ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_width, [&](int r) { return value_column.at(c0 + r); });
+    ColumnPanels{stage}.template fetch<kThreads>(q, column.first + c0 * column.step, column.step, column.end - c0, width);
+    ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_column.first + c0 * value_column.step, value_column.step,
+                                                          value_column.first ? value_column.end - c0 : 0, value_width);
     copy_commit();
     if constexpr (kKeyRows) {
-      float* known = numbers + (n & 1) * 2 * kKnown;
+      float* known = numbers + stage_of * 2 * kKnown;
       Known{known, known + kKnown}.fetch<kThreads>(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
     }
   };
@@ -112,37 +113,49 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   rows.fetch<kThreads>(q, width, [&](int r) { return own.at(row0 + r); });
   value_rows.fetch<kThreads>(q, value_width, [&](int r) { return own_value.at(row0 + r); });
   if constexpr (!kKeyRows) Known{numbers, numbers + kKnown}.fetch<kThreads>(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows, sequence);
-  if (panels) fetch(0);
+  if (panels) fetch(first_head, 0, 0);
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16, group_row = threadIdx.x / 128 * 64;
   const float unit = float(scale) * kLog2e;
   Total total = {}, value_total = {};
-  for (long long n = 0; n < panels * count; ++n) {
+  int head_number = 0, panel = 0;
+  for (int stage_of = 0; panel < panels; stage_of ^= 1) {
     copy_wait<0>();
     shared_for_wgmma();
     __syncthreads();
-    const long long c0 = begin + n % panels * kColumns;
-    const unsigned stage = stages + (n & 1) * 2 * kPanel;
+    const long long c0 = begin + panel * static_cast<long long>(kColumns);
+    if (++panel == panels && head_number + 1 < count) panel = 0, ++head_number;
+    if (panel < panels) fetch(first_head + head_number, panel, stage_of ^ 1);  // while few registers are taken
+    const unsigned stage = stages + stage_of * 2 * kPanel;
     const ColumnPanels columns = {stage}, value_columns = {stage + kPanel};
     Scores s, d;
     wgmma_fence();
     start_scores(s, rows, group_row, columns);
     start_scores(d, value_rows, group_row, value_columns);
-    if (n + 1 < panels * count) fetch(n + 1);
-    float* known = kKeyRows ? numbers + (n & 1) * 2 * kKnown : numbers;
+    float* known = kKeyRows ? numbers + stage_of * 2 * kKnown : numbers;
     const long long i0 = kKeyRows ? c0 : row0, i1 = i0 + (kKeyRows ? kColumns : kRows), j0 = kKeyRows ? row0 : c0;
     const bool partial = i1 > sequence.q_end || j0 + (kKeyRows ? kRows : kColumns) - 1 > sequence.last(i0) || j0 < sequence.first(i1 - 1);
-    wgmma_wait<0>();
-    hold(s);
-    hold(d);
-    evaluate<kKeyRows>(s, d, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial,
-                       unit);
+    const Known of_panel = {known, known + kKnown};
+    const int own_row = row + lane / 4, own_column = lane % 4 * 2;
     unsigned of_s[kColumns / 16][4], of_d[kColumns / 16][4];
+    wgmma_wait<1>();
+    hold(s);
+    weigh<kKeyRows>(s, sequence, of_panel, own_row, own_column, row0 + own_row, c0 + own_column, partial, unit);
+    if constexpr (kKeyRows) {
+      pack(s, of_s);
+      wgmma_fence();
+      start_sum(value_total, of_s, value_columns);
+      wgmma_wait<1>();
+      hold(d);
+      slope<T, kKeyRows>(of_s, d, of_panel, own_row, own_column);
+    } else {
+      wgmma_wait<0>();
+      hold(d);
+      slope<kKeyRows>(s, d, of_panel, own_row, own_column);
+    }
     pack(d, of_d);
-    if constexpr (kKeyRows) pack(s, of_s);
     wgmma_fence();
     start_sum(total, of_d, columns);
-    if constexpr (kKeyRows) start_sum(value_total, of_s, value_columns);
     wgmma_wait<0>();
     hold(total);
     if constexpr (kKeyRows) hold(value_total);

@@ -8,7 +8,7 @@ from dnnarray._operation import find
 from dnnarray._options import Options
 from dnnarray._problems.base import tree_map
 from dnnarray._spec import Spec
-from tests.gpu.test_activation import check
+from tests.gpu.test_activation import check, lying
 from tests.support import BFLOAT16
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -25,6 +25,7 @@ _ROTARY = [
     ((2, 5, 33, 64), (33, 32), "BHSD", None),
     ((2, 33, 5, 64), (33, 32), "BSHD", None),
     ((2, 33, 5, 64), (33, 32), "BHSD", (0, 2, 1, 3)),
+    ((2, 5, 16, 12), (12, 8), "BHSD", (0, 1, 3, 2)),
     ((3, 7, 19, 128), (3, 19, 64), "BHSD", None),
     ((2, 6, 40, 80), (40, 24), "BHSD", None),
     ((2, 17, 9, 24), (17, 12), "BSHD", None),
@@ -141,3 +142,58 @@ def test_gradients_on_tensor_cores(sizes, others, options, saved, algorithm, dty
         if e is not None:
             assert cupy.asnumpy(first).tobytes() == cupy.asnumpy(second).tobytes()
             assert _scaled_error(cupy.asnumpy(first), e) < eps
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("algorithm", ["mma", "wgmma"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_projections_on_tensor_cores(backward, algorithm, dtype):
+    rng = np.random.default_rng(1)
+
+    def draw(*shape):
+        return (rng.standard_normal(shape) * 0.3).astype(dtype)
+
+    inputs = draw(2, 170, 32), draw(2, 180, 24), draw(2, 180, 24)
+    weights = draw(64, 32), draw(32, 24), draw(32, 24), draw(48, 64)
+    arrays = (*inputs, *weights, draw(64), draw(32), None, draw(48))
+    more, options = {"sink": draw(4), "kv_lengths": np.array([180, 60])}, {"num_heads": 4, "num_kv_heads": 2, "causal": True}
+    name = "multi_head_attention"
+    if backward:
+        name, arrays = f"{name}_backward", (draw(2, 170, 48), *arrays)
+    there = tuple(None if a is None else cupy.asarray(a) for a in arrays)
+    actual = _by(algorithm, name, there, _there(more), options)
+    expected = getattr(dnn, name)(*(None if a is None else _wide(a) for a in arrays), **{n: _wide(a) for n, a in more.items()}, **options)
+    eps = 2.0**-6 if dtype == BFLOAT16 else 2.0**-9
+    for a, e in zip(actual, expected if backward else (expected,), strict=True):
+        if e is not None:
+            assert _scaled_error(cupy.asnumpy(a), e) < eps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_memory_that_is_not_aligned(dtype):
+    (q, k, v), _ = _arrays_of((2, 4, 2, 70, 90, 64, 64), {}, {}, dtype)
+
+    def shifted(a):
+        whole = cupy.empty(a.size + 1, dtype)
+        whole[1:] = cupy.asarray(a).reshape(-1)
+        return whole[1:].reshape(a.shape)
+
+    expected = cupy.asnumpy(dnn.attention(*map(cupy.asarray, (q, k, v)), causal=True)).astype(np.float64)
+    actual = cupy.asnumpy(dnn.attention(*map(shifted, (q, k, v)), causal=True))
+    assert _scaled_error(actual, expected) < (1e-5 if dtype == np.float32 else 2.0**-7)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 0, 1, 3), (3, 2, 1, 0), (0, 1, 3, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_memory_orders(order, dtype):
+    arrays, _ = _arrays_of((2, 4, 2, 70, 90, 64, 64), {}, {}, dtype)
+    there = tuple(lying(cupy.asarray(a), order) for a in arrays)
+    expected = np.asarray(dnn.attention(*map(_wide, arrays)))
+    actual = dnn.attention(*there)
+    assert _scaled_error(cupy.asnumpy(actual), expected) < (1e-5 if dtype == np.float32 else 2.0**-7)
+    grad = cupy.ones_like(actual)
+    gradients = dnn.attention_backward(grad, *there)
+    references = dnn.attention_backward(np.ones(expected.shape), *map(_wide, arrays))
+    for a, e in zip(gradients, references, strict=True):
+        if e is not None:
+            assert _scaled_error(cupy.asnumpy(a), e) < (1e-5 if dtype == np.float32 else 2.0**-6)

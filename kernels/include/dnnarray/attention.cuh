@@ -125,6 +125,24 @@ struct Sequence {
   }
 };
 
+// A range of places counted from some base, both ends in it, cut to 32 bits.
+struct Span {
+  int low, high;
+
+  __device__ __forceinline__ Span(long long from, long long to, long long base) : low(cut(from - base)), high(cut(to - base)) {}
+  static __device__ __forceinline__ int cut(long long x) { return static_cast<int>(x < -(1 << 30) ? -(1 << 30) : x > (1 << 30) ? (1 << 30) : x); }
+  __device__ __forceinline__ bool holds(int place) const { return place >= low && place <= high; }
+};
+// The keys that query i sees, and the queries that see key j.
+__device__ __forceinline__ Span keys_seen(const Sequence& sequence, long long i, long long base) {
+  return i < sequence.q_end ? Span(sequence.first(i), sequence.last(i), base) : Span(1, 0, 0);
+}
+__device__ __forceinline__ Span queries_seeing(const Sequence& sequence, long long j, long long base) {
+  if (j >= sequence.k_end) return Span(1, 0, 0);
+  const long long at = j - sequence.diagonal, before = at - sequence.right, after = at + sequence.left;
+  return Span(sequence.right < 0 ? 0 : before, sequence.left < 0 || after >= sequence.q_end ? sequence.q_end - 1 : after, base);
+}
+
 // Scores of one head of one sequence.
 template <typename T>
 struct Head {

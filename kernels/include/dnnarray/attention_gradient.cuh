@@ -47,25 +47,48 @@ __device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTile
     }
 }
 
-// The same where nothing but the band changes scores.
+// The same in two steps where nothing but the band changes scores: the weights, and then ds.
 template <bool kKeyRows, int kTiles>
-__device__ __forceinline__ void evaluate(float (&s)[kTiles][4], float (&d)[kTiles][4], const Sequence& sequence, const Known& known, int row,
-                                         int column, long long whole_row, long long whole_column, bool partial, float unit) {
+__device__ __forceinline__ void weigh(float (&s)[kTiles][4], const Sequence& sequence, const Known& known, int row, int column,
+                                      long long whole_row, long long whole_column, bool partial, float unit) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int of_row = (e >> 1) * 8, of_column = 8 * n + (e & 1), at = kKeyRows ? column + of_column : row + of_row;
-      s[n][e] = quick_exp2(s[n][e] * unit - known.lse[at]);
-      d[n][e] = s[n][e] * (d[n][e] - known.delta[at]);
-    }
+    for (int e = 0; e < 4; ++e) s[n][e] = quick_exp2(s[n][e] * unit - known.lse[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
   if (!partial) return;
 #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const long long at = whole_row + 8 * r;
+    const Span seen = kKeyRows ? queries_seeing(sequence, at, whole_column) : keys_seen(sequence, at, whole_column);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (!seen.holds(8 * n + e)) s[n][2 * r + e] = 0;
+  }
+}
+template <bool kKeyRows, int kTiles>
+__device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kTiles][4], const Known& known, int row, int column) {
+#pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const long long r = whole_row + (e >> 1) * 8, c = whole_column + 8 * n + (e & 1);
-      if (!sequence.sees(kKeyRows ? c : r, kKeyRows ? r : c)) s[n][e] = d[n][e] = 0;
+    for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - known.delta[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
+}
+
+// The same with the weights as they stand in A, rounded: their registers are free before the other product is there.
+template <typename T, bool kKeyRows, int kTiles>
+__device__ __forceinline__ void slope(const unsigned (&a)[kTiles / 2][4], float (&d)[kTiles][4], const Known& known, int row, int column) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float weight[2];
+      widen_pair(weight[0], weight[1], a[n / 2][n % 2 * 2 + r], T());
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& of_d = d[n][2 * r + e];
+        of_d = weight[e] * (of_d - known.delta[kKeyRows ? column + 8 * n + e : row + 8 * r]);
+      }
     }
 }
 

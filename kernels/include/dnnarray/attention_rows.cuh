@@ -12,7 +12,8 @@ constexpr float kLog2e = 1.44269504088896340736f, kLn2 = 0.69314718055994530942f
 template <typename T, int kKeys, int kWidth>
 struct RowState {
   static constexpr int kScoreTiles = kKeys / 8, kValueTiles = kWidth / 8;
-  float s[kScoreTiles][4];
+  using Scores = float[kScoreTiles][4];
+  Scores s;
   float y[kValueTiles][4];
   float top[2], sum[2];  // the sum is over this lane's columns until the end
 
@@ -31,7 +32,7 @@ struct RowState {
 
   // Scores become weights, with `unit` folded into the power of two; `shrink` is what all that was summed so far is to be multiplied by.
   // Chains of dependent operations are cut into kChains: a warp has few others beside it.
-  __device__ __forceinline__ void absorb(float unit, float (&shrink)[2]) {
+  __device__ __forceinline__ void absorb(Scores& s, float unit, float (&shrink)[2]) {
     constexpr int kChains = kScoreTiles < 4 ? kScoreTiles : 4;
     float high[2][kChains], part[2][kChains] = {}, ground[2];
 #pragma unroll
@@ -74,12 +75,16 @@ struct RowState {
   }
 
   // `i` is this lane's first row, `j` its first key.
-  __device__ __forceinline__ void hide(const Sequence& sequence, long long i, long long j) {
+  __device__ __forceinline__ void hide(Scores& s, const Sequence& sequence, long long i, long long j) const {
 #pragma unroll
-    for (int n = 0; n < kScoreTiles; ++n)
+    for (int r = 0; r < 2; ++r) {
+      const Span seen = keys_seen(sequence, i + 8 * r, j);
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (!sequence.sees(i + (e >> 1) * 8, j + 8 * n + (e & 1))) s[n][e] = -infinity(0.0f);
+      for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (!seen.holds(8 * n + e)) s[n][2 * r + e] = -infinity(0.0f);
+    }
   }
   __device__ __forceinline__ void change(const Head<T>& head, const Sequence& sequence, long long i, long long j) {
 #pragma unroll
@@ -104,7 +109,7 @@ struct RowState {
 
   // The weights of 16 keys as A, rounded to the half type.
   template <typename M>
-  __device__ __forceinline__ void weights(int step, unsigned (&a)[4]) const {
+  __device__ __forceinline__ void weights(const Scores& s, int step, unsigned (&a)[4]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float(&of)[4] = s[2 * step + half];

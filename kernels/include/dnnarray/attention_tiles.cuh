@@ -65,7 +65,7 @@ struct Tiles {
 
   // sum[i][j] += the products of kDepth terms of two staged operands.
   static __device__ __forceinline__ void multiply(const A* left, const A* right, A (&sum)[kPatch][kPatch]) {
-#pragma unroll 8
+#pragma unroll 4
     for (int d = 0; d < kDepth; ++d) {
       const Vec<A, kPatch> a = load<A, kPatch>(left + d * kPitch + row() * kPatch), b = load<A, kPatch>(right + d * kPitch + column() * kPatch);
 #pragma unroll
@@ -101,7 +101,7 @@ struct Tiles {
       Vec<A, kPatch> part;
 #pragma unroll
       for (int i = 0; i < kPatch; ++i) part.at[i] = w[i][j];
-      store(weights + (column() * kPatch + j) * kPitch + row() * kPatch, part);
+      *reinterpret_cast<Vec<A, kPatch>*>(weights + (column() * kPatch + j) * kPitch + row() * kPatch) = part;
     }
   }
 
@@ -113,7 +113,7 @@ struct Tiles {
       __syncthreads();
       stage_rows(rows, d, width, step, [&](int r) { return at(k + r); });
       __syncthreads();
-#pragma unroll 4
+#pragma unroll 2
       for (int r = 0; r < kDepth; ++r) {
         const Vec<A, kPatch> w = load<A, kPatch>(weights + (k + r) * kPitch + row() * kPatch);
 #pragma unroll

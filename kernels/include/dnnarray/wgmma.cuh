@@ -17,6 +17,13 @@ __device__ __forceinline__ void wgmma_wait() {
 // What threads wrote to shared memory is seen by the matrix instructions after the next barrier.
 __device__ __forceinline__ void shared_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// What `value` depends on is computed before the next wait. The assembler moves waits up across arithmetic, but not across a barrier that follows
+// a store. `marks` has a place for every thread of the block.
+__device__ __forceinline__ void finish_before_wait(volatile float* marks, float value) {
+  marks[threadIdx.x] = value;
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
+}
+
 // Registers that a running instruction writes: neither read nor moved across this point.
 template <int kTiles>
 __device__ __forceinline__ void hold(float (&c)[kTiles][4]) {
@@ -45,6 +52,21 @@ struct Panels {
   __device__ __forceinline__ unsigned long long down(int step) const {
     const unsigned at = start + step * 2048;
     return static_cast<unsigned long long>(at >> 4) | static_cast<unsigned long long>(kOne >> 4) << 16 | 64ull << 32 | 1ull << 62;
+  }
+  // Rows `step` apart from `origin` on, of which there are `rows`; zeros behind them and from `width` on.
+  template <int kThreads, typename T>
+  __device__ __forceinline__ void fetch(const T* any, const T* origin, long long step, long long rows, int width) const {
+    constexpr int kAtOnce = kThreads / kChunks;
+    static_assert(kThreads % kChunks == 0 && kAtOnce % 8 == 0, "whole rows, eight at a time");
+    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+    const int left = chunk * 8 < width ? static_cast<int>(rows < kRows ? rows : kRows) - first : 0;
+    const T* p = origin + first * step + chunk * 8;
+    const unsigned target = start + offset(first, chunk);
+#pragma unroll
+    for (int row = 0; row < kRows; row += kAtOnce, p += kAtOnce * step) {
+      if (kRows % kAtOnce != 0 && row + first >= kRows) break;
+      copy_async(target + row * 128, row < left ? p : any, row < left);
+    }
   }
   // As Panel::fetch.
   template <int kThreads, typename T, typename At>
