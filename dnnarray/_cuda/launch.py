@@ -12,13 +12,14 @@ from typing import Any
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
-from cupy_backends.cuda.api.driver import funcSetAttribute, launchKernel
+from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchKernel
 
 from dnnarray._cuda.matmul import Product
 from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_STATIC_SHARED = 48 << 10  # bytes of shared memory a block gets without asking
+_STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declares itself
+_WITHOUT_ASKING = 48 << 10  # bytes of shared memory that a block gets, both kinds together
 _WORD = 8  # bytes
 _thread = threading.local()
 
@@ -45,7 +46,7 @@ class Launches:
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
         for plan, function in zip(kernels, functions, strict=True):
-            if plan.shared_memory > _STATIC_SHARED:
+            if plan.shared_memory + funcGetAttribute(_STATIC_SIZE, function.ptr) > _WITHOUT_ASKING:
                 funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, plan.shared_memory)
         self._slots: dict[Any, int] = {Array(i): i for i in range(count)}
         for plan in kernels:
