@@ -22,6 +22,7 @@ _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declare
 _WITHOUT_ASKING = 48 << 10  # bytes of shared memory that a block gets, both kinds together
 _WORD = 8  # bytes
 _thread = threading.local()
+_shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that it may use by now
 
 
 class Launches:
@@ -46,8 +47,7 @@ class Launches:
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
         for plan, function in zip(kernels, functions, strict=True):
-            if plan.shared_memory + funcGetAttribute(_STATIC_SIZE, function.ptr) > _WITHOUT_ASKING:
-                funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, plan.shared_memory)
+            _allow_shared(function, plan.shared_memory)
         self._slots: dict[Any, int] = {Array(i): i for i in range(count)}
         for plan in kernels:
             for argument in plan.arguments:
@@ -118,6 +118,14 @@ def _enter() -> None:
     """A thread that never spoke to the device has no context yet."""
     cupy.cuda.Device().use()
     _thread.has_context = True
+
+
+def _allow_shared(function: Any, dynamic: int) -> None:
+    """Raise the limit of a kernel's shared memory where a launch needs more; never lower it, since other launches of the kernel may count on it."""
+    allowed = _shared.get(function.ptr, _WITHOUT_ASKING - funcGetAttribute(_STATIC_SIZE, function.ptr))
+    if dynamic > allowed:
+        funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, dynamic)
+        _shared[function.ptr] = dynamic
 
 
 def _launcher(plan: Plan, function: Any) -> Callable[[int, int, int], None]:
