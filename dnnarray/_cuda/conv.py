@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import conv_depthwise
+from functools import partial
+
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_unfold
+from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {
+_DEPTHWISE: dict[str, tuple[Method, ...]] = {
     "conv": (
         Method("depthwise", conv_depthwise.forward, "one channel a group: windows in registers, no matrix product", conv_depthwise.rejects),
     ),
@@ -13,3 +16,28 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         Method("depthwise", conv_depthwise.input_gradient, "the forward turned round, or a gather for strides", conv_depthwise.rejects),
     ),
 }
+
+
+def _direct(op: str) -> Method:
+    return methods("direct", op, conv_direct.DirectMaps, "the definition", conv_direct.rejects, conv_direct.cost)
+
+
+def _gemm(op: str, name: str, precision: str) -> Method:
+    rejects, cost = partial(conv_gemm.rejects, precision=precision), partial(conv_gemm.cost, precision=precision)
+    return methods(name, op, conv_gemm.GemmMaps, "windows gathered into columns, cuBLAS", rejects, cost, precision)
+
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    op: (
+        *_DEPTHWISE.get(op, ()),
+        _direct(op),
+        _gemm(op, "gemm", "highest"),
+        _gemm(op, "gemm_tf32", "high"),
+        _gemm(op, "gemm_bf16", "medium"),
+    )
+    for op in OPERATIONS
+}
+for _name, _run in (("unfold", conv_unfold.to_columns), ("fold", conv_unfold.to_image)):
+    ALGORITHMS[_name] = (Method("gather", _run, "each element of the result gathers its terms", conv_unfold.rejects),)
+    _back = conv_unfold.to_image if _name == "unfold" else conv_unfold.to_columns
+    ALGORITHMS[f"{_name}_backward"] = (Method("gather", _back, "each element of the result gathers its terms", conv_unfold.rejects),)
