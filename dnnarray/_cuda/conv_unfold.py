@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.channels import order_of
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, image, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, extents, image, too_large
 from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.scratch import Operand, Steps
@@ -106,12 +106,14 @@ def fold(setting: Setting, columns: Columns, source: Operand, y: Operand, n: int
 # --- the operations ---------------------------------------------------------------------------------------------------
 
 
-def _columns(g: Geometry, layout: str) -> Columns:
-    """(N, C window, L), or (N, L, window C) in channels_last."""
-    each = g.c * g.taps
+def _columns(g: Geometry, layout: str, spec: Spec) -> Columns:
+    """(N, C window, L), or (N, L, window C) in channels_last, in any dense memory."""
+    strides = dense_strides(spec.shape, order_of(spec))
     if layout == "channels_last":
-        return Columns(True, g.pixels * each, each, each, 1, g.c)
-    return Columns(False, g.pixels * each, 1, g.pixels * each, g.taps * g.pixels, g.pixels)
+        n, pixel, one = strides
+        return Columns(one == 1, n, pixel, g.c * g.taps * one, one, g.c * one)
+    n, one, pixel = strides
+    return Columns(False, n, pixel, g.c * g.taps * one, g.taps * one, one)
 
 
 def _image(problem: UnfoldProblem, spec: Spec, array: object) -> Operand:
@@ -125,7 +127,7 @@ def to_columns(problem: UnfoldProblem, device: Device, aligned: bool) -> Program
     if target.size == 0:
         return Program(())
     x = _image(problem, problem.inputs[0], steps.inputs[0])
-    plan = unfold_plan(g, _columns(g, problem.layout), aligned, x, Operand(steps.outputs[0], target.dtype), g.n, 0, g.pixels)
+    plan = unfold_plan(g, _columns(g, problem.layout, target), aligned, x, Operand(steps.outputs[0], target.dtype), g.n, 0, g.pixels)
     return Program((plan,), tuple(order_of(s) for s in problem.inputs))
 
 
@@ -137,9 +139,8 @@ def to_image(problem: UnfoldProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     y = _image(problem, target, steps.outputs[0])
     source = Operand(steps.inputs[0], target.dtype)
-    plan = fold_plan(g, _columns(g, problem.layout), aligned, source, y, g.n)
-    orders = [tuple(range(s.ndim)) for s in problem.inputs]
-    return Program((plan,), tuple(orders[:1] + [order_of(s) for s in problem.inputs[1:]]))
+    plan = fold_plan(g, _columns(g, problem.layout, problem.inputs[0]), aligned, source, y, g.n)
+    return Program((plan,), tuple(order_of(s) for s in problem.inputs))
 
 
 def rejects(problem: UnfoldProblem, device: Device) -> str | None:

@@ -50,8 +50,3 @@ def test_epilogue(layout):
     assert_close(cupy.asnumpy(y), expected, 9)
     y = dnn.conv(cupy.asarray(x), cupy.asarray(w), residual=cupy.asarray(r), **options)
     assert_close(cupy.asnumpy(y), dnn.conv(x, w, residual=r, **options), 9)
-
-
-def test_other_groupings_are_refused_by_name():
-    with pytest.raises(dnn.UnsupportedError, match="depthwise"):
-        dnn.conv(cupy.zeros((1, 4, 5, 5)), cupy.zeros((2, 4, 3, 3)))
