@@ -1,4 +1,4 @@
-"""Linear layers side by side with PyTorch: rows for `asv_bench.gpu`. A row's unit is not bytes but operations: 1,000 are 1 TFLOP/s."""
+"""Linear layers side by side with PyTorch: rows for `asv_bench.gpu`, whose figures stand for TFLOP/s here."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import dnnarray as dnn
 _borrowed = cupy.from_dlpack
 
 
+def _rows(count, features, outs, dtype):
+    x, w = torch.randn(count, features, device="cuda").to(dtype), torch.randn(outs, features, device="cuda").to(dtype)
+    b, g = torch.randn(outs, device="cuda").to(dtype), torch.randn(count, outs, device="cuda").to(dtype)
+    cx, cw, cb, cg = map(_borrowed, (x, w, b, g))
+    label, work = f"linear {count}x{features}x{outs} {str(dtype)[6:]}", 2 * count * features * outs // 1000
+    linear, gelu = torch.nn.functional.linear, torch.nn.functional.gelu
+    cy = _borrowed(torch.empty(count, outs, device="cuda", dtype=dtype))
+    yield label, work, lambda: dnn.linear(cx, cw, out=cy), lambda: linear(x, w), None, ()
+    compiled = torch.compile(lambda x, w, b: gelu(linear(x, w, b)))
+    yield f"{label} bias gelu", work, lambda: dnn.linear(cx, cw, cb, activation="gelu", out=cy), lambda: gelu(linear(x, w, b)), compiled, (
+        x, w, b)  # fmt: skip
+    yield f"{label} backward", 2 * work, lambda: dnn.linear_backward(cg, cx, cw), lambda: (g @ w, g.T @ x), None, ()
+
+
 def rows():
-    for rows_, features, outs in ((8192, 4096, 4096), (16384, 1024, 4096)):
+    for shape in ((8192, 4096, 4096), (16384, 1024, 4096)):
         for dtype in (torch.bfloat16, torch.float32):
-            x, w = torch.randn(rows_, features, device="cuda").to(dtype), torch.randn(outs, features, device="cuda").to(dtype)
-            b, g = torch.randn(outs, device="cuda").to(dtype), torch.randn(rows_, outs, device="cuda").to(dtype)
-            cx, cw, cb, cg = map(_borrowed, (x, w, b, g))
-            label, work = f"linear {rows_}x{features}x{outs} {str(dtype)[6:]}", 2 * rows_ * features * outs // 1000
-            peer = torch.nn.functional.linear
-            y = torch.empty(rows_, outs, device="cuda", dtype=dtype)
-            cy = _borrowed(y)
-            yield label, work, lambda: dnn.linear(cx, cw, out=cy), lambda: peer(x, w), None, ()
-            yield f"{label} bias gelu", work, lambda: dnn.linear(cx, cw, cb, activation="gelu", out=cy), (
-                lambda: torch.nn.functional.gelu(peer(x, w, b))), torch.compile(lambda x, w, b: torch.nn.functional.gelu(peer(x, w, b))), (x, w, b)  # fmt: skip
-            yield f"{label} backward", 2 * work, lambda: dnn.linear_backward(cg, cx, cw), lambda: (g @ w, g.T @ x), None, ()
+            yield from _rows(*shape, dtype)
