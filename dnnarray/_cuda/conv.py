@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_unfold
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_implicit, conv_unfold
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
@@ -27,10 +27,18 @@ def _gemm(op: str, name: str, precision: str) -> Method:
     return methods(name, op, conv_gemm.GemmMaps, "windows gathered into columns, cuBLAS", rejects, cost, precision)
 
 
+def _implicit(op: str) -> tuple[Method, ...]:
+    if op == "conv_backward_weight":
+        return ()
+    summary = "windows gathered into shared memory, products by wgmma"
+    return (methods("implicit_gemm_sm90", op, conv_implicit.maps, summary, conv_implicit.rejects, conv_implicit.cost),)
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *_DEPTHWISE.get(op, ()),
         _direct(op),
+        *_implicit(op),
         _gemm(op, "gemm", "highest"),
         _gemm(op, "gemm_tf32", "high"),
         _gemm(op, "gemm_bf16", "medium"),

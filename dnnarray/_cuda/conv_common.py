@@ -110,8 +110,8 @@ class Setting:
     order of their own.
     """
 
-    def __init__(self, op: str, problem: ConvProblem, aligned: bool, precision: str = "highest") -> None:
-        self.op, self.problem, self.g, self.precision = op, problem, problem.geometry, precision
+    def __init__(self, op: str, problem: ConvProblem, aligned: bool, precision: str = "highest", units: int = 1) -> None:
+        self.op, self.problem, self.g, self.precision, self.units = op, problem, problem.geometry, precision, units
         self.steps = Steps(problem, aligned)
         inputs, outputs = IMAGES[op]
         given = [problem.inputs[i] for i in inputs if problem.inputs[i] is not None]
@@ -261,9 +261,9 @@ OPERATIONS: dict[str, Callable[[Setting, Maps], None]] = {
 }
 
 
-def plan(op: str, algorithm: Callable[[Setting], Maps], problem: ConvProblem, aligned: bool, precision: str = "highest") -> Setting:
-    """All launches of an operation by one algorithm."""
-    setting = Setting(op, problem, aligned, precision)
+def plan(op: str, algorithm: Callable[[Setting], Maps], problem: ConvProblem, aligned: bool, precision: str, units: int) -> Setting:
+    """All launches of an operation by one algorithm on a device with this many multiprocessors."""
+    setting = Setting(op, problem, aligned, precision, units)
     OPERATIONS[op](setting, algorithm(setting))
     return setting
 
@@ -273,10 +273,10 @@ def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: s
     """The table's entry of an algorithm for an operation; `rejects` and `cost` are asked with its name first."""
 
     def run(problem: ConvProblem, device: Device, aligned: bool) -> Program:
-        setting = plan(op, algorithm, problem, aligned, precision)
+        setting = plan(op, algorithm, problem, aligned, precision, device.units)
         return Program(tuple(setting.steps.plans), setting.orders)
 
     def workspace(problem: ConvProblem) -> int:
-        return plan(op, algorithm, problem, True, precision).steps.workspace
+        return plan(op, algorithm, problem, True, precision, 1).steps.workspace
 
     return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), precision=precision)

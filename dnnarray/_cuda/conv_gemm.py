@@ -43,7 +43,7 @@ class GemmMaps:
         dtype, gathers = large.dtype, not self._plain
         waits = small.dtype in HALF and not (epilogue.empty and dtype in HALF)
         with steps.borrowed():
-            w = self._packed(weight, dtype)
+            w = self.packed(weight, dtype)
             for first, n in self._blocks(gathers, dtype, waits):
                 with steps.borrowed():
                     x, y = large.part(first * large.strides[0]), small.part(first * small.strides[0])
@@ -60,7 +60,7 @@ class GemmMaps:
         rounds = large.dtype in HALF and not (epilogue.empty and dtype in HALF)
         direct = self._plain and not rounds
         with steps.borrowed():
-            w = self._packed(weight, dtype)
+            w = self.packed(weight, dtype)
             for first, n in self._blocks(not direct, wide, False):
                 with steps.borrowed():
                     x = large.part(first * large.strides[0])
@@ -114,7 +114,8 @@ class GemmMaps:
         _, h, w = window
         return (c * taps, channel, h * w * tap, w * tap, tap)
 
-    def _packed(self, weight: Operand, dtype: np.dtype) -> Operand:
+    def packed(self, weight: Operand, dtype: np.dtype) -> Operand:
+        """The weight as the products take it."""
         shape = self._setting.weight_shape
         strides = self._packed_strides(shape)
         if weight.dtype == dtype and _same_memory(shape, weight.strides, strides):

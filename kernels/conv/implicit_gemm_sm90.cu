@@ -85,9 +85,10 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
   WindowRow rows[kRowsM];
   find_rows(a, tile, rows);
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
-  const T* w = a.w + (static_cast<long long>(tile.group) * a.outs + tile.n + row) * total * 8;
+  const T* w = a.w + ((static_cast<long long>(tile.group) * a.outs + tile.n + row) * total + chunk) * 8;
+  const int last = static_cast<int>(a.outs) - tile.n - row;  // rows of the weight from this one on
   WindowChunk at = WindowChunk::of(a.windows, chunk);
-  for (int k = chunk; k - chunk < total; k += kChunks, at.advance(a.windows, kChunks)) {
+  for (int k = chunk; k - chunk < total; k += kChunks, w += kTileK, at.advance(a.windows, kChunks)) {
     const unsigned stage = smem + ring.stage * kStage, bits = at.bits(a.windows);
     const int step = at.step(a.windows);
     barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
@@ -97,10 +98,11 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
       const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * 8 : 0);
       copy_async<Config::kCached>(stage + place + i * 16 * kRow, from, there);
     }
+    const T* from = w;
 #pragma unroll
-    for (int i = 0; i < kRowsN; ++i) {
-      const bool there = k < total && tile.n + row + 16 * i < a.outs;
-      copy_async<false>(stage + kBytesM + place + i * 16 * kRow, there ? w + (16ll * i * total + k) * 8 : a.w, there);
+    for (int i = 0; i < kRowsN; ++i, from += 128ll * total) {
+      const bool there = k < total && 16 * i < last;
+      copy_async<false>(stage + kBytesM + place + i * 16 * kRow, there ? from : a.w, there);
     }
     barrier_arrive_after_copies(barriers.full + ring.stage * 8);
     ring.next();

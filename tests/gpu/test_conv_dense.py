@@ -48,7 +48,7 @@ def test_every_algorithm(case, dtype, name):
     for last in (False, True):
         try:
             actual = _back(call(case.op, _there(arrays, last), case.options | {"algorithm": name}))
-        except dnn.UnsupportedError as error:
+        except (dnn.UnsupportedError, dnn.OptionError) as error:
             pytest.skip(str(error))
         for a, e in zip(actual, oracle, strict=True):
             assert_close(a, np.asarray(e), case.reduction, case.condition, f"{case} last={last}")
@@ -73,6 +73,10 @@ _SHAPES = {  # x, weight, options
     "pointwise": ((3, 72, 17, 13), (56, 72, 1, 1), {}),
     "groups": ((3, 48, 15, 14), (64, 12, 3, 3), {"groups": 4, "padding": 1, "dilation": 2}),
     "first-layer": ((3, 3, 45, 37), (16, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "groups-16": ((3, 64, 15, 14), (64, 16, 3, 3), {"groups": 4, "padding": 1, "dilation": 2}),
+    "wide": ((2, 72, 13, 11), (328, 72, 3, 3), {"padding": 1}),
+    "phases": ((4, 16, 31, 29), (32, 16, 3, 5), {"stride": (2, 3), "padding": ((1, 0), (2, 3))}),
+    "holes": ((4, 24, 18, 17), (40, 24, 1, 2), {"stride": 2}),
     "1d": ((4, 32, 301), (48, 32, 5), {"padding": 2, "stride": 2}),
     "3d": ((2, 16, 9, 11, 10), (24, 16, 3, 3, 3), {"padding": 1}),
     "channels-129": ((2, 129, 9, 9), (131, 129, 3, 3), {"padding": 1}),
@@ -97,7 +101,7 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
         there = _there((x, w, b), last)
         try:
             y = dnn.conv(*there, activation="gelu", algorithm=name, **options)
-        except dnn.UnsupportedError as error:
+        except (dnn.UnsupportedError, dnn.OptionError) as error:
             pytest.skip(str(error))
         assert_close(cupy.asnumpy(y), expected, math.prod(w_shape[1:]))
         if dtype is BFLOAT16:
@@ -114,6 +118,26 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
             assert_close(cupy.asnumpy(a), e, e.size)
         again = dnn.conv_backward(there_grad, *there, algorithm=name, **options, **activation)
         assert all((a == b).all() for a, b in zip(actual, again, strict=True)), "the same bits at every run"
+
+
+@pytest.mark.parametrize("name", _EXACT)
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_transposed(name, activation):
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(s).astype(BFLOAT16) for s in ((3, 40, 9, 11), (40, 24, 4, 4), 24))
+    options = {"stride": 2, "padding": 1, "activation": activation}
+    wide = [a.astype(np.float64) for a in (x, w, b)]
+    there = _there((x, w, b), True)
+    expected = dnn.conv_transpose(*wide, **options)
+    try:
+        y = dnn.conv_transpose(*there, algorithm=name, **options)
+    except (dnn.UnsupportedError, dnn.OptionError) as error:
+        pytest.skip(str(error))
+    assert_close(cupy.asnumpy(y), expected, 40 * 16)
+    grad = rng.standard_normal(expected.shape).astype(BFLOAT16)
+    actual = dnn.conv_transpose_backward(_there((grad,), True)[0], *there, algorithm=name, **options)
+    for a, e in zip(actual, dnn.conv_transpose_backward(grad.astype(np.float64), *wide, **options), strict=True):
+        assert_close(cupy.asnumpy(a), e, e.size)
 
 
 @pytest.mark.parametrize(("name", "eps"), [("gemm_tf32", 2e-3), ("gemm_bf16", 2e-2)])

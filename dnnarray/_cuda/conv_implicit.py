@@ -1,0 +1,180 @@
+"""Convolution as one matrix product whose windows are gathered on the way into shared memory: plans for the tensor-core kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
+from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.epilogue import Epilogue, rearrange
+from dnnarray._cuda.linear import unit
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._cuda.zero import zero
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry, Phase
+from dnnarray._select import Cost, Device
+from dnnarray._spec import HALF
+
+_THREADS = 384
+_CHUNK = 8  # elements of a half type in 16 bytes
+_ROW = 128  # bytes of a tile's row in shared memory
+_TAPS = 31  # bits of a row's mask, over the axes of the window together
+_PLACES = 1 << 31  # chunks of an image array that 32 bits can count
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's tile: pixels x channels, the stages of its ring, and the share of the peak rate that its products reach."""
+
+    m: int
+    n: int
+    stages: int
+    efficiency: float
+
+    @property
+    def shared_memory(self) -> int:
+        return 1024 + self.stages * ((self.m + self.n) * _ROW + 16)
+
+
+TILES = (Tile(128, 256, 4, 0.75), Tile(256, 128, 4, 0.75), Tile(128, 128, 6, 0.65), Tile(256, 64, 5, 0.5), Tile(128, 64, 8, 0.45))
+
+
+def best_tile(rows: int, outs: int, groups: int, chunks: int, units: int) -> tuple[Tile, float]:
+    """The tile that is done first, and the time of it in multiply-adds of a multiprocessor at its full rate."""
+    return min(((t, _time(t, rows, outs, groups, chunks, units)) for t in TILES), key=lambda pair: pair[1])
+
+
+def _time(t: Tile, rows: int, outs: int, groups: int, chunks: int, units: int) -> float:
+    tiles = -(-rows // t.m) * -(-outs // t.n) * groups
+    blocks = -(-chunks // 8) + 4  # what a tile's end costs beside its products
+    return -(-tiles // units) * t.m * t.n * blocks * 64 / t.efficiency
+
+
+@dataclass(frozen=True)
+class ImplicitConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu``."""
+
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    tile_m: int
+    tile_n: int
+    stages: int
+    cached: bool
+
+
+class ImplicitMaps:
+    """The maps by gathering kernels: `conv_common.Maps`. What they do not take goes through `GemmMaps`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
+        self._gemm = GemmMaps(setting)
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        if large.dtype not in HALF:
+            self._gemm.correlate(large, weight, small, epilogue)
+            return
+        with self._steps.borrowed():
+            w = self._gemm.packed(weight, large.dtype)
+            self._steps.add(self._launch(self._g, large, w, small, epilogue))
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        """One correlation of stride 1 for each residue of the stride."""
+        g = self._g
+        if small.dtype not in HALF or not (g.phases_cover or epilogue.empty) or (g.groups > 1 and g.window[0] > 1):
+            self._gemm.spread(small, weight, large, epilogue)
+            return
+        if not g.phases_cover:
+            size = math.prod(self._setting.shape(False))
+            self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
+        for phase in g.phases:
+            with self._steps.borrowed():
+                w = self._turned(weight, phase)
+                self._steps.add(self._launch(phase.geometry, small, w, _target(large, phase), epilogue))
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        self._gemm.weigh(small, large, weight)
+
+    def _turned(self, weight: Operand, phase: Phase) -> Operand:
+        """The weight of a phase as (groups C, window, K)."""
+        g, p = self._g, phase.geometry
+        k, c, *window = weight.strides
+        start = sum(t.start * s for t, s in zip(phase.taps, window, strict=True))
+        steps = [t.step * s for t, s in zip(phase.taps, window, strict=True)]
+        shape = (g.groups, g.k, g.c, *p.window)
+        target = self._steps.take(weight.dtype, math.prod(shape))
+        _, h, w = p.window
+        lying = (g.c * p.taps * g.k, 1, p.taps * g.k, h * w * g.k, w * g.k, g.k)
+        source = Operand(weight.at(start), weight.dtype, (g.k * k, k, c, *steps))
+        self._steps.add(rearrange(source, Operand(target.array, target.dtype, lying), shape))
+        return target
+
+    def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
+        rows, chunks = g.n * g.pixels, g.taps * g.c // _CHUNK
+        tile, _ = best_tile(rows, g.k, g.groups, chunks, self._units)
+        f = formula(e.activation, x.dtype)
+        residual = e.residual is not None
+        config = ImplicitConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, CACHED)
+        words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], f"{tile.m}x{tile.n}x{tile.stages}", e.name]
+        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["cached"] * CACHED), config, ("activation",))
+        tiles_m, tiles_n = -(-rows // tile.m), -(-g.k // tile.n)
+        x_steps = [s // _CHUNK for s in _along(x.strides)]
+        sizes = (rows, g.c // _CHUNK, chunks, tiles_m, tiles_n, g.groups, g.k, *x_steps, *_along(y.strides))
+        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
+        grid = (min(tiles_m * tiles_n * g.groups, self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, (*pointers, *sizes, *extents(g), f.p, f.q), tile.shared_memory)
+
+
+CACHED = False
+
+
+def _along(strides: Sequence[int]) -> tuple[int, ...]:
+    """Without the channels' own."""
+    return (strides[0], *strides[2:])
+
+
+def _target(large: Operand, phase: Phase) -> Operand:
+    """The pixels of a phase."""
+    n, c, *space = large.strides
+    start = sum(t.start * s for t, s in zip(phase.target, space, strict=True))
+    return Operand(large.at(start), large.dtype, (n, c, *(t.step * s for t, s in zip(phase.target, space, strict=True))))
+
+
+def maps(setting: Setting) -> ImplicitMaps | DirectMaps:
+    """The kernels need 16-byte addresses; elsewhere the definition does it."""
+    return ImplicitMaps(setting) if setting.steps.aligned else DirectMaps(setting)
+
+
+def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    if device.capability != (9, 0):
+        return "a device without its matrix instructions (sm_90a)"
+    if dtype not in HALF:
+        return f"{dtype.name} arrays; it takes float16 and bfloat16"
+    if 0 in (g.n, g.c, g.k, *g.space, *g.out):
+        return "an extent of 0"
+    if g.c % _CHUNK or g.k % _CHUNK:
+        return f"{g.c} and {g.k} channels of a group; it takes multiples of {_CHUNK}"
+    if sum(g.window) > _TAPS:
+        return f"a window of {g.window}; its extents may add up to {_TAPS}"
+    if max(g.sizes) // _CHUNK >= _PLACES:
+        return f"an array of {_CHUNK * _PLACES} elements or more"
+    setting = Setting(op, problem, True)
+    if setting.mixed or not setting.last:
+        return "memory that is not channels-last"
+    return too_large(g)
+
+
+def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+    g = problem.geometry
+    _, time = best_tile(g.n * g.pixels, g.k, g.groups, g.taps * g.c // _CHUNK, device.units)
+    return Cost(
+        problem.flops, problem.bytes, min(g.macs / (time * device.units), 1.0), problem.maps, unit(problem.inputs[0].dtype, "highest")
+    )
