@@ -27,18 +27,16 @@ def _gemm(op: str, name: str, precision: str) -> Method:
     return methods(name, op, conv_gemm.GemmMaps, "windows gathered into columns, cuBLAS", rejects, cost, precision)
 
 
-def _implicit(op: str) -> tuple[Method, ...]:
-    if op == "conv_backward_weight":
-        return ()
+def _implicit(op: str) -> Method:
     summary = "windows gathered into shared memory, products by wgmma"
-    return (methods("implicit_gemm_sm90", op, conv_implicit.maps, summary, conv_implicit.rejects, conv_implicit.cost),)
+    return methods("implicit_gemm_sm90", op, conv_implicit.maps, summary, conv_implicit.rejects, conv_implicit.cost)
 
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *_DEPTHWISE.get(op, ()),
         _direct(op),
-        *_implicit(op),
+        _implicit(op),
         _gemm(op, "gemm", "highest"),
         _gemm(op, "gemm_tf32", "high"),
         _gemm(op, "gemm_bf16", "medium"),

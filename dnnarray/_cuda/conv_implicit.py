@@ -10,15 +10,15 @@ from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
-from dnnarray._cuda.epilogue import Epilogue, rearrange
+from dnnarray._cuda.epilogue import THREADS, Epilogue, rearrange
 from dnnarray._cuda.linear import unit
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
 from dnnarray._select import Cost, Device
-from dnnarray._spec import HALF
+from dnnarray._spec import FLOAT32, HALF
 
 _THREADS = 384
 _CHUNK = 8  # elements of a half type in 16 bytes
@@ -53,6 +53,54 @@ def _time(t: Tile, rows: int, outs: int, groups: int, chunks: int, units: int) -
     tiles = -(-rows // t.m) * -(-outs // t.n) * groups
     blocks = -(-chunks // 8) + 4  # what a tile's end costs beside its products
     return -(-tiles // units) * t.m * t.n * blocks * 64 / t.efficiency
+
+
+WEIGHT_TILES = (Tile(128, 256, 4, 0.7), Tile(128, 128, 6, 0.6), Tile(64, 256, 5, 0.45), Tile(64, 128, 8, 0.4))
+_PIXELS = 64  # of a stage of the weight gradient
+_PLANNED = 132  # multiprocessors that its parts are planned for: the scratch memory must be known without the device
+_TERMS = 3e12 / 4.2e12  # multiply-adds that a multiprocessor could do while a byte moves, times the number of multiprocessors
+
+
+@dataclass(frozen=True)
+class Split:
+    """The pixels of a weight gradient in `count` parts of `blocks` stages each."""
+
+    tile: Tile
+    count: int
+    blocks: int
+
+
+def best_split(g: Geometry, units: int = _PLANNED) -> tuple[Split, float]:
+    """The tile and the parts that are done first, and the time in multiply-adds of a multiprocessor at its full rate."""
+    everything = -(-g.n * g.pixels // _PIXELS)
+    found = []
+    for tile in WEIGHT_TILES:
+        tiles = -(-g.k // tile.m) * -(-g.taps * g.c // tile.n) * g.groups
+        for wanted in {1, 2, 3, 4, max(units // tiles, 1), max(2 * units // tiles, 1)}:
+            blocks = -(-everything // min(wanted, max(everything // 4, 1)))
+            count = -(-everything // blocks)
+            rounds = -(-tiles * count // units)
+            sums = 8 * count * g.groups * g.k * g.taps * g.c * _TERMS
+            found.append((Split(tile, count, blocks), rounds * (blocks + 6) * tile.m * tile.n * _PIXELS / tile.efficiency + sums))
+    return min(found, key=lambda pair: pair[1])
+
+
+@dataclass(frozen=True)
+class WeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_weight_sm90.cu``."""
+
+    element: str
+    tile_m: int
+    tile_n: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class SumsConfig(Config):
+    """Compile-time settings of ``kernels/conv/split_sums.cu``."""
+
+    element: str
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -100,7 +148,28 @@ class ImplicitMaps:
                 self._steps.add(self._launch(phase.geometry, small, w, _target(large, phase), epilogue))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
-        self._gemm.weigh(small, large, weight)
+        if small.dtype not in HALF or large.dtype not in HALF:
+            self._gemm.weigh(small, large, weight)
+            return
+        g, shape = self._g, self._setting.weight_shape
+        split, _ = best_split(g)
+        size = math.prod(shape)
+        with self._steps.borrowed():
+            partial = self._steps.take(FLOAT32, split.count * size)
+            self._steps.add(self._weigh_splits(split, small, large, partial))
+            self._steps.add(_sum_splits(partial, split.count, weight, shape))
+
+    def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
+        g, tile = self._g, split.tile
+        config = WeightConfig(TYPES[small.dtype], tile.m, tile.n, tile.stages)
+        name = f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.m}x{tile.n}x{tile.stages}"
+        chunks = g.taps * g.c // _CHUNK
+        tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
+        sizes = (g.n * g.pixels, g.c // _CHUNK, chunks, *tiles, g.k, split.count, split.blocks)
+        x_steps = [s // _CHUNK for s in _along(large.strides)]
+        arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *x_steps, *extents(g))
+        grid = (min(math.prod(tiles) * split.count, self._units), 1, 1)
+        return Plan(Kernel("conv/implicit_weight_sm90.cu", name, config), grid, _THREADS, arguments, tile.shared_memory)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
@@ -133,6 +202,16 @@ class ImplicitMaps:
 
 
 CACHED = False
+
+
+def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
+    """The weight's gradient from its parts, which lie as (K, window, C)."""
+    order = (0, 2, 3, 4, 1)
+    axes = [weight.strides[i] for i in order]
+    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}", SumsConfig(TYPES[weight.dtype], THREADS))
+    size, inner = math.prod(shape), [shape[i] for i in order[1:]]
+    arguments: tuple[Array | int, ...] = (partial.array, weight.array, size, count, *inner, *axes)
+    return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, arguments)
 
 
 def _along(strides: Sequence[int]) -> tuple[int, ...]:
