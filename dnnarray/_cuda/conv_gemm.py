@@ -69,7 +69,7 @@ class GemmMaps:
                     if not direct:
                         steps.add(fold(self._setting, self._layout(n, self._pixels), columns, x, n, epilogue))
                     elif not epilogue.empty:
-                        steps.add(apply(epilogue, x, x, self._setting.view(False, n), steps.aligned))
+                        steps.add(apply(epilogue, x, x, self._setting.view(False, n), steps.aligned, first * large.strides[0]))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         steps, setting = self._steps, self._setting

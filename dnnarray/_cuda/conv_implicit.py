@@ -115,7 +115,7 @@ class ImplicitConfig(Config):
     tile_m: int
     tile_n: int
     stages: int
-    cached: bool
+    blocked: bool
 
 
 class ImplicitMaps:
@@ -190,9 +190,10 @@ class ImplicitMaps:
         tile, _ = best_tile(rows, g.k, g.groups, chunks, self._units)
         f = formula(e.activation, x.dtype)
         residual = e.residual is not None
-        config = ImplicitConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, CACHED)
+        blocked = CACHED and g.c % 64 == 0
+        config = ImplicitConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, blocked)
         words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], f"{tile.m}x{tile.n}x{tile.stages}", e.name]
-        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["cached"] * CACHED), config, ("activation",))
+        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["blocked"] * blocked), config, ("activation",))
         tiles_m, tiles_n = -(-rows // tile.m), -(-g.k // tile.n)
         x_steps = [s // _CHUNK for s in _along(x.strides)]
         sizes = (rows, g.c // _CHUNK, chunks, tiles_m, tiles_n, g.groups, g.k, *x_steps, *_along(y.strides))

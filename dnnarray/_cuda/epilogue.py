@@ -69,7 +69,7 @@ def apply(e: Epilogue, z: Operand, y: Operand, view: View, aligned: bool, first:
     """y from z, both seen as `view`; `first` is the element of y that `view` begins with, for the residual."""
     if view.size == 0:
         return None
-    f, vector = formula(e.activation, y.dtype), vector_length(y.dtype, aligned)
+    f, vector = formula(e.activation, y.dtype), vector_length(y.dtype, aligned, first)
     mode = channel_mode(view, vector) if e.bias is not None else 0
     config = EpilogueConfig(TYPES[y.dtype], TYPES[z.dtype], f.type, e.bias is not None, e.residual is not None, mode, vector, THREADS)
     name = f"epilogue_{e.name}_{SHORT[z.dtype]}_to_{SHORT[y.dtype]}x{vector}_channel{mode}"

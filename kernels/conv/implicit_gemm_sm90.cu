@@ -11,7 +11,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/barrier.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/tile.cuh"
 #include "dnnarray/wgmma.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -24,7 +24,7 @@ struct Config {
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 128;
   static constexpr int kStages = 4;
-  static constexpr bool kCached = false;
+  static constexpr bool kBlocked = true;
 };
 #define DNNARRAY_ENTRY conv_implicit_gemm_sm90_default
 #endif
@@ -40,12 +40,10 @@ constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow, kStage = kBytesM
 extern __shared__ char smem_memory[];
 
 struct Arguments {
-  const T *x, *w, *bias, *residual;
-  R* y;
+  const T *x, *w;
   Windows windows;
-  long long tiles_m, tiles_n, groups, outs;
-  long long y_n, y_d, y_h, y_w;
-  float p, q;
+  Target<T, R> target;
+  long long tiles_m, tiles_n, groups;
 };
 
 struct Barriers {
@@ -85,20 +83,20 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
   WindowRow rows[kRowsM];
   find_rows(a, tile, rows);
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
-  const T* w = a.w + ((static_cast<long long>(tile.group) * a.outs + tile.n + row) * total + chunk) * 8;
-  const int last = static_cast<int>(a.outs) - tile.n - row;  // rows of the weight from this one on
-  WindowChunk at = WindowChunk::of(a.windows, chunk);
-  for (int k = chunk; k - chunk < total; k += kChunks, w += kTileK, at.advance(a.windows, kChunks)) {
+  const T* w = a.w + (static_cast<long long>(tile.group) * a.target.outs + tile.n + row) * total * 8;
+  const int last = a.target.outs - tile.n - row;  // rows of the weight from this one on
+  WindowChunk at = Config::kBlocked ? WindowChunk{chunk, 0, 0, 0} : WindowChunk::of(a.windows, chunk);
+  for (int block = 0; block < total; block += kChunks) {
     const unsigned stage = smem + ring.stage * kStage, bits = at.bits(a.windows);
-    const int step = at.step(a.windows);
+    const int step = at.step(a.windows), k = Config::kBlocked ? at.tap(a.windows) * a.windows.channels + at.c : block + chunk;
     barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < kRowsM; ++i) {
       const bool there = (rows[i].mask & bits) == bits;
       const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * 8 : 0);
-      copy_async<Config::kCached>(stage + place + i * 16 * kRow, from, there);
+      copy_async<Config::kBlocked>(stage + place + i * 16 * kRow, from, there);
     }
-    const T* from = w;
+    const T* from = w + k * 8ll;
 #pragma unroll
     for (int i = 0; i < kRowsN; ++i, from += 128ll * total) {
       const bool there = k < total && 16 * i < last;
@@ -106,6 +104,11 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
     }
     barrier_arrive_after_copies(barriers.full + ring.stage * 8);
     ring.next();
+    if constexpr (Config::kBlocked) {
+      at.advance_tap(a.windows, kChunks);
+    } else {
+      at.advance(a.windows, kChunks);
+    }
   }
 }
 
@@ -140,78 +143,15 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
   if (threadIdx.x % kGroup == 0) barrier_arrive(before);
 }
 
-__device__ __forceinline__ unsigned packed(float low, float high) {
-  const Vec<R, 2> pair = {{narrow<R>(low), narrow<R>(high)}};
-  return *reinterpret_cast<const unsigned*>(&pair);
-}
-
-// Pair i of lane q of four becomes pair q of lane i: 8 columns in a row for each lane.
-__device__ __forceinline__ void transpose_pairs(unsigned (&v)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const unsigned got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
-    (odd ? v[i] : v[i + 1]) = got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const unsigned got = __shfl_xor_sync(0xffffffffu, high ? v[i] : v[i + 2], 2);
-    (high ? v[i] : v[i + 2]) = got;
-  }
-}
-
-// What an element becomes behind the product.
-__device__ __forceinline__ float finished(const Arguments& a, float sum) { return Config::Activation::forward(sum, a.p, a.q); }
-
-// One row of a tile: 32 columns at a time.
-__device__ __forceinline__ void write_row(const Arguments& a, const float (&sums)[kTileN / 2], int half, const Tile& tile, long long at, bool there) {
-  const int q = threadIdx.x % 4;
-#pragma unroll
-  for (int j = 0; j < kTileN / 32; ++j) {
-    float v[4][2];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int n = tile.n + (4 * j + i) * 8 + q * 2;
-      const long long channel = tile.group * a.outs + n;
-      const bool inside = there && n < a.outs;
-      v[i][0] = sums[(4 * j + i) * 4 + half * 2], v[i][1] = sums[(4 * j + i) * 4 + half * 2 + 1];
-      if (Config::kBias && inside) {
-        const Vec<T, 2> bias = load<T, 2>(a.bias + channel);
-        v[i][0] += widen(bias.at[0]), v[i][1] += widen(bias.at[1]);
-      }
-      if (Config::kResidual && inside) {
-        const Vec<T, 2> residual = load<T, 2>(a.residual + at + channel);
-        v[i][0] += widen(residual.at[0]), v[i][1] += widen(residual.at[1]);
-      }
-      v[i][0] = finished(a, v[i][0]), v[i][1] = finished(a, v[i][1]);
-      if constexpr (sizeof(R) == 4) {
-        if (inside) store(a.y + at + channel, Vec<R, 2>{{narrow<R>(v[i][0]), narrow<R>(v[i][1])}});
-      }
-    }
-    if constexpr (sizeof(R) == 2) {
-      unsigned pairs[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) pairs[i] = packed(v[i][0], v[i][1]);
-      transpose_pairs(pairs);
-      const int n = tile.n + (4 * j + q) * 8;
-      if (there && n < a.outs) {
-        store(reinterpret_cast<unsigned*>(a.y + at + tile.group * a.outs + n), Vec<unsigned, 4>{{pairs[0], pairs[1], pairs[2], pairs[3]}});
-      }
-    }
-  }
-}
-
-__device__ __forceinline__ void write_tile(const Arguments& a, float (&sums)[kMmas][kTileN / 2], const Tile& tile, int part) {
+__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[kMmas][kTileN / 2], const Tile& tile, int part) {
   const int in_group = threadIdx.x % kGroup, row = in_group / 32 * 16 + in_group % 32 / 4;
-  const ConvAxis &h = a.windows.axes.h, &w = a.windows.axes.w;
 #pragma unroll
   for (int i = 0; i < kMmas; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const long long m = tile.m + (part * kMmas + i) * 64 + row + half * 8;
-      const Split by_w = split(m, w.out), by_h = split(by_w.quotient, h.out), by_d = split(by_h.quotient, a.windows.axes.d.out);
-      const long long at = by_d.quotient * a.y_n + by_d.rest * a.y_d + by_h.rest * a.y_h + by_w.rest * a.y_w;
-      write_row(a, sums[i], half, tile, at, m < a.windows.rows);
+      const long long at = a.target.row(a.windows.axes, m);
+      write_row<Config, kTileN>(a.target, sums[i], half, tile.group, tile.n, at, m < a.windows.rows);
     }
 }
 
@@ -223,7 +163,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   const Windows windows = {{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, rows, static_cast<int>(channels), static_cast<int>(total),
                            static_cast<int>(x_n), static_cast<int>(x_d), static_cast<int>(x_h), static_cast<int>(x_w)};
-  const Arguments a = {x, weight, bias, residual, y, windows, tiles_m, tiles_n, groups, outs, y_n, y_d, y_h, y_w, float(p), float(q)};
+  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
+  const Arguments a = {x, weight, windows, target, tiles_m, tiles_n, groups};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {

@@ -59,6 +59,19 @@ struct WindowChunk {
     }
   }
 
+  // To the same channels of the next tap; behind the last one, to the first tap of the channels `chunks` further on.
+  __device__ __forceinline__ void advance_tap(const Windows& a, int chunks) {
+    if (++w < a.axes.w.window) return;
+    w = 0;
+    if (++h < a.axes.h.window) return;
+    h = 0;
+    if (++d < a.axes.d.window) return;
+    d = 0;
+    c += chunks;
+  }
+
+  __device__ __forceinline__ int tap(const Windows& a) const { return (d * a.axes.h.window + h) * a.axes.w.window + w; }
+
   // From where a row's window begins.
   __device__ __forceinline__ int step(const Windows& a) const {
     return d * a.axes.d.dilation * a.x_d + h * a.axes.h.dilation * a.x_h + w * a.axes.w.dilation * a.x_w + c;
@@ -66,7 +79,7 @@ struct WindowChunk {
 
   // The bits that a row's mask must have; a chunk behind the end is in no row.
   __device__ __forceinline__ unsigned bits(const Windows& a) const {
-    if (d >= a.axes.d.window) return kOutside;
+    if (d >= a.axes.d.window || c >= a.channels) return kOutside;
     return 1u << d | 1u << (a.axes.d.window + h) | 1u << (a.axes.d.window + a.axes.h.window + w);
   }
 };
