@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_implicit, conv_unfold
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_portable, conv_unfold
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
@@ -29,7 +29,12 @@ def _gemm(op: str, name: str, precision: str) -> Method:
 
 def _implicit(op: str) -> Method:
     summary = "windows gathered into shared memory, products by wgmma"
-    return methods("implicit_gemm_sm90", op, conv_implicit.maps, summary, conv_implicit.rejects, conv_implicit.cost)
+    return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost)
+
+
+def _portable(op: str, name: str, precision: str) -> Method:
+    rejects, cost = partial(conv_portable.rejects, precision=precision), partial(conv_portable.cost, precision=precision)
+    return methods(name, op, conv_portable.maps, "windows gathered into shared memory, products by mma.sync", rejects, cost, precision)
 
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
@@ -37,6 +42,8 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         *_DEPTHWISE.get(op, ()),
         _direct(op),
         _implicit(op),
+        _portable(op, "implicit_gemm", "highest"),
+        _portable(op, "implicit_gemm_tf32", "high"),
         _gemm(op, "gemm", "highest"),
         _gemm(op, "gemm_tf32", "high"),
         _gemm(op, "gemm_bf16", "medium"),

@@ -6,21 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
-from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.epilogue import THREADS, Epilogue, rearrange
-from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
-from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF
 
 _THREADS = 384
+_BLOCK = 64  # channels whose taps are walked together
 _CHUNK = 8  # elements of a half type in 16 bytes
 _ROW = 128  # bytes of a tile's row in shared memory
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
@@ -116,36 +116,54 @@ class ImplicitConfig(Config):
     tile_n: int
     stages: int
     blocked: bool
+    transposed: bool
 
 
 class ImplicitMaps:
-    """The maps by gathering kernels: `conv_common.Maps`. What they do not take goes through `GemmMaps`."""
+    """The maps by gathering kernels: `conv_common.Maps`. What they do not take goes through `GemmMaps`.
+
+    `walks`: the kernel takes the weight by its strides, also for the gradient of the input.
+    """
+
+    walks = True
 
     def __init__(self, setting: Setting) -> None:
-        self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
+        self._setting, self._steps, self._g, self.units = setting, setting.steps, setting.g, setting.units
         self._gemm = GemmMaps(setting)
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
-        if large.dtype not in HALF:
+        if not self._takes(large.dtype):
             self._gemm.correlate(large, weight, small, epilogue)
             return
         with self._steps.borrowed():
-            w = self._gemm.packed(weight, large.dtype)
-            self._steps.add(self._launch(self._g, large, w, small, epilogue))
+            w = weight if self._walks(weight, self._g.c) else self._gemm.packed(weight, large.dtype)
+            self._steps.add(self.launch(self._g, large, w, small, epilogue))
 
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
-        if small.dtype not in HALF or not (g.phases_cover or epilogue.empty) or (g.groups > 1 and g.window[0] > 1):
+        if not self._takes(small.dtype) or not (g.phases_cover or epilogue.empty) or (g.groups > 1 and g.window[0] > 1):
             self._gemm.spread(small, weight, large, epilogue)
             return
         if not g.phases_cover:
             size = math.prod(self._setting.shape(False))
             self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
-        for phase in g.phases:
-            with self._steps.borrowed():
-                w = self._turned(weight, phase)
-                self._steps.add(self._launch(phase.geometry, small, w, _target(large, phase), epilogue))
+        with self._steps.borrowed():
+            transposed = self.walks and g.k % _BLOCK == 0
+            if transposed and not self._walks(weight, g.k):
+                weight = self._gemm.packed(weight, small.dtype)
+            for phase in g.phases:
+                with self._steps.borrowed():
+                    w = _part(weight, phase) if transposed else self._turned(weight, phase)
+                    self._steps.add(self.launch(phase.geometry, small, w, _target(large, phase), epilogue, transposed))
+
+    def _takes(self, dtype: np.dtype) -> bool:
+        return dtype in HALF
+
+    def _walks(self, weight: Operand, summed: int) -> bool:
+        """Whether the kernel can take the weight as it lies, its channels dense, with `summed` channels of a group in the sum."""
+        k, c, *window = weight.strides
+        return self.walks and summed % _BLOCK == 0 and (c == 1 or self._g.c == 1) and all(s % _CHUNK == 0 for s in (k, *window))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         if small.dtype not in HALF or large.dtype not in HALF:
@@ -166,43 +184,43 @@ class ImplicitMaps:
         chunks = g.taps * g.c // _CHUNK
         tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
         sizes = (g.n * g.pixels, g.c // _CHUNK, chunks, *tiles, g.k, split.count, split.blocks)
-        x_steps = [s // _CHUNK for s in _along(large.strides)]
+        x_steps = [s // _CHUNK for s in along(large.strides)]
         arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *x_steps, *extents(g))
-        grid = (min(math.prod(tiles) * split.count, self._units), 1, 1)
+        grid = (min(math.prod(tiles) * split.count, self.units), 1, 1)
         return Plan(Kernel("conv/implicit_weight_sm90.cu", name, config), grid, _THREADS, arguments, tile.shared_memory)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
         g, p = self._g, phase.geometry
-        k, c, *window = weight.strides
-        start = sum(t.start * s for t, s in zip(phase.taps, window, strict=True))
-        steps = [t.step * s for t, s in zip(phase.taps, window, strict=True)]
+        part = _part(weight, phase)
+        k, c, *steps = part.strides
         shape = (g.groups, g.k, g.c, *p.window)
         target = self._steps.take(weight.dtype, math.prod(shape))
         _, h, w = p.window
         lying = (g.c * p.taps * g.k, 1, p.taps * g.k, h * w * g.k, w * g.k, g.k)
-        source = Operand(weight.at(start), weight.dtype, (g.k * k, k, c, *steps))
+        source = Operand(part.array, weight.dtype, (g.k * k, k, c, *steps))
         self._steps.add(rearrange(source, Operand(target.array, target.dtype, lying), shape))
-        return target
+        return Operand(target.array, target.dtype, (p.taps * g.k, 1, h * w * g.k, w * g.k, g.k))
 
-    def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
+    def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         rows, chunks = g.n * g.pixels, g.taps * g.c // _CHUNK
-        tile, _ = best_tile(rows, g.k, g.groups, chunks, self._units)
+        tile, _ = best_tile(rows, g.k, g.groups, chunks, self.units)
         f = formula(e.activation, x.dtype)
-        residual = e.residual is not None
-        blocked = CACHED and g.c % 64 == 0
-        config = ImplicitConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, blocked)
+        residual, blocked = e.residual is not None, g.c % _BLOCK == 0
+        config = ImplicitConfig(
+            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, blocked, transposed
+        )
         words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], f"{tile.m}x{tile.n}x{tile.stages}", e.name]
-        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["blocked"] * blocked), config, ("activation",))
+        kernel = Kernel(
+            "conv/implicit_gemm_sm90.cu", "_".join(words + ["blocked"] * blocked + ["transposed"] * transposed), config, ("activation",)
+        )
         tiles_m, tiles_n = -(-rows // tile.m), -(-g.k // tile.n)
-        x_steps = [s // _CHUNK for s in _along(x.strides)]
-        sizes = (rows, g.c // _CHUNK, chunks, tiles_m, tiles_n, g.groups, g.k, *x_steps, *_along(y.strides))
+        x_steps = [s // _CHUNK for s in along(x.strides)]
+        w_steps = (w.strides[0] * (g.c if transposed else g.k), *along(w.strides))
+        sizes = (rows, g.c // _CHUNK, chunks, tiles_m, tiles_n, g.groups, g.k, *w_steps, *x_steps, *along(y.strides))
         pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        grid = (min(tiles_m * tiles_n * g.groups, self._units), 1, 1)
+        grid = (min(tiles_m * tiles_n * g.groups, self.units), 1, 1)
         return Plan(kernel, grid, _THREADS, (*pointers, *sizes, *extents(g), f.p, f.q), tile.shared_memory)
-
-
-CACHED = False
 
 
 def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
@@ -215,9 +233,16 @@ def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int,
     return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, arguments)
 
 
-def _along(strides: Sequence[int]) -> tuple[int, ...]:
+def along(strides: Sequence[int]) -> tuple[int, ...]:
     """Without the channels' own."""
     return (strides[0], *strides[2:])
+
+
+def _part(weight: Operand, phase: Phase) -> Operand:
+    """The taps of a phase of a weight."""
+    k, c, *window = weight.strides
+    start = sum(t.start * s for t, s in zip(phase.taps, window, strict=True))
+    return Operand(weight.at(start), weight.dtype, (k, c, *(t.step * s for t, s in zip(phase.taps, window, strict=True))))
 
 
 def _target(large: Operand, phase: Phase) -> Operand:
@@ -227,34 +252,24 @@ def _target(large: Operand, phase: Phase) -> Operand:
     return Operand(large.at(start), large.dtype, (n, c, *(t.step * s for t, s in zip(phase.target, space, strict=True))))
 
 
-def maps(setting: Setting) -> ImplicitMaps | DirectMaps:
-    """The kernels need 16-byte addresses; elsewhere the definition does it."""
-    return ImplicitMaps(setting) if setting.steps.aligned else DirectMaps(setting)
-
-
-def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
-    g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
-    if dtype not in HALF:
-        return f"{dtype.name} arrays; it takes float16 and bfloat16"
+def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:
+    """Why the images cannot be gathered in chunks of 16 bytes, or None; `g` is what the kernels are given."""
+    chunk = 16 // problem.inputs[0].dtype.itemsize
     if 0 in (g.n, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
-    if g.c % _CHUNK or g.k % _CHUNK:
-        return f"{g.c} and {g.k} channels of a group; it takes multiples of {_CHUNK}"
     if sum(g.window) > _TAPS:
         return f"a window of {g.window}; its extents may add up to {_TAPS}"
-    if max(g.sizes) // _CHUNK >= _PLACES:
-        return f"an array of {_CHUNK * _PLACES} elements or more"
-    setting = Setting(op, problem, True)
-    if setting.mixed or not setting.last:
-        return "memory that is not channels-last"
+    if max(g.sizes) // chunk >= _PLACES:
+        return f"an array of {chunk * _PLACES} elements or more"
+    if Setting(op, problem, True).mixed:
+        return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
 
 
-def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    g = problem.geometry
-    _, time = best_tile(g.n * g.pixels, g.k, g.groups, g.taps * g.c // _CHUNK, device.units)
-    return Cost(
-        problem.flops, problem.bytes, min(g.macs / (time * device.units), 1.0), problem.maps, unit(problem.inputs[0].dtype, "highest")
-    )
+def efficiency(op: str, g: Geometry, units: int) -> float:
+    """The share of the peak rate that the products of an operation reach."""
+    if op == "conv_backward_weight":
+        time = best_split(g)[1]
+    else:
+        time = best_tile(g.n * g.pixels, g.k, g.groups, g.taps * g.c // _CHUNK, units)[1]
+    return min(g.macs / (time * units), 1.0)

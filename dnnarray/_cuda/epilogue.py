@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from dnnarray._problems.activation import Activation
 from dnnarray._spec import FLOAT32, FLOAT64, HALF
 
 THREADS = 128
+_AXES = 5  # of struct Strided
 _EXACT = ("relu", "relu6", "clipped_relu", "hard_tanh", "threshold")  # the slope is 0 or 1
 
 
@@ -139,16 +139,25 @@ class RearrangeConfig(Config):
 
 
 def rearrange(source: Operand, target: Operand, shape: Sequence[int]) -> Plan | None:
-    """A copy of an array of up to five axes; both operands' strides are along the axes of `shape`."""
+    """A copy of an array of up to five axes, after those that lie alike in both are taken as one; strides are along the axes of `shape`."""
     size = math.prod(shape)
     if size == 0:
         return None
-    axes = sorted((i for i, n in enumerate(shape) if n != 1), key=lambda i: -abs(target.strides[i]))
-
-    def padded(values: Sequence[int], fill: int) -> list[Any]:
-        return [fill] * (5 - len(axes)) + [values[i] for i in axes]
-
+    axes = _merged(shape, source.strides, target.strides)
+    assert len(axes) <= _AXES, axes
+    extents, s, t = zip(*([(1, 0, 0)] * (_AXES - len(axes)) + axes), strict=True)
     config = RearrangeConfig(TYPES[source.dtype], TYPES[target.dtype], THREADS)
     kernel = Kernel("common/rearrange.cu", f"rearrange_{SHORT[source.dtype]}_to_{SHORT[target.dtype]}", config)
-    arguments = (size, *padded(shape, 1)[1:], *padded(source.strides, 0), *padded(target.strides, 0))
-    return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (source.array, target.array, *arguments))
+    return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (source.array, target.array, size, *extents[1:], *s, *t))
+
+
+def _merged(shape: Sequence[int], source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(extent, step, step) of each axis, the target's slowest first; neighbours that lie alike in both count as one."""
+    found: list[tuple[int, int, int]] = []
+    for i in sorted((i for i, n in enumerate(shape) if n != 1), key=lambda i: -abs(target[i])):
+        n, s, t = shape[i], source[i], target[i]
+        if found and found[-1][1:] == (n * s, n * t):
+            found[-1] = (found[-1][0] * n, s, t)
+        else:
+            found.append((n, s, t))
+    return found

@@ -1,11 +1,14 @@
 // Convolution as one matrix product whose left operand, the windows, is gathered on the way into shared memory: y[m, k] =
 // f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
 //
-// Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their channels dense.
+// Layout:  x channels-last in memory; w (groups K, taps C), by steps where kBlocked; y and residual by steps along batch and space; the
+//          channels of all of them dense. kTransposed: the result's channels are the dense ones of w, and its rows those of the sum: the
+//          gradient of the input from the forward's weight. kBlocked walks the taps of 64 channels before the next 64, so that the windows'
+//          overlap meets in the first-level cache; otherwise the columns are walked as they lie.
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. Of its three warpgroups the first gathers: thread t
 //          fills chunk t % 8 (16 bytes) of every 16th row of both operands' panels (wgmma.cuh), through a ring of kStages. The other two
 //          multiply, each one half of the tile's rows, and write it from registers, four neighbouring lanes 64 bytes of a row.
-// Needs:   sm_90a; C and K of a group multiples of 8, pointers aligned to 16 bytes; taps along the three axes at most 31 together.
+// Needs:   sm_90a; C and K of a group multiples of 8 (kBlocked: C of 64), pointers aligned to 16 bytes; taps along the three axes at most 31 together.
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/activation.cuh"
@@ -25,6 +28,7 @@ struct Config {
   static constexpr int kTileN = 128;
   static constexpr int kStages = 4;
   static constexpr bool kBlocked = true;
+  static constexpr bool kTransposed = false;
 };
 #define DNNARRAY_ENTRY conv_implicit_gemm_sm90_default
 #endif
@@ -44,6 +48,7 @@ struct Arguments {
   Windows windows;
   Target<T, R> target;
   long long tiles_m, tiles_n, groups;
+  long long w_group, w_row, w_d, w_h, w_w;
 };
 
 struct Barriers {
@@ -77,18 +82,42 @@ __device__ __forceinline__ void find_rows(const Arguments& a, const Tile& tile, 
   }
 }
 
+// The weight of one block, kTransposed: its rows are the channels of the sum, its columns those of the result.
+__device__ __forceinline__ void gather_weight(const Arguments& a, const Tile& tile, const T* w, const WindowChunk& at, int block, unsigned stage) {
+  const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
+  const unsigned place = stage + kBytesM + row * kRow + (chunk ^ row % 8) * 16;
+  w += Config::kBlocked ? at.d * a.w_d + at.h * a.w_h + at.w * a.w_w : block * 8ll;
+  if constexpr (Config::kTransposed) {
+    const T* from = w + ((at.c - chunk) * 8 + row) * a.w_row + tile.n + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < kTileK / 16; ++i, from += 16 * a.w_row)
+#pragma unroll
+      for (int p = 0; p < kTileN / 64; ++p) {
+        const bool there = tile.n + p * 64 + chunk * 8 < a.target.outs;
+        copy_async<false>(place + p * kTileK * kRow + i * 16 * kRow, there ? from + p * 64 : a.w, there);
+      }
+  } else {
+    const int last = a.target.outs - tile.n - row;  // rows from this one on
+    const bool inside = Config::kBlocked || block + chunk < a.windows.total;
+    const T* from = w + (tile.n + row) * a.w_row + (Config::kBlocked ? at.c : chunk) * 8;
+#pragma unroll
+    for (int i = 0; i < kRowsN; ++i, from += 16 * a.w_row) {
+      const bool there = inside && 16 * i < last;
+      copy_async<false>(place + i * 16 * kRow, there ? from : a.w, there);
+    }
+  }
+}
+
 __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
-  const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks, total = a.windows.total;
+  const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   WindowRow rows[kRowsM];
   find_rows(a, tile, rows);
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
-  const T* w = a.w + (static_cast<long long>(tile.group) * a.target.outs + tile.n + row) * total * 8;
-  const int last = a.target.outs - tile.n - row;  // rows of the weight from this one on
   WindowChunk at = Config::kBlocked ? WindowChunk{chunk, 0, 0, 0} : WindowChunk::of(a.windows, chunk);
-  for (int block = 0; block < total; block += kChunks) {
+  for (int block = 0; block < a.windows.total; block += kChunks) {
     const unsigned stage = smem + ring.stage * kStage, bits = at.bits(a.windows);
-    const int step = at.step(a.windows), k = Config::kBlocked ? at.tap(a.windows) * a.windows.channels + at.c : block + chunk;
+    const int step = at.step(a.windows);
     barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < kRowsM; ++i) {
@@ -96,12 +125,7 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
       const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * 8 : 0);
       copy_async<Config::kBlocked>(stage + place + i * 16 * kRow, from, there);
     }
-    const T* from = w + k * 8ll;
-#pragma unroll
-    for (int i = 0; i < kRowsN; ++i, from += 128ll * total) {
-      const bool there = k < total && 16 * i < last;
-      copy_async<false>(stage + kBytesM + place + i * 16 * kRow, there ? from : a.w, there);
-    }
+    gather_weight(a, tile, a.w + tile.group * a.w_group, at, block, stage);
     barrier_arrive_after_copies(barriers.full + ring.stage * 8);
     ring.next();
     if constexpr (Config::kBlocked) {
@@ -126,12 +150,13 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
     fence_async();
     wgmma_fence();
-    const unsigned long long b = panel(stage + kBytesM);
+    constexpr bool kTurned = Config::kTransposed;
+    const unsigned long long b = kTurned ? transposed_panel(stage + kBytesM, kTileK * kRow) : panel(stage + kBytesM);
 #pragma unroll
     for (int i = 0; i < kMmas; ++i) {
       const unsigned long long a = panel(stage + (part * kMmas + i) * 64 * kRow);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<T, false, false, kTileN>::run(sums[i], a + 2 * k, b + 2 * k);
+      for (int k = 0; k < 4; ++k) Wgmma<T, false, kTurned, kTileN>::run(sums[i], a + 2 * k, b + (kTurned ? 128 : 2) * k);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -155,16 +180,17 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
     }
 }
 
-// x_n ... x_w are steps of x in chunks of 8 elements, y_n ... y_w steps of y in elements; `channels` of a group in chunks.
+// x_n ... x_w are steps of x in chunks of 8 elements, all others in elements; `channels` of a group and `total` of a row in chunks.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
-    long long rows, long long channels, long long total, long long tiles_m, long long tiles_n, long long groups, long long outs, long long x_n,
-    long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
-    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+    long long rows, long long channels, long long total, long long tiles_m, long long tiles_n, long long groups, long long outs,
+    long long w_group, long long w_row, long long w_d, long long w_h, long long w_w, long long x_n, long long x_d, long long x_h, long long x_w,
+    long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1,
+    long long h2, long long w0, long long w1, long long w2, double p, double q) {
   const Windows windows = {{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, rows, static_cast<int>(channels), static_cast<int>(total),
                            static_cast<int>(x_n), static_cast<int>(x_d), static_cast<int>(x_h), static_cast<int>(x_w)};
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const Arguments a = {x, weight, windows, target, tiles_m, tiles_n, groups};
+  const Arguments a = {x, weight, windows, target, tiles_m, tiles_n, groups, w_group, w_row, w_d, w_h, w_w};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
