@@ -19,7 +19,8 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
 from dnnarray._spec import FLOAT32, HALF
 
-_THREADS = 384
+PRODUCERS = 1
+_THREADS = 128
 _BLOCK = 64  # channels whose taps are walked together
 _CHUNK = 8  # elements of a half type in 16 bytes
 _ROW = 128  # bytes of a tile's row in shared memory
@@ -93,6 +94,7 @@ class WeightConfig(Config):
     tile_m: int
     tile_n: int
     stages: int
+    producers: int
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class ImplicitConfig(Config):
     tile_m: int
     tile_n: int
     stages: int
-    blocked: bool
+    producers: int
     transposed: bool
 
 
@@ -136,7 +138,7 @@ class ImplicitMaps:
             self._gemm.correlate(large, weight, small, epilogue)
             return
         with self._steps.borrowed():
-            w = weight if self._walks(weight, self._g.c) else self._gemm.packed(weight, large.dtype)
+            w = self._gemm.packed(weight, large.dtype)
             self._steps.add(self.launch(self._g, large, w, small, epilogue))
 
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
@@ -150,7 +152,7 @@ class ImplicitMaps:
             self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
         with self._steps.borrowed():
             transposed = self.walks and g.k % _BLOCK == 0
-            if transposed and not self._walks(weight, g.k):
+            if transposed and not self._walks(weight):
                 weight = self._gemm.packed(weight, small.dtype)
             for phase in g.phases:
                 with self._steps.borrowed():
@@ -160,10 +162,10 @@ class ImplicitMaps:
     def _takes(self, dtype: np.dtype) -> bool:
         return dtype in HALF
 
-    def _walks(self, weight: Operand, summed: int) -> bool:
-        """Whether the kernel can take the weight as it lies, its channels dense, with `summed` channels of a group in the sum."""
+    def _walks(self, weight: Operand) -> bool:
+        """Whether the kernel can take the weight as it lies, its channels dense."""
         k, c, *window = weight.strides
-        return self.walks and summed % _BLOCK == 0 and (c == 1 or self._g.c == 1) and all(s % _CHUNK == 0 for s in (k, *window))
+        return (c == 1 or self._g.c == 1) and all(s % _CHUNK == 0 for s in (k, *window))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         if small.dtype not in HALF or large.dtype not in HALF:
@@ -179,15 +181,15 @@ class ImplicitMaps:
 
     def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
         g, tile = self._g, split.tile
-        config = WeightConfig(TYPES[small.dtype], tile.m, tile.n, tile.stages)
-        name = f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.m}x{tile.n}x{tile.stages}"
+        config = WeightConfig(TYPES[small.dtype], tile.m, tile.n, tile.stages, PRODUCERS)
+        name = f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.m}x{tile.n}x{tile.stages}_p{PRODUCERS}"
         chunks = g.taps * g.c // _CHUNK
         tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
         sizes = (g.n * g.pixels, g.c // _CHUNK, chunks, *tiles, g.k, split.count, split.blocks)
         x_steps = [s // _CHUNK for s in along(large.strides)]
         arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *x_steps, *extents(g))
         grid = (min(math.prod(tiles) * split.count, self.units), 1, 1)
-        return Plan(Kernel("conv/implicit_weight_sm90.cu", name, config), grid, _THREADS, arguments, tile.shared_memory)
+        return Plan(Kernel("conv/implicit_weight_sm90.cu", name, config), grid, _THREADS * (2 + PRODUCERS), arguments, tile.shared_memory)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
@@ -206,21 +208,27 @@ class ImplicitMaps:
         rows, chunks = g.n * g.pixels, g.taps * g.c // _CHUNK
         tile, _ = best_tile(rows, g.k, g.groups, chunks, self.units)
         f = formula(e.activation, x.dtype)
-        residual, blocked = e.residual is not None, g.c % _BLOCK == 0
+        residual = e.residual is not None
         config = ImplicitConfig(
-            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, blocked, transposed
+            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, PRODUCERS, transposed
         )
-        words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], f"{tile.m}x{tile.n}x{tile.stages}", e.name]
-        kernel = Kernel(
-            "conv/implicit_gemm_sm90.cu", "_".join(words + ["blocked"] * blocked + ["transposed"] * transposed), config, ("activation",)
-        )
+        words = [
+            "conv_implicit_gemm_sm90",
+            SHORT[x.dtype],
+            "to",
+            SHORT[y.dtype],
+            f"{tile.m}x{tile.n}x{tile.stages}",
+            f"p{PRODUCERS}",
+            e.name,
+        ]
+        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
         tiles_m, tiles_n = -(-rows // tile.m), -(-g.k // tile.n)
         x_steps = [s // _CHUNK for s in along(x.strides)]
         w_steps = (w.strides[0] * (g.c if transposed else g.k), *along(w.strides))
         sizes = (rows, g.c // _CHUNK, chunks, tiles_m, tiles_n, g.groups, g.k, *w_steps, *x_steps, *along(y.strides))
         pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
         grid = (min(tiles_m * tiles_n * g.groups, self.units), 1, 1)
-        return Plan(kernel, grid, _THREADS, (*pointers, *sizes, *extents(g), f.p, f.q), tile.shared_memory)
+        return Plan(kernel, grid, _THREADS * (2 + PRODUCERS), (*pointers, *sizes, *extents(g), f.p, f.q), tile.shared_memory)
 
 
 def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:

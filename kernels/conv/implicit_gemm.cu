@@ -70,13 +70,13 @@ struct Gather {
     for (int i = 0; i < kRowsM; ++i) {
       const bool there = (rows[i].mask & bits) == bits;
       const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * kChunk : 0);
-      copy_async<false>(stage + place + i * kStep * kRow, from, there);
+      copy_async(stage + place + i * kStep * kRow, from, there);
     }
     const T* from = w;
 #pragma unroll
     for (int i = 0; i < kRowsN; ++i, from += static_cast<long long>(kStep) * kChunk * a.windows.total) {
       const bool there = left > 0 && kStep * i < rows_left;
-      copy_async<false>(stage + kBytesM + place + i * kStep * kRow, there ? from : a.w, there);
+      copy_async(stage + kBytesM + place + i * kStep * kRow, there ? from : a.w, there);
     }
     at.advance(a.windows, kChunks);
     left -= kChunks;

@@ -1,14 +1,13 @@
 // Convolution as one matrix product whose left operand, the windows, is gathered on the way into shared memory: y[m, k] =
 // f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
 //
-// Layout:  x channels-last in memory; w (groups K, taps C), by steps where kBlocked; y and residual by steps along batch and space; the
-//          channels of all of them dense. kTransposed: the result's channels are the dense ones of w, and its rows those of the sum: the
-//          gradient of the input from the forward's weight. kBlocked walks the taps of 64 channels before the next 64, so that the windows'
-//          overlap meets in the first-level cache; otherwise the columns are walked as they lie.
-//          A block takes tiles of kTileM pixels x kTileN channels, one after another. Of its three warpgroups the first gathers: thread t
-//          fills chunk t % 8 (16 bytes) of every 16th row of both operands' panels (wgmma.cuh), through a ring of kStages. The other two
+// Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their channels dense.
+//          kTransposed: the gradient of the input from the forward's weight, whose dense channels are those of the result here; the taps of
+//          64 channels of the sum are walked before the next 64.
+//          A block takes tiles of kTileM pixels x kTileN channels, one after another. Its first kProducers warpgroups gather: thread t
+//          fills chunk t % 8 (16 bytes) of every kStep-th row of both operands' panels (wgmma.cuh), through a ring of kStages. Two more
 //          multiply, each one half of the tile's rows, and write it from registers, four neighbouring lanes 64 bytes of a row.
-// Needs:   sm_90a; C and K of a group multiples of 8 (kBlocked: C of 64), pointers aligned to 16 bytes; taps along the three axes at most 31 together.
+// Needs:   sm_90a; C and K of a group multiples of 8 (kTransposed: C of 64), pointers aligned to 16 bytes; taps along the three axes at most 31 together.
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/activation.cuh"
@@ -27,7 +26,7 @@ struct Config {
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 128;
   static constexpr int kStages = 4;
-  static constexpr bool kBlocked = true;
+  static constexpr int kProducers = 2;
   static constexpr bool kTransposed = false;
 };
 #define DNNARRAY_ENTRY conv_implicit_gemm_sm90_default
@@ -37,8 +36,10 @@ using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
-constexpr int kGroup = 128, kThreads = 3 * kGroup, kTileK = 64, kRow = 128, kChunks = 8;  // threads of a warpgroup, bytes and chunks of a row
-constexpr int kRowsM = kTileM / 16, kRowsN = kTileN / 16, kMmas = kTileM / 128;
+constexpr int kGroup = 128, kProducers = Config::kProducers, kThreads = (2 + kProducers) * kGroup;  // threads of a warpgroup, of a block
+constexpr int kTileK = 64, kRow = 128, kChunks = 8, kStep = kProducers * kGroup / kChunks;  // bytes and chunks of a row, rows at once
+constexpr int kRowsM = kTileM / kStep, kRowsN = kTileN / kStep, kMmas = kTileM / 128;
+constexpr int kFewer = kProducers == 1 ? 72 : 56, kMore = kProducers == 1 ? 216 : 200;  // registers of gathering and of multiplying threads
 constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow, kStage = kBytesM + kBytesN;
 
 extern __shared__ char smem_memory[];
@@ -70,42 +71,39 @@ struct Tile {
 
 // The rows of the windows that this thread fills. Eight lanes fill the same ones, so each of them finds an eighth.
 __device__ __forceinline__ void find_rows(const Arguments& a, const Tile& tile, WindowRow (&rows)[kRowsM]) {
-  const int own = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+  constexpr int kFound = kRowsM < kChunks ? kRowsM : kChunks;
+  const int own = threadIdx.x % kFound, first = threadIdx.x / kChunks;
 #pragma unroll
-  for (int part = 0; part < kRowsM / kChunks; ++part) {
-    const WindowRow mine = window_row(a.windows, tile.m + first + 16 * (part * kChunks + own));
+  for (int part = 0; part < kRowsM / kFound; ++part) {
+    const WindowRow mine = window_row(a.windows, tile.m + first + kStep * (part * kFound + own));
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      rows[part * kChunks + i].base = __shfl_sync(0xffffffffu, mine.base, i, kChunks);
-      rows[part * kChunks + i].mask = __shfl_sync(0xffffffffu, mine.mask, i, kChunks);
+    for (int i = 0; i < kFound; ++i) {
+      rows[part * kFound + i].base = __shfl_sync(0xffffffffu, mine.base, i, kChunks);
+      rows[part * kFound + i].mask = __shfl_sync(0xffffffffu, mine.mask, i, kChunks);
     }
   }
 }
 
-// The weight of one block, kTransposed: its rows are the channels of the sum, its columns those of the result.
-__device__ __forceinline__ void gather_weight(const Arguments& a, const Tile& tile, const T* w, const WindowChunk& at, int block, unsigned stage) {
-  const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
-  const unsigned place = stage + kBytesM + row * kRow + (chunk ^ row % 8) * 16;
-  w += Config::kBlocked ? at.d * a.w_d + at.h * a.w_h + at.w * a.w_w : block * 8ll;
-  if constexpr (Config::kTransposed) {
-    const T* from = w + ((at.c - chunk) * 8 + row) * a.w_row + tile.n + chunk * 8;
+// The weight of one block, rows of the result's channels; `w` points at this thread's first chunk.
+__device__ __forceinline__ void gather_weight(const Arguments& a, const Tile& tile, const T* w, bool inside, unsigned target) {
+  const int last = a.target.outs - tile.n - threadIdx.x / kChunks;  // rows from this thread's first on
 #pragma unroll
-    for (int i = 0; i < kTileK / 16; ++i, from += 16 * a.w_row)
-#pragma unroll
-      for (int p = 0; p < kTileN / 64; ++p) {
-        const bool there = tile.n + p * 64 + chunk * 8 < a.target.outs;
-        copy_async<false>(place + p * kTileK * kRow + i * 16 * kRow, there ? from + p * 64 : a.w, there);
-      }
-  } else {
-    const int last = a.target.outs - tile.n - row;  // rows from this one on
-    const bool inside = Config::kBlocked || block + chunk < a.windows.total;
-    const T* from = w + (tile.n + row) * a.w_row + (Config::kBlocked ? at.c : chunk) * 8;
-#pragma unroll
-    for (int i = 0; i < kRowsN; ++i, from += 16 * a.w_row) {
-      const bool there = inside && 16 * i < last;
-      copy_async<false>(place + i * 16 * kRow, there ? from : a.w, there);
-    }
+  for (int i = 0; i < kRowsN; ++i, w += kStep * a.w_row) {
+    const bool there = inside && kStep * i < last;
+    copy_async(target + i * kStep * kRow, there ? w : a.w, there);
   }
+}
+
+// The same kTransposed: rows of the sum's channels, in panels of 64 of the result's.
+__device__ __forceinline__ void gather_turned(const Arguments& a, const Tile& tile, const T* w, unsigned target) {
+  const int last = a.target.outs - tile.n - threadIdx.x % kChunks * 8;
+#pragma unroll
+  for (int i = 0; i < kTileK / kStep; ++i, w += kStep * a.w_row)
+#pragma unroll
+    for (int p = 0; p < kTileN / 64; ++p) {
+      const bool there = p * 64 < last;
+      copy_async(target + p * kTileK * kRow + i * kStep * kRow, there ? w + p * 64 : a.w, there);
+    }
 }
 
 __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
@@ -114,7 +112,9 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
   WindowRow rows[kRowsM];
   find_rows(a, tile, rows);
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
-  WindowChunk at = Config::kBlocked ? WindowChunk{chunk, 0, 0, 0} : WindowChunk::of(a.windows, chunk);
+  const T* w = a.w + tile.group * a.w_group + tile.n + chunk * 8;
+  w += Config::kTransposed ? row * a.w_row : (tile.n + row) * a.w_row - tile.n;
+  WindowChunk at = Config::kTransposed ? WindowChunk{chunk, 0, 0, 0} : WindowChunk::of(a.windows, chunk);
   for (int block = 0; block < a.windows.total; block += kChunks) {
     const unsigned stage = smem + ring.stage * kStage, bits = at.bits(a.windows);
     const int step = at.step(a.windows);
@@ -123,16 +123,19 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
     for (int i = 0; i < kRowsM; ++i) {
       const bool there = (rows[i].mask & bits) == bits;
       const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * 8 : 0);
-      copy_async<Config::kBlocked>(stage + place + i * 16 * kRow, from, there);
+      copy_async(stage + place + i * kStep * kRow, from, there);
     }
-    gather_weight(a, tile, a.w + tile.group * a.w_group, at, block, stage);
-    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
-    ring.next();
-    if constexpr (Config::kBlocked) {
+    if constexpr (Config::kTransposed) {
+      const long long tap = at.d * a.w_d + at.h * a.w_h + at.w * a.w_w;
+      gather_turned(a, tile, w + tap + (at.c - chunk) * 8 * a.w_row, stage + kBytesM + place);
       at.advance_tap(a.windows, kChunks);
     } else {
+      gather_weight(a, tile, w, block + chunk < a.windows.total, stage + kBytesM + place);
       at.advance(a.windows, kChunks);
+      w += kTileK;
     }
+    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
+    ring.next();
   }
 }
 
@@ -195,20 +198,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, kGroup);
+      barrier_init(barriers.full + i * 8, kProducers * kGroup);
       barrier_init(barriers.empty + i * 8, 2);
     }
     barrier_init_done();
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups;
-  const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
+  const int part = static_cast<int>(threadIdx.x) / kGroup - kProducers;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<72>();
+    give_registers<kFewer>();
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
   } else {
-    take_registers<216>();
+    take_registers<kMore>();
     float sums[kMmas][kTileN / 2];
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const Tile tile = Tile::of(a, i);

@@ -3,7 +3,7 @@
 //
 // Layout:  x and dy channels-last in memory; partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order.
 //          A block takes tiles of kTileM output channels x kTileN columns (tap, c) over one split of the pixels, one after another. Its
-//          first warpgroup gathers 64 pixels a stage: thread t fills chunk t % 8 (16 bytes) of every 16th pixel in each panel of 64
+//          first kProducers warpgroups gather 64 pixels a stage: thread t fills chunk t % 8 (16 bytes) of every kStep-th pixel in each panel of 64
 //          channels or columns (wgmma.cuh); both operands run along m or n in their rows, so the products take them transposed. The other
 //          two multiply, each one half of the tile: of its channels, or of its columns where kTileM is 64.
 // Needs:   sm_90a; C and K of a group multiples of 8, pointers aligned to 16 bytes; taps along the three axes at most 31 together.
@@ -20,6 +20,7 @@ struct Config {
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 256;
   static constexpr int kStages = 4;
+  static constexpr int kProducers = 2;
 };
 #define DNNARRAY_ENTRY conv_implicit_weight_sm90_default
 #endif
@@ -27,7 +28,9 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
-constexpr int kGroup = 128, kThreads = 3 * kGroup, kPixels = 64, kRow = 128, kChunks = 8, kRows = kPixels / 16;
+constexpr int kGroup = 128, kProducers = Config::kProducers, kThreads = (2 + kProducers) * kGroup;  // threads of a warpgroup, of a block
+constexpr int kPixels = 64, kRow = 128, kChunks = 8, kStep = kProducers * kGroup / kChunks, kRows = kPixels / kStep;
+constexpr int kFewer = kProducers == 1 ? 72 : 56, kMore = kProducers == 1 ? 216 : 200;  // registers of gathering and of multiplying threads
 constexpr int kPanel = kPixels * kRow, kPanelsM = kTileM / 64, kPanelsN = kTileN / 64, kStage = (kPanelsM + kPanelsN) * kPanel;
 constexpr bool kHalves = kTileM == 64;  // the warpgroups divide the columns
 constexpr int kWidth = kHalves ? kTileN / 2 : kTileN;
@@ -82,15 +85,15 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
   long long m = first_pixel(a, tile) + row;
   for (int left = block_count(a, tile); left > 0; --left, m += kPixels) {
     const unsigned stage = smem + ring.stage * kStage;
-    const WindowRow mine = window_row(a.windows, m + 16 * (chunk % kRows));
+    const WindowRow mine = window_row(a.windows, m + kStep * (chunk % kRows));
     barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const bool there = m + 16 * i < a.windows.rows;
+      const bool there = m + kStep * i < a.windows.rows;
 #pragma unroll
       for (int p = 0; p < kPanelsM; ++p) {
         const bool inside = there && tile.k + p * 64 + chunk * 8 < a.outs;
-        copy_async<false>(stage + p * kPanel + place + i * 16 * kRow, inside ? dy + (m + 16 * i) * pitch + p * 64 : a.dy, inside);
+        copy_async(stage + p * kPanel + place + i * kStep * kRow, inside ? dy + (m + kStep * i) * pitch + p * 64 : a.dy, inside);
       }
       const int base = __shfl_sync(0xffffffffu, mine.base, i, kChunks);
       const unsigned mask = __shfl_sync(0xffffffffu, mine.mask, i, kChunks);
@@ -98,7 +101,7 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
       for (int p = 0; p < kPanelsN; ++p) {
         const bool inside = (mask & bits[p]) == bits[p];
         const T* from = x + (inside ? static_cast<long long>(base + step[p]) * 8 : 0);
-        copy_async<false>(stage + (kPanelsM + p) * kPanel + place + i * 16 * kRow, from, inside);
+        copy_async(stage + (kPanelsM + p) * kPanel + place + i * kStep * kRow, from, inside);
       }
     }
     barrier_arrive_after_copies(barriers.full + ring.stage * 8);
@@ -160,20 +163,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, kGroup);
+      barrier_init(barriers.full + i * 8, kProducers * kGroup);
       barrier_init(barriers.empty + i * 8, 2);
     }
     barrier_init_done();
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups * splits;
-  const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
+  const int part = static_cast<int>(threadIdx.x) / kGroup - kProducers;
   Ring<kStages> ring;
   if (part < 0) {
-    give_registers<72>();
+    give_registers<kFewer>();
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
   } else {
-    take_registers<216>();
+    take_registers<kMore>();
     float sums[kWidth / 2];
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const Tile tile = Tile::of(a, i);

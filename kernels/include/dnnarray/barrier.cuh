@@ -7,15 +7,10 @@ __device__ __forceinline__ unsigned smem_address(const void* p) { return static_
 
 // --- cp.async ---------------------------------------------------------------------------------------------------------
 
-// 16 bytes, or zeros where `there` is false; kCached: through the first-level cache.
-template <bool kCached>
+// 16 bytes, or zeros where `there` is false.
 __device__ __forceinline__ void copy_async(unsigned smem, const void* gmem, bool there) {
   const int bytes = there ? 16 : 0;
-  if constexpr (kCached) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
-  }
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

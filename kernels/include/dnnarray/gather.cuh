@@ -70,8 +70,6 @@ struct WindowChunk {
     c += chunks;
   }
 
-  __device__ __forceinline__ int tap(const Windows& a) const { return (d * a.axes.h.window + h) * a.axes.w.window + w; }
-
   // From where a row's window begins.
   __device__ __forceinline__ int step(const Windows& a) const {
     return d * a.axes.d.dilation * a.x_d + h * a.axes.h.dilation * a.x_h + w * a.axes.w.dilation * a.x_w + c;
