@@ -21,6 +21,8 @@ from dnnarray._spec import FLOAT32, HALF
 
 PRODUCERS = 1
 _THREADS = 128
+_COPY = 1e5  # multiply-adds that a multiprocessor could do while each of its gathering threads copies a chunk
+_SHARED = 232_448  # bytes of shared memory of a block
 _BLOCK = 64  # channels whose taps are walked together
 _CHUNK = 8  # elements of a half type in 16 bytes
 _ROW = 128  # bytes of a tile's row in shared memory
@@ -121,6 +123,72 @@ class ImplicitConfig(Config):
     transposed: bool
 
 
+HALO = True
+BASE = False
+HALO_TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64))
+
+
+@dataclass(frozen=True)
+class HaloConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_halo_sm90.cu``."""
+
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    tile_m: int
+    tile_n: int
+    stages: int
+    transposed: bool
+    base: bool
+
+
+@dataclass(frozen=True)
+class Raster:
+    """How ``kernels/conv/implicit_halo_sm90.cu`` sees the images: places in a row, rows in an image, places between the first and the last
+    tap."""
+
+    pitch: int
+    height: int
+    reach: int
+
+    def shared_memory(self, tile: Tile) -> int:
+        image = -(-(tile.m + self.reach) * _ROW // 1024) * 1024
+        return 1024 + 2 * image + tile.stages * (tile.n * _ROW + 16) + 64
+
+
+def raster(g: Geometry) -> Raster | None:
+    """None where a tap is no shift of the raster."""
+    if g.stride != (1, 1, 1) or g.c % _BLOCK or g.taps == 1 or (g.space[0], g.out[0], g.window[0]) != (1, 1, 1):
+        return None
+    sides = []
+    for i in (1, 2):
+        spread = (g.window[i] - 1) * g.dilation[i]
+        after = max(g.out[i] + spread - g.before[i] - g.space[i], 0)
+        if not 0 <= g.before[i] <= spread or g.before[i] >= g.space[i] + max(g.before[i], after):
+            return None
+        sides.append((g.space[i] + max(g.before[i], after), spread))
+    (height, down), (pitch, across) = sides
+    if g.out[1] > height or g.out[2] > pitch:
+        return None
+    return Raster(pitch, height, down * pitch + across)
+
+
+def best_halo(r: Raster, g: Geometry, units: int) -> Tile | None:
+    """The tile that is done first, of those that fit into shared memory."""
+    found = []
+    for m, n in HALO_TILES:
+        stages = next((s for s in (8, 6, 5, 4, 3) if r.shared_memory(Tile(m, n, s, 1)) <= _SHARED), None)
+        if stages:
+            tiles = -(-g.n * r.height * r.pitch // m) * -(-g.k // n) * g.groups
+            blocks = g.taps * g.c // _BLOCK
+            copies = g.c // _BLOCK * (-(-(m + r.reach) // 16) + g.taps * n // 16) * _COPY
+            each = max(m * n * 64 * blocks / 0.9, copies) + m * n * 64 * 3
+            found.append((-(-tiles // units) * each, Tile(m, n, stages, 1)))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
 class ImplicitMaps:
     """The maps by gathering kernels: `conv_common.Maps`. What they do not take goes through `GemmMaps`.
 
@@ -205,6 +273,45 @@ class ImplicitMaps:
         return Operand(target.array, target.dtype, (p.taps * g.k, 1, h * w * g.k, w * g.k, g.k))
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
+        halo = raster(g) if HALO and (transposed or w.strides[1] == 1) else None
+        tile = best_halo(halo, g, self.units) if halo else None
+        if halo and tile:
+            return self._launch_halo(halo, tile, g, x, w, y, e, transposed)
+        return self._launch_plain(g, x, w, y, e, transposed)
+
+    def _launch_halo(self, r: Raster, tile: Tile, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
+        f = formula(e.activation, x.dtype)
+        config = HaloConfig(
+            TYPES[x.dtype],
+            TYPES[y.dtype],
+            f.type,
+            e.bias is not None,
+            e.residual is not None,
+            tile.m,
+            tile.n,
+            tile.stages,
+            transposed,
+            BASE,
+        )
+        words = [
+            "conv_implicit_halo_sm90",
+            SHORT[x.dtype],
+            "to",
+            SHORT[y.dtype],
+            f"{tile.m}x{tile.n}x{tile.stages}",
+            e.name,
+            f"b{int(BASE)}",
+        ]
+        kernel = Kernel("conv/implicit_halo_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
+        tiles_m, tiles_n = -(-g.n * r.height * r.pitch // tile.m), -(-g.k // tile.n)
+        sizes = (g.n, r.pitch, r.height, r.reach, g.c, tiles_m, tiles_n, g.groups, g.k)
+        w_steps = (w.strides[0] * (g.c if transposed else g.k), w.strides[0], *w.strides[3:])
+        steps = (*w_steps, x.strides[0], *x.strides[3:], y.strides[0], *y.strides[3:])
+        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
+        grid = (min(tiles_m * tiles_n * g.groups, self.units), 1, 1)
+        return Plan(kernel, grid, 384, (*pointers, *sizes, *steps, *extents(g)[3:], f.p, f.q), r.shared_memory(tile))
+
+    def _launch_plain(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         rows, chunks = g.n * g.pixels, g.taps * g.c // _CHUNK
         tile, _ = best_tile(rows, g.k, g.groups, chunks, self.units)
         f = formula(e.activation, x.dtype)
