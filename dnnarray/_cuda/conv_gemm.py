@@ -231,12 +231,19 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
 
 
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
+    """The products, and before or behind them the columns, written and read; for the gradient of the input in the type of the sums."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
+    peak_of = unit(dtype, precision)
+    peak = device.peak.get(peak_of or dtype.name) or device.peak["float32"]
     plain = g.taps == 1 and set(g.stride) == {1} and set(g.before) == {0}
-    columns = 0 if plain else 2 * problem.maps * g.n * math.prod(g.out) * g.groups * g.c * g.taps * dtype.itemsize
+    columns = 0 if plain else g.n * g.pixels * g.groups * g.c * g.taps
+    spreads = op in ("conv_backward_input", "conv_transpose")
+    moved = 2 * columns * problem.maps * (accumulator(dtype) if spreads else dtype).itemsize
     narrow = min(g.k, 64) / 64 * min(g.c * g.taps, 64) / 64  # a product much narrower than a tile leaves most of it empty
-    launches = 3 * problem.maps + (0 if g.pixel_major else g.groups)
-    return Cost(problem.flops, problem.bytes + columns, 0.7 * narrow, launches, unit(dtype, precision))
+    last = Setting(op, problem, True).last
+    launches = problem.maps * (2 + (1 if last else g.groups))
+    seconds = problem.flops / (peak * 0.75 * narrow * (1 if last else 0.5)) + moved / (0.8 * device.bandwidth)
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), launches, peak_of)
 
 
 def _same_memory(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:

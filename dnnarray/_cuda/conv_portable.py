@@ -21,7 +21,7 @@ from dnnarray._spec import FLOAT32, HALF
 
 _ROW = 128  # bytes of a tile's row in shared memory
 _CHANNELS = 8  # that the kernel moves at once
-_TILE_M, _NARROW, _WIDE = 128, (64, 4), (128, 3)  # channels and stages of a tile
+_TILE_M, _NARROW, _WIDE = 128, (64, 6), (128, 4)  # channels and stages of a tile
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4][16], unsigned stage, i
 }
 
 // x_n ... x_w are steps of x in chunks, y_n ... y_w steps of y in elements; `channels` of a group and `total` of a row in chunks.
-extern "C" __global__ void __launch_bounds__(kThreads) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
     long long rows, long long channels, long long total, long long tiles_m, long long tiles_n, long long groups, long long outs, long long x_n,
     long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,

@@ -83,9 +83,13 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
     bits[p] = at.bits(a.windows);
   }
   long long m = first_pixel(a, tile) + row;
+  Pixel own = Pixel::of(a.windows.axes, m + kStep * (chunk % kRows));
+  const Pixel distance = Pixel::of(a.windows.axes, kPixels);
   for (int left = block_count(a, tile); left > 0; --left, m += kPixels) {
     const unsigned stage = smem + ring.stage * kStage;
-    const WindowRow mine = window_row(a.windows, m + kStep * (chunk % kRows));
+    WindowRow mine = window_row(a.windows, own);
+    if (m + kStep * (chunk % kRows) >= a.windows.rows) mine.mask = 0;
+    own.advance(a.windows.axes, distance);
     barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {

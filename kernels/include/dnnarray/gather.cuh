@@ -22,7 +22,12 @@ struct WindowRow {
 
 constexpr unsigned kOutside = 0x80000000u;
 
+// The bits from `bit` on of the taps that stand inside of an axis where the window begins at `first`.
 __device__ __forceinline__ unsigned inside(const ConvAxis& axis, int first, int bit) {
+  if (axis.dilation == 1) {
+    const int low = min(max(-first, 0), axis.window), high = min(max(axis.space - first, low), axis.window);
+    return ((1u << high) - (1u << low)) << bit;
+  }
   unsigned mask = 0;
   for (int t = 0; t < axis.window; ++t) {
     const int at = first + t * axis.dilation;
@@ -31,13 +36,38 @@ __device__ __forceinline__ unsigned inside(const ConvAxis& axis, int first, int 
   return mask;
 }
 
+// An output pixel by its places, and steps from one to another of a fixed distance.
+struct Pixel {
+  long long n;
+  int d, h, w;
+
+  __device__ __forceinline__ static Pixel of(const ConvAxes& axes, long long m) {
+    const Split by_w = split(m, axes.w.out), by_h = split(by_w.quotient, axes.h.out), by_d = split(by_h.quotient, axes.d.out);
+    return {by_d.quotient, by_d.rest, by_h.rest, by_w.rest};
+  }
+
+  // By the distance that `step` is from pixel 0.
+  __device__ __forceinline__ void advance(const ConvAxes& axes, const Pixel& step) {
+    w += step.w;
+    h += step.h;
+    d += step.d;
+    n += step.n;
+    if (w >= axes.w.out) w -= axes.w.out, ++h;
+    if (h >= axes.h.out) h -= axes.h.out, ++d;
+    if (d >= axes.d.out) d -= axes.d.out, ++n;
+  }
+};
+
+__device__ __forceinline__ WindowRow window_row(const Windows& a, const Pixel& pixel) {
+  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
+  const int at_d = pixel.d * d.stride - d.before, at_h = pixel.h * h.stride - h.before, at_w = pixel.w * w.stride - w.before;
+  const unsigned mask = inside(d, at_d, 0) | inside(h, at_h, d.window) | inside(w, at_w, d.window + h.window);
+  return {static_cast<int>(pixel.n) * a.x_n + at_d * a.x_d + at_h * a.x_h + at_w * a.x_w, mask};
+}
+
 __device__ __forceinline__ WindowRow window_row(const Windows& a, long long m) {
   if (m >= a.rows) return {0, 0};
-  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
-  const Split by_w = split(m, w.out), by_h = split(by_w.quotient, h.out), by_d = split(by_h.quotient, d.out);
-  const int at_d = by_d.rest * d.stride - d.before, at_h = by_h.rest * h.stride - h.before, at_w = by_w.rest * w.stride - w.before;
-  const unsigned mask = inside(d, at_d, 0) | inside(h, at_h, d.window) | inside(w, at_w, d.window + h.window);
-  return {static_cast<int>(by_d.quotient) * a.x_n + at_d * a.x_d + at_h * a.x_h + at_w * a.x_w, mask};
+  return window_row(a, Pixel::of(a.axes, m));
 }
 
 // A chunk of the columns: its tap and its place among the channels, and what they mean for the rows.
