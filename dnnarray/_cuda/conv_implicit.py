@@ -97,6 +97,7 @@ class WeightConfig(Config):
     tile_n: int
     stages: int
     producers: int
+    fence: int
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,12 @@ class ImplicitConfig(Config):
     stages: int
     producers: int
     transposed: bool
+    fence: int
 
 
 HALO = True
-BASE = False
+FENCE = 2
+_FEWEST = 6  # taps: the input of the next channels must find its buffer free before the weights run out
 HALO_TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64))
 
 
@@ -141,7 +144,7 @@ class HaloConfig(Config):
     tile_n: int
     stages: int
     transposed: bool
-    base: bool
+    fence: int
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class Raster:
 
 def raster(g: Geometry) -> Raster | None:
     """None where a tap is no shift of the raster."""
-    if g.stride != (1, 1, 1) or g.c % _BLOCK or g.taps == 1 or (g.space[0], g.out[0], g.window[0]) != (1, 1, 1):
+    if g.stride != (1, 1, 1) or g.c % _BLOCK or g.taps < _FEWEST or (g.space[0], g.out[0], g.window[0]) != (1, 1, 1):
         return None
     sides = []
     for i in (1, 2):
@@ -249,8 +252,8 @@ class ImplicitMaps:
 
     def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
         g, tile = self._g, split.tile
-        config = WeightConfig(TYPES[small.dtype], tile.m, tile.n, tile.stages, PRODUCERS)
-        name = f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.m}x{tile.n}x{tile.stages}_p{PRODUCERS}"
+        config = WeightConfig(TYPES[small.dtype], tile.m, tile.n, tile.stages, PRODUCERS, FENCE)
+        name = f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.m}x{tile.n}x{tile.stages}_p{PRODUCERS}f{FENCE}"
         chunks = g.taps * g.c // _CHUNK
         tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
         sizes = (g.n * g.pixels, g.c // _CHUNK, chunks, *tiles, g.k, split.count, split.blocks)
@@ -291,7 +294,7 @@ class ImplicitMaps:
             tile.n,
             tile.stages,
             transposed,
-            BASE,
+            FENCE,
         )
         words = [
             "conv_implicit_halo_sm90",
@@ -300,7 +303,7 @@ class ImplicitMaps:
             SHORT[y.dtype],
             f"{tile.m}x{tile.n}x{tile.stages}",
             e.name,
-            f"b{int(BASE)}",
+            f"f{FENCE}",
         ]
         kernel = Kernel("conv/implicit_halo_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
         tiles_m, tiles_n = -(-g.n * r.height * r.pitch // tile.m), -(-g.k // tile.n)
@@ -317,7 +320,7 @@ class ImplicitMaps:
         f = formula(e.activation, x.dtype)
         residual = e.residual is not None
         config = ImplicitConfig(
-            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, PRODUCERS, transposed
+            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, PRODUCERS, transposed, FENCE
         )
         words = [
             "conv_implicit_gemm_sm90",
@@ -325,7 +328,7 @@ class ImplicitMaps:
             "to",
             SHORT[y.dtype],
             f"{tile.m}x{tile.n}x{tile.stages}",
-            f"p{PRODUCERS}",
+            f"p{PRODUCERS}f{FENCE}",
             e.name,
         ]
         kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))

@@ -25,6 +25,7 @@ struct Config {
   static constexpr bool kResidual = false;
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 128;
+  static constexpr int kFence = 2;
   static constexpr int kStages = 4;
   static constexpr int kProducers = 2;
   static constexpr bool kTransposed = false;
@@ -35,6 +36,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
+constexpr int kLag = Config::kStages / 2;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 constexpr int kGroup = 128, kProducers = Config::kProducers, kThreads = (2 + kProducers) * kGroup;  // threads of a warpgroup, of a block
 constexpr int kTileK = 64, kRow = 128, kChunks = 8, kStep = kProducers * kGroup / kChunks;  // bytes and chunks of a row, rows at once
@@ -106,7 +108,8 @@ __device__ __forceinline__ void gather_turned(const Arguments& a, const Tile& ti
     }
 }
 
-__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring,
+                                            Arrivals<kLag>& arrivals) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   WindowRow rows[kRowsM];
@@ -134,7 +137,11 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
       at.advance(a.windows, kChunks);
       w += kTileK;
     }
-    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
+    if constexpr (Config::kFence == 2) {
+      arrivals.follow(barriers.full + ring.stage * 8);
+    } else {
+      barrier_arrive_after_copies(barriers.full + ring.stage * 8);
+    }
     ring.next();
   }
 }
@@ -151,7 +158,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
-    fence_async();
+    if (Config::kFence == 0) fence_async();
     wgmma_fence();
     constexpr bool kTurned = Config::kTransposed;
     const unsigned long long b = kTurned ? transposed_panel(stage + kBytesM, kTileK * kRow) : panel(stage + kBytesM);
@@ -209,7 +216,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
+    Arrivals<kLag> arrivals;
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring, arrivals);
+    if (Config::kFence == 2) arrivals.finish();
   } else {
     take_registers<kMore>();
     float sums[kMmas][kTileN / 2];

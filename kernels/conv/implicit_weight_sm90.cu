@@ -19,6 +19,7 @@ struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 256;
+  static constexpr int kFence = 2;
   static constexpr int kStages = 4;
   static constexpr int kProducers = 2;
 };
@@ -27,6 +28,7 @@ struct Config {
 
 using namespace dnnarray;
 using T = Config::Element;
+constexpr int kLag = Config::kStages / 2;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 constexpr int kGroup = 128, kProducers = Config::kProducers, kThreads = (2 + kProducers) * kGroup;  // threads of a warpgroup, of a block
 constexpr int kPixels = 64, kRow = 128, kChunks = 8, kStep = kProducers * kGroup / kChunks, kRows = kPixels / kStep;
@@ -69,7 +71,8 @@ __device__ __forceinline__ int block_count(const Arguments& a, const Tile& tile)
 
 // --- the warpgroup that gathers ---------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring,
+                                            Arrivals<kLag>& arrivals) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks, pitch = static_cast<int>(a.groups * a.outs);
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
@@ -108,7 +111,11 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
         copy_async(stage + (kPanelsM + p) * kPanel + place + i * kStep * kRow, from, inside);
       }
     }
-    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
+    if constexpr (Config::kFence == 2) {
+      arrivals.follow(barriers.full + ring.stage * 8);
+    } else {
+      barrier_arrive_after_copies(barriers.full + ring.stage * 8);
+    }
     ring.next();
   }
 }
@@ -123,7 +130,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blo
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
-    fence_async();
+    if (Config::kFence == 0) fence_async();
     wgmma_fence();
     const unsigned long long a = transposed_panel(stage + (kHalves ? 0 : part * kPanel), kPanel);
     const unsigned long long b = transposed_panel(stage + (kPanelsM + (kHalves ? part * kPanelsN / 2 : 0)) * kPanel, kPanel);
@@ -178,7 +185,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
+    Arrivals<kLag> arrivals;
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring, arrivals);
+    if (Config::kFence == 2) arrivals.finish();
   } else {
     take_registers<kMore>();
     float sums[kWidth / 2];

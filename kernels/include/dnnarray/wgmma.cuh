@@ -21,9 +21,6 @@ __device__ __forceinline__ void wgmma_wait() {
 __device__ __forceinline__ unsigned long long panel(unsigned smem) {
   return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((smem & 0x3ffff) >> 4);
 }
-__device__ __forceinline__ unsigned long long shifted_panel(unsigned smem) {
-  return panel(smem) | (static_cast<unsigned long long>((smem >> 7) & 7) << 49);
-}
 
 // Of a transposed operand: `next` bytes lie between panels of 64; groups of 8 along k follow each other. 16 further along k are 2048 bytes.
 __device__ __forceinline__ unsigned long long transposed_panel(unsigned smem, unsigned next) {
