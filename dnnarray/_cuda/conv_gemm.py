@@ -242,7 +242,8 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     narrow = min(g.k, 64) / 64 * min(g.c * g.taps, 64) / 64  # a product much narrower than a tile leaves most of it empty
     last = Setting(op, problem, True).last
     launches = problem.maps * (2 + (1 if last else g.groups))
-    seconds = problem.flops / (peak * 0.75 * narrow * (1 if last else 0.5)) + moved / (0.8 * device.bandwidth)
+    vectors = last and g.c * dtype.itemsize % 16 == 0  # else the columns are gathered element by element
+    seconds = problem.flops / (peak * 0.75 * narrow * (1 if last else 0.5)) + moved / (device.bandwidth * (0.8 if vectors else 0.17))
     return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), launches, peak_of)
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnnarray._cuda import conv_tiles
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
 from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_tiles import BLOCK, Split
 from dnnarray._cuda.epilogue import THREADS, Epilogue, rearrange
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
@@ -19,73 +21,10 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
 from dnnarray._spec import FLOAT32, HALF
 
-PRODUCERS = 1
-_THREADS = 128
-_COPY = 1e5  # multiply-adds that a multiprocessor could do while each of its gathering threads copies a chunk
-_SHARED = 232_448  # bytes of shared memory of a block
-_BLOCK = 64  # channels whose taps are walked together
+_THREADS = 384
 _CHUNK = 8  # elements of a half type in 16 bytes
-_ROW = 128  # bytes of a tile's row in shared memory
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A block's tile: pixels x channels, the stages of its ring, and the share of the peak rate that its products reach."""
-
-    m: int
-    n: int
-    stages: int
-    efficiency: float
-
-    @property
-    def shared_memory(self) -> int:
-        return 1024 + self.stages * ((self.m + self.n) * _ROW + 16)
-
-
-TILES = (Tile(128, 256, 4, 0.75), Tile(256, 128, 4, 0.75), Tile(128, 128, 6, 0.65), Tile(256, 64, 5, 0.5), Tile(128, 64, 8, 0.45))
-
-
-def best_tile(rows: int, outs: int, groups: int, chunks: int, units: int) -> tuple[Tile, float]:
-    """The tile that is done first, and the time of it in multiply-adds of a multiprocessor at its full rate."""
-    return min(((t, _time(t, rows, outs, groups, chunks, units)) for t in TILES), key=lambda pair: pair[1])
-
-
-def _time(t: Tile, rows: int, outs: int, groups: int, chunks: int, units: int) -> float:
-    tiles = -(-rows // t.m) * -(-outs // t.n) * groups
-    blocks = -(-chunks // 8) + 4  # what a tile's end costs beside its products
-    return -(-tiles // units) * t.m * t.n * blocks * 64 / t.efficiency
-
-
-WEIGHT_TILES = (Tile(128, 256, 4, 0.7), Tile(128, 128, 6, 0.6), Tile(64, 256, 5, 0.45), Tile(64, 128, 8, 0.4))
-_PIXELS = 64  # of a stage of the weight gradient
-_PLANNED = 132  # multiprocessors that its parts are planned for: the scratch memory must be known without the device
-_TERMS = 3e12 / 4.2e12  # multiply-adds that a multiprocessor could do while a byte moves, times the number of multiprocessors
-
-
-@dataclass(frozen=True)
-class Split:
-    """The pixels of a weight gradient in `count` parts of `blocks` stages each."""
-
-    tile: Tile
-    count: int
-    blocks: int
-
-
-def best_split(g: Geometry, units: int = _PLANNED) -> tuple[Split, float]:
-    """The tile and the parts that are done first, and the time in multiply-adds of a multiprocessor at its full rate."""
-    everything = -(-g.n * g.pixels // _PIXELS)
-    found = []
-    for tile in WEIGHT_TILES:
-        tiles = -(-g.k // tile.m) * -(-g.taps * g.c // tile.n) * g.groups
-        for wanted in {1, 2, 3, 4, max(units // tiles, 1), max(2 * units // tiles, 1)}:
-            blocks = -(-everything // min(wanted, max(everything // 4, 1)))
-            count = -(-everything // blocks)
-            rounds = -(-tiles * count // units)
-            sums = 8 * count * g.groups * g.k * g.taps * g.c * _TERMS
-            found.append((Split(tile, count, blocks), rounds * (blocks + 6) * tile.m * tile.n * _PIXELS / tile.efficiency + sums))
-    return min(found, key=lambda pair: pair[1])
 
 
 @dataclass(frozen=True)
@@ -96,8 +35,6 @@ class WeightConfig(Config):
     tile_m: int
     tile_n: int
     stages: int
-    producers: int
-    fence: int
 
 
 @dataclass(frozen=True)
@@ -110,30 +47,7 @@ class SumsConfig(Config):
 
 @dataclass(frozen=True)
 class ImplicitConfig(Config):
-    """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu``."""
-
-    element: str
-    result: str
-    activation: str
-    bias: bool
-    residual: bool
-    tile_m: int
-    tile_n: int
-    stages: int
-    producers: int
-    transposed: bool
-    fence: int
-
-
-HALO = True
-FENCE = 2
-_FEWEST = 6  # taps: the input of the next channels must find its buffer free before the weights run out
-HALO_TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64))
-
-
-@dataclass(frozen=True)
-class HaloConfig(Config):
-    """Compile-time settings of ``kernels/conv/implicit_halo_sm90.cu``."""
+    """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu`` and ``implicit_halo_sm90.cu``."""
 
     element: str
     result: str
@@ -144,52 +58,6 @@ class HaloConfig(Config):
     tile_n: int
     stages: int
     transposed: bool
-    fence: int
-
-
-@dataclass(frozen=True)
-class Raster:
-    """How ``kernels/conv/implicit_halo_sm90.cu`` sees the images: places in a row, rows in an image, places between the first and the last
-    tap."""
-
-    pitch: int
-    height: int
-    reach: int
-
-    def shared_memory(self, tile: Tile) -> int:
-        image = -(-(tile.m + self.reach) * _ROW // 1024) * 1024
-        return 1024 + 2 * image + tile.stages * (tile.n * _ROW + 16) + 64
-
-
-def raster(g: Geometry) -> Raster | None:
-    """None where a tap is no shift of the raster."""
-    if g.stride != (1, 1, 1) or g.c % _BLOCK or g.taps < _FEWEST or (g.space[0], g.out[0], g.window[0]) != (1, 1, 1):
-        return None
-    sides = []
-    for i in (1, 2):
-        spread = (g.window[i] - 1) * g.dilation[i]
-        after = max(g.out[i] + spread - g.before[i] - g.space[i], 0)
-        if not 0 <= g.before[i] <= spread or g.before[i] >= g.space[i] + max(g.before[i], after):
-            return None
-        sides.append((g.space[i] + max(g.before[i], after), spread))
-    (height, down), (pitch, across) = sides
-    if g.out[1] > height or g.out[2] > pitch:
-        return None
-    return Raster(pitch, height, down * pitch + across)
-
-
-def best_halo(r: Raster, g: Geometry, units: int) -> Tile | None:
-    """The tile that is done first, of those that fit into shared memory."""
-    found = []
-    for m, n in HALO_TILES:
-        stages = next((s for s in (8, 6, 5, 4, 3) if r.shared_memory(Tile(m, n, s, 1)) <= _SHARED), None)
-        if stages:
-            tiles = -(-g.n * r.height * r.pitch // m) * -(-g.k // n) * g.groups
-            blocks = g.taps * g.c // _BLOCK
-            copies = g.c // _BLOCK * (-(-(m + r.reach) // 16) + g.taps * n // 16) * _COPY
-            each = max(m * n * 64 * blocks / 0.9, copies) + m * n * 64 * 3
-            found.append((-(-tiles // units) * each, Tile(m, n, stages, 1)))
-    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 class ImplicitMaps:
@@ -201,7 +69,7 @@ class ImplicitMaps:
     walks = True
 
     def __init__(self, setting: Setting) -> None:
-        self._setting, self._steps, self._g, self.units = setting, setting.steps, setting.g, setting.units
+        self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
         self._gemm = GemmMaps(setting)
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
@@ -222,7 +90,7 @@ class ImplicitMaps:
             size = math.prod(self._setting.shape(False))
             self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
         with self._steps.borrowed():
-            transposed = self.walks and g.k % _BLOCK == 0
+            transposed = self.walks and g.k % BLOCK == 0
             if transposed and not self._walks(weight):
                 weight = self._gemm.packed(weight, small.dtype)
             for phase in g.phases:
@@ -243,7 +111,7 @@ class ImplicitMaps:
             self._gemm.weigh(small, large, weight)
             return
         g, shape = self._g, self._setting.weight_shape
-        split, _ = best_split(g)
+        split = conv_tiles.split(g)
         size = math.prod(shape)
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * size)
@@ -252,15 +120,15 @@ class ImplicitMaps:
 
     def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
         g, tile = self._g, split.tile
-        config = WeightConfig(TYPES[small.dtype], tile.m, tile.n, tile.stages, PRODUCERS, FENCE)
-        name = f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.m}x{tile.n}x{tile.stages}_p{PRODUCERS}f{FENCE}"
+        config = WeightConfig(TYPES[small.dtype], *tile.settings)
+        kernel = Kernel("conv/implicit_weight_sm90.cu", f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.name}", config)
         chunks = g.taps * g.c // _CHUNK
         tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
         sizes = (g.n * g.pixels, g.c // _CHUNK, chunks, *tiles, g.k, split.count, split.blocks)
         x_steps = [s // _CHUNK for s in along(large.strides)]
         arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *x_steps, *extents(g))
-        grid = (min(math.prod(tiles) * split.count, self.units), 1, 1)
-        return Plan(Kernel("conv/implicit_weight_sm90.cu", name, config), grid, _THREADS * (2 + PRODUCERS), arguments, tile.shared_memory)
+        grid = (min(math.prod(tiles) * split.count, self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, arguments, tile.shared_memory)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
@@ -276,69 +144,35 @@ class ImplicitMaps:
         return Operand(target.array, target.dtype, (p.taps * g.k, 1, h * w * g.k, w * g.k, g.k))
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
-        halo = raster(g) if HALO and (transposed or w.strides[1] == 1) else None
-        tile = best_halo(halo, g, self.units) if halo else None
-        if halo and tile:
-            return self._launch_halo(halo, tile, g, x, w, y, e, transposed)
-        return self._launch_plain(g, x, w, y, e, transposed)
-
-    def _launch_halo(self, r: Raster, tile: Tile, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
-        f = formula(e.activation, x.dtype)
-        config = HaloConfig(
-            TYPES[x.dtype],
-            TYPES[y.dtype],
-            f.type,
-            e.bias is not None,
-            e.residual is not None,
-            tile.m,
-            tile.n,
-            tile.stages,
-            transposed,
-            FENCE,
-        )
-        words = [
-            "conv_implicit_halo_sm90",
-            SHORT[x.dtype],
-            "to",
-            SHORT[y.dtype],
-            f"{tile.m}x{tile.n}x{tile.stages}",
-            e.name,
-            f"f{FENCE}",
-        ]
-        kernel = Kernel("conv/implicit_halo_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
-        tiles_m, tiles_n = -(-g.n * r.height * r.pitch // tile.m), -(-g.k // tile.n)
-        sizes = (g.n, r.pitch, r.height, r.reach, g.c, tiles_m, tiles_n, g.groups, g.k)
-        w_steps = (w.strides[0] * (g.c if transposed else g.k), w.strides[0], *w.strides[3:])
-        steps = (*w_steps, x.strides[0], *x.strides[3:], y.strides[0], *y.strides[3:])
-        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        grid = (min(tiles_m * tiles_n * g.groups, self.units), 1, 1)
-        return Plan(kernel, grid, 384, (*pointers, *sizes, *steps, *extents(g)[3:], f.p, f.q), r.shared_memory(tile))
-
-    def _launch_plain(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
-        rows, chunks = g.n * g.pixels, g.taps * g.c // _CHUNK
-        tile, _ = best_tile(rows, g.k, g.groups, chunks, self.units)
-        f = formula(e.activation, x.dtype)
-        residual = e.residual is not None
+        """One correlation: by a halo where that is faster, else with the windows gathered for each tap."""
+        chosen = conv_tiles.choose(g, self._units)
+        rows = g.n * g.pixels if chosen.raster is None else g.n * chosen.raster.height * chosen.raster.pitch
+        tiles = conv_tiles.counts(g, rows, chosen.tile)
+        f, algorithm = formula(e.activation, x.dtype), "gemm" if chosen.raster is None else "halo"
         config = ImplicitConfig(
-            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, tile.m, tile.n, tile.stages, PRODUCERS, transposed, FENCE
+            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *chosen.tile.settings, transposed
         )
-        words = [
-            "conv_implicit_gemm_sm90",
-            SHORT[x.dtype],
-            "to",
-            SHORT[y.dtype],
-            f"{tile.m}x{tile.n}x{tile.stages}",
-            f"p{PRODUCERS}f{FENCE}",
-            e.name,
-        ]
-        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
-        tiles_m, tiles_n = -(-rows // tile.m), -(-g.k // tile.n)
-        x_steps = [s // _CHUNK for s in along(x.strides)]
-        w_steps = (w.strides[0] * (g.c if transposed else g.k), *along(w.strides))
-        sizes = (rows, g.c // _CHUNK, chunks, tiles_m, tiles_n, g.groups, g.k, *w_steps, *x_steps, *along(y.strides))
+        words = [f"conv_implicit_{algorithm}_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], chosen.tile.name, e.name]
+        name = "_".join(words + ["transposed"] * transposed)
+        kernel = Kernel(f"conv/implicit_{algorithm}_sm90.cu", name, config, ("activation",))
         pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        grid = (min(tiles_m * tiles_n * g.groups, self.units), 1, 1)
-        return Plan(kernel, grid, _THREADS * (2 + PRODUCERS), (*pointers, *sizes, *extents(g), f.p, f.q), tile.shared_memory)
+        w_group = w.strides[0] * (g.c if transposed else g.k)
+        if chosen.raster is None:
+            sizes = (rows, g.c // _CHUNK, g.taps * g.c // _CHUNK, *tiles, g.k, w_group, *along(w.strides))
+            numbers = (*sizes, *(s // _CHUNK for s in along(x.strides)), *along(y.strides), *extents(g))
+            shared = chosen.tile.shared_memory
+        else:
+            r = chosen.raster
+            sizes = (g.n, r.pitch, r.height, r.reach, g.c, *tiles, g.k, w_group, *_across(w.strides))
+            numbers = (*sizes, *_across(x.strides), *_across(y.strides), *extents(g)[3:])
+            shared = r.shared_memory(chosen.tile)
+        grid = (min(math.prod(tiles), self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), shared)
+
+
+def _across(strides: Sequence[int]) -> tuple[int, ...]:
+    """The first axis and the last two."""
+    return (strides[0], *strides[3:])
 
 
 def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
@@ -382,12 +216,3 @@ def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:
     if Setting(op, problem, True).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
-
-
-def efficiency(op: str, g: Geometry, units: int) -> float:
-    """The share of the peak rate that the products of an operation reach."""
-    if op == "conv_backward_weight":
-        time = best_split(g)[1]
-    else:
-        time = best_tile(g.n * g.pixels, g.k, g.groups, g.taps * g.c // _CHUNK, units)[1]
-    return min(g.macs / (time * units), 1.0)

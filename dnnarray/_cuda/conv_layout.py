@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
-from dnnarray._cuda.conv_implicit import ImplicitMaps, efficiency, misfit
+from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
+from dnnarray._cuda.conv_tiles import efficiency
 from dnnarray._cuda.epilogue import Epilogue, rearrange
 from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
@@ -227,5 +228,6 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     launches = problem.maps * (1 + len(copied)) + (op == "conv_backward_weight")
-    share = efficiency(op, f, device.units)
-    return Cost(2 * f.macs * problem.maps, problem.bytes + sum(copied) * problem.maps, share, launches, unit(dtype, "highest"))
+    of_peak = unit(dtype, "highest")
+    share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"])
+    return Cost(2 * f.macs * problem.maps, problem.bytes + sum(copied) * problem.maps, share, launches, of_peak)

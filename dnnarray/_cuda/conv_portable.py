@@ -93,5 +93,6 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     filled = g.k / (-(-g.k // tile_n) * tile_n) * (0.8 if tile_n == _NARROW[0] else 1.0)
     tiles = -(-g.n * g.pixels // _TILE_M) * -(-g.k // tile_n) * g.groups
     waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
-    share = 0.4 if device.capability and device.capability >= (9, 0) else 0.65
+    blocks = g.taps * g.c / 64
+    share = (0.4 if device.capability and device.capability >= (9, 0) else 0.65) * blocks / (blocks + 8)  # a tile's beginning and end
     return Cost(problem.flops, problem.bytes, share * filled * waves, 2 * problem.maps, unit(problem.inputs[0].dtype, precision))

@@ -4,8 +4,8 @@
 // Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their channels dense.
 //          kTransposed: the gradient of the input from the forward's weight, whose dense channels are those of the result here; the taps of
 //          64 channels of the sum are walked before the next 64.
-//          A block takes tiles of kTileM pixels x kTileN channels, one after another. Its first kProducers warpgroups gather: thread t
-//          fills chunk t % 8 (16 bytes) of every kStep-th row of both operands' panels (wgmma.cuh), through a ring of kStages. Two more
+//          A block takes tiles of kTileM pixels x kTileN channels, one after another. The first of its three warpgroups gathers: thread t
+//          fills chunk t % 8 (16 bytes) of every kStep-th row of both operands' panels (wgmma.cuh), through a ring of kStages. The others
 //          multiply, each one half of the tile's rows, and write it from registers, four neighbouring lanes 64 bytes of a row.
 // Needs:   sm_90a; C and K of a group multiples of 8 (kTransposed: C of 64), pointers aligned to 16 bytes; taps along the three axes at most 31 together.
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
@@ -25,9 +25,7 @@ struct Config {
   static constexpr bool kResidual = false;
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 128;
-  static constexpr int kFence = 2;
   static constexpr int kStages = 4;
-  static constexpr int kProducers = 2;
   static constexpr bool kTransposed = false;
 };
 #define DNNARRAY_ENTRY conv_implicit_gemm_sm90_default
@@ -36,12 +34,11 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
-constexpr int kLag = Config::kStages / 2;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
-constexpr int kGroup = 128, kProducers = Config::kProducers, kThreads = (2 + kProducers) * kGroup;  // threads of a warpgroup, of a block
-constexpr int kTileK = 64, kRow = 128, kChunks = 8, kStep = kProducers * kGroup / kChunks;  // bytes and chunks of a row, rows at once
+constexpr int kGroup = 128, kThreads = 3 * kGroup;  // threads of a warpgroup, of a block
+constexpr int kTileK = 64, kRow = 128, kChunks = 8, kStep = kGroup / kChunks;  // bytes and chunks of a row, rows at once
 constexpr int kRowsM = kTileM / kStep, kRowsN = kTileN / kStep, kMmas = kTileM / 128;
-constexpr int kFewer = kProducers == 1 ? 72 : 56, kMore = kProducers == 1 ? 216 : 200;  // registers of gathering and of multiplying threads
+constexpr int kFewer = 72, kMore = 216;  // registers of gathering and of multiplying threads
 constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow, kStage = kBytesM + kBytesN;
 
 extern __shared__ char smem_memory[];
@@ -108,8 +105,7 @@ __device__ __forceinline__ void gather_turned(const Arguments& a, const Tile& ti
     }
 }
 
-__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring,
-                                            Arrivals<kLag>& arrivals) {
+__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   WindowRow rows[kRowsM];
@@ -137,11 +133,7 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
       at.advance(a.windows, kChunks);
       w += kTileK;
     }
-    if constexpr (Config::kFence == 2) {
-      arrivals.follow(barriers.full + ring.stage * 8);
-    } else {
-      barrier_arrive_after_copies(barriers.full + ring.stage * 8);
-    }
+    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
     ring.next();
   }
 }
@@ -158,7 +150,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
-    if (Config::kFence == 0) fence_async();
+    fence_async();
     wgmma_fence();
     constexpr bool kTurned = Config::kTransposed;
     const unsigned long long b = kTurned ? transposed_panel(stage + kBytesM, kTileK * kRow) : panel(stage + kBytesM);
@@ -205,20 +197,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, kProducers * kGroup);
+      barrier_init(barriers.full + i * 8, kGroup);
       barrier_init(barriers.empty + i * 8, 2);
     }
     barrier_init_done();
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups;
-  const int part = static_cast<int>(threadIdx.x) / kGroup - kProducers;
+  const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    Arrivals<kLag> arrivals;
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring, arrivals);
-    if (Config::kFence == 2) arrivals.finish();
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
   } else {
     take_registers<kMore>();
     float sums[kMmas][kTileN / 2];

@@ -25,7 +25,6 @@ struct Config {
   static constexpr bool kResidual = false;
   static constexpr int kTileM = 256;
   static constexpr int kTileN = 64;
-  static constexpr int kFence = 2;
   static constexpr int kStages = 8;
   static constexpr bool kTransposed = false;
 };
@@ -35,7 +34,6 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
-constexpr int kLag = Config::kStages / 2;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 constexpr int kGroup = 128, kThreads = 3 * kGroup, kTileK = 64, kRow = 128, kChunks = 8, kStep = kGroup / kChunks;
 constexpr int kMmas = kTileM / 128, kBytesN = kTileN * kRow;
@@ -115,8 +113,7 @@ __device__ __forceinline__ void gather_weight(const Arguments& a, const Tile& ti
   }
 }
 
-__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring,
-                                            Arrivals<kLag>& arrivals) {
+__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const unsigned place = (chunk ^ row % 8) * 16;
   const long long first = tile.m - a.h.before * static_cast<long long>(a.pitch) - a.w_axis.before;
@@ -126,21 +123,13 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
   for (int c = 0; c < a.channels; c += kTileK, x += kTileK) {
     barrier_wait(smem.input_empty + inputs.stage * 8, inputs.parity ^ 1);
     gather_input(a, x, first, smem.input + inputs.stage * smem.input_bytes + place);
-    if constexpr (Config::kFence == 2) {
-      arrivals.follow(smem.input_full + inputs.stage * 8);
-    } else {
-      barrier_arrive_after_copies(smem.input_full + inputs.stage * 8);
-    }
+    barrier_arrive_after_copies(smem.input_full + inputs.stage * 8);
     inputs.next();
     for (int r = 0; r < a.h.window; ++r)
       for (int s = 0; s < a.w_axis.window; ++s) {
         barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
         gather_weight(a, tile, w + r * a.w_h + s * a.w_w, smem.weight + ring.stage * kBytesN + row * kRow + place);
-        if constexpr (Config::kFence == 2) {
-          arrivals.follow(smem.full + ring.stage * 8);
-        } else {
-          barrier_arrive_after_copies(smem.full + ring.stage * 8);
-        }
+        barrier_arrive_after_copies(smem.full + ring.stage * 8);
         ring.next();
       }
     w += Config::kTransposed ? kTileK * a.w_row : kTileK;
@@ -177,7 +166,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[
       for (int s = 0; s < a.w_axis.window; ++s) {
         const unsigned weight = smem.weight + ring.stage * kBytesN;
         barrier_wait(smem.full + ring.stage * 8, ring.parity);
-        if (Config::kFence == 0) fence_async();
+        fence_async();
         wgmma_fence();
         const unsigned long long from_b = kTurned ? transposed_panel(weight, kTileK * kRow) : panel(weight);
 #pragma unroll
@@ -238,9 +227,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<72>();
-    Arrivals<kLag> arrivals;
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, inputs, ring, arrivals);
-    if (Config::kFence == 2) arrivals.finish();
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, inputs, ring);
   } else {
     take_registers<216>();
     float sums[kMmas][kTileN / 2];

@@ -3,7 +3,7 @@
 //
 // Layout:  x and dy channels-last in memory; partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order.
 //          A block takes tiles of kTileM output channels x kTileN columns (tap, c) over one split of the pixels, one after another. Its
-//          first kProducers warpgroups gather 64 pixels a stage: thread t fills chunk t % 8 (16 bytes) of every kStep-th pixel in each panel of 64
+//          first warpgroup gathers 64 pixels a stage: thread t fills chunk t % 8 (16 bytes) of every kStep-th pixel in each panel of 64
 //          channels or columns (wgmma.cuh); both operands run along m or n in their rows, so the products take them transposed. The other
 //          two multiply, each one half of the tile: of its channels, or of its columns where kTileM is 64.
 // Needs:   sm_90a; C and K of a group multiples of 8, pointers aligned to 16 bytes; taps along the three axes at most 31 together.
@@ -19,20 +19,17 @@ struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 256;
-  static constexpr int kFence = 2;
   static constexpr int kStages = 4;
-  static constexpr int kProducers = 2;
 };
 #define DNNARRAY_ENTRY conv_implicit_weight_sm90_default
 #endif
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kLag = Config::kStages / 2;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
-constexpr int kGroup = 128, kProducers = Config::kProducers, kThreads = (2 + kProducers) * kGroup;  // threads of a warpgroup, of a block
-constexpr int kPixels = 64, kRow = 128, kChunks = 8, kStep = kProducers * kGroup / kChunks, kRows = kPixels / kStep;
-constexpr int kFewer = kProducers == 1 ? 72 : 56, kMore = kProducers == 1 ? 216 : 200;  // registers of gathering and of multiplying threads
+constexpr int kGroup = 128, kThreads = 3 * kGroup;  // threads of a warpgroup, of a block
+constexpr int kPixels = 64, kRow = 128, kChunks = 8, kStep = kGroup / kChunks, kRows = kPixels / kStep;
+constexpr int kFewer = 72, kMore = 216;  // registers of gathering and of multiplying threads
 constexpr int kPanel = kPixels * kRow, kPanelsM = kTileM / 64, kPanelsN = kTileN / 64, kStage = (kPanelsM + kPanelsN) * kPanel;
 constexpr bool kHalves = kTileM == 64;  // the warpgroups divide the columns
 constexpr int kWidth = kHalves ? kTileN / 2 : kTileN;
@@ -71,8 +68,7 @@ __device__ __forceinline__ int block_count(const Arguments& a, const Tile& tile)
 
 // --- the warpgroup that gathers ---------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring,
-                                            Arrivals<kLag>& arrivals) {
+__device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks, pitch = static_cast<int>(a.groups * a.outs);
   const unsigned place = row * kRow + (chunk ^ row % 8) * 16;
   const T* x = a.x + static_cast<long long>(tile.group) * a.windows.channels * 8;
@@ -111,11 +107,7 @@ __device__ __forceinline__ void gather_tile(const Arguments& a, const Tile& tile
         copy_async(stage + (kPanelsM + p) * kPanel + place + i * kStep * kRow, from, inside);
       }
     }
-    if constexpr (Config::kFence == 2) {
-      arrivals.follow(barriers.full + ring.stage * 8);
-    } else {
-      barrier_arrive_after_copies(barriers.full + ring.stage * 8);
-    }
+    barrier_arrive_after_copies(barriers.full + ring.stage * 8);
     ring.next();
   }
 }
@@ -130,7 +122,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kWidth / 2], int blo
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
-    if (Config::kFence == 0) fence_async();
+    fence_async();
     wgmma_fence();
     const unsigned long long a = transposed_panel(stage + (kHalves ? 0 : part * kPanel), kPanel);
     const unsigned long long b = transposed_panel(stage + (kPanelsM + (kHalves ? part * kPanelsN / 2 : 0)) * kPanel, kPanel);
@@ -174,20 +166,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   const Barriers barriers = {first, first + kStages * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers.full + i * 8, kProducers * kGroup);
+      barrier_init(barriers.full + i * 8, kGroup);
       barrier_init(barriers.empty + i * 8, 2);
     }
     barrier_init_done();
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups * splits;
-  const int part = static_cast<int>(threadIdx.x) / kGroup - kProducers;
+  const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();
-    Arrivals<kLag> arrivals;
-    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring, arrivals);
-    if (Config::kFence == 2) arrivals.finish();
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) gather_tile(a, Tile::of(a, i), smem, barriers, ring);
   } else {
     take_registers<kMore>();
     float sums[kWidth / 2];

@@ -55,35 +55,6 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
 // Orders ordinary accesses of shared memory before those of the copy engine and of the matrix units.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Arrivals at barriers once copies are there and the matrix units may read them: kLag stages behind the copies, so that the fence waits for
-// nobody but the threads that copy.
-template <int kLag>
-struct Arrivals {
-  unsigned pending[kLag] = {};
-
-  // The copies since the last call are what `barrier` stands for.
-  __device__ __forceinline__ void follow(unsigned barrier) {
-    commit_copies();
-    wait_copies<kLag>();
-    arrive(pending[kLag - 1]);
-#pragma unroll
-    for (int i = kLag - 1; i > 0; --i) pending[i] = pending[i - 1];
-    pending[0] = barrier;
-  }
-
-  __device__ __forceinline__ void finish() {
-    wait_copies<0>();
-#pragma unroll
-    for (int i = kLag - 1; i >= 0; --i) arrive(pending[i]);
-  }
-
-  __device__ __forceinline__ static void arrive(unsigned barrier) {
-    if (barrier == 0) return;
-    fence_async();
-    barrier_arrive(barrier);
-  }
-};
-
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
