@@ -8,15 +8,6 @@ from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, 
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
-_DEPTHWISE: dict[str, tuple[Method, ...]] = {
-    "conv": (
-        Method("depthwise", conv_depthwise.forward, "one channel a group: windows in registers, no matrix product", conv_depthwise.rejects),
-    ),
-    "conv_backward_input": (
-        Method("depthwise", conv_depthwise.input_gradient, "the forward turned round, or a gather for strides", conv_depthwise.rejects),
-    ),
-}
-
 
 def _direct(op: str) -> Method:
     return methods("direct", op, conv_direct.DirectMaps, "the definition", conv_direct.rejects, conv_direct.cost)
@@ -39,7 +30,7 @@ def _portable(op: str, name: str, precision: str) -> Method:
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
-        *_DEPTHWISE.get(op, ()),
+        *conv_depthwise.ALGORITHMS.get(op, ()),
         _direct(op),
         _implicit(op),
         _portable(op, "implicit_gemm", "highest"),

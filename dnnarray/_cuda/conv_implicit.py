@@ -165,7 +165,7 @@ class ImplicitMaps:
             r = chosen.raster
             sizes = (g.n, r.pitch, r.height, r.reach, g.c, *tiles, g.k, w_group, *_across(w.strides))
             numbers = (*sizes, *_across(x.strides), *_across(y.strides), *extents(g)[3:])
-            shared = r.shared_memory(chosen.tile)
+            shared = conv_tiles.SHARED  # the same for every raster, since the limit that a kernel is given once is for all its launches
         grid = (min(math.prod(tiles), self._units), 1, 1)
         return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), shared)
 

@@ -14,7 +14,7 @@ BLOCK = 64  # channels, columns or pixels of a stage
 ROW = 128  # bytes of a tile's row in shared memory
 PLANNED = 132  # multiprocessors that parts are planned for where the device is not known
 _FEWEST = 6  # taps of a halo: the input of the next channels must find its buffer free before the weights run out
-_SHARED = 232_448  # bytes of shared memory of a block
+SHARED = 232_448  # bytes of shared memory of a block
 _RATE = 3.7e12  # multiply-adds a second of a multiprocessor
 _BYTES = 4.2e12 / PLANNED  # of memory a second, for each multiprocessor
 _WAIT = {128: 260e-9, 256: 390e-9}  # seconds of a stage beside its products, by the rows of a tile
@@ -111,7 +111,7 @@ def _halo_tiles(r: Raster) -> list[Tile]:
     """Those that fit into shared memory, with as many stages as do."""
     found = []
     for m, n in _HALOS:
-        stages = next((s for s in (8, 6, 5, 4, 3) if r.shared_memory(Tile(m, n, s)) <= _SHARED), None)
+        stages = next((s for s in (8, 6, 5, 4, 3) if r.shared_memory(Tile(m, n, s)) <= SHARED), None)
         found += [Tile(m, n, stages)] if stages else []
     return found
 

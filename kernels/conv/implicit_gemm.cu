@@ -10,7 +10,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/barrier.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/mma.cuh"
+#include "dnnarray/warp_product.cuh"
 #include "dnnarray/tile.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -14,7 +14,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/barrier.cuh"
 #include "dnnarray/tile.cuh"
-#include "dnnarray/wgmma.cuh"
+#include "dnnarray/group_product.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
