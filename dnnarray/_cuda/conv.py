@@ -30,7 +30,7 @@ def _portable(op: str, name: str, precision: str) -> Method:
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
-        *conv_depthwise.ALGORITHMS.get(op, ()),
+        *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
         _implicit(op),
         _portable(op, "implicit_gemm", "highest"),

@@ -34,7 +34,7 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const S* columns) {
 }
 
 // `total` elements of y; the strides of the columns are along image, pixel, group, channel and tap.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1) DNNARRAY_ENTRY(
     const S* __restrict__ columns, const T* __restrict__ bias, T* __restrict__ y, long long total, long long groups, long long channels,
     long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long s_image, long long s_pixel, long long s_group,
     long long s_channel, long long s_tap, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,

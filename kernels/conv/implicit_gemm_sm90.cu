@@ -167,6 +167,8 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[kMmas][kTileN / 2], 
     ring.next();
   }
   wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < kMmas; ++i) hold(sums[i]);
   if (threadIdx.x % kGroup == 0) barrier_arrive(before);
 }
 

@@ -186,6 +186,8 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[
     inputs.next();
   }
   wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < kMmas; ++i) hold(sums[i]);
   release.run();
 }
 

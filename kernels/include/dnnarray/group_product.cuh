@@ -17,6 +17,13 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// Registers that products have written: nothing that reads them moves before this point.
+template <int kCount>
+__device__ __forceinline__ void hold(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // Of a K-major operand: groups of 8 rows follow each other. 16 elements further along k are 32 bytes.
 __device__ __forceinline__ unsigned long long panel(unsigned smem) {
   return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((smem & 0x3ffff) >> 4);
