@@ -148,7 +148,9 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
     float* out = a.partial + ((tile.split * a.groups + tile.group) * a.outs + k) * total + column;
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j) {
-      if (k < a.outs && column + 8 * j < total) store(out + 8 * j, Vec<float, 2>{{sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]}});
+      if (k >= a.outs || column + 8 * j >= total) continue;
+      // Not `store`: its assembly would hold back the products.
+      *reinterpret_cast<Vec<float, 2>*>(out + 8 * j) = {{sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]}};
     }
   }
 }
