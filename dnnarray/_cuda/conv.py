@@ -1,5 +1,47 @@
-"""Convolution: the table of its kernels."""
+"""Convolution: which algorithms do which operation."""
 
-from dnnarray._cuda import conv_depthwise
+from __future__ import annotations
 
-ALGORITHMS = conv_depthwise.ALGORITHMS
+from functools import partial
+
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_portable, conv_unfold
+from dnnarray._cuda.conv_common import OPERATIONS, methods
+from dnnarray._select import Method
+
+
+def _direct(op: str) -> Method:
+    return methods("direct", op, conv_direct.DirectMaps, "the definition", conv_direct.rejects, conv_direct.cost)
+
+
+def _gemm(op: str, name: str, precision: str) -> Method:
+    rejects, cost = partial(conv_gemm.rejects, precision=precision), partial(conv_gemm.cost, precision=precision)
+    return methods(name, op, conv_gemm.GemmMaps, "windows gathered into columns, cuBLAS", rejects, cost, precision)
+
+
+def _implicit(op: str) -> Method:
+    summary = "windows gathered into shared memory, products by wgmma"
+    return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost)
+
+
+def _portable(op: str, name: str, precision: str) -> Method:
+    rejects, cost = partial(conv_portable.rejects, precision=precision), partial(conv_portable.cost, precision=precision)
+    return methods(name, op, conv_portable.maps, "windows gathered into shared memory, products by mma.sync", rejects, cost, precision)
+
+
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    op: (
+        *conv_depthwise.METHODS.get(op, ()),
+        _direct(op),
+        _implicit(op),
+        _portable(op, "implicit_gemm", "highest"),
+        _portable(op, "implicit_gemm_tf32", "high"),
+        _gemm(op, "gemm", "highest"),
+        _gemm(op, "gemm_tf32", "high"),
+        _gemm(op, "gemm_bf16", "medium"),
+    )
+    for op in OPERATIONS
+}
+for _name, _run in (("unfold", conv_unfold.to_columns), ("fold", conv_unfold.to_image)):
+    ALGORITHMS[_name] = (Method("gather", _run, "each element of the result gathers its terms", conv_unfold.rejects),)
+    _back = conv_unfold.to_image if _name == "unfold" else conv_unfold.to_columns
+    ALGORITHMS[f"{_name}_backward"] = (Method("gather", _back, "each element of the result gathers its terms", conv_unfold.rejects),)

@@ -203,7 +203,7 @@ def _scattered(problem: ConvProblem, device: Device) -> str | None:
 
 
 _SUMS = "each row of the window against all pixels, partial sums added up in a fixed order"
-ALGORITHMS: dict[str, tuple[Method, ...]] = {
+METHODS: dict[str, tuple[Method, ...]] = {
     "conv": (Method("depthwise", forward, "one channel a group: windows in registers, or bands on the tensor cores", _rejects),),
     "conv_backward_input": (Method("depthwise", input_gradient, "the forward turned round, or a gather for strides", _rejects),),
     "conv_backward_weight": (Method("depthwise", weight_gradient, _SUMS, _rejects, _weight_workspace),),

@@ -129,8 +129,3 @@ def test_gradients_of_an_empty_batch():
     gradients = dnn.conv_backward(x, x, w, bias=cupy.ones(8, np.float32), groups=8, padding=1, layout="channels_last")
     assert not cupy.asnumpy(gradients.weight).any()
     assert not cupy.asnumpy(gradients.bias).any()
-
-
-def test_other_groupings_are_refused_by_name():
-    with pytest.raises(dnn.UnsupportedError, match="depthwise"):
-        dnn.conv(cupy.zeros((1, 4, 5, 5)), cupy.zeros((2, 4, 3, 3)))

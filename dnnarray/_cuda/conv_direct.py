@@ -1,0 +1,97 @@
+"""Convolution by its definition: plans for the kernels that do every case."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
+from dnnarray._cuda.epilogue import THREADS, Epilogue
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._select import Cost, Device
+
+_BLOCKS = 1 << 30
+_EFFICIENCY = 0.01  # of the float32 rate: a term is two loads through the caches
+_WEIGHT_EFFICIENCY = 0.002
+
+
+@dataclass(frozen=True)
+class DirectConfig(Config):
+    """Compile-time settings of ``kernels/conv/direct.cu``."""
+
+    source: str
+    weight: str
+    element: str
+    activation: str
+    gradient: bool
+    last: bool
+    threads: int
+
+
+@dataclass(frozen=True)
+class DirectWeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/direct_weight.cu``."""
+
+    source: str
+    gradient: str
+    element: str
+    threads: int
+
+
+class DirectMaps:
+    """The maps by their definitions: `conv_common.Maps`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        self._run(large, weight, small, epilogue, False)
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        self._run(small, weight, large, epilogue, True)
+
+    def _run(self, x: Operand, w: Operand, y: Operand, e: Epilogue, gradient: bool) -> None:
+        setting, g = self._setting, self._setting.g
+        total = math.prod(setting.shape(not gradient))
+        if total == 0:
+            return
+        f = formula(e.activation, w.dtype)
+        config = DirectConfig(TYPES[x.dtype], TYPES[w.dtype], TYPES[y.dtype], f.type, gradient, setting.last, THREADS)
+        words = ["conv_direct", SHORT[x.dtype], SHORT[w.dtype], SHORT[y.dtype], f.name, "last" if setting.last else "first"]
+        kernel = Kernel("conv/direct.cu", "_".join(words + ["gradient"] * gradient), config, ("activation",))
+        k, c, *window = w.strides
+        own, others = ((g.c, c), (g.k, k)) if gradient else ((g.k, k), (g.c, c))
+        flags = 2 * (e.bias is not None) | 4 * (e.residual is not None)
+        residual = setting.strides(not gradient)  # it lies as the inputs do, also where y does not
+        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
+        sizes = (total, g.groups, own[0], others[0], flags)
+        steps = (*x.strides, *residual, *y.strides, g.k * k, own[1], others[1], *window)
+        grid = (min(-(-total // THREADS), _BLOCKS), 1, 1)
+        setting.steps.add(Plan(kernel, grid, THREADS, (*pointers, *sizes, *steps, *extents(g), f.p, f.q)))
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        setting, g = self._setting, self._setting.g
+        total = math.prod(setting.weight_shape)
+        if total == 0:
+            return
+        config = DirectWeightConfig(TYPES[large.dtype], TYPES[small.dtype], TYPES[weight.dtype], THREADS)
+        words = ["conv_direct_weight", *(SHORT[o.dtype] for o in (large, small, weight))]
+        kernel = Kernel("conv/direct_weight.cu", "_".join(words), config)
+        pointers = (small.array, large.array, weight.array)
+        arguments = (g.n, g.k, g.c, *small.strides, *large.strides, *weight.strides, *extents(g))
+        setting.steps.add(Plan(kernel, (total, 1, 1), THREADS, (*pointers, *arguments)))
+
+
+def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
+    g = problem.geometry
+    if g.groups * g.k * g.c * g.taps >= 1 << 31:
+        return "a weight of 2^31 elements or more"
+    return too_large(g)
+
+
+def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+    efficiency = _WEIGHT_EFFICIENCY if op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward") else _EFFICIENCY
+    return Cost(problem.flops, problem.bytes, efficiency, problem.maps, "float64" if problem.itemsize == 8 else "float32")

@@ -1,0 +1,251 @@
+"""Convolution as matrix products: windows gathered into columns (im2col), block by block of images, and cuBLAS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, too_large
+from dnnarray._cuda.conv_unfold import Columns, fold, unfold
+from dnnarray._cuda.epilogue import Epilogue, accumulator, apply, rearrange
+from dnnarray._cuda.linear import unit
+from dnnarray._cuda.plan import MatMul, Matrix
+from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._select import Cost, Device
+from dnnarray._spec import FLOAT32, HALF
+
+_SCRATCH = 256 << 20  # bytes of columns, and of results that wait for their epilogue, of a block of images
+_ROWS = 1 << 30  # of a product
+_BATCH = 1 << 15  # products in one call
+
+
+class GemmMaps:
+    """The maps as products: `conv_common.Maps`.
+
+    Channels-last, the columns of a pixel are (groups, window, C) and the images are matrices of pixels x channels; channels-first, the
+    columns are (groups, C, window) x pixels and the images are matrices of channels x pixels. The weight is brought to (K, window, C) or
+    (K, C, window) first.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._steps, self._g, self._last = setting, setting.steps, setting.g, setting.last
+        g = setting.g
+        self._pixels, self._width = math.prod(g.out), g.c * g.taps
+        self._plain = g.taps == 1 and set(g.stride) == {1} and set(g.before) == {0} and g.space == g.out
+
+    # --- the maps -----------------------------------------------------------------------------------------------------
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        g, steps = self._g, self._steps
+        dtype, gathers = large.dtype, not self._plain
+        waits = small.dtype in HALF and not (epilogue.empty and dtype in HALF)
+        with steps.borrowed():
+            w = self.packed(weight, dtype)
+            for first, n in self._blocks(gathers, dtype, waits):
+                with steps.borrowed():
+                    x, y = large.part(first * large.strides[0]), small.part(first * small.strides[0])
+                    z = steps.take(FLOAT32, n * g.groups * g.k * self._pixels) if waits else y
+                    for start, count in self._pieces(n, dtype) if gathers else [(0, self._pixels)]:
+                        with steps.borrowed():
+                            self._multiply_columns(self._columns(x, n, start, count, dtype), w, z, n, start, count)
+                    if waits or not epilogue.empty:
+                        steps.add(apply(epilogue, z, y, self._setting.view(True, n), steps.aligned, first * small.strides[0]))
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        g, steps = self._g, self._steps
+        dtype, wide = small.dtype, accumulator(small.dtype)
+        rounds = large.dtype in HALF and not (epilogue.empty and dtype in HALF)
+        direct = self._plain and not rounds
+        with steps.borrowed():
+            w = self.packed(weight, dtype)
+            for first, n in self._blocks(not direct, wide, False):
+                with steps.borrowed():
+                    x = large.part(first * large.strides[0])
+                    columns = x if direct else steps.take(wide, n * g.groups * self._width * self._pixels)
+                    self._multiply_to_columns(small.part(first * small.strides[0]), w, columns, n)
+                    if not direct:
+                        steps.add(fold(self._setting, self._layout(n, self._pixels), columns, x, n, epilogue))
+                    elif not epilogue.empty:
+                        steps.add(apply(epilogue, x, x, self._setting.view(False, n), steps.aligned, first * large.strides[0]))
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        steps, setting = self._steps, self._setting
+        wide = accumulator(small.dtype)
+        dtype = wide if wide in (small.dtype, large.dtype) else small.dtype
+        packed = self._packed_strides(setting.weight_shape)
+        direct = wide == weight.dtype and _same_memory(setting.weight_shape, packed, weight.strides)
+        with steps.borrowed():
+            small = self._converted(small, dtype)
+            result = weight if direct else Operand(steps.take(wide, math.prod(setting.weight_shape)).array, wide, packed)
+            beta = 0.0
+            for first, n in self._blocks(not (self._last and self._plain and large.dtype == dtype), dtype, False):
+                for start, count in self._pieces(n, dtype):
+                    with steps.borrowed():
+                        self._add_product(small, large.part(first * large.strides[0]), result, first, n, start, count, beta)
+                    beta = 1.0
+            if not direct:
+                steps.add(rearrange(result, weight, setting.weight_shape))
+
+    # --- blocks -------------------------------------------------------------------------------------------------------
+
+    def _blocks(self, gathers: bool, dtype: np.dtype, waits: bool) -> list[tuple[int, int]]:
+        """(first, count) of images whose columns and waiting results fit into the scratch memory; one at the least."""
+        g = self._g
+        each = self._pixels * g.groups * (self._width * dtype.itemsize * gathers + g.k * 4 * waits)
+        count = min(max(_SCRATCH // max(each, 1), 1), max(_ROWS // self._pixels, 1), _BATCH, g.n)
+        return [(i, min(count, g.n - i)) for i in range(0, g.n, count)]
+
+    def _pieces(self, n: int, dtype: np.dtype) -> list[tuple[int, int]]:
+        """(first, count) of output pixels; a single image whose columns are too many comes in parts."""
+        each = self._g.groups * self._width * dtype.itemsize
+        count = self._pixels if n > 1 else min(max(_SCRATCH // each, 1), self._pixels)
+        return [(i, min(count, self._pixels - i)) for i in range(0, self._pixels, count)]
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _packed_strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of a weight as the products take it."""
+        _, c, *window = shape
+        taps = math.prod(window)
+        channel, tap = (1, c) if self._last else (taps, 1)
+        _, h, w = window
+        return (c * taps, channel, h * w * tap, w * tap, tap)
+
+    def packed(self, weight: Operand, dtype: np.dtype) -> Operand:
+        """The weight as the products take it."""
+        shape = self._setting.weight_shape
+        strides = self._packed_strides(shape)
+        if weight.dtype == dtype and _same_memory(shape, weight.strides, strides):
+            return weight
+        target = Operand(self._steps.take(dtype, math.prod(shape)).array, dtype, strides)
+        self._steps.add(rearrange(weight, target, shape))
+        return target
+
+    def _converted(self, small: Operand, dtype: np.dtype) -> Operand:
+        """The small image in another dtype."""
+        if small.dtype == dtype:
+            return small
+        target = self._setting.taken(True, dtype)
+        self._steps.add(rearrange(small, target, self._setting.shape(True)))
+        return target
+
+    def _layout(self, n: int, pixels: int, image_inside: bool = False) -> Columns:
+        """How the columns of `pixels` pixels of each of `n` images lie; `image_inside`: the images side by side in a row of pixels."""
+        g = self._g
+        if self._last:
+            each = g.groups * self._width
+            return Columns(True, pixels * each, each, self._width, 1, g.c)
+        row = pixels * (n if image_inside else 1)
+        image = pixels if image_inside else g.groups * self._width * row
+        return Columns(False, image, 1, self._width * row, g.taps * row, row)
+
+    def _columns(self, large: Operand, n: int, first: int, count: int, dtype: np.dtype, image_inside: bool = False) -> Operand:
+        """The windows of `count` pixels from `first` on; the image itself where a window is a pixel."""
+        if self._plain and large.dtype == dtype and not (image_inside and n > 1):
+            return large.part(first * large.strides[4])
+        target = self._steps.take(dtype, n * count * self._g.groups * self._width)
+        self._steps.add(unfold(self._setting, self._layout(n, count, image_inside), large, target, n, first, count))
+        return target
+
+    # --- products -----------------------------------------------------------------------------------------------------
+
+    def _product(self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, batch: int, dtype: np.dtype, result: np.dtype,
+                 beta: float = 0.0) -> None:  # fmt: skip
+        self._steps.add(MatMul(a, b, c, m, n, k, dtype, result, batch, beta=beta, precision=self._setting.precision))
+
+    def _multiply_columns(self, columns: Operand, w: Operand, z: Operand, n: int, first: int, count: int) -> None:
+        """z = the columns times the weight."""
+        g, width, pixels = self._g, self._width, self._pixels
+        k, dtype = g.k, columns.dtype
+        if self._last:
+            row = g.groups * k
+            a = Matrix(columns.array, g.groups * width, width)
+            b = Matrix(w.array, width, k * width, True)
+            self._product(a, b, Matrix(z.at(first * row), row, k), n * count, k, width, g.groups, dtype, z.dtype)
+            return
+        held = pixels if self._plain else count  # of the columns' memory
+        for i in range(g.groups):
+            a = Matrix(w.at(i * k * width), width)
+            b = Matrix(columns.at(i * width * held), held, g.groups * width * held)
+            c = Matrix(z.at(i * k * pixels + first), pixels, g.groups * k * pixels)
+            self._product(a, b, c, k, count, width, n, dtype, z.dtype)
+
+    def _multiply_to_columns(self, small: Operand, w: Operand, columns: Operand, n: int) -> None:
+        """The columns of the gradient: the output's times the weight."""
+        g, width, pixels = self._g, self._width, self._pixels
+        k, dtype = g.k, small.dtype
+        if self._last:
+            a, b = Matrix(small.array, g.groups * k, k), Matrix(w.array, width, k * width)
+            c = Matrix(columns.array, g.groups * width, width)
+            self._product(a, b, c, n * pixels, width, k, g.groups, dtype, columns.dtype)
+            return
+        for i in range(g.groups):
+            a = Matrix(w.at(i * k * width), width, 0, True)
+            b = Matrix(small.at(i * k * pixels), pixels, g.groups * k * pixels)
+            c = Matrix(columns.at(i * width * pixels), pixels, g.groups * width * pixels)
+            self._product(a, b, c, width, pixels, k, n, dtype, columns.dtype)
+
+    def _add_product(
+        self, small: Operand, large: Operand, result: Operand, first: int, n: int, start: int, count: int, beta: float
+    ) -> None:
+        """result += the transposed output gradient times the columns."""
+        g, width, steps, k = self._g, self._width, self._steps, self._g.k
+        dtype = small.dtype
+        columns = self._columns(large, n, start, count, dtype, image_inside=True)
+        c = Matrix(result.array, width, k * width)
+        part = small.part(first * small.strides[0] + start * small.strides[4])
+        if self._last:
+            a = Matrix(part.array, g.groups * k, k, True)
+            b = Matrix(columns.array, g.groups * width, width)
+            self._product(a, b, c, k, width, n * count, g.groups, dtype, result.dtype, beta)
+            return
+        rows = part
+        row = self._pixels
+        if n > 1:  # the images side by side
+            rows, row = steps.take(dtype, n * g.groups * k * count), n * count
+            shape, channels = (n, g.groups * k, count), self._pixels
+            source = Operand(part.array, dtype, (g.groups * k * channels, channels, 1))
+            steps.add(rearrange(source, Operand(rows.array, dtype, (count, row, 1)), shape))
+        held = self._pixels if self._plain and n == 1 and large.dtype == dtype else n * count
+        a, b = Matrix(rows.array, row, k * row), Matrix(columns.array, held, width * held, True)
+        self._product(a, b, c, k, width, n * count, g.groups, dtype, result.dtype, beta)
+
+
+# --- judgement --------------------------------------------------------------------------------------------------------
+
+
+def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    if precision != "highest" and dtype != FLOAT32:
+        return f"{dtype.name} arrays; it rounds float32 operands"
+    if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
+        return "an extent of 0"
+    if g.groups > _BATCH:
+        return f"more than {_BATCH} groups"
+    if Setting(op, problem, True).mixed:
+        return "results whose memory is neither channels-first nor channels-last"
+    return too_large(g)
+
+
+def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
+    """The products, and before or behind them the columns, written and read; for the gradient of the input in the type of the sums."""
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    peak_of = unit(dtype, precision)
+    peak = device.peak.get(peak_of or dtype.name) or device.peak["float32"]
+    plain = g.taps == 1 and set(g.stride) == {1} and set(g.before) == {0}
+    columns = 0 if plain else g.n * g.pixels * g.groups * g.c * g.taps
+    spreads = op in ("conv_backward_input", "conv_transpose")
+    moved = 2 * columns * problem.maps * (accumulator(dtype) if spreads else dtype).itemsize
+    narrow = min(g.k, 64) / 64 * min(g.c * g.taps, 64) / 64  # a product much narrower than a tile leaves most of it empty
+    last = Setting(op, problem, True).last
+    launches = problem.maps * (2 + (1 if last else g.groups))
+    vectors = last and g.c * dtype.itemsize % 16 == 0  # else the columns are gathered element by element
+    seconds = problem.flops / (peak * 0.75 * narrow * (1 if last else 0.5)) + moved / (device.bandwidth * (0.8 if vectors else 0.17))
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), launches, peak_of)
+
+
+def _same_memory(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
+    return all(n == 1 or i == j for n, i, j in zip(shape, a, b, strict=True))

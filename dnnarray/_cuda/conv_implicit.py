@@ -1,0 +1,218 @@
+"""Convolution as one matrix product whose windows are gathered on the way into shared memory: plans for the tensor-core kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnarray._cuda import conv_tiles
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
+from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_tiles import BLOCK, Split
+from dnnarray._cuda.epilogue import THREADS, Epilogue, rearrange
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._cuda.zero import zero
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry, Phase
+from dnnarray._spec import FLOAT32, HALF
+
+_THREADS = 384
+_CHUNK = 8  # elements of a half type in 16 bytes
+_TAPS = 31  # bits of a row's mask, over the axes of the window together
+_PLACES = 1 << 31  # chunks of an image array that 32 bits can count
+
+
+@dataclass(frozen=True)
+class WeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_weight_sm90.cu``."""
+
+    element: str
+    tile_m: int
+    tile_n: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class SumsConfig(Config):
+    """Compile-time settings of ``kernels/conv/split_sums.cu``."""
+
+    element: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class ImplicitConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu`` and ``implicit_halo_sm90.cu``."""
+
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    tile_m: int
+    tile_n: int
+    stages: int
+    transposed: bool
+
+
+class ImplicitMaps:
+    """The maps by gathering kernels: `conv_common.Maps`. What they do not take goes through `GemmMaps`.
+
+    `walks`: the kernel takes the weight by its strides, also for the gradient of the input.
+    """
+
+    walks = True
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
+        self._gemm = GemmMaps(setting)
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        if not self._takes(large.dtype):
+            self._gemm.correlate(large, weight, small, epilogue)
+            return
+        with self._steps.borrowed():
+            w = self._gemm.packed(weight, large.dtype)
+            self._steps.add(self.launch(self._g, large, w, small, epilogue))
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        """One correlation of stride 1 for each residue of the stride."""
+        g = self._g
+        if not self._takes(small.dtype) or not (g.phases_cover or epilogue.empty) or (g.groups > 1 and g.window[0] > 1):
+            self._gemm.spread(small, weight, large, epilogue)
+            return
+        if not g.phases_cover:
+            size = math.prod(self._setting.shape(False))
+            self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
+        with self._steps.borrowed():
+            transposed = self.walks and g.k % BLOCK == 0
+            if transposed and not self._walks(weight):
+                weight = self._gemm.packed(weight, small.dtype)
+            for phase in g.phases:
+                with self._steps.borrowed():
+                    w = _part(weight, phase) if transposed else self._turned(weight, phase)
+                    self._steps.add(self.launch(phase.geometry, small, w, _target(large, phase), epilogue, transposed))
+
+    def _takes(self, dtype: np.dtype) -> bool:
+        return dtype in HALF
+
+    def _walks(self, weight: Operand) -> bool:
+        """Whether the kernel can take the weight as it lies, its channels dense."""
+        k, c, *window = weight.strides
+        return (c == 1 or self._g.c == 1) and all(s % _CHUNK == 0 for s in (k, *window))
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        if small.dtype not in HALF or large.dtype not in HALF:
+            self._gemm.weigh(small, large, weight)
+            return
+        g, shape = self._g, self._setting.weight_shape
+        split = conv_tiles.split(g)
+        size = math.prod(shape)
+        with self._steps.borrowed():
+            partial = self._steps.take(FLOAT32, split.count * size)
+            self._steps.add(self._weigh_splits(split, small, large, partial))
+            self._steps.add(_sum_splits(partial, split.count, weight, shape))
+
+    def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
+        g, tile = self._g, split.tile
+        config = WeightConfig(TYPES[small.dtype], *tile.settings)
+        kernel = Kernel("conv/implicit_weight_sm90.cu", f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.name}", config)
+        chunks = g.taps * g.c // _CHUNK
+        tiles = -(-g.k // tile.m), -(-chunks * _CHUNK // tile.n), g.groups
+        sizes = (g.n * g.pixels, g.c // _CHUNK, chunks, *tiles, g.k, split.count, split.blocks)
+        x_steps = [s // _CHUNK for s in along(large.strides)]
+        arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *x_steps, *extents(g))
+        grid = (min(math.prod(tiles) * split.count, self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, arguments, tile.shared_memory)
+
+    def _turned(self, weight: Operand, phase: Phase) -> Operand:
+        """The weight of a phase as (groups C, window, K)."""
+        g, p = self._g, phase.geometry
+        part = _part(weight, phase)
+        k, c, *steps = part.strides
+        shape = (g.groups, g.k, g.c, *p.window)
+        target = self._steps.take(weight.dtype, math.prod(shape))
+        _, h, w = p.window
+        lying = (g.c * p.taps * g.k, 1, p.taps * g.k, h * w * g.k, w * g.k, g.k)
+        source = Operand(part.array, weight.dtype, (g.k * k, k, c, *steps))
+        self._steps.add(rearrange(source, Operand(target.array, target.dtype, lying), shape))
+        return Operand(target.array, target.dtype, (p.taps * g.k, 1, h * w * g.k, w * g.k, g.k))
+
+    def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
+        """One correlation: by a halo where that is faster, else with the windows gathered for each tap."""
+        chosen = conv_tiles.choose(g, self._units)
+        rows = g.n * g.pixels if chosen.raster is None else g.n * chosen.raster.height * chosen.raster.pitch
+        tiles = conv_tiles.counts(g, rows, chosen.tile)
+        f, algorithm = formula(e.activation, x.dtype), "gemm" if chosen.raster is None else "halo"
+        config = ImplicitConfig(
+            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *chosen.tile.settings, transposed
+        )
+        words = [f"conv_implicit_{algorithm}_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], chosen.tile.name, e.name]
+        name = "_".join(words + ["transposed"] * transposed)
+        kernel = Kernel(f"conv/implicit_{algorithm}_sm90.cu", name, config, ("activation",))
+        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
+        w_group = w.strides[0] * (g.c if transposed else g.k)
+        if chosen.raster is None:
+            sizes = (rows, g.c // _CHUNK, g.taps * g.c // _CHUNK, *tiles, g.k, w_group, *along(w.strides))
+            numbers = (*sizes, *(s // _CHUNK for s in along(x.strides)), *along(y.strides), *extents(g))
+            shared = chosen.tile.shared_memory
+        else:
+            r = chosen.raster
+            sizes = (g.n, r.pitch, r.height, r.reach, g.c, *tiles, g.k, w_group, *_across(w.strides))
+            numbers = (*sizes, *_across(x.strides), *_across(y.strides), *extents(g)[3:])
+            shared = conv_tiles.SHARED  # the same for every raster, since the limit that a kernel is given once is for all its launches
+        grid = (min(math.prod(tiles), self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), shared)
+
+
+def _across(strides: Sequence[int]) -> tuple[int, ...]:
+    """The first axis and the last two."""
+    return (strides[0], *strides[3:])
+
+
+def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
+    """The weight's gradient from its parts, which lie as (K, window, C)."""
+    order = (0, 2, 3, 4, 1)
+    axes = [weight.strides[i] for i in order]
+    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}", SumsConfig(TYPES[weight.dtype], THREADS))
+    size, inner = math.prod(shape), [shape[i] for i in order[1:]]
+    arguments: tuple[Array | int, ...] = (partial.array, weight.array, size, count, *inner, *axes)
+    return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, arguments)
+
+
+def along(strides: Sequence[int]) -> tuple[int, ...]:
+    """Without the channels' own."""
+    return (strides[0], *strides[2:])
+
+
+def _part(weight: Operand, phase: Phase) -> Operand:
+    """The taps of a phase of a weight."""
+    k, c, *window = weight.strides
+    start = sum(t.start * s for t, s in zip(phase.taps, window, strict=True))
+    return Operand(weight.at(start), weight.dtype, (k, c, *(t.step * s for t, s in zip(phase.taps, window, strict=True))))
+
+
+def _target(large: Operand, phase: Phase) -> Operand:
+    """The pixels of a phase."""
+    n, c, *space = large.strides
+    start = sum(t.start * s for t, s in zip(phase.target, space, strict=True))
+    return Operand(large.at(start), large.dtype, (n, c, *(t.step * s for t, s in zip(phase.target, space, strict=True))))
+
+
+def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:
+    """Why the images cannot be gathered in chunks of 16 bytes, or None; `g` is what the kernels are given."""
+    chunk = 16 // problem.inputs[0].dtype.itemsize
+    if 0 in (g.n, g.c, g.k, *g.space, *g.out):
+        return "an extent of 0"
+    if sum(g.window) > _TAPS:
+        return f"a window of {g.window}; its extents may add up to {_TAPS}"
+    if max(g.sizes) // chunk >= _PLACES:
+        return f"an array of {chunk * _PLACES} elements or more"
+    if Setting(op, problem, True).mixed:
+        return "results whose memory is neither channels-first nor channels-last"
+    return too_large(g)

@@ -1,0 +1,233 @@
+"""Problems that the gathering kernels take after a step: channels-first images are turned round, thin channels filled up with zeros, small
+groups put together into larger ones whose weight is zero between them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting
+from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
+from dnnarray._cuda.conv_tiles import efficiency
+from dnnarray._cuda.epilogue import Epilogue, rearrange
+from dnnarray._cuda.linear import unit
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.scratch import Operand, Steps
+from dnnarray._cuda.zero import zero
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._select import Cost, Device
+from dnnarray._spec import HALF
+
+_CHUNK = 8  # channels that the kernels move at once
+_WIDE = 64  # channels of a group that fill a tile
+_TILE, _THREADS = 64, 256
+
+
+def filled(g: Geometry) -> Geometry:
+    """The convolution that the kernels run for this one."""
+    together = 1
+    if g.groups > 1 and min(g.c, g.k) < _WIDE:
+        fitting = [f for f in range(1, g.groups + 1) if g.groups % f == 0 and f * g.c % _CHUNK == 0 and f * g.k % _CHUNK == 0]
+        together = next((f for f in fitting if f * min(g.c, g.k) >= _WIDE), fitting[-1] if fitting else 1)
+    c, k = (-(-together * n // _CHUNK) * _CHUNK for n in (g.c, g.k))
+    return replace(g, groups=g.groups // together, c=c, k=k)
+
+
+def fits(g: Geometry) -> bool:
+    """Whether `filled` keeps the channels of an image where they are, but for zeros at their end."""
+    f = filled(g)
+    return f.groups == 1 or (f.groups * f.c == g.groups * g.c and f.groups * f.k == g.groups * g.k)
+
+
+@dataclass(frozen=True)
+class TransposeConfig(Config):
+    """Compile-time settings of ``kernels/conv/transpose.cu``."""
+
+    element: str
+    vector_in: int
+    vector_out: int
+    threads: int
+
+
+class LayoutMaps:
+    """`ImplicitMaps` of the filled geometry between copies: `conv_common.Maps`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._steps, self._g = setting, setting.steps, setting.g
+        self._inner = copy.copy(setting)
+        self._inner.g, self._inner.last = filled(setting.g), True
+        self._maps, self._plain = ImplicitMaps(self._inner), GemmMaps(setting)
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        if large.dtype not in HALF:
+            self._plain.correlate(large, weight, small, epilogue)
+            return
+        with self._steps.borrowed():
+            x, w, e = self._into(large, False), self._weight(weight), self._epilogue(epilogue, True)
+            y = self._room(small, True)
+            self._maps.correlate(x, w, y, e)
+            self._out_of(y, small, True)
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        if small.dtype not in HALF:
+            self._plain.spread(small, weight, large, epilogue)
+            return
+        with self._steps.borrowed():
+            y, w, e = self._into(small, True), self._weight(weight), self._epilogue(epilogue, False)
+            x = self._room(large, False)
+            self._maps.spread(y, w, x, e)
+            self._out_of(x, large, False)
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        if small.dtype not in HALF or large.dtype not in HALF:
+            self._plain.weigh(small, large, weight)
+            return
+        with self._steps.borrowed():
+            y, x = self._into(small, True), self._into(large, False)
+            if self._same_weight:
+                self._maps.weigh(y, x, weight)
+                return
+            shape = self._inner.weight_shape
+            result = self._dense_weight(self._steps.take(weight.dtype, math.prod(shape)))
+            self._maps.weigh(y, x, result)
+            self._steps.add(rearrange(self._diagonal(result), *self._split(weight)))
+
+    # --- images -------------------------------------------------------------------------------------------------------
+
+    def _same_image(self, small: bool) -> bool:
+        return self._setting.last and self._setting.shape(small) == self._inner.shape(small)
+
+    def _room(self, target: Operand, small: bool) -> Operand:
+        """Where the kernels write an image."""
+        return target if self._same_image(small) else self._inner.taken(small, target.dtype)
+
+    def _into(self, source: Operand, small: bool) -> Operand:
+        """The image as the kernels read it."""
+        if self._same_image(small):
+            return source
+        target = self._inner.taken(small, source.dtype)
+        n, channels, *space = self._setting.shape(small)
+        width, pixels = self._inner.shape(small)[1], math.prod(space)
+        if self._setting.last:
+            if width != channels:
+                self._steps.add(zero(target.array, n * pixels * width * target.dtype.itemsize, self._steps.aligned))
+            flat = Operand(source.array, source.dtype, (channels, 1)), Operand(target.array, target.dtype, (width, 1))
+            self._steps.add(rearrange(*flat, (n * pixels, channels)))
+        else:
+            self._steps.add(transpose(self._steps, source, target, (n, channels, pixels), width, pixels, width))
+        return target
+
+    def _out_of(self, source: Operand, target: Operand, small: bool) -> None:
+        """The image as the caller wants it."""
+        if self._same_image(small):
+            return
+        n, channels, *space = self._setting.shape(small)
+        width, pixels = self._inner.shape(small)[1], math.prod(space)
+        if self._setting.last:
+            flat = Operand(source.array, source.dtype, (width, 1)), Operand(target.array, target.dtype, (channels, 1))
+            self._steps.add(rearrange(*flat, (n * pixels, channels)))
+        else:
+            self._steps.add(transpose(self._steps, source, target, (n, pixels, channels), pixels, width, pixels))
+
+    def _epilogue(self, e: Epilogue, small: bool) -> Epilogue:
+        """Bias and residual of the filled channels."""
+        dtype, channels = self._setting.problem.inputs[0].dtype, self._setting.shape(small)[1]
+        width, bias, residual = self._inner.shape(small)[1], e.bias, e.residual
+        if bias is not None and width != channels:
+            longer = self._steps.take(dtype, width)
+            self._steps.add(zero(longer.array, width * dtype.itemsize, self._steps.aligned))
+            self._steps.add(rearrange(Operand(bias, dtype, (1,)), Operand(longer.array, dtype, (1,)), (channels,)))
+            bias = longer.array
+        if residual is not None:
+            residual = self._into(Operand(residual, dtype), small).array
+        return Epilogue(bias, residual, e.activation)
+
+    # --- weights ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _same_weight(self) -> bool:
+        return self._setting.weight_shape == self._inner.weight_shape
+
+    def _dense_weight(self, memory: Operand) -> Operand:
+        """The filled weight as (K, window, C)."""
+        f = self._inner.g
+        _, h, w = f.window
+        return Operand(memory.array, memory.dtype, (f.taps * f.c, 1, h * w * f.c, w * f.c, f.c))
+
+    def _weight(self, weight: Operand) -> Operand:
+        if self._same_weight:
+            return weight
+        size = math.prod(self._inner.weight_shape)
+        target = self._dense_weight(self._steps.take(weight.dtype, size))
+        self._steps.add(zero(target.array, size * weight.dtype.itemsize, self._steps.aligned))
+        source, shape = self._split(weight)
+        self._steps.add(rearrange(source, self._diagonal(target), shape))
+        return target
+
+    def _split(self, weight: Operand) -> tuple[Operand, tuple[int, ...]]:
+        """A weight with its groups as axes of their own: those put together, K and C of one, the window."""
+        g, f = self._g, self._inner.g
+        k, c, *window = weight.strides
+        together = g.groups // f.groups
+        shape = (f.groups, together, g.k, g.c, *g.window)
+        return Operand(weight.array, weight.dtype, (together * g.k * k, g.k * k, k, c, *window)), shape
+
+    def _diagonal(self, weight: Operand) -> Operand:
+        """The part of a filled weight that is not zero, in the axes of `_split`."""
+        g, f = self._g, self._inner.g
+        k, c, *window = weight.strides
+        return Operand(weight.array, weight.dtype, (f.k * k, g.k * k + g.c * c, k, c, *window))
+
+
+def transpose(
+    steps: Steps, source: Operand, target: Operand, shape: tuple[int, int, int], width: int, in_pitch: int, out_pitch: int
+) -> Plan:
+    """A batch of matrices of `shape` (batch, rows, columns) turned round; the results are `width` wide."""
+    batch, rows, columns = shape
+    vector_in = vector_length(source.dtype, steps.aligned, columns, in_pitch)
+    vector_out = vector_length(source.dtype, steps.aligned, width, out_pitch)
+    name = f"conv_transpose_{SHORT[source.dtype]}x{vector_in}_to_x{vector_out}"
+    kernel = Kernel("conv/transpose.cu", name, TransposeConfig(TYPES[source.dtype], vector_in, vector_out, _THREADS))
+    tiles_i, tiles_j = -(-width // _TILE), -(-columns // _TILE)
+    arguments: tuple[Array | int, ...] = (source.array, target.array, rows, columns, width, in_pitch, out_pitch)
+    sizes = (rows * in_pitch, columns * out_pitch, tiles_i, tiles_j)
+    return Plan(kernel, (batch * tiles_i * tiles_j, 1, 1), _THREADS, (*arguments, *sizes))
+
+
+# --- judgement --------------------------------------------------------------------------------------------------------
+
+
+def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:
+    """The kernels need 16-byte addresses; elsewhere the definition does it."""
+    if not setting.steps.aligned:
+        return DirectMaps(setting)
+    return ImplicitMaps(setting) if setting.last and filled(setting.g) == setting.g else LayoutMaps(setting)
+
+
+def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    if device.capability != (9, 0):
+        return "a device without its matrix instructions (sm_90a)"
+    if dtype not in HALF:
+        return f"{dtype.name} arrays; it takes float16 and bfloat16"
+    if 0 in (g.groups, g.c, g.k):
+        return "an extent of 0"
+    if not fits(g):
+        return f"{g.groups} groups of {g.c} and {g.k} channels, which do not make up multiples of {_CHUNK}"
+    return misfit(op, problem, filled(g))
+
+
+def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+    """The filled geometry's operations, and what its copies move."""
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    f, last = filled(g), Setting(op, problem, True).last
+    images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
+    copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
+    launches = problem.maps * (1 + len(copied)) + (op == "conv_backward_weight")
+    of_peak = unit(dtype, "highest")
+    share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"])
+    return Cost(2 * f.macs * problem.maps, problem.bytes + sum(copied) * problem.maps, share, launches, of_peak)

@@ -1,0 +1,98 @@
+"""Convolution by the tensor cores of every card from sm_80 on: plans for the kernel with `mma.sync`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.conv_common import Setting, extents
+from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit
+from dnnarray._cuda.epilogue import Epilogue
+from dnnarray._cuda.linear import unit
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._select import Cost, Device
+from dnnarray._spec import FLOAT32, HALF
+
+_ROW = 128  # bytes of a tile's row in shared memory
+_CHANNELS = 8  # that the kernel moves at once
+_TILE_M, _NARROW, _WIDE = 128, (64, 6), (128, 4)  # channels and stages of a tile
+
+
+@dataclass(frozen=True)
+class PortableConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_gemm.cu``."""
+
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    tile_m: int
+    tile_n: int
+    stages: int
+
+
+class PortableMaps(ImplicitMaps):
+    """The maps by the kernel that takes dense weights only; the weight gradient goes through `GemmMaps`."""
+
+    walks = False
+
+    def _takes(self, dtype: np.dtype) -> bool:
+        return dtype in HALF if self._setting.precision == "highest" else dtype == FLOAT32
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        self._gemm.weigh(small, large, weight)
+
+    def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
+        chunk = 16 // x.dtype.itemsize
+        tile_n, stages = _NARROW if g.k <= _NARROW[0] else _WIDE
+        f, residual = formula(e.activation, x.dtype), e.residual is not None
+        config = PortableConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, _TILE_M, tile_n, stages)
+        words = ["conv_implicit_gemm", SHORT[x.dtype], "to", SHORT[y.dtype], f"{_TILE_M}x{tile_n}x{stages}", e.name]
+        kernel = Kernel("conv/implicit_gemm.cu", "_".join(words), config, ("activation",))
+        rows = g.n * g.pixels
+        tiles_m, tiles_n = -(-rows // _TILE_M), -(-g.k // tile_n)
+        x_steps = [s // chunk for s in along(x.strides)]
+        sizes = (rows, g.c // chunk, g.taps * g.c // chunk, tiles_m, tiles_n, g.groups, g.k, *x_steps, *along(y.strides))
+        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
+        shared = _ROW * (1 + stages * (_TILE_M + tile_n))
+        grid, block = (tiles_m * tiles_n * g.groups, 1, 1), _TILE_M // 64 * tile_n
+        return Plan(kernel, grid, block, (*pointers, *sizes, *extents(g), f.p, f.q), shared)
+
+
+def maps(setting: Setting) -> PortableMaps | DirectMaps:
+    """The kernel needs 16-byte addresses; elsewhere the definition does it."""
+    return PortableMaps(setting) if setting.steps.aligned else DirectMaps(setting)
+
+
+def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
+    dtype, wanted = problem.inputs[0].dtype, HALF if precision == "highest" else {FLOAT32}
+    if device.capability is None or device.capability < (8, 0):
+        return "a device without its matrix instructions (sm_80)"
+    if dtype not in wanted:
+        return f"{dtype.name} arrays; it takes {' and '.join(sorted(d.name for d in wanted))}"
+    if op == "conv_backward_weight":
+        return "the gradient of the weight"
+    g = problem.geometry
+    if g.c % _CHANNELS or g.k % _CHANNELS:
+        return f"{g.c} and {g.k} channels of a group; it takes multiples of {_CHANNELS}"
+    if not Setting(op, problem, True).last:
+        return "memory that is not channels-last"
+    return misfit(op, problem, g)
+
+
+def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
+    g = problem.geometry
+    tile_n = _NARROW[0] if g.k <= _NARROW[0] else _WIDE[0]
+    filled = g.k / (-(-g.k // tile_n) * tile_n) * (0.8 if tile_n == _NARROW[0] else 1.0)
+    tiles = -(-g.n * g.pixels // _TILE_M) * -(-g.k // tile_n) * g.groups
+    waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
+    blocks = g.taps * g.c / 64
+    share = (0.4 if device.capability and device.capability >= (9, 0) else 0.65) * blocks / (blocks + 8)  # a tile's beginning and end
+    return Cost(problem.flops, problem.bytes, share * filled * waves, 2 * problem.maps, unit(problem.inputs[0].dtype, precision))

@@ -1,0 +1,68 @@
+"""`Steps`: the launches of a problem while they are being planned, with the scratch memory that passes results between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cuda.plan import Array, MatMul, Plan
+from dnnarray._problems.base import Problem
+
+_LINE = 256  # bytes that parts of the scratch memory start at multiples of
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array as launches take it: where it begins, its dtype and the steps in memory, in elements, along its axes."""
+
+    array: Array
+    dtype: np.dtype
+    strides: tuple[int, ...] = ()
+
+    def at(self, elements: int) -> Array:
+        """The pointer to this element."""
+        return Array(self.array.index, self.array.offset + elements * self.dtype.itemsize)
+
+    def part(self, elements: int) -> Operand:
+        """The array from this element on."""
+        return Operand(self.at(elements), self.dtype, self.strides)
+
+
+class Steps:
+    """The plans so far. `inputs` and `outputs` are pointers as in the problem, None where absent."""
+
+    def __init__(self, problem: Problem, aligned: bool) -> None:
+        self.aligned = aligned
+        self.plans: list[Plan | MatMul] = []
+        self.workspace = 0
+        self._top = self._count = 0
+        self.inputs: tuple[Any, ...] = tuple(self._place(s) for s in problem.inputs)
+        self.outputs: tuple[Any, ...] = tuple(self._place(s) for s in problem.outputs)
+
+    def _place(self, spec: Any) -> Array | None:
+        if spec is None:
+            return None
+        self._count += 1
+        return Array(self._count - 1)
+
+    def take(self, dtype: np.dtype, elements: int) -> Operand:
+        """Scratch memory for this many elements."""
+        found = Operand(Array(self._count, self._top), dtype)
+        self._top += -(-max(elements * dtype.itemsize, 1) // _LINE) * _LINE
+        self.workspace = max(self.workspace, self._top)
+        return found
+
+    @contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """What is taken inside is free again behind it."""
+        top = self._top
+        yield
+        self._top = top
+
+    def add(self, *plans: Plan | MatMul | None) -> None:
+        """The next launches; those that have nothing to do are left out."""
+        self.plans += [p for p in plans if p is not None]

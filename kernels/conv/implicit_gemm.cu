@@ -1,0 +1,149 @@
+// Convolution as one matrix product whose left operand, the windows, is gathered on the way into shared memory: y[m, k] =
+// f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
+//
+// Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their channels dense.
+//          A block owns a tile of kTileM pixels x kTileN channels; rows of 128 bytes in shared memory, 16-byte chunk j of row r at
+//          j ^ r % 8. Thread t fills chunk t % 8 of every 32nd row of both operands. A warp multiplies 64 pixels x 32 channels.
+// Needs:   sm_80; C of a group a multiple of a chunk, K of 8, pointers aligned to 16 bytes; taps along the axes at most 31 together.
+// Bound:   the tensor cores, or the second-level cache where K is small. Half types are summed in float32, float32 is rounded to TF32.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/barrier.cuh"
+#include "dnnarray/gather.cuh"
+#include "dnnarray/warp_product.cuh"
+#include "dnnarray/tile.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Result = dnnarray::bfloat16_t;
+  using Activation = dnnarray::Relu;
+  static constexpr bool kBias = true;
+  static constexpr bool kResidual = false;
+  static constexpr int kTileM = 128;
+  static constexpr int kTileN = 128;
+  static constexpr int kStages = 3;
+};
+#define DNNARRAY_ENTRY conv_implicit_gemm_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using R = Config::Result;
+constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
+constexpr int kWarpsN = kTileN / 32, kWarps = kTileM / 64 * kWarpsN, kThreads = kWarps * 32;
+constexpr int kRow = 128, kChunks = 8, kStep = kThreads / kChunks, kRowsM = kTileM / kStep, kRowsN = kTileN / kStep;
+constexpr int kBytesM = kTileM * kRow, kStage = (kTileM + kTileN) * kRow, kChunk = 16 / sizeof(T);
+
+extern __shared__ char smem_memory[];
+
+struct Arguments {
+  const T *x, *w;
+  Windows windows;
+  Target<T, R> target;
+};
+
+// What a thread fills: its chunk of some rows of the windows and of the weight, block after block along the columns.
+struct Gather {
+  WindowRow rows[kRowsM];
+  WindowChunk at;
+  const T *x, *w;
+  int left, rows_left;  // chunks and rows of the weight from this thread's first on
+  unsigned place;
+
+  __device__ __forceinline__ Gather(const Arguments& a, long long m, int n, int group) {
+    const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
+#pragma unroll
+    for (int i = 0; i < kRowsM; ++i) rows[i] = window_row(a.windows, m + row + kStep * i);
+    at = WindowChunk::of(a.windows, chunk);
+    x = a.x + static_cast<long long>(group) * a.windows.channels * kChunk;
+    w = a.w + ((static_cast<long long>(group) * a.target.outs + n + row) * a.windows.total + chunk) * kChunk;
+    left = a.windows.total - chunk;
+    rows_left = a.target.outs - n - row;
+    place = row * kRow + (chunk ^ row % 8) * 16;
+  }
+
+  __device__ __forceinline__ void fill(const Arguments& a, unsigned stage) {
+    const unsigned bits = at.bits(a.windows);
+    const int step = at.step(a.windows);
+#pragma unroll
+    for (int i = 0; i < kRowsM; ++i) {
+      const bool there = (rows[i].mask & bits) == bits;
+      const T* from = x + (there ? static_cast<long long>(rows[i].base + step) * kChunk : 0);
+      copy_async(stage + place + i * kStep * kRow, from, there);
+    }
+    const T* from = w;
+#pragma unroll
+    for (int i = 0; i < kRowsN; ++i, from += static_cast<long long>(kStep) * kChunk * a.windows.total) {
+      const bool there = left > 0 && kStep * i < rows_left;
+      copy_async(stage + kBytesM + place + i * kStep * kRow, there ? from : a.w, there);
+    }
+    at.advance(a.windows, kChunks);
+    left -= kChunks;
+    w += kChunks * kChunk;
+  }
+};
+
+// One stage: 64 x 32 sums of this warp, in 4 x 4 products of 16 x 8.
+__device__ __forceinline__ void multiply(float (&sums)[4][16], unsigned stage, int warp_m, int warp_n) {
+  const int lane = threadIdx.x % 32;
+  const int row_a = warp_m * 64 + lane % 16, row_b = warp_n * 32 + lane % 8 + lane / 16 * 8;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    unsigned b[2][4];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      load_matrices(b[j], stage + kBytesM + (row_b + 16 * j) * kRow + ((2 * k + lane / 8 % 2) ^ row_b % 8) * 16);
+      Mma<T>::round(b[j]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      unsigned a[4];
+      load_matrices(a, stage + (row_a + 16 * i) * kRow + ((2 * k + lane / 16) ^ row_a % 8) * 16);
+      Mma<T>::round(a);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) Mma<T>::run(sums[i] + 4 * j, a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+    }
+  }
+}
+
+// x_n ... x_w are steps of x in chunks, y_n ... y_w steps of y in elements; `channels` of a group and `total` of a row in chunks.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
+    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+    long long rows, long long channels, long long total, long long tiles_m, long long tiles_n, long long groups, long long outs, long long x_n,
+    long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
+    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  const Windows windows = {{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, rows, static_cast<int>(channels), static_cast<int>(total),
+                           static_cast<int>(x_n), static_cast<int>(x_d), static_cast<int>(x_h), static_cast<int>(x_w)};
+  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
+  const Arguments a = {x, weight, windows, target};
+  const unsigned smem = (smem_address(smem_memory) + 127) & ~127u;
+  const Split by_n = split(blockIdx.x, static_cast<int>(tiles_n)), by_m = split(by_n.quotient, static_cast<int>(tiles_m));
+  const int group = static_cast<int>(by_m.quotient), n = by_n.rest * kTileN, blocks = (a.windows.total + kChunks - 1) / kChunks;
+  const long long m = static_cast<long long>(by_m.rest) * kTileM;
+  const int warp = threadIdx.x / 32, warp_m = warp / kWarpsN, warp_n = warp % kWarpsN;
+
+  Gather gather(a, m, n, group);
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (i < blocks) gather.fill(a, smem + i * kStage);
+    commit_copies();
+  }
+  float sums[4][16] = {};
+  for (int block = 0; block < blocks; ++block) {
+    wait_copies<kStages - 2>();
+    __syncthreads();
+    if (block + kStages - 1 < blocks) gather.fill(a, smem + (block + kStages - 1) % kStages * kStage);
+    commit_copies();
+    multiply(sums, smem + block % kStages * kStage, warp_m, warp_n);
+  }
+
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const long long at_m = m + warp_m * 64 + i * 16 + threadIdx.x % 32 / 4 + half * 8;
+      const long long at = target.row(windows.axes, at_m);
+      write_row<Config, 32>(target, sums[i], half, group, n + warp_n * 32, at, at_m < rows);
+    }
+}

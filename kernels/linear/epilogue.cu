@@ -1,0 +1,56 @@
+// y = f(z + bias[c] + residual), f an activation: what follows a matrix product.
+//
+// Layout:  z, residual and y are outer x channels x inner in memory; z may be y. A thread owns one vector of kVector elements.
+// Needs:   pointers aligned to kVector elements; kChannel says how the channel runs along a vector (channels.cuh).
+// Bound:   memory: z and residual read once, y written once.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/channels.cuh"
+#include "dnnarray/window.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Source = float;
+  using Activation = dnnarray::Relu;
+  static constexpr bool kBias = true;
+  static constexpr bool kResidual = false;
+  static constexpr int kChannel = 1;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY linear_epilogue_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using S = Config::Source;
+using A = arithmetic_t<T>;
+
+template <int N>
+__device__ __forceinline__ void run(const S* z, const T* bias, const T* residual, T* y, long long i, long long channels, long long inner, A p,
+                                    A q) {
+  const Vec<S, N> reg_z = load_wide<S, N>(z + i);
+  Vec<T, N> reg_residual, reg_y;
+  if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);
+  A reg_bias[N] = {};
+  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, channels, inner, reg_bias);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    A sum = widen(reg_z.at[j]) + reg_bias[j];
+    if constexpr (Config::kResidual) sum += widen(reg_residual.at[j]);
+    reg_y.at[j] = narrow<T>(Config::Activation::forward(sum, p, q));
+  }
+  store(y + i, reg_y);
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const S* z, const T* __restrict__ bias, const T* __restrict__ residual, T* y, long long n, long long channels,
+                   long long inner, double p, double q) {
+  const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
+  if (i + Config::kVector <= n) {
+    run<Config::kVector>(z, bias, residual, y, i, channels, inner, A(p), A(q));
+  } else {
+    for (long long j = i; j < n; ++j) run<1>(z, bias, residual, y, j, channels, inner, A(p), A(q));
+  }
+}

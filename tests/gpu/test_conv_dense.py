@@ -1,0 +1,150 @@
+"""Convolution on a card: every algorithm on every case, blocks of images, layouts, precision classes, determinism."""
+
+import math
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._cuda import conv_gemm
+from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._operation import find
+from dnnarray._problems.base import leaves
+from tests.registry import CASES, ORACLES
+from tests.support import BFLOAT16, as_float64, assert_close, call
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+pytestmark = pytest.mark.gpu
+
+_CASES = [c for c in CASES if find(c.op).base in ("conv", "conv_backward_input", "conv_backward_weight", "conv_transpose")]
+_NAMES = sorted({m.name for table in ALGORITHMS.values() for m in table} - {"gather"})
+_EXACT = [n for n in _NAMES if not n.endswith(("_tf32", "_bf16"))]
+
+
+def _there(arrays, last):
+    def put(a):
+        if a is None:
+            return None
+        there = cupy.asarray(a)
+        if not last or a.ndim < 3:
+            return there
+        order = (0, *range(2, a.ndim), 1)
+        return cupy.ascontiguousarray(there.transpose(order)).transpose(np.argsort(order))
+
+    return tuple(map(put, arrays))
+
+
+def _back(tree):
+    return [cupy.asnumpy(a) for a in leaves(tree)]
+
+
+@pytest.mark.parametrize("name", _EXACT)
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("case", _CASES, ids=str)
+def test_every_algorithm(case, dtype, name):
+    """Forward and gradients, in both memories."""
+    arrays = case.draw(np.dtype(dtype))
+    oracle = leaves(ORACLES[find(case.op).base](*as_float64(arrays), **case.options))
+    for last in (False, True):
+        try:
+            actual = _back(call(case.op, _there(arrays, last), case.options | {"algorithm": name}))
+        except (dnn.UnsupportedError, dnn.OptionError) as error:
+            pytest.skip(str(error))
+        for a, e in zip(actual, oracle, strict=True):
+            assert_close(a, np.asarray(e), case.reduction, case.condition, f"{case} last={last}")
+        base = f"{find(case.op).base}_backward"
+        if base not in ALGORITHMS or name not in [m.name for m in ALGORITHMS[base]]:
+            continue
+        grad = np.random.default_rng(3).standard_normal(actual[0].shape).astype(dtype)
+        expected = leaves(_gradients(base, case, as_float64(arrays), grad.astype(np.float64), {}))
+        there = _there(arrays, last)
+        actual = _back(_gradients(base, case, there, _there((grad,), last)[0], {"algorithm": name}))
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(a, e, max(case.reduction, e.size), case.condition, f"{case} last={last}")
+
+
+def _gradients(base, case, arrays, grad, extra):
+    return call(base, (grad, *arrays), case.options | extra)
+
+
+_SHAPES = {  # x, weight, options
+    "3x3": ((5, 24, 19, 23), (40, 24, 3, 3), {"padding": 1}),
+    "strided": ((4, 17, 31, 29), (33, 17, 3, 5), {"stride": (2, 3), "padding": ((1, 0), (2, 3))}),
+    "pointwise": ((3, 72, 17, 13), (56, 72, 1, 1), {}),
+    "groups": ((3, 48, 15, 14), (64, 12, 3, 3), {"groups": 4, "padding": 1, "dilation": 2}),
+    "first-layer": ((3, 3, 45, 37), (16, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "groups-16": ((3, 64, 15, 14), (64, 16, 3, 3), {"groups": 4, "padding": 1, "dilation": 2}),
+    "wide": ((2, 72, 13, 11), (328, 72, 3, 3), {"padding": 1}),
+    "phases": ((4, 16, 31, 29), (32, 16, 3, 5), {"stride": (2, 3), "padding": ((1, 0), (2, 3))}),
+    "holes": ((4, 24, 18, 17), (40, 24, 1, 2), {"stride": 2}),
+    "1d": ((4, 32, 301), (48, 32, 5), {"padding": 2, "stride": 2}),
+    "3d": ((2, 16, 9, 11, 10), (24, 16, 3, 3, 3), {"padding": 1}),
+    "channels-129": ((2, 129, 9, 9), (131, 129, 3, 3), {"padding": 1}),
+}
+
+
+@pytest.mark.parametrize("scratch", [None, 100_000], ids=["whole", "blocks"])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", _EXACT)
+@pytest.mark.parametrize("shape", _SHAPES)
+def test_larger_shapes(shape, name, last, scratch, monkeypatch):
+    if scratch:
+        if name != "gemm":
+            pytest.skip("only the products work in blocks")
+        monkeypatch.setattr(conv_gemm, "_SCRATCH", scratch)
+    x_shape, w_shape, options = _SHAPES[shape]
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, BFLOAT16):
+        x, w, b = (rng.standard_normal(s).astype(dtype) for s in (x_shape, w_shape, w_shape[0]))
+        wide = [a.astype(np.float64) for a in (x, w, b)]
+        expected = dnn.conv(*wide, activation="gelu", **options)
+        there = _there((x, w, b), last)
+        try:
+            y = dnn.conv(*there, activation="gelu", algorithm=name, **options)
+        except (dnn.UnsupportedError, dnn.OptionError) as error:
+            pytest.skip(str(error))
+        assert_close(cupy.asnumpy(y), expected, math.prod(w_shape[1:]))
+        if dtype is BFLOAT16:
+            plain = dnn.conv(*there[:2], algorithm=name, **options)
+            assert_close(cupy.asnumpy(plain), dnn.conv(*wide[:2], **options), math.prod(w_shape[1:]))
+        grad = rng.standard_normal(expected.shape).astype(dtype)
+        activation = {"activation": "relu"} if dtype is BFLOAT16 else {}
+        expected = dnn.conv_backward(grad.astype(np.float64), *wide, **options, **activation)
+        if name not in [m.name for m in ALGORITHMS["conv_backward"]]:
+            continue
+        there_grad = _there((grad,), last)[0]
+        actual = dnn.conv_backward(there_grad, *there, algorithm=name, **options, **activation)
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(cupy.asnumpy(a), e, e.size)
+        again = dnn.conv_backward(there_grad, *there, algorithm=name, **options, **activation)
+        assert all((a == b).all() for a, b in zip(actual, again, strict=True)), "the same bits at every run"
+
+
+@pytest.mark.parametrize("name", _EXACT)
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_transposed(name, activation):
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(s).astype(BFLOAT16) for s in ((3, 40, 9, 11), (40, 24, 4, 4), 24))
+    options = {"stride": 2, "padding": 1, "activation": activation}
+    wide = [a.astype(np.float64) for a in (x, w, b)]
+    there = _there((x, w, b), True)
+    expected = dnn.conv_transpose(*wide, **options)
+    try:
+        y = dnn.conv_transpose(*there, algorithm=name, **options)
+    except (dnn.UnsupportedError, dnn.OptionError) as error:
+        pytest.skip(str(error))
+    assert_close(cupy.asnumpy(y), expected, 40 * 16)
+    grad = rng.standard_normal(expected.shape).astype(BFLOAT16)
+    actual = dnn.conv_transpose_backward(_there((grad,), True)[0], *there, algorithm=name, **options)
+    for a, e in zip(actual, dnn.conv_transpose_backward(grad.astype(np.float64), *wide, **options), strict=True):
+        assert_close(cupy.asnumpy(a), e, e.size)
+
+
+@pytest.mark.parametrize(("name", "eps"), [("gemm_tf32", 2e-3), ("gemm_bf16", 2e-2)])
+def test_rounded_operands(name, eps):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((4, 32, 14, 14)).astype(np.float32), rng.standard_normal((48, 32, 3, 3)).astype(np.float32)
+    expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), padding=1)
+    y = cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), padding=1, algorithm=name))
+    error = np.abs(y - expected).max() / np.abs(expected).max()
+    assert 1e-6 < error < eps

@@ -1,0 +1,41 @@
+"""Linear layers on a card: weights and inputs in any memory, blocks of rows, precision classes."""
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._cuda import linear as plans
+from tests.support import BFLOAT16, assert_close
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("weight_order", ["C", "F"])
+@pytest.mark.parametrize("x_order", ["C", "F"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("scratch", [None, 10_000], ids=["whole", "blocks"])
+def test_memory_and_blocks(weight_order, x_order, activation, scratch, monkeypatch):
+    if scratch:
+        monkeypatch.setattr(plans, "_SCRATCH", scratch)
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, BFLOAT16, np.float16):
+        x, w, b, r, g = (rng.standard_normal(s).astype(dtype) for s in ((3, 37, 65), (41, 65), 41, (3, 37, 41), (3, 37, 41)))
+        wide = [a.astype(np.float64) for a in (x, w, b, r)]
+        there = (cupy.asarray(x, order=x_order), cupy.asarray(w, order=weight_order), cupy.asarray(b), cupy.asarray(r))
+        y = dnn.linear(*there[:3], activation=activation, residual=there[3])
+        assert_close(cupy.asnumpy(y), dnn.linear(*wide[:3], activation=activation, residual=wide[3]), 65)
+        actual = dnn.linear_backward(cupy.asarray(g), *there[:3], activation=activation, residual=there[3])
+        expected = dnn.linear_backward(g.astype(np.float64), *wide[:3], activation=activation, residual=wide[3])
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(cupy.asnumpy(a), e, 111)
+
+
+@pytest.mark.parametrize(("precision", "low", "high"), [("highest", 0, 1e-6), ("high", 1e-5, 2e-3), ("medium", 1e-4, 2e-2)])
+def test_precision(precision, low, high):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((512, 256)).astype(np.float32), rng.standard_normal((384, 256)).astype(np.float32)
+    expected = x.astype(np.float64) @ w.astype(np.float64).T
+    with dnn.options(float32_precision=precision):
+        y = cupy.asnumpy(dnn.linear(cupy.asarray(x), cupy.asarray(w)))
+    assert low <= np.abs(y - expected).max() / np.abs(expected).max() < high
