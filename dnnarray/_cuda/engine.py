@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ARRAY = cupy.ndarray
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_STATIC_SHARED = 48 << 10  # bytes of shared memory a block gets without asking
+_STATIC_SHARED = 16 << 10  # bytes of shared memory a block gets without asking, beside 32 KB for the kernel's own variables
 _VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
 
 
