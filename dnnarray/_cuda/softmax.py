@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dnnarray._cuda.channels import order_of
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._select import Device, Method
-from dnnarray._spec import Spec
+from dnnarray._spec import FLOAT64, Spec
 
 _THREADS = 128  # of a block that holds several rows in registers
+_SHORT = 1024  # vectors of rows that are best held in registers of one block
 _WIDEST = 512  # threads for one row in registers
 _REGISTERS = 32  # elements of each array that a thread holds at the most
 _COLUMN_THREADS = 256
 _COLUMN_VECTOR = 4  # each position has statistics of its own: more would leave no registers for loads in flight
+_CLUSTER = 8  # blocks of the largest cluster that every card which knows clusters can place
+_CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
 _STATIC = 1024  # bytes of shared memory that the kernel for long rows needs besides
 
 
@@ -46,6 +50,23 @@ class LongRowsConfig(SoftmaxConfig):
 
     batch: int
     vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ClusterRowsConfig(SoftmaxConfig):
+    """Compile-time settings of ``kernels/softmax/cluster_rows.cu``."""
+
+    blocks: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ClusterColumnsConfig(SoftmaxConfig):
+    """Compile-time settings of ``kernels/softmax/cluster_columns.cu``."""
+
+    blocks: int
+    columns: int
     threads: int
 
 
@@ -103,6 +124,11 @@ def _program(problem: SoftmaxProblem, plan: Plan) -> Program:
     return Program((plan,), (order_of(_x(problem)),) * (sum(s is not None for s in problem.inputs)))
 
 
+def _on_chip(x: Spec, device: Device) -> bool:
+    """Whether there are kernels that keep all of x in shared memory: they need copies that run by themselves."""
+    return x.dtype != FLOAT64 and (device.capability or (0, 0)) >= _COPIES_FROM
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -123,8 +149,12 @@ def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     outer, extent, _ = _extents(problem)
     vector = vector_length(x.dtype, aligned, extent)
+    uneven = vector < vector_length(x.dtype, aligned) and extent > 2048
+    on_chip = _cluster_rows(problem, device) if aligned and (uneven or extent > _SHORT * vector) else None
+    if on_chip is not None:
+        return on_chip
     shape = _lanes(extent // vector, vector)
-    if shape is None or (vector < vector_length(x.dtype, aligned) and extent > 2048):
+    if shape is None or uneven:
         return _long_rows(problem, device, aligned)
     lanes, count = shape
     threads = max(lanes, _THREADS)
@@ -132,6 +162,46 @@ def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel("softmax/rows.cu", f"{_name(problem, 'rows')}x{vector}_{lanes}x{count}", config, ("math",))
     blocks = -(-outer // (threads // lanes))
     return _program(problem, Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent)))
+
+
+class Share(NamedTuple):
+    """How a row is spread over a cluster of blocks."""
+
+    blocks: int
+    threads: int
+
+    def count(self, vectors: int) -> int:
+        """Vectors of 16 bytes for a thread."""
+        return -(-vectors // (self.blocks * self.threads))
+
+
+def _share(vectors: int, device: Device) -> Share | None:
+    """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the largest cluster."""
+    most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
+    for threads, count in ((256, 8), (512, 8), (512, 16)):
+        share = Share(1, threads)
+        while share.blocks < most and share.count(vectors) > count:
+            share = Share(2 * share.blocks, threads)
+        if share.count(vectors) <= count:
+            return share
+    return None
+
+
+def _cluster_rows(problem: SoftmaxProblem, device: Device) -> Program | None:
+    """The plan for rows that a cluster holds on the chip."""
+    x, arrays = _x(problem), 1 + _gradient(problem)
+    outer, extent, _ = _extents(problem)
+    vectors = extent // (16 // x.dtype.itemsize)
+    share = _share(vectors, device)
+    if share is None or not _on_chip(x, device) or outer * share.blocks >= 2**31:
+        return None
+    count = share.count(vectors)
+    memory = share.threads * 16 * count * arrays
+    if memory > device.shared_memory - 4 * _STATIC:
+        return None
+    config = ClusterRowsConfig(*_settings(problem), *share)
+    kernel = Kernel("softmax/cluster_rows.cu", f"{_name(problem, 'cluster_rows')}_{share.blocks}x{share.threads}", config)
+    return _program(problem, Plan(kernel, (outer * share.blocks, 1, 1), share.threads, (*_pointers(problem), extent, count), memory))
 
 
 def _long_rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
@@ -153,11 +223,56 @@ def _long_rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Progra
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
+class Tile(NamedTuple):
+    """How a cluster takes columns: vectors side by side; the rows of threads share the axis."""
+
+    blocks: int
+    columns: int
+    threads: int
+
+    def count(self, extent: int) -> int:
+        """Elements of a position for a thread."""
+        return -(-extent // (self.blocks * (self.threads // self.columns)))
+
+
+def _tile(extent: int, device: Device) -> Tile | None:
+    """A thread per column where the axis is short, else the smallest cluster that holds it."""
+    if extent <= 32:
+        return Tile(1, 128, 128)
+    most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
+    tile = Tile(1, 8, 256)
+    while tile.blocks < most and tile.count(extent) > 8:
+        tile = tile._replace(blocks=2 * tile.blocks)
+    return tile if tile.count(extent) <= 24 else None
+
+
+def _cluster_columns(problem: SoftmaxProblem, device: Device) -> Program | None:
+    """The plan for columns that a cluster holds on the chip."""
+    x, gradient = _x(problem), _gradient(problem)
+    outer, extent, inner = _extents(problem)
+    vector = 16 // x.dtype.itemsize
+    tile = _tile(extent, device)
+    if tile is None or inner % vector or not _on_chip(x, device):
+        return None
+    count = tile.count(extent)
+    memory = tile.threads * 16 * count * (1 + gradient)
+    if memory > device.shared_memory - _STATIC * 32:
+        return None
+    config = ClusterColumnsConfig(*_settings(problem), *tile)
+    text = f"{tile.blocks}x{tile.columns}x{tile.threads}"
+    kernel = Kernel("softmax/cluster_columns.cu", f"{_name(problem, 'cluster_columns')}_{text}", config)
+    blocks = -(-inner // (tile.columns * vector)) * outer * tile.blocks
+    return _program(problem, Plan(kernel, (blocks, 1, 1), tile.threads, (*_pointers(problem), extent, inner, count), memory))
+
+
 def columns(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     """Neighbouring inner positions side by side, the extent shared by rows of threads."""
     x = _x(problem)
     if x.size == 0:
         return Program(())
+    on_chip = _cluster_columns(problem, device) if aligned else None
+    if on_chip is not None:
+        return on_chip
     outer, extent, inner = _extents(problem)
     vector = min(vector_length(x.dtype, aligned, inner), _COLUMN_VECTOR)
     side_by_side = min(16, 1 << (-(-inner // vector) - 1).bit_length())

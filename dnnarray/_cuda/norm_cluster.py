@@ -1,0 +1,254 @@
+"""Layer and RMS norm over long rows that a cluster of blocks holds on the chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dnnarray._cuda import norm_long, norm_rows
+from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of
+from dnnarray._cuda.norm_rows import extents, fold, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
+from dnnarray._problems.norm_base import NormProblem
+from dnnarray._select import Device
+from dnnarray._spec import FLOAT64
+
+_LEAST = 1025  # columns from which a block per row pays
+_UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are meant to fill
+_RESIDENT = 1024  # threads of a multiprocessor, with 64 registers each
+_LARGEST = 8  # blocks of a cluster that every card of this kind can place
+_CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
+_STATIC = 4096  # bytes of shared memory that the kernels need besides
+
+
+@dataclass(frozen=True)
+class ClusterRowsBackwardConfig(Config):
+    """Compile-time settings of ``kernels/norm/cluster_rows_backward.cu``."""
+
+    element: str
+    weight: str
+    mean: str
+    rstd: str
+    centred: bool
+    add: bool
+    parameters: bool
+    given: bool
+    lanes: int
+    blocks: int
+    threads: int
+    vectors: int
+    stages: int
+    group: int
+    resident: int
+
+
+@dataclass(frozen=True)
+class ClusterRowsConfig(Config):
+    """Compile-time settings of ``kernels/norm/cluster_rows.cu``."""
+
+    element: str
+    weight: str
+    bias: str
+    centred: bool
+    add: bool
+    blocks: int
+    threads: int
+    rows: int
+
+
+class Spread(NamedTuple):
+    """How the forward spreads rows over a cluster: blocks, threads of each, rows at once."""
+
+    blocks: int
+    threads: int
+    rows: int
+
+    def count(self, vectors: int) -> int:
+        """Vectors of 16 bytes of a row for a thread."""
+        return blocks_of(vectors, self.blocks * self.threads)
+
+    def memory(self, vectors: int, arrays: int) -> int:
+        """Bytes of shared memory of a block."""
+        return self.threads * 16 * self.count(vectors) * arrays * self.rows
+
+
+def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
+    """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the largest cluster."""
+    most = _LARGEST if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
+    for threads, count in ((256, 4), (256, 8), (512, 8), (512, 16)):
+        how = Spread(1, threads, 1)
+        while how.blocks < most and how.count(vectors) > count:
+            how = how._replace(blocks=2 * how.blocks)
+        if how.count(vectors) <= count and how.memory(vectors, arrays) <= device.shared_memory - _STATIC:
+            return how
+    return None
+
+
+class Share(NamedTuple):
+    """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a cluster, threads of a block, vectors
+    of 16 bytes of each; groups on the chip, rows of a group for a thread; blocks a multiprocessor.
+    """
+
+    lanes: int
+    blocks: int
+    threads: int
+    vectors: int
+    stages: int
+    group: int
+    resident: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a group."""
+        return self.group * (self.threads // self.lanes if self.lanes else 1)
+
+    def memory(self, arrays: int) -> int:
+        """Bytes of shared memory of a block."""
+        return self.stages * self.group * arrays * self.vectors * self.threads * 16
+
+
+def _share(columns: int, each: int, arrays: int, half: bool, device: Device) -> Share | None:
+    """At most `each` columns a thread: their sums, and what is computed with them, fit 64 registers.
+
+    Shared memory holds `arrays` slots for each row on the chip.
+    """
+    vector = 8 if half else 4
+    vectors, most = columns // vector, _LARGEST if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
+    each //= vector
+    threads, blocks = 128, 1
+    while threads < 512 and threads * each < vectors:
+        threads *= 2
+    while blocks < most and blocks * threads * each < vectors:
+        blocks *= 2
+    if blocks * threads * each < vectors and most > 1:
+        threads = 1024
+    each = min(each, blocks_of(vectors, blocks * threads))
+    if blocks * threads * each < vectors:
+        return None
+    for resident in range(_RESIDENT // threads, 0, -1):
+        room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
+        stages = min(room // (each * threads * 16 * arrays), 3)
+        if stages > 0:
+            return Share(0, blocks, threads, each, stages, 1, resident)
+    return None
+
+
+def _arrays(problem: NormProblem) -> int:
+    """Arrays of which whole rows come to shared memory."""
+    return 1 + problem.op.startswith("add_") + problem.op.endswith("_backward")
+
+
+def _columns(problem: NormProblem, device: Device) -> int:
+    """Columns of rows that these kernels could take, else 0."""
+    x, found = operands(problem, problem.inputs, None).x, extents(problem)
+    if found is None or (device.capability or (0, 0)) < _COPIES_FROM or x.dtype == FLOAT64:
+        return 0
+    return 0 if found[1] < _LEAST or found[1] % (16 // x.dtype.itemsize) else found[1]
+
+
+def _forward(problem: NormProblem, device: Device) -> Spread | None:
+    columns, item = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize
+    return _spread(columns * item // 16, _arrays(problem), device) if columns else None
+
+
+def _backward(problem: NormProblem, device: Device) -> Share | None:
+    columns, half = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize == 2
+    return _share(columns, 16 if _given(problem) else 8, _arrays(problem), half, device) if columns else None
+
+
+def _given(problem: NormProblem) -> bool:
+    """Whether there are registers for sixteen columns: not where a gradient has to find mean and rstd first."""
+    specs = operands(problem, problem.inputs, None)
+    return not problem.op.endswith("_backward") or (specs.rstd is not None and (specs.mean is not None or not problem.centred))
+
+
+def fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the rows cannot be shared out, or None."""
+    if extents(problem) is None:
+        return "the normalised axes are not the fastest in memory"
+    if (_backward if problem.op.endswith("_backward") else _forward)(problem, device) is None:
+        return "only rows of float or half types that a cluster holds on the chip, of whole 16-byte vectors"
+    return None
+
+
+def _clusters(share: Share, rows: int) -> int:
+    return max(min(blocks_of(rows, share.rows), _UNITS * share.resident // share.blocks), 1)
+
+
+def _otherwise(problem: NormProblem, device: Device) -> Any:
+    """The method for memory that is not aligned to 16 bytes."""
+    return norm_rows if norm_rows.fits(problem, device) is None else norm_long
+
+
+def workspace(problem: NormProblem) -> int:
+    """The clusters' shares of the gradients of weight and bias, or what other memory needs."""
+    specs, found = operands(problem, problem.inputs, None), extents(problem)
+    if found is None or not wants_parameters(problem):
+        return 0
+    own = min(found[0] * found[1], _UNITS * _RESIDENT * 32) * 4 * sum(s is not None for s in (specs.weight, specs.bias))
+    return max(own, norm_rows.workspace(problem), norm_long.workspace(problem))
+
+
+def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch: statistics and result."""
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x = operands(problem, arguments.inputs, 0), specs.x
+    if not aligned or x.size == 0:
+        return _otherwise(problem, device).forward(problem, device, aligned)
+    found, how = extents(problem), _forward(problem, device)
+    assert found is not None
+    assert how is not None
+    rows, columns = found
+    y, *rest = arguments.outputs
+    add = specs.residual is not None
+    total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
+    config = ClusterRowsConfig(TYPES[x.dtype], type_of(specs.weight, x), type_of(specs.bias, x), problem.centred, add, *how)
+    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_cluster_rows_{SHORT[x.dtype]}_{'x'.join(map(str, how))}"
+    kernel = Kernel("norm/cluster_rows.cu", f"{name}_{short(specs.weight, x)}_{short(specs.bias, x)}", config)
+    pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
+    vectors = columns * x.dtype.itemsize // 16
+    launch = (*pointers, rows, columns, how.count(vectors), float(problem.eps))
+    grid = (blocks_of(rows, how.rows) * how.blocks, 1, 1)
+    return Program((Plan(kernel, grid, how.threads, launch, how.memory(vectors, _arrays(problem))),), orders(problem, x))
+
+
+def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """The gradient of x with each cluster's share of the gradients of the parameters, then the sum of the shares."""
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x = operands(problem, arguments.inputs, 0), specs.x
+    if not aligned or x.size == 0:
+        return _otherwise(problem, device).backward(problem, device, aligned)
+    if specs.grad is None:
+        return pass_on(problem, aligned)
+    found, share = extents(problem), _backward(problem, device)
+    assert found is not None
+    assert share is not None
+    rows, columns = found
+    dx, dresidual, dweight, dbias = results(problem, arguments)
+    add, wanted, clusters = specs.residual is not None, wants_parameters(problem), _clusters(share, rows)
+    part = clusters * columns * 4
+    of_weight = arguments.scratch() if dweight else 0
+    of_bias = arguments.scratch(part if dweight else 0) if dbias else 0
+    weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
+    config = ClusterRowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, wanted, _given(problem), *share)
+    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_cluster_rows_backward_{SHORT[x.dtype]}_{'x'.join(map(str, share))}"
+    name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
+    kernel = Kernel("norm/cluster_rows_backward.cu", f"{name}{'_parameters' * wanted}{'_given' * _given(problem)}", config)
+    pointers = (
+        given.grad,
+        given.grad_sum,
+        given.x,
+        given.residual,
+        given.weight,
+        given.mean,
+        given.rstd,
+        dx,
+        dresidual,
+        of_weight,
+        of_bias,
+    )
+    launch = (*pointers, rows, columns, float(problem.eps))
+    plans = [Plan(kernel, (clusters * share.blocks, 1, 1), share.threads, launch, share.memory(_arrays(problem)))]
+    if dweight or dbias:
+        plans.append(fold(x, of_weight, of_bias, dweight, dbias, clusters, columns, specs.weight, specs.bias))
+    return Program(tuple(plans), orders(problem, x))

@@ -1,0 +1,64 @@
+// Vectors of 16 bytes that stay on the chip as they came from memory, and their elements.
+#pragma once
+
+#include "dnnarray/cluster.cuh"
+
+namespace dnnarray {
+
+using Words = Vec<unsigned, 4>;  // 16 bytes
+
+// The element number j of a vector.
+template <typename T>
+__device__ __forceinline__ float element(const Words& words, int j) {
+  if constexpr (sizeof(T) == 4) {
+    return __uint_as_float(words.at[j]);
+  } else {
+    return widen(T{static_cast<unsigned short>(words.at[j / 2] >> (j % 2 * 16))});
+  }
+}
+
+// Two rounded at once, as `narrow` does.
+__device__ __forceinline__ unsigned narrow_pair(float low, float high, float16_t) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ unsigned narrow_pair(float low, float high, bfloat16_t) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+template <typename T>
+__device__ __forceinline__ Words words_of(const float (&values)[16 / sizeof(T)]) {
+  Words words;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if constexpr (sizeof(T) == 4) {
+      words.at[j] = __float_as_uint(values[j]);
+    } else {
+      words.at[j] = narrow_pair(values[2 * j], values[2 * j + 1], T());
+    }
+  }
+  return words;
+}
+
+template <typename T>
+__device__ __forceinline__ Words load_words(const T* from) {
+  return load<unsigned, 4>(reinterpret_cast<const unsigned*>(from));
+}
+template <typename T>
+__device__ __forceinline__ void store_words(T* to, const Words& words) {
+  store(reinterpret_cast<unsigned*>(to), words);
+}
+
+// Shared memory, read anew each time: the compiler would keep what it has read before, at the price of registers.
+__device__ __forceinline__ Words load_again(const Words* from) {
+  Words to;
+  asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to.at[0]), "=r"(to.at[1]), "=r"(to.at[2]), "=r"(to.at[3])
+               : "r"(shared_address(from)));
+  return to;
+}
+
+}  // namespace dnnarray
