@@ -9,6 +9,7 @@ from dnnarray._cuda import norm_long, norm_rows
 from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of
 from dnnarray._cuda.norm_rows import extents, fold, operands, pass_on, results, wants_parameters
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
+from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
@@ -102,15 +103,15 @@ class Share(NamedTuple):
         """Rows of a group."""
         return self.group * (self.threads // self.lanes if self.lanes else 1)
 
-    def memory(self, arrays: int) -> int:
+    def memory(self, arrays: int, kept: int) -> int:
         """Bytes of shared memory of a block."""
-        return self.stages * self.group * arrays * self.vectors * self.threads * 16
+        return (self.stages * self.group * arrays + kept) * self.vectors * self.threads * 16
 
 
-def _share(columns: int, each: int, arrays: int, half: bool, device: Device) -> Share | None:
+def _share(columns: int, each: int, arrays: int, kept: int, half: bool, device: Device) -> Share | None:
     """At most `each` columns a thread: their sums, and what is computed with them, fit 64 registers.
 
-    Shared memory holds `arrays` slots for each row on the chip.
+    Shared memory holds `arrays` slots for each row on the chip, and `kept` for the weight.
     """
     vector = 8 if half else 4
     vectors, most = columns // vector, _LARGEST if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
@@ -127,7 +128,7 @@ def _share(columns: int, each: int, arrays: int, half: bool, device: Device) -> 
         return None
     for resident in range(_RESIDENT // threads, 0, -1):
         room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
-        stages = min(room // (each * threads * 16 * arrays), 3)
+        stages = min((room // (each * threads * 16) - kept) // arrays, 3)
         if stages > 0:
             return Share(0, blocks, threads, each, stages, 1, resident)
     return None
@@ -136,6 +137,12 @@ def _share(columns: int, each: int, arrays: int, half: bool, device: Device) -> 
 def _arrays(problem: NormProblem) -> int:
     """Arrays of which whole rows come to shared memory."""
     return 1 + problem.op.startswith("add_") + problem.op.endswith("_backward")
+
+
+def _kept(problem: NormProblem) -> int:
+    """How many elements of x a weight takes as much memory as."""
+    specs = operands(problem, problem.inputs, None)
+    return (statistics_dtype(specs.x) if specs.weight is None else specs.weight.dtype).itemsize // specs.x.dtype.itemsize
 
 
 def _columns(problem: NormProblem, device: Device) -> int:
@@ -153,7 +160,7 @@ def _forward(problem: NormProblem, device: Device) -> Spread | None:
 
 def _backward(problem: NormProblem, device: Device) -> Share | None:
     columns, half = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize == 2
-    return _share(columns, 16 if _given(problem) else 8, _arrays(problem), half, device) if columns else None
+    return _share(columns, 16 if _given(problem) else 8, _arrays(problem), _kept(problem), half, device) if columns else None
 
 
 def _given(problem: NormProblem) -> bool:
@@ -248,7 +255,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         of_bias,
     )
     launch = (*pointers, rows, columns, float(problem.eps))
-    plans = [Plan(kernel, (clusters * share.blocks, 1, 1), share.threads, launch, share.memory(_arrays(problem)))]
+    plans = [Plan(kernel, (clusters * share.blocks, 1, 1), share.threads, launch, share.memory(_arrays(problem), _kept(problem)))]
     if dweight or dbias:
         plans.append(fold(x, of_weight, of_bias, dweight, dbias, clusters, columns, specs.weight, specs.bias))
     return Program(tuple(plans), orders(problem, x))

@@ -42,9 +42,11 @@ struct Values {
 };
 
 struct Result {
-  float mean, delta, rstd;  // the mean in two parts
+  float mean, delta, rstd;  // the mean in two parts, which matters where T is exact enough to tell
 
-  __device__ __forceinline__ float of(float s, float w, float b) const { return ((s - mean) - delta) * rstd * w + b; }
+  __device__ __forceinline__ float of(float s, float w, float b) const {
+    return (sizeof(T) == 2 ? s - (mean + delta) : (s - mean) - delta) * (rstd * w) + b;
+  }
 };
 
 // Null: residual, weight, bias, sum, mean_of and rstd_of_row where absent.
@@ -52,11 +54,12 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean_of,
                    float* __restrict__ rstd_of_row, long long rows, long long columns, long long count, double eps) {
-  __shared__ Spread<Config::kCentred, kBlocks, kThreads> spreads[kRows];
+  __shared__ Spread<T, Config::kCentred, kBlocks, kThreads> spreads[kRows];
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, own = rank * kThreads + threadIdx.x, vectors = static_cast<int>(columns / V);
   const int mine = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
   const long long row = blockIdx.x / kBlocks * static_cast<long long>(kRows), start = row * columns + own * V;
+  const float share = 1.0f / static_cast<float>(columns);
   const int there = kRows == 1 || rows - row >= kRows ? kRows : static_cast<int>(rows - row);
   const int apart = static_cast<int>(count) * kThreads;  // from row to row, and beyond the rows the residual
   Words *const of_x = memory + threadIdx.x, *const of_residual = of_x + kRows * apart;
@@ -79,9 +82,9 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     } else {
       copies_wait<0>();
     }
-    const auto visit = [&](auto f) {
+    const auto visit = [&](auto f, int limit) {
 #pragma unroll 2
-      for (int k = 0; k < mine && r < there; ++k) {
+      for (int k = 0; k < limit && r < there; ++k) {
         const Values s(of_x + r * apart + k * kThreads, of_residual + r * apart + k * kThreads);
 #pragma unroll
         for (int j = 0; j < V; ++j) f(s.at[j]);
@@ -89,7 +92,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     };
     if (kBlocks > 1 && r == 0) cluster_wait();  // every block is there
     Result& to = results[r];
-    spreads[r].find(visit, mine * V, static_cast<float>(columns), static_cast<float>(eps), rank, to.mean, to.delta, to.rstd);
+    spreads[r].template find<V>(visit, mine, share, static_cast<float>(eps), rank, to.mean, to.delta, to.rstd);
     if (own == 0 && r < there) {
       if (mean_of != nullptr) mean_of[row + r] = to.mean + to.delta;
       if (rstd_of_row != nullptr) rstd_of_row[row + r] = to.rstd;

@@ -9,7 +9,7 @@
 //          blocks. A row of kLanes, within a warp, needs none.
 //          Cluster c writes its sums to dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared memory for kStages
-//          groups of rows; kBlocks > 1 from sm_90 on; not for double.
+//          groups of rows and the weight; kBlocks > 1 from sm_90 on; not for double.
 // Bound:   memory: grad and x read once, dx written once.
 
 #include "dnnarray/spread.cuh"
@@ -67,6 +67,40 @@ struct Pair {
     for (int j = 0; j < V; ++j) {
       g[j] = element<T>(wg, j);
       s[j] = Config::kAdd ? element<T>(wx, j) + element<T>(wr, j) : element<T>(wx, j);
+    }
+  }
+};
+
+// This thread's vectors of the weight, which stay in shared memory behind the rows: from L2, each row's share of it would cost as much as x.
+struct Weights {
+  static constexpr int kWords = V * sizeof(Config::Weight) / 16;
+  Words* kept;
+
+  __device__ __forceinline__ void fetch(const Config::Weight* weight, int own, int vectors) const {
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      const int i = own + k * kStride;
+      if (i >= vectors) break;
+#pragma unroll
+      for (int part = 0; part < kWords; ++part) {
+        Words* const to = kept + (k * kWords + part) * kThreads;
+        float ones[V / kWords];
+#pragma unroll
+        for (int j = 0; j < V / kWords; ++j) ones[j] = 1.0f;
+        if (weight != nullptr) {
+          copy_async(to, weight + i * V + part * (V / kWords));
+        } else {
+          *to = words_of<Config::Weight>(ones);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void read(float (&to)[V], int k) const {
+#pragma unroll
+    for (int part = 0; part < kWords; ++part) {
+      const Words words = load_again(kept + (k * kWords + part) * kThreads);
+#pragma unroll
+      for (int j = 0; j < V / kWords; ++j) to[part * (V / kWords) + j] = element<Config::Weight>(words, j);
     }
   }
 };
@@ -129,10 +163,10 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
                    float* __restrict__ dbias, long long rows, long long columns, double eps) {
   __shared__ Table tables[kLanes > 0 ? 1 : 2];
   const int rank = blockIdx.x % kBlocks, own = kLanes > 0 ? threadIdx.x % kStride : rank * kThreads + threadIdx.x;
-  const int vectors = static_cast<int>(columns / V), values = own < vectors ? (vectors - own + kStride - 1) / kStride * V : 0;
+  const int vectors = static_cast<int>(columns / V), count = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
   const long long cluster = blockIdx.x / kBlocks, step = static_cast<long long>(gridDim.x / kBlocks) * (kRows * kGroup);
   const long long first = cluster * (kRows * kGroup) + (kLanes > 0 ? threadIdx.x / kStride : 0);  // row of this thread in the first group
-  const float n = columns > 0 ? static_cast<float>(columns) : 1.0f;
+  const float share = 1.0f / static_cast<float>(columns);
   const Arrays arrays = {grad, x, residual};
   float of_weight[kVectors][V] = {}, of_bias[kVectors][V] = {};
   float next_mean[kGroup] = {}, next_rstd[kGroup] = {};
@@ -145,6 +179,8 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     }
   };
   Words* const ring = memory + threadIdx.x;
+  const Weights weights = {ring + kStages * kGroup * kSlot};
+  weights.fetch(weight, own, vectors);
 #pragma unroll
   for (int s = 0; s < kStages; ++s) {
 #pragma unroll
@@ -169,20 +205,20 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     prefetch(row + step);
     copies_wait<kStages - 1>();
     if constexpr (!Config::kGiven) {
-      __shared__ Spread<Config::kCentred, kBlocks, kThreads, kLanes> spreads[kGroup];
+      __shared__ Spread<T, Config::kCentred, kBlocks, kThreads, kLanes> spreads[kGroup];
 #pragma unroll
       for (int r = 0; r < kGroup; ++r) {
-        const auto visit = [&](auto f) {
+        const auto visit = [&](auto f, int limit) {
 #pragma unroll
           for (int k = 0; k < kVectors; ++k) {
-            if (own + k * kStride >= vectors) break;
+            if (k >= limit) break;
             const Pair p(mine + r * kSlot, k);
 #pragma unroll
             for (int j = 0; j < V; ++j) f(p.s[j]);
           }
         };
         float mean, delta, rstd;
-        spreads[r].find(visit, values, n, static_cast<float>(eps), rank, mean, delta, rstd);
+        spreads[r].template find<V>(visit, count, share, static_cast<float>(eps), rank, mean, delta, rstd);
         of[r].set(Config::kCentred && mean_of != nullptr ? of[r].mean : mean + delta, rstd_of_row != nullptr ? of[r].rstd : rstd);
       }
     }
@@ -195,10 +231,10 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
         if (i >= vectors || row + r * kRows >= rows) break;
         const Pair p(mine + r * kSlot, k);
         float w[V];
-        if (weight != nullptr) read_parameter<Config::Weight, V>(w, weight + i * V);
+        weights.read(w, k);
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-          const float u = of[r].u(p.s[j]), h = weight != nullptr ? rounded_product(p.g[j], w[j]) : p.g[j];
+          const float u = of[r].u(p.s[j]), h = rounded_product(p.g[j], w[j]);
           if constexpr (Config::kParameters) of_weight[k][j] += p.g[j] * u;
           if constexpr (kBias) of_bias[k][j] += p.g[j];
           if constexpr (Config::kCentred) sums[2 * r] += h;
@@ -209,7 +245,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     sum_over_rows(sums, tables[turn], rank);
 #pragma unroll
     for (int r = 0; r < kGroup; ++r) {
-      const float average = sums[2 * r] / n, projection = sums[2 * r + 1] / n;
+      const float average = sums[2 * r] * share, projection = sums[2 * r + 1] * share;
       const long long start = (row + r * kRows) * columns;
 #pragma unroll
       for (int k = 0; k < kVectors; ++k) {
@@ -217,10 +253,10 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
         if (i >= vectors || row + r * kRows >= rows) break;
         const Pair p(mine + r * kSlot, k);
         float w[V], d[V];
-        if (weight != nullptr) read_parameter<Config::Weight, V>(w, weight + i * V);
+        weights.read(w, k);
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-          const float h = weight != nullptr ? rounded_product(p.g[j], w[j]) : p.g[j];
+          const float h = rounded_product(p.g[j], w[j]);
           d[j] = of[r].rstd * ((Config::kCentred ? h - average : h) - of[r].u(p.s[j]) * projection);
         }
         if (Config::kAdd && grad_sum != nullptr) {

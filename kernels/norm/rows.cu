@@ -33,11 +33,21 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
 
+constexpr bool kEarly = kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
+
 struct Registers {
   A at[kVectors][kVector];
 };
 
-__device__ __forceinline__ long long column(int k) { return static_cast<long long>(k * kLanes + threadIdx.x % kLanes) * kVector; }
+__device__ __forceinline__ int column(int k) { return (k * kLanes + static_cast<int>(threadIdx.x) % kLanes) * kVector; }
+
+__device__ __forceinline__ A sum_over_row(A value, A* smem) {
+  if constexpr (kLanes <= kWarp) {
+    return warp_sum<kLanes>(value);
+  } else {
+    return block_reduce<kThreads>(value, Sum(), smem);
+  }
+}
 
 __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
   if constexpr (kLanes <= kWarp) {
@@ -49,11 +59,11 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
 }
 
 // The row in registers, 0 past its end; with a residual the sum is written on the way.
-__device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum, long long start, long long columns, bool mine) {
+__device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum, long long start, int columns, bool mine) {
   Registers reg;
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
-    const long long j = column(k);
+    const int j = column(k);
     if (j >= columns) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) reg.at[k][v] = A(0);
@@ -73,17 +83,16 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
 }
 
 // Leaves the distances from the mean in the registers; gives the mean and rstd.
-__device__ __forceinline__ void statistics(Registers& reg, long long columns, A eps, A& mean, A& rstd, A* smem) {
-  const A count = columns > 0 ? A(columns) : A(1);
-  A distance = A(0), square = A(0), unused = A(0);
+__device__ __forceinline__ void statistics(Registers& reg, int columns, A eps, A& mean, A& rstd, A* smem) {
+  const A share = A(1) / (columns > 0 ? A(columns) : A(1));
+  A distance = A(0), square = A(0);
   mean = A(0);
   if constexpr (Config::kCentred) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k)
 #pragma unroll
       for (int v = 0; v < kVector; ++v) mean += reg.at[k][v];
-    sum_over_row(mean, unused, smem);
-    mean /= count;
+    mean = sum_over_row(mean, smem) * share;
   }
 #pragma unroll
   for (int k = 0; k < kVectors; ++k)
@@ -93,9 +102,13 @@ __device__ __forceinline__ void statistics(Registers& reg, long long columns, A 
       distance += reg.at[k][v];
       square += reg.at[k][v] * reg.at[k][v];
     }
-  sum_over_row(distance, square, smem);
-  const A delta = Config::kCentred ? distance / count : A(0);
-  rstd = rstd_of(square / count - delta * delta, eps);
+  if constexpr (Config::kCentred) {
+    sum_over_row(distance, square, smem);
+  } else {
+    square = sum_over_row(square, smem);
+  }
+  const A delta = Config::kCentred ? distance * share : A(0);
+  rstd = rstd_for<T>(square * share - delta * delta, eps);
   mean += delta;
 #pragma unroll
   for (int k = 0; k < kVectors; ++k)
@@ -105,7 +118,7 @@ __device__ __forceinline__ void statistics(Registers& reg, long long columns, A 
 
 // A vector of weight or bias for the columns from j on.
 template <typename P>
-__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, long long j, unsigned first, unsigned space) {
+__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, int j, unsigned first, unsigned space) {
   if (p == nullptr) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) to[v] = absent;
@@ -131,14 +144,22 @@ __device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, A* __restrict__ mean_of,
-                   A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, double eps, double p64,
+                   A* __restrict__ rstd_of_row, long long rows, long long columns64, long long groups, long long space, double eps, double p64,
                    double q64) {
   __shared__ A smem[2 * kThreads / kWarp];
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool mine = wanted < rows;
+  const int columns = static_cast<int>(columns64);
   const long long row = mine ? wanted : rows - 1;
-  const unsigned first = Config::kChannels ? static_cast<unsigned>(row % groups * (columns / space)) : 0;
-  Registers reg = read(x, residual, sum, row * columns, columns, mine);
+  const unsigned first = Config::kChannels ? static_cast<unsigned>(row % groups * (columns64 / space)) : 0;
+  Registers reg = read(x, residual, sum, row * columns64, columns, mine);
+  Registers w, b;  // early ones are under way while the statistics are found
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    if (!kEarly || column(k) >= columns) break;
+    parameter(w.at[k], weight, A(1), column(k), first, static_cast<unsigned>(space));
+    parameter(b.at[k], bias, A(0), column(k), first, static_cast<unsigned>(space));
+  }
   A mean, rstd;
   statistics(reg, columns, A(eps), mean, rstd, smem);
   if (!mine) return;
@@ -148,14 +169,17 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
-    const long long j = column(k);
+    const int j = column(k);
     if (j >= columns) break;
-    A w[kVector], b[kVector];
-    parameter(w, weight, A(1), j, first, static_cast<unsigned>(space));
-    parameter(b, bias, A(0), j, first, static_cast<unsigned>(space));
+    if constexpr (!kEarly) {
+      parameter(w.at[k], weight, A(1), j, first, static_cast<unsigned>(space));
+      parameter(b.at[k], bias, A(0), j, first, static_cast<unsigned>(space));
+    }
     Vec<T, kVector> out;
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) out.at[v] = narrow<T>(Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64)));
-    store(y + row * columns + j, out);
+    for (int v = 0; v < kVector; ++v) {
+      out.at[v] = narrow<T>(Config::Activation::forward(reg.at[k][v] * w.at[k][v] + b.at[k][v], A(p64), A(q64)));
+    }
+    store(y + row * columns64 + j, out);
   }
 }
