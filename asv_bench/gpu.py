@@ -1,6 +1,6 @@
 """Side by side with PyTorch on one GPU: device time with a cold L2, share of the copy bandwidth, host time per call.
 
-    python -m asv_bench.gpu [--only WORD,WORD] [--alone]
+    python -m asv_bench.gpu [--family WORD,WORD] [--only WORD,WORD] [--alone]
 
 Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run. With ``--alone`` the peers are left out, for
 the short way between an edit and its figure.
@@ -12,6 +12,7 @@ import argparse
 import importlib
 import pkgutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import cupy
@@ -95,38 +96,104 @@ def elementwise_rows(name, torch_function, shape=(16384, 4096)):
             lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)), None, ()  # fmt: skip
 
 
-def rows():
-    """The rows of this module and of every ``gpu_<family>`` module beside it."""
-    yield from elementwise_rows("relu", torch.nn.functional.relu)
-    for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("gpu_")):
-        yield from importlib.import_module(f"asv_bench.{module}").rows()
+def families() -> list[str]:
+    """The modules of this folder that have rows."""
+    return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("gpu_") and m.name != "gpu_small")
+
+
+def rows(family: str):
+    """The rows of a module ``gpu_<family>`` beside this one: label, bytes that must move, our call, PyTorch's, a compiled function or None, its arguments."""
+    if family == "gpu_activation":
+        yield from elementwise_rows("relu", torch.nn.functional.relu)
+    yield from importlib.import_module(f"asv_bench.{family}").rows()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row, in GB/s of the bytes that must move; 0 where there is no such peer or it was left out."""
+
+    label: str
+    ours: float
+    eager: float
+    compiled: float
+    ceiling: float
+
+    @property
+    def share(self) -> float:
+        """Of the copy bandwidth in the same run."""
+        return self.ours / self.ceiling
+
+    @property
+    def ratio(self) -> float:
+        """To the faster peer."""
+        best = max(self.eager, self.compiled)
+        return self.ours / best if best else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.label:38} {self.ours:6,.0f} {self.share:6.0%} {self.eager:6,.0f} {self.compiled:8,.0f} {self.ratio:6.2f}"
+
+
+def measure(family: str, only: list[str], alone: bool, ceiling: float):
+    """The rows of a family whose label holds one of these words, measured one after another."""
+    for label, moved, ours, eager, compiled, arguments in rows(family):
+        if not any(word in label for word in only):
+            continue
+        rate = moved / device_ms(ours) / 1e6
+        if alone:
+            yield Measured(label, rate, 0.0, 0.0, ceiling)
+            continue
+        best = moved / device_ms(lambda c=compiled, a=arguments: c(*a)) / 1e6 if compiled else 0.0
+        yield Measured(label, rate, moved / device_ms(eager) / 1e6, best, ceiling)
+
+
+def summary(found: dict[str, list[Measured]]) -> str:
+    """A line for each family: how many rows, the geometric means, the worst, and how many fall short."""
+    lines = [f"{'family':26} {'rows':>4} {'share':>6} {'least':>6} {'<85%':>5} {'ratio':>6} {'least':>6} {'<1':>4}"]
+    for family, table in found.items():
+        shares, ratios = [r.share for r in table], [r.ratio for r in table if r.ratio]
+        if not table:
+            continue
+        mean = [float(np.exp(np.mean(np.log(v)))) if v else 0.0 for v in (shares, ratios)]
+        lines.append(
+            f"{family:26} {len(table):4} {mean[0]:6.0%} {min(shares):6.0%} {sum(s < 0.85 for s in shares):5} "
+            f"{mean[1]:6.2f} {min(ratios, default=0):6.2f} {sum(r < 1 for r in ratios):4}"
+        )
+    return "\n".join(lines)
+
+
+def host_line() -> str:
+    """Host time of a warm call beside PyTorch's."""
+    small, out = torch.randn(1024, device="cuda"), torch.empty(1024, device="cuda")
+    x, o = borrowed(small), borrowed(out)
+    figures = {
+        "relu": (lambda: dnn.relu(x)), "with out=": (lambda: dnn.relu(x, out=o)), "on a torch tensor": (lambda: dnn.relu(small)),
+        "torch.relu": (lambda: torch.relu(small)), "layer_norm": (lambda: dnn.layer_norm(x)),
+        "torch's layer_norm": (lambda: torch.nn.functional.layer_norm(small, (1024,))),
+    }  # fmt: skip
+    return "host us per warm call on 1024 numbers: " + ", ".join(f"{name} {host_us(call):.2f}" for name, call in figures.items())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="rows whose name holds one of these words, separated by commas")
+    parser.add_argument("--family", default="", help="modules whose name holds one of these words, separated by commas")
     parser.add_argument("--alone", action="store_true", help="leave the peers out")
     options = parser.parse_args()
-    only = options.only.split(",")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
         ceiling = copy_bandwidth()
         print(f"copy {ceiling:,.0f} GB/s on {torch.cuda.get_device_name()}")
-        print(f"{'row':34} {'GB/s':>6} {'share':>6} {'eager':>6} {'compiled':>8} {'ratio':>6}")
-        for label, moved, ours, eager, compiled, arguments in rows():
-            if not any(word in label for word in only):
+        print(f"{'row':38} {'GB/s':>6} {'share':>6} {'eager':>6} {'compiled':>8} {'ratio':>6}")
+        found: dict[str, list[Measured]] = {}
+        for family in families():
+            if not any(word in family for word in options.family.split(",")):
                 continue
-            rates = [moved / device_ms(f) / 1e6 for f in ((ours,) if options.alone else (ours, eager))]
-            if options.alone:
-                print(f"{label:34} {rates[0]:6,.0f} {rates[0] / ceiling:6.0%}", flush=True)
-                continue
-            best = moved / device_ms(lambda c=compiled, a=arguments: c(*a)) / 1e6 if compiled else 0.0
-            ratio = rates[0] / max(rates[1], best)
-            print(f"{label:34} {rates[0]:6,.0f} {rates[0] / ceiling:6.0%} {rates[1]:6,.0f} {best:8,.0f} {ratio:6.2f}", flush=True)
-        small, out = torch.randn(1024, device="cuda"), torch.empty(1024, device="cuda")
-        x, o = borrowed(small), borrowed(out)
-        print(f"host us per call, relu on 1024: ours {host_us(lambda: dnn.relu(x)):.2f}, with out= {host_us(lambda: dnn.relu(x, out=o)):.2f}, "
-              f"torch {host_us(lambda: torch.relu(small)):.2f}")  # fmt: skip
+            found[family] = []
+            for row in measure(family, options.only.split(","), options.alone, ceiling):
+                found[family].append(row)
+                print(row, flush=True)
+        print(host_line())
+        print(summary(found))
 
 
 if __name__ == "__main__":

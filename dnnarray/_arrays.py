@@ -23,17 +23,36 @@ _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 
 
 @dataclass(frozen=True)
+class Direct:
+    """What lets a call on arrays of another library go by their addresses alone, on a CUDA device.
+
+    Attributes
+    ----------
+    key : ``key(array)`` is all that matters of an array but its address
+    pointer : ``pointer(array)`` is the address of its first element
+    empty : ``empty(output, place)`` makes a result in the library's own memory
+    stream : ``stream(place)`` is the handle of the library's current stream, on which the engine has to work
+    """
+
+    key: Callable[[Any], Any]
+    pointer: Callable[[Any], int]
+    empty: Callable[[Any, Any], Any]
+    stream: Callable[[Any], int]
+
+
+@dataclass(frozen=True)
 class Door:
     """How arrays of one namespace come in and go out."""
 
     namespace: str
     take: Callable[[Any], Any]
     give: Callable[[Any], Any]
+    direct: Direct | None = None
 
     @property
     def native(self) -> bool:
         """Whether results need no way back: they are the engine's own arrays."""
-        return self.give is _same
+        return self.give is _same and self.direct is None
 
 
 def _same(array: Any) -> Any:
@@ -46,7 +65,8 @@ def _take_numpy(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def _take_torch_cpu(tensor: Any) -> np.ndarray:
+def _plain_tensor(tensor: Any) -> Any:
+    """A torch tensor as memory with strides, or the error that says what stands in the way."""
     torch = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArrayTypeError(
@@ -54,13 +74,70 @@ def _take_torch_cpu(tensor: Any) -> np.ndarray:
         )
     if tensor.layout is not torch.strided:
         raise ArrayTypeError("a sparse torch tensor has no strides; pass x.to_dense()")
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+
+
+def _no_counterpart(tensor: Any) -> ArrayTypeError:
+    return ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first with x.to(dtype)")
+
+
+def _take_torch_cpu(tensor: Any) -> np.ndarray:
+    torch = sys.modules["torch"]
+    tensor = _plain_tensor(tensor).detach()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
     try:
         return tensor.numpy()
     except TypeError:
-        raise ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first with x.to(dtype)") from None
+        raise _no_counterpart(tensor) from None
+
+
+def _take_torch_cuda(tensor: Any) -> Any:
+    """By the address: DLPack costs ten times as much."""
+    tensor = _plain_tensor(tensor)
+    dtype = _torch_dtypes().get(tensor.dtype)
+    if dtype is None:
+        raise _no_counterpart(tensor)
+    itemsize = dtype.itemsize
+    strides = tuple([s * itemsize for s in tensor.stride()])
+    return _cuda().view(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, tensor, tensor.device.index)
+
+
+def _empty_torch_cuda(output: Any, index: int) -> Any:
+    torch = sys.modules["torch"]
+    return torch.empty_strided(output.shape, output.element_strides, dtype=_torch_counterparts()[output.dtype], device=_torch_device(index))
+
+
+def _torch_cuda_stream(index: int) -> int:
+    return sys.modules["torch"]._C._cuda_getCurrentRawStream(index)  # the public way makes an object first: 1.2 us
+
+
+def _torch_key(tensor: Any) -> Any:
+    """Everything that `_take_torch_cuda` looks at. What it would refuse has a key too, under which nothing is ever found."""
+    if tensor is None:
+        return None
+    refused = (tensor.requires_grad and sys.modules["torch"].is_grad_enabled()) or tensor.is_neg()
+    try:
+        return tensor.shape, tensor.dtype, tensor.stride(), tensor.get_device(), refused
+    except RuntimeError:  # a sparse tensor has no strides
+        return object()
+
+
+@lru_cache(maxsize=64)
+def _torch_device(index: int) -> Any:
+    return sys.modules["torch"].device("cuda", index)
+
+
+@lru_cache(maxsize=1)
+def _torch_dtypes() -> dict[Any, np.dtype]:
+    torch = sys.modules["torch"]
+    names = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    return {torch.bfloat16: BFLOAT16} | {getattr(torch, name): np.dtype(name) for name in names}
+
+
+@lru_cache(maxsize=1)
+def _torch_counterparts() -> dict[np.dtype, Any]:
+    return {ours: theirs for theirs, ours in _torch_dtypes().items()}
 
 
 def _give_torch_cpu(array: np.ndarray) -> Any:
@@ -84,17 +161,34 @@ def _give_jax_cpu(array: np.ndarray) -> Any:
     return jax.numpy.asarray(array)
 
 
-def _dlpack_door(array: Any) -> Door:
+def _take_jax_cuda(array: Any) -> Any:
+    return _cuda().from_dlpack(array)
+
+
+def _give_jax_cuda(array: Any) -> Any:
+    jax = sys.modules["jax"]
+    if array.dtype == INT64 and not jax.config.jax_enable_x64:
+        array = array.astype(np.int32)  # JAX without x64 has no int64
+    return jax.dlpack.from_dlpack(array)
+
+
+def _dlpack_door(array: Any, take: Callable[[Any], Any]) -> Door:
     namespace = array.__array_namespace__()
-    return Door(type(array).__module__.partition(".")[0], np.from_dlpack, namespace.from_dlpack)
+    return Door(type(array).__module__.partition(".")[0], take, namespace.from_dlpack)
 
 
 NUMPY = Door("numpy", _take_numpy, _same)
 _CUPY = Door("cupy", _same, _same)
-# The engines' own array types, each with the place of an array: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
-NATIVE: dict[type, Callable[[Any], Any]] = {np.ndarray: lambda array: "cpu"}
+# The engines' own array types, each with the current place: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
+NATIVE: dict[type, Callable[[], Any]] = {np.ndarray: lambda: "cpu"}
 _TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
+_TORCH_CUDA = Door(
+    "torch", _take_torch_cuda, _same, Direct(_torch_key, lambda tensor: tensor.data_ptr(), _empty_torch_cuda, _torch_cuda_stream)
+)
+# The types whose calls may go by addresses alone; torch's join when the first tensor on a CUDA device arrives.
+_DIRECT: dict[type, Direct] = {}
 _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
+_JAX_CUDA = Door("jax", _take_jax_cuda, _give_jax_cuda)
 
 
 def _dlpack_device(array: Any, where: str) -> tuple[int, int]:
@@ -131,6 +225,8 @@ def _is_cuda(array: Any, where: str) -> bool:
     family = _family(array)
     if family == "numpy":
         return False
+    if family == "torch" and array.is_cuda:
+        return True
     return family == "cupy" or _dlpack_device(array, where)[0] == _DLPACK_CUDA
 
 
@@ -144,7 +240,7 @@ def _door(array: Any, where: str) -> tuple[Door, ModuleType]:
     if _is_cuda(array, where):
         return _cuda_door(array, family, where)
     if family == "dlpack":
-        return _dlpack_door(array), _cpu()
+        return _dlpack_door(array, np.from_dlpack), _cpu()
     return {"numpy": NUMPY, "torch": _TORCH_CPU, "jax": _JAX_CPU}[family], _cpu()
 
 
@@ -155,16 +251,34 @@ def _cpu() -> ModuleType:
 
 
 def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
-    if family != "cupy":
-        raise DeviceError(f"{where} lives on a CUDA device; pass it as a CuPy array: cupy.from_dlpack(x).")
     try:
-        from dnnarray._cuda import engine
+        engine = _cuda()
     except ImportError as error:
-        raise DeviceError(
-            f"{where} lives on a CUDA device, and the CUDA engine does not load: {error}. dnnarray.check() says more."
-        ) from error
-    NATIVE[engine.ARRAY] = engine.place
-    return _CUPY, engine
+        from dnnarray._cuda.requirements import problem
+
+        reason = problem() or f"the CUDA engine does not load: {error}."
+        raise DeviceError(f"{where} lives on a CUDA device. {reason} dnnarray.check() says more.") from error
+    NATIVE[engine.ARRAY] = engine.current_place
+    if family == "dlpack":
+        return _dlpack_door(array, engine.from_dlpack), engine
+    if family == "torch":
+        torch = sys.modules["torch"]
+        _DIRECT.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), _TORCH_CUDA.direct))
+    return {"cupy": _CUPY, "torch": _TORCH_CUDA, "jax": _JAX_CUDA}[family], engine
+
+
+def direct(nested: frozenset[str], arrays: tuple[Any, ...]) -> Direct | None:
+    """The way by addresses, if all arrays of a call are on a CUDA device and of a library that has one."""
+    door = None if nested else _DIRECT.get(type(arrays[0]))
+    if door is None or not all(a is None or (_DIRECT.get(type(a)) is door and a.is_cuda) for a in arrays):
+        return None
+    return door
+
+
+def _cuda() -> ModuleType:
+    from dnnarray._cuda import engine
+
+    return engine
 
 
 def _describe(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -19,7 +20,7 @@ import numpy as np
 from dnnarray import _arrays, _observe
 from dnnarray._errors import ArrayTypeError, OptionError, fail
 from dnnarray._names import FAMILIES, FAMILY_OF
-from dnnarray._options import Options, current
+from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import rank, tuning
@@ -165,17 +166,19 @@ def _public(op: Operation, template: Any, doc: str | None = None) -> Any:
     Written as source text, as `dataclasses` and `namedtuple` do: a generic ``*args, **kwargs`` wrapper costs a microsecond a call.
     """
     signature = inspect.signature(template)
-    scope: dict[str, Any] = {"_dispatch": dispatch, "_op": op}
+    scope: dict[str, Any] = {"_dispatch": dispatch, "_op": op, "_checked_runtime": _checked_runtime, "_known": _prepared.get}
+    scope |= {"_native": _arrays.NATIVE.get, "_options": CURRENT.get, "_default_options": DEFAULT}
     header = []
     for n, p in signature.parameters.items():
         if p.default is not p.empty:
             scope[f"_default_{n}"] = p.default
         header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
     plain = ", ".join(n if n in signature.parameters else "None" for n in _PLAIN)
-    source = (
-        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:\n"
-        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n"
-    )
+    source = "\n".join((
+        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
+        *([] if op.nested else _warm_lines(op, "workspace" in signature.parameters, "out" in signature.parameters, "algorithm" in signature.parameters)),
+        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n",
+    ))  # fmt: skip
     exec(compile(source, f"<dnnarray {op.name}>", "exec"), scope)  # noqa: S102 - the source is made of our own signatures
     function = scope[op.name]
     function.__doc__ = doc or template.__doc__
@@ -186,6 +189,33 @@ def _public(op: Operation, template: Any, doc: str | None = None) -> Any:
     function.operation = op
     _registry[op.name] = op
     return function
+
+
+def _warm_lines(op: Operation, workspace: bool, out: bool, algorithm: bool) -> list[str]:
+    """The look-up of a call met before, on arrays that are all of one native type: written out, since it is on the way of every call.
+
+    The key is that of `_key_of`.
+    """
+    first, *others = op.arrays
+    usual = ["_place is not None", "not _config.observed", *(["workspace is None"] if workspace else [])]
+    usual += [f"(type({n}) is _kind or {n} is None)" for n in others]
+    signatures = [f"None if {n} is None else ({n}.shape, {n}.dtype, {n}.strides)" for n in others]
+    key = ["_place()", "_op", "_config", "algorithm" if algorithm else "None", *op.static, *(f"type({n})" for n in op.static)]
+    runtime = f"_checked_runtime(_op, _found.problem, {_tuple(op.runtime)})" if op.runtime else "()"
+    return [
+        "    _config = _options(_default_options)",
+        f"    _kind = type({first})",
+        "    _place = _native(_kind)",
+        f"    if {' and '.join(usual)}:",
+        "        try:",
+        f"            _found = _known(({', '.join(key)}, ({first}.shape, {first}.dtype, {first}.strides), {', '.join(signatures)}))",
+        "        except TypeError:",  # a list or an array among the options
+        "            _found = None",
+        "        if _found is not None and _found.warm is not None:",
+        f"            _result = _found.warm({_tuple(op.arrays)}, {runtime}, {'out' if out else 'None'})",
+        "            if _result is not None:",
+        "                return _result",
+    ]
 
 
 class _Name:
@@ -236,8 +266,12 @@ def dispatch(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``."""
-    config = current()
+    """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``.
+
+    Warm calls on an engine's own arrays do not come here: the body of the public function looks them up itself. What comes is observed, made for the
+    first time, or on other arrays.
+    """
+    config = CURRENT.get(DEFAULT)
     if config.observed:
         return _observe.observed(config, op, arrays, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
     return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
@@ -253,36 +287,47 @@ def _run(
     workspace: Any,
     algorithm: str | None,
 ) -> Any:
-    borrowed, first = None, arrays[0]
-    kind = type(first)
-    for array in arrays:
-        if (type(array) is not kind and array is not None) or kind not in _arrays.NATIVE:
-            first = _first_native(op, arrays) if op.nested else None
-            if first is None:
-                borrowed = _borrow(op, arrays)
-                arrays = borrowed.arrays
-            break
-    # The types keep True from being taken for 1 where 1 was seen before.
-    place = _arrays.NATIVE[type(first)](first) if borrowed is None else borrowed.engine.place(next(iter(leaves(arrays))))
-    types = tuple(map(type, options)) if options else ()
-    if op.nested:
-        signatures = [_signature(a) for a in arrays]
-    else:  # the same without a call for each array: this line is on the way of every call
-        signatures = [None if a is None else (a.shape, a.dtype, a.strides) for a in arrays]
-    key = (place, op, config, algorithm, options, types, *signatures)
-    try:
-        prepared = _prepared.get(key)
-    except TypeError:  # a list or an array among the options
-        prepared = None
+    direct = _arrays.direct(op.nested, (*arrays, out)) if workspace is None else None
+    short = _key_of(direct.key, config, op, algorithm, options, arrays) if direct else None
+    if direct and short and (known := _prepared.get(short)) is not None:
+        checked = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
+        if (results := known.direct(arrays, checked, direct, out)) is not None:
+            return _packed(known, results)
+    native = _first_native(op, arrays)
+    borrowed = _borrow(op, arrays) if native is None else None
+    if borrowed:
+        arrays = borrowed.arrays
+    engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
+    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
+    prepared = _prepared.get(key) if key else None
     if prepared is None:
         arrays = _arrays.native_byte_order(arrays)
-        engine = borrowed.engine if borrowed else _arrays.engine_of(arrays)
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
+    if short:
+        _prepared[short] = prepared
     if op.runtime:
         runtime = _checked_runtime(op, prepared.problem, runtime)
-    if borrowed is None or borrowed.door.native:
-        return prepared.pack(*prepared.call(arrays, runtime, out, workspace))
-    return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+    if borrowed and not borrowed.door.native:
+        return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+    return _packed(prepared, prepared.call(arrays, runtime, out, workspace))
+
+
+def _key_of(
+    signature: Callable[[Any], Any],
+    config: Options,
+    op: Operation,
+    algorithm: str | None,
+    options: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+    place: Any = None,
+) -> tuple | None:
+    """What the plan of a call depends on, as `_warm_lines` writes it too. The types of the options keep True from being taken for 1. None where an option is no value to look up by."""
+    key = (place, op, config, algorithm, *options, *map(type, options), *map(signature, arrays))
+    try:
+        hash(key)
+    except TypeError:  # a list or an array among the options
+        return None
+    return key
 
 
 def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
@@ -295,9 +340,9 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    _prepared[
-        (engine.place(next(iter(leaves(arrays)))), op, config, algorithm, options, tuple(map(type, options)), *map(_signature, arrays))
-    ] = prepared
+    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
+    if key is not None:
+        _prepared[key] = prepared
     return prepared
 
 
@@ -347,12 +392,12 @@ def _first_native(op: Operation, arrays: tuple[Any, ...]) -> Any:
 
 def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     """Borrow the arrays; a Python integer where the operation takes one becomes a 0-d array."""
-    full = with_numbers(op, arrays)
-    own = [full[i] is not array for i, array in enumerate(arrays)]
-    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if n else a for n, a in zip(own, full, strict=True)), op.nested)
-    if not any(own):
+    numbers = [type(a) is int and name in op.numbers for name, a in zip(op.arrays, arrays, strict=True)]
+    borrowed = _arrays.borrow(op.name, op.arrays, tuple(None if n else a for n, a in zip(numbers, arrays, strict=True)), op.nested)
+    if not any(numbers):
         return borrowed
-    return replace(borrowed, arrays=tuple(f if n else a for n, f, a in zip(own, full, borrowed.arrays, strict=True)))
+    number = borrowed.engine.number
+    return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
 
 
 def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -362,6 +407,11 @@ def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -> tuple[int | None, ...]:
     """Run-time options are non-negative 64-bit integers; None stays None where it is the default, unless the problem draws numbers."""
+    for value in values:
+        if type(value) is not int or not 0 <= value < 2**64:
+            break
+    else:  # nearly every call ends here
+        return values
     if problem.needs_seed and values[op.runtime.index("seed")] is None:
         fail(OptionError, op.name, "seed", "None", "an integer where dropout is above 0", "The same seed drops the same elements.")
     return tuple(
@@ -379,13 +429,21 @@ def _foreign(
     workspace: Any,
 ) -> Any:
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
-    give = borrowed.door.give
+    door = borrowed.door
+    place = borrowed.engine.place(next(iter(leaves(arrays))))
+    with borrowed.engine.on_stream(door.direct.stream(place)) if door.direct else nullcontext():
+        if out is None and door.direct:
+            out = tuple([door.direct.empty(output, place) for output in prepared.outputs])
 
-    def take(name: str, array: Any) -> Any:
-        return _arrays.take_beside(prepared.problem.op, name, borrowed.door, array)
+        def take(name: str, array: Any) -> Any:
+            return _arrays.take_beside(prepared.problem.op, name, door, array)
 
-    taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
-    if out is None:
-        return prepared.pack(*(None if r is None else give(r) for r in taken))
+        taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
+        if out is None:
+            return _packed(prepared, [None if r is None else door.give(r) for r in taken])
     users = iter(leaves(out))
-    return prepared.pack(*(None if r is None else next(users) for r in taken))
+    return _packed(prepared, [None if r is None else next(users) for r in taken])
+
+
+def _packed(prepared: Any, results: list[Any]) -> Any:
+    return results[0] if prepared.pack is None else prepared.pack(*results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from dnnarray._errors import OptionError, fail
@@ -16,7 +16,10 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The settings in force. Compared by identity: one object per distinct setting keeps look-ups cheap."""
+    """The settings in force. Compared by identity: one object per distinct setting keeps look-ups cheap.
+
+    `observed` says whether a call must be looked at from outside (counted, timed, or its arrays checked).
+    """
 
     deterministic: bool = False
     autotune: bool = False
@@ -24,30 +27,29 @@ class Options:
     float32_precision: str = "highest"
     telemetry: bool = False
     check_finite: bool = False
+    observed: bool = field(init=False)
 
-    @property
-    def observed(self) -> bool:
-        """Whether a call must be looked at from outside (counted, timed, or its arrays checked)."""
-        return self.telemetry or self.check_finite
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observed", self.telemetry or self.check_finite)
 
 
 _interned: dict[tuple, Options] = {}
-_current: ContextVar[Options] = ContextVar("dnnarray_options")
+CURRENT: ContextVar[Options] = ContextVar("dnnarray_options")
 # What to go back to at the end of each ``with`` block; in the context too, so that threads can share an `options` object.
 _outer: ContextVar[tuple[Options, ...]] = ContextVar("dnnarray_outer_options", default=())
-_NAMES = tuple(f.name for f in fields(Options))
+_NAMES = tuple(f.name for f in fields(Options) if f.init)
 
 
 def _intern(options: Options) -> Options:
     return _interned.setdefault(tuple(getattr(options, n) for n in _NAMES), options)
 
 
-_DEFAULT = _intern(Options())
+DEFAULT = _intern(Options())
 
 
 def current() -> Options:
     """The options of this context."""
-    return _current.get(_DEFAULT)
+    return CURRENT.get(DEFAULT)
 
 
 def parse_bytes(op: str, value: Any) -> int | None:
@@ -122,13 +124,13 @@ class options:  # noqa: N801 - a context manager that is called like a function
         old = current()
         new = _intern(replace(old, **self._changes))
         _outer.set((*_outer.get(), old))
-        _current.set(new)
+        CURRENT.set(new)
         return new
 
     def __exit__(self, *exc: object) -> None:
         *rest, old = _outer.get()
         _outer.set(tuple(rest))
-        _current.set(old)
+        CURRENT.set(old)
 
 
 def set_options(**changes: Any) -> Options:
@@ -158,5 +160,5 @@ def set_options(**changes: Any) -> Options:
     True
     """
     new = _intern(replace(current(), **_checked("set_options", changes)))
-    _current.set(new)
+    CURRENT.set(new)
     return new

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +100,8 @@ def check() -> Report:
     """Look for what keeps dnnarray from running right or fast on this machine, and say how to mend it.
 
     Looked at are the versions of NumPy and ml_dtypes, the kind of processor that OpenBLAS is told to work for, the number of
-    threads, and the CUDA driver with CuPy. A machine without a CUDA device is no problem: the CPU engine does the work.
+    threads, and on a machine with a CUDA device its driver, the devices, CuPy and the compiler of the kernels. A machine without
+    a CUDA device, or without CuPy, is no problem: the CPU engine does the work.
 
     Returns
     -------
@@ -117,8 +115,8 @@ def check() -> Report:
     >>> [item.name for item in report.items]
     ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'CUDA']
     """
-    looks: tuple[Callable[[], Item], ...] = (_check_core_type, _check_threads, _check_cuda)
-    return Report((*(_check_version(name, least) for name, least in _REQUIRED.items()), *(look() for look in looks)))
+    versions = (_check_version(name, least) for name, least in _REQUIRED.items())
+    return Report((*versions, _check_core_type(), _check_threads(), *_check_cuda()))
 
 
 def _version(package: str) -> str | None:
@@ -187,22 +185,10 @@ def _check_threads() -> Item:
     return Item("threads", True, found)
 
 
-def _check_cuda() -> Item:
-    count = _cuda_devices()
-    if not count:
-        return Item("CUDA", True, "no CUDA device: CPU engine only")
-    found, cupy = f"{count} CUDA device{'s' if count > 1 else ''}", _cupy()
-    if cupy is None:
-        return Item("CUDA", True, f"{found}, CuPy not installed: CPU engine only.", "For arrays on the device: pip install cupy-cuda13x.")
-    return Item("CUDA", True, f"{found}, CuPy {cupy}")
+def _check_cuda() -> tuple[Item, ...]:
+    from dnnarray._cuda import requirements  # looks at the driver, which `import dnnarray` should not do
 
-
-def _cuda_devices() -> int:
-    """The number of devices that the CUDA driver shows; 0 where there is no driver or it does not start."""
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int()
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    return 0 if failed else count.value
+    here = requirements.machine()
+    if here is None:
+        return (Item("CUDA", True, "no CUDA device: CPU engine only"),)
+    return tuple(Item(f.name, f.ok or f.absent, f.found, f.mend) for f in requirements.findings(here))

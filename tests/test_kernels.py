@@ -1,6 +1,7 @@
 """Every kernel in every configuration compiles for every architecture; needs NVRTC, no GPU."""
 
 import re
+from functools import lru_cache
 
 import pytest
 
@@ -60,12 +61,29 @@ def _backward_problem(backward, operation, grad, bound, static):
     return backward.problem(arrays, {n: v for n, v in chosen.items() if n in backward.static})
 
 
+_SOURCES = sorted(str(p.relative_to(module.kernels_folder())) for p in module.kernels_folder().rglob("*.cu"))
+
+
+@lru_cache(maxsize=3)
+def _by_source(architecture):
+    found = {}
+    for kernel in _kernels(_DEVICES[architecture]):
+        found.setdefault(kernel.source, []).append(kernel)
+    return found
+
+
 @pytest.mark.parametrize("architecture", _DEVICES)
-def test_every_kernel_compiles(architecture):
-    kernels = _kernels(_DEVICES[architecture])
-    assert kernels
+@pytest.mark.parametrize("source", _SOURCES)
+def test_every_kernel_compiles_without_a_spill(source, architecture):
+    kernels = _by_source(architecture).get(source, [])
     for kernel in kernels:
-        assert module.compile_kernel(kernel, architecture).startswith(b"\x7fELF")
+        code, log = module.compile_with_log(kernel, architecture, "--ptxas-options=-v")
+        assert code.startswith(b"\x7fELF")
+        assert not re.search(r"[1-9]\d* bytes spill", log), f"{kernel.symbol}: {log}"
+
+
+def test_every_source_is_planned_by_some_case():
+    assert set(_SOURCES) <= set().union(*map(_by_source, _DEVICES))
 
 
 def test_symbols_name_their_settings_uniquely():
@@ -78,11 +96,11 @@ def test_an_edited_header_changes_the_digest(monkeypatch):
     kernel = _kernels(_DEVICES["sm_90a"])[0]
     before = module.digest(kernel, "sm_90a")
     assert before != module.digest(kernel, "sm_80")
-    edited = {n: c + b" " if n.endswith("dtype.cuh") else c for n, c in module._sources().items()}
-    monkeypatch.setattr(module, "_sources", lambda: edited)
-    module._headers_digest.cache_clear()
+    original = module._source
+    monkeypatch.setattr(module, "_source", lambda name: original(name) + (b" " if name.endswith("dtype.cuh") else b""))
+    module._files_digest.cache_clear()
     after = module.digest(kernel, "sm_90a")
-    module._headers_digest.cache_clear()
+    module._files_digest.cache_clear()
     assert after != before
 
 

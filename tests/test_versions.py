@@ -8,6 +8,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import _versions
+from dnnarray._cuda import requirements
 
 
 def _item(name):
@@ -93,20 +94,47 @@ def test_threads(monkeypatch):
     assert "Unset OPENBLAS_NUM_THREADS" in _item("threads").mend
 
 
+_MACHINE = requirements.Machine((13, 0), ((9, 0),))
+_WELL = {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.0.1"}
+
+
+def _findings(monkeypatch, machine, packages):
+    monkeypatch.setattr(requirements, "version_of", packages.get)
+    monkeypatch.setattr(requirements, "machine", lambda: machine)
+    return {f.name: f for f in requirements.findings(machine)} if machine else {}
+
+
+def test_no_device_is_no_problem_until_a_device_array_comes(monkeypatch):
+    _findings(monkeypatch, None, {})
+    assert _item("CUDA").ok
+    assert "no CUDA driver" in requirements.problem()
+
+
+def test_a_device_without_cupy_is_no_problem_until_a_device_array_comes(monkeypatch):
+    _findings(monkeypatch, _MACHINE, {})
+    assert _item("CuPy").ok
+    assert "pip install 'dnnarray[cuda13]'" in _item("CuPy").mend
+    assert requirements.problem().startswith("CuPy: not installed")
+
+
 @pytest.mark.parametrize(
-    ("devices", "cupy", "expected"),
+    ("machine", "packages", "name", "words"),
     [
-        (0, None, "no CUDA device: CPU engine only"),
-        (1, None, "1 CUDA device, CuPy not installed"),
-        (2, "14.0", "2 CUDA devices, CuPy 14.0"),
+        (requirements.Machine((11, 4), ((8, 0),)), _WELL, "CUDA driver", ["11.4", "12.0", "driver 525"]),
+        (requirements.Machine((13, 0), ((9, 0), (7, 0))), _WELL, "CUDA devices", ["device 1", "sm_70", "sm_75", "CUDA_VISIBLE_DEVICES"]),
+        (requirements.Machine((12, 8), ((9, 0),)), _WELL, "CuPy", ["cupy-cuda13x 14.2.0", "CUDA 13", "12.8", "pip uninstall", "cuda12"]),
+        (_MACHINE, {"cupy-cuda11x": "13.6"}, "CuPy", ["cupy-cuda11x", "CUDA 11", "cuda13"]),
+        (_MACHINE, _WELL | {"cupy-cuda12x": "14"}, "CuPy", ["several", "pip uninstall cupy-cuda12x"]),
+        (_MACHINE, {"cupy-cuda13x": "14"}, "NVRTC", ["cuda-bindings", "not installed", "cuda13"]),
+        (requirements.Machine((12, 8), ((9, 0),)), {"cuda-bindings": "13.0"}, "NVRTC", ["newer than the driver", "12.8"]),
     ],
 )
-def test_cuda_is_never_an_error(devices, cupy, expected, monkeypatch):
-    monkeypatch.setattr(_versions, "_cuda_devices", lambda: devices)
-    monkeypatch.setattr(_versions, "_cupy", lambda: cupy)
-    item = _item("CUDA")
-    assert item.ok
-    assert item.found.startswith(expected)
+def test_what_is_wrong_with_cuda_is_named_and_mended(machine, packages, name, words, monkeypatch):
+    monkeypatch.setattr(requirements, "find_spec", lambda name: packages.get("cuda-bindings"))
+    finding = _findings(monkeypatch, machine, packages)[name]
+    assert not finding.ok
+    for word in words:
+        assert word in f"{finding.found} {finding.mend}"
 
 
 @pytest.mark.parametrize(("codes", "devices", "expected"), [((0, 0), 2, 2), ((100, 0), 2, 0), ((0, 3), 2, 0)])
@@ -115,23 +143,27 @@ def test_the_driver_is_asked_for_devices(codes, devices, expected, monkeypatch):
         def __init__(self, name):
             self.cuInit = lambda flags: codes[0]
 
-        def cuDeviceGetCount(self, pointer):  # noqa: N802 - the driver's own name
+        def cuDriverGetVersion(self, pointer):  # noqa: N802 - the driver's own name
+            pointer._obj.value = 13010
+            return 0
+
+        def cuDeviceGetCount(self, pointer):  # noqa: N802
             pointer._obj.value = devices
             return codes[1]
 
-    monkeypatch.setattr(_versions.ctypes, "CDLL", Driver)
-    assert _versions._cuda_devices() == expected
+        def cuDeviceGetAttribute(self, pointer, attribute, index):  # noqa: N802
+            pointer._obj.value = {75: 9, 76: index}[attribute]
+            return 0
+
+    monkeypatch.setattr(requirements.ctypes, "CDLL", Driver)
+    found = requirements.machine()
+    assert len(found.devices if found else ()) == expected
+    assert found is None or found == requirements.Machine((13, 1), ((9, 0), (9, 1)))
 
 
-def test_a_machine_without_a_driver_has_no_devices(monkeypatch):
+def test_no_driver_library_is_no_device(monkeypatch):
     def missing(name):
         raise OSError(name)
 
-    monkeypatch.setattr(_versions.ctypes, "CDLL", missing)
-    assert _versions._cuda_devices() == 0
-
-
-def test_a_report_prints_its_problems(monkeypatch):
-    report = _versions.Report((_versions.Item("a", True, "well"), _versions.Item("b", False, "bad.", "Mend it.")))
-    assert not report.ok
-    assert str(report) == repr(report) == "ok       a: well\nPROBLEM  b: bad. Mend it."
+    monkeypatch.setattr(requirements.ctypes, "CDLL", missing)
+    assert requirements.machine() is None

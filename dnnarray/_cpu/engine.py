@@ -49,6 +49,11 @@ def methods(op: Operation) -> tuple[Method, ...]:
     return import_module(f"dnnarray._cpu.{op.family}").ALGORITHMS[op.base]
 
 
+def number(value: int) -> np.ndarray:
+    """A Python integer as a 0-d array."""
+    return np.asarray(value)
+
+
 def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
     """Choose the algorithm for a problem; what comes back can be called any number of times."""
     table = methods(op)
@@ -91,7 +96,7 @@ class Prepared:
         self._config, self._table = config, table
         self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
-        self.pack = problem.returns or _first
+        self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
         self._widen = not method.native and any(s.dtype in HALF for s in specs)
 
@@ -111,6 +116,11 @@ class Prepared:
             else:
                 self.method.run(self.problem, placed, scratch, *arrays, **named)
         return placed
+
+    def warm(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any) -> Any:
+        """What the public function returns."""
+        results = self.call(arrays, runtime, out, None)
+        return results[0] if self.pack is None else self.pack(*results)
 
     def _new_results(self) -> list[Any]:
         try:
@@ -155,10 +165,6 @@ class Prepared:
         chosen = choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller)
         self.method, self.workspace = chosen.method, chosen.algorithm.workspace
         return self._scratch(None) if self.workspace else None
-
-
-def _first(*results: Any) -> Any:
-    return results[0]
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:

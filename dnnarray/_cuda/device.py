@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from dnnarray._cuda.requirements import OLDEST_CAPABILITY
 from dnnarray._errors import DeviceError
 from dnnarray._select import Device
 
-_OLDEST = (7, 5)
 _LAUNCH = 4e-6  # seconds between the host's call and the kernel's end for an empty kernel, as PyTorch and CuPy pay too
 
 # Rates of whole cards by name, measured (docs/measured.md); others are estimated from units and clock.
@@ -23,8 +23,11 @@ def facts(index: int) -> Device:
 
     properties = cupy.cuda.runtime.getDeviceProperties(index)
     capability = properties["major"], properties["minor"]
-    if capability < _OLDEST:
-        raise DeviceError(f"device {index} has compute capability {capability[0]}.{capability[1]}; dnnarray needs 7.5 or newer.")
+    if capability < OLDEST_CAPABILITY:
+        raise DeviceError(
+            f"device {index} has compute capability {capability[0]}.{capability[1]}; 7.5 or newer is needed. Use another device "
+            "(CUDA_VISIBLE_DEVICES), or the CPU engine with NumPy arrays."
+        )
     name = properties["name"].decode()
     units, clock = properties["multiProcessorCount"], properties.get("clockRate", 1_500_000) * 1e3
     rates = dict(_MEASURED.get(name) or _estimated(units, clock, properties))
@@ -49,5 +52,5 @@ def _estimated(units: int, clock: float, properties: dict) -> dict[str, float]:
 
 def architecture(device: Device) -> str:
     """What NVRTC compiles for: the exact architecture, with Hopper's own instructions where they exist."""
-    major, minor = device.capability or _OLDEST
+    major, minor = device.capability or OLDEST_CAPABILITY
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")

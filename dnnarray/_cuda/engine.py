@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
+from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
+from cupy_backends.cuda.api.runtime import getDevice
 
 from dnnarray import _observe
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
-from dnnarray._cuda.matmul import Product
-from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime
+from dnnarray._cuda.launch import Launches
+from dnnarray._cuda.plan import Plan
+from dnnarray._cuda.warm import Shape, compile_call, span
 from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
@@ -24,22 +28,25 @@ from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec
 
 if TYPE_CHECKING:
+    from dnnarray._arrays import Direct
     from dnnarray._operation import Operation
 
 ARRAY = cupy.ndarray
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_STATIC_SHARED = 16 << 10  # bytes of shared memory a block gets without asking, beside 32 KB for the kernel's own variables
+_NOTHING = nullcontext()
 _VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
 
 
 def device() -> Device:
     """The current device."""
-    return facts(cupy.cuda.runtime.getDevice())
+    return facts(getDevice())
 
 
 def place(array: Any) -> int:
     """Where an array lives, as far as plans depend on it."""
     return array.data.device_id
+
+
+current_place = getDevice
 
 
 def methods(op: Operation) -> tuple[Method, ...]:
@@ -50,6 +57,37 @@ def methods(op: Operation) -> tuple[Method, ...]:
         raise UnsupportedError(
             f"{op.name}: the CUDA engine does not have this operation yet; move the arrays to the host (cupy.asnumpy) to use the CPU engine."
         ) from None
+
+
+def view(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...], owner: Any, index: int) -> Any:
+    """Memory of another library as a CuPy array; `strides` in bytes. `owner` is kept alive with it."""
+    span = dtype.itemsize + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    return ARRAY(shape, dtype, MemoryPointer(UnownedMemory(pointer, span, owner, index), 0), strides)
+
+
+def from_dlpack(array: Any) -> Any:
+    """An array of any library over the same memory, in order with what its library has queued."""
+    return cupy.from_dlpack(array)
+
+
+def number(value: int) -> Any:
+    """A Python integer as a 0-d array, made on the device so that it may be done in a CUDA graph too."""
+    return cupy.full((), value, np.int64)
+
+
+def on_stream(pointer: int) -> Any:
+    """A context in which the stream with this handle is the current one."""
+    return _NOTHING if get_current_stream().ptr == pointer else cupy.cuda.Stream.from_external(_Handle(pointer))
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """A stream as the CUDA stream protocol wants it: (version, handle)."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
 
 
 def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
@@ -88,117 +126,157 @@ class Prepared:
         self.op, self.problem, self.method, self.workspace, self.config = op, problem, method, workspace, config
         self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
-        self.pack = problem.returns or _first
-        self.device = cupy.cuda.runtime.getDevice()
+        self.pack = problem.returns
+        self.device = getDevice()
+        self.warm: Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any] | None = None
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
-        self._ready: dict[bool, _Ready] = {}
+        self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
+        self._memory = [(o.memory_shape, o.dtype) for o in self.outputs]
+        self._turned = any(o.inverse is not None for o in self.outputs)
+        self._telemetry = config.telemetry
+        self._direct_key: Any = None
+        self._scratch_output = Output(Spec((workspace,), np.dtype(np.uint8)))
+        self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
 
-    def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
+    def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
-        if cupy.cuda.runtime.getDevice() != self.device:
+        if getDevice() != self.device:
             with cupy.cuda.Device(self.device):
                 return self.call(arrays, runtime, out, workspace)
-        inputs = leaves(arrays) if self._nested else [a for a in arrays if a is not None]
-        results = self._allocate() if out is None else self._users_own(out, inputs)
-        targets = (
-            results
-            if out is None
-            else [r if _as_planned(r, o) else o.empty(cupy.empty) for r, o in zip(results, self.outputs, strict=True)]
-        )
+        inputs: Any = arrays
+        if not self._plain:
+            inputs = leaves(arrays) if self._nested else [a for a in arrays if a is not None]
+        if out is None:
+            results = targets = self._allocate()
+        else:
+            results = targets = self._users_own(out, inputs)
+            if not all(map(_as_planned, results, self.outputs)):
+                targets = [r if _as_planned(r, o) else o.empty(ARRAY) for r, o in zip(results, self.outputs, strict=True)]
         self._launch(inputs, targets, runtime, workspace)
-        for result, target in zip(results, targets, strict=True):
-            if target is not result:
-                _observe.note_layout_copy()
-                result[...] = target
-        if self.absent:
-            filled = iter(results)
-            return tuple(None if i in self.absent else next(filled) for i in range(len(self.problem.outputs)))
-        return tuple(results)
+        if targets is not results:
+            for result, target in zip(results, targets, strict=True):
+                if target is not result:
+                    _observe.note_layout_copy()
+                    result[...] = target
+        return self._placed(results) if self.absent else results
 
-    def _launch(self, inputs: list[Any], targets: list[Any], runtime: tuple[Any, ...], workspace: Any) -> None:
-        if self.config.telemetry:
+    def direct(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], way: Direct, out: Any) -> list[Any] | None:
+        """The results of a call on another library's arrays, by their addresses alone; None where that will not do."""
+        ready = self._ready[True]
+        if ready is None or ready.copied or self._telemetry or getDevice() != self.device:
+            return None
+        given = [a for a in arrays if a is not None]
+        pointers = list(map(way.pointer, given))
+        outputs = [way.empty(output, self.device) for output in self.outputs] if out is None else self._direct_out(out, pointers, way)
+        if outputs is None:
+            return None
+        scratch = [way.empty(self._scratch_output, self.device)] if self.workspace else []
+        pointers += map(way.pointer, [*outputs, *scratch])
+        bits = 0
+        for pointer in pointers:
+            bits |= pointer
+        if bits % _VECTOR:
+            return None
+        with on_stream(way.stream(self.device)):
+            ready.queue(pointers, runtime)
+        return self._placed(outputs) if self.absent else outputs
+
+    def _direct_out(self, out: Any, inputs: list[int], way: Direct) -> list[Any] | None:
+        """A caller's only result where it is as planned and apart from the inputs; None leaves the checks to the general way."""
+        if self._direct_key is None:
+            self._direct_key = way.key(way.empty(self.outputs[0], self.device))
+        if len(self.outputs) != 1 or way.key(out) != self._direct_key:
+            return None
+        first = way.pointer(out)
+        end = first + span(self.outputs[0].spec)
+        return None if any(first < p + span(s) and p < end for p, s in zip(inputs, self._specs, strict=True)) else [out]
+
+    def _placed(self, results: list[Any]) -> list[Any]:
+        """The results with None where one is absent."""
+        filled = iter(results)
+        return [None if i in self.absent else next(filled) for i in range(len(self.problem.outputs))]
+
+    def _launch(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:
+        if self._telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
-        memory = [*inputs, *targets]
-        if self.workspace or workspace is not None:
-            memory.append(self._scratch(workspace))
-        pointers, bits = [], 0
-        for array in memory:
+        pointers, bits, here = [], 0, self.device
+        for array in inputs:
             data = array.data
-            if data.device_id != self.device:
-                raise ArrayTypeError(
-                    f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {data.device_id}; expected one device."
-                )
-            bits |= data.ptr
-            pointers.append(data.ptr)
-        aligned = bits % _VECTOR == 0
-        ready = self._ready.get(aligned) or self._prepare(aligned)
-        copies = []  # kept alive until the launches are queued; the pool reuses their memory in stream order
+            if data.device_id != here:
+                self._another_device(data.device_id)
+            pointers.append(pointer := data.ptr)
+            bits |= pointer
+        for array in targets:
+            pointers.append(pointer := array.data.ptr)
+            bits |= pointer
+        if self.workspace or workspace is not None:
+            scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
+            pointers.append(pointer := scratch.data.ptr)
+            bits |= pointer
+        ready = self._ready[bits % _VECTOR == 0] or self._prepare(bits % _VECTOR == 0)
+        copies = []  # kept alive likewise
         for i, order in ready.copied:
             _observe.note_layout_copy()
             copies.append(cupy.ascontiguousarray(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
-        stream = get_current_stream()
-        for launch in ready.launches:
-            launch(pointers, runtime, stream)
+        ready.queue(pointers, runtime)
 
-    def _prepare(self, aligned: bool) -> _Ready:
+    def _another_device(self, other: int) -> NoReturn:
+        raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")
+
+    def _prepare(self, aligned: bool) -> Launches:
         here = device()
         program = self.method.run(self.problem, here, aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         copied = [(i, order) for i, (s, order) in enumerate(zip(self._specs, orders, strict=True)) if not _lies(s, order)]
-        launches = [self._launcher(plan, architecture(here)) for plan in program.plans]
-        self._ready[aligned] = _Ready(launches, copied)
-        return self._ready[aligned]
-
-    def _launcher(self, plan: Plan | MatMul, target: str) -> Callable[..., None]:
-        return Product(plan) if isinstance(plan, MatMul) else _Launch(plan, module.load(plan.kernel, self.device, target))
+        functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in program.plans if isinstance(plan, Plan)]
+        count = len(self._specs) + len(self.outputs) + bool(self.workspace)
+        self._ready[aligned] = ready = Launches(program.plans, functions, count, copied)
+        # A family's problems may share a form that has more inputs than this operation takes; those are None.
+        inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
+        usual = not (self._nested or copied or self._telemetry or any(map(_backwards, self._specs)))
+        if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
+            shape = Shape(inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned)
+            self.warm = compile_call(shape, self.pack, ready, _VECTOR)
+        return ready
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
         return users_own(self.problem, self.outputs, out, inputs, ARRAY, _overlap)
 
     def _allocate(self) -> list[Any]:
         try:
-            return [o.empty(cupy.empty) for o in self.outputs]
-        except cupy.cuda.memory.OutOfMemoryError:
-            cupy.get_default_memory_pool().free_all_blocks()
-        try:
-            return [o.empty(cupy.empty) for o in self.outputs]
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise WorkspaceError(f"{self.problem.op}: the device has no memory for the result: {error}") from error
+            results = [ARRAY(shape, dtype) for shape, dtype in self._memory]
+        except OutOfMemoryError:
+            results = self._after_freeing(lambda: [ARRAY(shape, dtype) for shape, dtype in self._memory], "result")
+        return (
+            [r if o.inverse is None else r.transpose(o.inverse) for r, o in zip(results, self.outputs, strict=True)]
+            if self._turned
+            else results
+        )
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
             return check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
-        return cupy.empty(self.workspace, np.uint8)
+        try:
+            return ARRAY((self.workspace,), np.uint8)
+        except OutOfMemoryError:
+            return self._after_freeing(lambda: ARRAY((self.workspace,), np.uint8), "workspace")
+
+    def _after_freeing(self, allocate: Callable[[], Any], what: str) -> Any:
+        """Once more, after the memory that the pool keeps for later went back to the device."""
+        cupy.get_default_memory_pool().free_all_blocks()
+        try:
+            return allocate()
+        except OutOfMemoryError as error:
+            raise WorkspaceError(
+                f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
+                f"set options(workspace_limit=...) to choose an algorithm that needs less."
+            ) from error
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """The launches of a problem for one alignment, and the inputs to be copied before them, each with its order."""
-
-    launches: list[Callable[..., None]]
-    copied: list[tuple[int, tuple[int, ...]]]
-
-
-class _Launch:
-    """A planned kernel with its function; turns pointers and numbers into launch arguments."""
-
-    def __init__(self, plan: Plan, function: Any) -> None:
-        self._function, self._grid, self._block, self._shared = function, plan.grid, (plan.block, 1, 1), plan.shared_memory
-        if plan.shared_memory > _STATIC_SHARED:
-            cupy.cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, plan.shared_memory)
-        self._template: list[Any] = [0 if type(a) in (Array, Runtime) else a for a in plan.arguments]
-        self._slots = [(i, a.index, a.offset) for i, a in enumerate(plan.arguments) if type(a) is Array]
-        self._runtime = [(i, a.index) for i, a in enumerate(plan.arguments) if type(a) is Runtime]
-
-    def __call__(self, pointers: list[int], runtime: tuple[Any, ...], stream: Any) -> None:
-        arguments = self._template.copy()
-        for slot, index, offset in self._slots:
-            arguments[slot] = pointers[index] + offset
-        for slot, index in self._runtime:
-            arguments[slot] = np.uint64(runtime[index])
-        self._function(self._grid, self._block, tuple(arguments), self._shared, stream)
+def _backwards(spec: Spec) -> bool:
+    return any(s < 0 for s in spec.strides or ())
 
 
 def _lies(spec: Spec, order: tuple[int, ...]) -> bool:
@@ -226,7 +304,3 @@ def _overlap(a: Any, b: Any) -> bool:
     if a._c_contiguous and b._c_contiguous:  # the public flags object costs five times as much
         return first < second + b.nbytes and second < first + a.nbytes
     return bool(cupy.may_share_memory(a, b))
-
-
-def _first(*results: Any) -> Any:
-    return results[0]

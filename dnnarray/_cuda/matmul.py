@@ -37,7 +37,8 @@ class Product:
         self._operand, self._result = _TYPES[plan.dtype], _TYPES[plan.result]
         self._tail = plan.batch, compute, _DEFAULT
 
-    def __call__(self, pointers: list[int], runtime: tuple[Any, ...], stream: Any) -> None:
+    def __call__(self, stream: int, pointers: Any, extra: int) -> None:
+        """Queue the product; CuPy sets its current stream, which is the caller's, for the library."""
         a, b, c = self._a, self._b, self._c
         a_offset, b_offset, c_offset = self._offsets
         cublas.gemmStridedBatchedEx(

@@ -1,7 +1,7 @@
 """Plan -> loaded kernel: digest, exact architecture, compile by NVRTC, cache on disk. The only file that knows where kernels/ lies.
 
 CuPy's own compile appends ``-arch=sm_90`` and its cache does not see our headers, so both are done here: the cubin's name is a digest of
-the generated source, every file it can include, the options, the architecture and the NVRTC version.
+the generated source, every file it includes, the options, the architecture and the version of the compiler's package.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from dnnarray._cuda.plan import Kernel
+from dnnarray._cuda.requirements import problem, version_of
 from dnnarray._errors import DeviceError
 from dnnarray._select.tuning import folder
 
 _OPTIONS = ("--std=c++17", "-default-device", "--fmad=true", "--extra-device-vectorization")
 _SERIALISED = re.compile(r"C75\d\d")
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _MAGIC = b"\x7fELF"
 _counter = itertools.count()
 _lock = threading.Lock()
@@ -39,25 +41,46 @@ def kernels_folder() -> Path:
     )
 
 
-@lru_cache(maxsize=1)
-def _sources() -> dict[str, bytes]:
+@lru_cache(maxsize=1024)
+def _source(name: str) -> bytes:
+    """A file of the kernels folder; the vocabulary is found under ``include/`` too, as the compiler finds it."""
     root = kernels_folder()
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*.cu*"))}
+    path = root / name
+    return (path if path.exists() else root / "include" / name).read_bytes()
 
 
-@lru_cache(maxsize=1)
-def _headers_digest() -> bytes:
+@lru_cache(maxsize=1024)
+def _reachable(name: str) -> tuple[str, ...]:
+    """The file and all that it includes, directly or not."""
+    found, open_ = {name: None}, [name]
+    while open_:
+        for included in _INCLUDE.findall(_source(open_.pop())):
+            if (included := included.decode()) not in found:
+                found[included] = None
+                open_.append(included)
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=1024)
+def _files_digest(names: tuple[str, ...]) -> bytes:
     digest = hashlib.sha256()
-    for name, content in _sources().items():
-        if name.endswith(".cuh"):
-            digest.update(name.encode() + b"\0" + content)
+    for name in sorted({file for start in names for file in _reachable(start)}):
+        digest.update(name.encode() + b"\0" + _source(name) + b"\0")
     return digest.digest()
 
 
 def digest(kernel: Kernel, architecture: str) -> str:
     """What the machine code depends on."""
-    parts = (kernel.code().encode(), _sources()[kernel.source], _headers_digest(), repr((_OPTIONS, architecture, nvrtc_version())).encode())
+    code = kernel.code().encode()
+    files = tuple(name.decode() for name in _INCLUDE.findall(code))
+    parts = (code, _files_digest(files), repr((_OPTIONS, architecture, _compilers())).encode())
     return hashlib.sha256(b"\0".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()[:40]
+
+
+@lru_cache(maxsize=1)
+def _compilers() -> tuple[str | None, ...]:
+    """Versions of the packages that bring the compiler: to ask the compiler itself would load it, which takes longer than a kernel from the cache."""
+    return tuple(map(version_of, ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")))
 
 
 @lru_cache(maxsize=1)
@@ -67,10 +90,10 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except Exception as error:
-        raise DeviceError(
-            f"NVRTC, the run-time compiler of CUDA, is not available ({type(error).__name__}: {error}). "
-            "Install it beside CuPy: pip install 'dnnarray[cuda13]' (or cuda12 for a CUDA 12 driver)."
-        ) from error
+        reason = (
+            problem() or f"NVRTC does not load ({type(error).__name__}: {error}). Install it beside CuPy: pip install 'dnnarray[cuda13]'."
+        )
+        raise DeviceError(f"the kernels cannot be compiled. {reason}") from error
     return nvrtc
 
 
@@ -82,10 +105,15 @@ def nvrtc_version() -> tuple[int, int]:
 
 def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     """The machine code for an architecture such as ``sm_90a``; needs no GPU."""
+    return compile_with_log(kernel, architecture)[0]
+
+
+def compile_with_log(kernel: Kernel, architecture: str, *more: str) -> tuple[bytes, str]:
+    """The machine code, and what the compiler said; `more` are further options of the compiler."""
     nvrtc = _nvrtc()
     root = kernels_folder()
     _, program = nvrtc.nvrtcCreateProgram(kernel.code().encode(), f"{kernel.symbol}.cu".encode(), 0, [], [])
-    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS]
+    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS, *more]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     log = _log(nvrtc, program)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -96,7 +124,7 @@ def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     cubin = b" " * size
     nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(program)
-    return cubin
+    return cubin, log
 
 
 def _log(nvrtc: Any, program: Any) -> str:

@@ -1,0 +1,139 @@
+"""Small tensors (under 1 MB): time on the device alone, by CUDA graphs, beside PyTorch eager and `torch.compile`.
+
+    python -m asv_bench.gpu_small
+
+A graph holds many calls in a row and is replayed many times, so that neither the host nor one launch's latency counts. The L2 is warm for both sides.
+"""
+
+from __future__ import annotations
+
+import cupy
+import torch
+import torch.nn.functional as fn
+
+import dnnarray as dnn
+
+CALLS, REPLAYS = 20, 20
+
+
+def graph_us(call, stream) -> float:
+    """Microseconds of one call among many in a CUDA graph: the best of five replays."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
+        kept = [call() for _ in range(CALLS)]
+    graph.replay()
+    best = float("inf")
+    for _ in range(5):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record(stream)
+        for _ in range(REPLAYS):
+            graph.replay()
+        end.record(stream)
+        end.synchronize()
+        best = min(best, start.elapsed_time(end))
+    del kept
+    return best / (CALLS * REPLAYS) * 1e3
+
+
+def _problems(dtype):
+    """(name, our forward, our backward or None, PyTorch's forward, tensors)."""
+
+    def x(*shape):
+        return torch.randn(shape, device="cuda").to(dtype)
+
+    c = 64
+    w, b = torch.rand(c, device="cuda").to(dtype), torch.rand(c, device="cuda").to(dtype)
+    wide, image = x(128, 512), x(4, c, 14, 14)
+    row_w, row_b = x(512), x(512)
+    labels = torch.randint(512, (128,), device="cuda")
+    grid = (torch.rand(2, 20, 20, 2, device="cuda") * 2 - 1).to(dtype)
+    yield "relu", dnn.relu, dnn.relu_backward, fn.relu, (wide,), {}
+    yield "gelu", dnn.gelu, dnn.gelu_backward, fn.gelu, (wide,), {}
+    yield "softmax", dnn.softmax, None, lambda t: fn.softmax(t, -1), (wide,), {"axis": -1}
+    yield "log_softmax", dnn.log_softmax, None, lambda t: fn.log_softmax(t, -1), (wide,), {"axis": -1}
+    yield "layer_norm", dnn.layer_norm, dnn.layer_norm_backward, lambda t, w, b: fn.layer_norm(t, (512,), w, b), (wide, row_w, row_b), {}
+    yield "rms_norm", dnn.rms_norm, dnn.rms_norm_backward, lambda t, w: fn.rms_norm(t, (512,), w), (wide, row_w), {}
+    yield (
+        "group_norm",
+        lambda t, w, b, num_groups: dnn.group_norm(t, num_groups, w, b),
+        dnn.group_norm_backward,
+        lambda t, w, b: fn.group_norm(t, 8, w, b),
+        (image, w, b),
+        {"num_groups": 8},
+    )
+    yield ("batch_norm_train", dnn.batch_norm_train, dnn.batch_norm_train_backward,
+           lambda t, w, b: fn.batch_norm(t, None, None, w, b, True), (image, w, b), {})  # fmt: skip
+    yield (
+        "max_pool",
+        dnn.max_pool,
+        dnn.max_pool_backward,
+        lambda t: fn.max_pool2d(t, 3, 2, 1),
+        (image,),
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+    )
+    yield "avg_pool", dnn.avg_pool, dnn.avg_pool_backward, lambda t: fn.avg_pool2d(t, 2), (image,), {"kernel_size": 2}
+    yield (
+        "adaptive_avg_pool",
+        dnn.adaptive_avg_pool,
+        dnn.adaptive_avg_pool_backward,
+        lambda t: fn.adaptive_avg_pool2d(t, 1),
+        (image,),
+        {"output_size": 1},
+    )
+    yield "interpolate", dnn.interpolate, dnn.interpolate_backward, (
+        lambda t: fn.interpolate(t, size=(28, 28), mode="bilinear")), (image,), {"size": (28, 28), "mode": "linear"}  # fmt: skip
+    yield (
+        "grid_sample",
+        dnn.grid_sample,
+        dnn.grid_sample_backward,
+        lambda t, g: fn.grid_sample(t, g, align_corners=False),
+        (x(2, 16, 20, 20), grid),
+        {},
+    )
+    yield "cross_entropy", dnn.cross_entropy, dnn.cross_entropy_backward, fn.cross_entropy, (wide, labels), {}
+    yield "prelu", dnn.prelu, dnn.prelu_backward, fn.prelu, (image, w), {}
+    yield "pixel_shuffle", lambda t, factor: dnn.pixel_shuffle(t, factor), None, lambda t: fn.pixel_shuffle(t, 2), (image,), {"factor": 2}
+
+
+def rows(stream):
+    """(label, ours, eager, compiled or None) in microseconds."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for name, forward, backward, reference, tensors, options in _problems(dtype):
+            ours = [cupy.from_dlpack(t) for t in tensors]
+            label = f"{name} {str(dtype)[6:]}"
+            compiled = torch.compile(reference)
+            yield (
+                label,
+                graph_us(lambda f=forward, a=ours, o=options: f(*a, **o), stream),
+                graph_us(lambda f=reference, a=tensors: f(*a), stream),
+                graph_us(lambda f=compiled, a=tensors: f(*a), stream),
+            )
+            if backward is None:
+                continue
+            leaves = [t.clone().requires_grad_() if t.is_floating_point() else t for t in tensors]
+            y = reference(*leaves)
+            g = torch.ones_like(y)
+            ours_g = cupy.from_dlpack(g)
+            wanted = [t for t in leaves if t.requires_grad]
+            yield (
+                f"{name}_backward {str(dtype)[6:]}",
+                graph_us(lambda f=backward, g=ours_g, a=ours, o=options: f(g, *a, **o), stream),
+                graph_us(lambda y=y, v=wanted, g=g: torch.autograd.grad(y, v, g, retain_graph=True), stream),
+                None,
+            )
+
+
+def main() -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
+        print(f"{'row':34} {'us':>7} {'eager':>7} {'compiled':>8} {'ratio':>6}")
+        for label, ours, eager, compiled in rows(stream):
+            best = min(eager, compiled or eager)
+            print(f"{label:34} {ours:7.2f} {eager:7.2f} {compiled or 0:8.2f} {best / ours:6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

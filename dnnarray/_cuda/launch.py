@@ -1,0 +1,132 @@
+"""The launches of a planned problem: what the driver reads is laid out once, and a call writes its pointers and goes."""
+
+from __future__ import annotations
+
+import operator
+import struct
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import get_current_stream
+from cupy_backends.cuda.api.driver import funcSetAttribute, launchKernel
+
+from dnnarray._cuda.matmul import Product
+from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_STATIC_SHARED = 16 << 10  # bytes of shared memory a block gets without asking, beside 32 KB for the kernel's own variables
+_WORD = 8  # bytes
+_thread = threading.local()
+
+
+class Launches:
+    """The steps of a problem for one alignment of its memory.
+
+    The driver takes for each launch the addresses of its argument values. All values of all launches lie in one buffer of 64-bit words: first the
+    pointers of the call, then pointers with an offset, run-time options and constants, last the addresses. A call takes a buffer that no other thread
+    is using, since the driver works with the interpreter's lock released.
+
+    Attributes
+    ----------
+    copied : the inputs to be copied before the launches, each with its order of axes
+    scope : what the text of `lines` speaks of
+    """
+
+    __slots__ = ("_functions", "_plans", "_queue", "_slots", "copied", "scope")
+
+    def __init__(
+        self, plans: tuple[Plan | MatMul, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]
+    ) -> None:
+        self.copied = copied
+        self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
+        kernels = [plan for plan in plans if isinstance(plan, Plan)]
+        for plan, function in zip(kernels, functions, strict=True):
+            if plan.shared_memory > _STATIC_SHARED:
+                funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, plan.shared_memory)
+        self._slots: dict[Any, int] = {Array(i): i for i in range(count)}
+        for plan in kernels:
+            for argument in plan.arguments:
+                self._slots.setdefault(_key(argument), len(self._slots))
+        free: list[Any] = []
+        self.scope: dict[str, Any] = {
+            "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._buffer,
+            "_write": struct.Struct(f"={count}Q").pack_into, "_stream": get_current_stream,
+        }  # fmt: skip
+        launchers = iter(map(_launcher, kernels, functions))
+        for k, step in enumerate(plans):
+            self.scope[f"_step{k}"] = Product(step) if isinstance(step, MatMul) else next(launchers)
+        self._queue: Callable[..., None] | None = None
+
+    def lines(self, pointers: list[str]) -> list[str]:
+        """The steps as source text, for a function that has the pointers under these names and the run-time options in ``runtime``."""
+        text = [
+            "try: _thread.has_context",
+            "except AttributeError: _enter()",
+            "try: _buffer = _take()",
+            "except IndexError: _buffer = _new()",
+        ]
+        text += ["_words = _buffer[0]", f"_write(_words, 0, {', '.join(pointers)})", "_handle = _stream().ptr"]
+        for argument, slot in self._slots.items():
+            if isinstance(argument, Array) and argument.offset:
+                text.append(f"_words[{slot}] = {pointers[argument.index]} + {argument.offset}")
+            elif isinstance(argument, Runtime):
+                text.append(f"_words[{slot}] = runtime[{argument.index}]")
+        text += [f"_step{k}(_handle, _buffer[{k + 1}], 0)" for k in range(len(self._plans))]
+        return ["    " + line for line in (*text, "_put(_buffer)")]
+
+    def queue(self, pointers: list[int], runtime: tuple[Any, ...]) -> None:
+        """Put all steps on the current stream."""
+        if self._queue is None:
+            names = [f"p{i}" for i in range(len(pointers))]
+            self._queue = written("queue", [f"def queue({''.join(f'{n}, ' for n in names)}runtime):", *self.lines(names)], self.scope)
+        self._queue(*pointers, runtime)
+
+    def _buffer(self) -> tuple[Any, ...]:
+        """The words of a call, then for each step what it is called with beside the stream."""
+        kernels = [plan for plan in self._plans if isinstance(plan, Plan)]
+        first = len(self._slots)
+        memory = np.zeros(first + sum(len(plan.arguments) for plan in kernels), np.uint64)
+        start = memory.ctypes.data
+        for word, slot in self._slots.items():
+            if isinstance(word, int):
+                memory[slot] = word
+        given: list[Any] = []
+        for plan in self._plans:
+            if isinstance(plan, MatMul):
+                given.append(memory.data)
+                continue
+            slots = [self._slots[_key(argument)] for argument in plan.arguments]
+            memory[first : first + len(slots)] = [start + _WORD * slot for slot in slots]
+            given.append(start + _WORD * first)
+            first += len(slots)
+        return memory.data, *given
+
+
+def written(name: str, lines: list[str], scope: dict[str, Any]) -> Any:
+    """The function `name` of a source text, in which `scope` is known. As `dataclasses` does it: the text holds only names and numbers of ours."""
+    space = dict(scope)
+    exec(compile("\n".join(lines), f"<dnnarray {name}>", "exec"), space)  # noqa: S102
+    return space[name]
+
+
+def _enter() -> None:
+    """A thread that never spoke to the device has no context yet."""
+    cupy.cuda.Device().use()
+    _thread.has_context = True
+
+
+def _launcher(plan: Plan, function: Any) -> Callable[[int, int, int], None]:
+    return partial(launchKernel, function.ptr, *plan.grid, plan.block, 1, 1, plan.shared_memory)
+
+
+def _key(argument: Array | Runtime | int | float) -> Any:
+    """What makes two arguments the same word: pointers and run-time options themselves, numbers as the 64 bits that the kernel reads."""
+    if isinstance(argument, (Array, Runtime)):
+        return argument
+    if isinstance(argument, float):
+        return int.from_bytes(struct.pack("<d", argument), "little")
+    return operator.index(argument) & (2**64 - 1)

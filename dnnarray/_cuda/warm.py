@@ -1,0 +1,118 @@
+"""The warm call: everything that a call on CuPy arrays does once its problem is known, as one function written for that problem.
+
+A launch costs the driver 3 us and a new array 1 us; loops over inputs and results, with a method for each step, would cost as much again. So what
+`Prepared.call` does is written out, as source text with the numbers of the problem in it, for the state that nearly all calls are in: nothing to
+copy, all memory on the plan's device and as aligned as the plan has it. In any other state the function does nothing and returns None, and
+`Prepared.call` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda.memory import OutOfMemoryError
+
+from dnnarray._cuda.launch import Launches, written
+from dnnarray._outputs import Output
+from dnnarray._spec import Spec
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the text is written from: the inputs (None where absent), results, bytes of scratch memory, device, and whether all is aligned."""
+
+    inputs: tuple[Spec | None, ...]
+    outputs: tuple[Output, ...]
+    absent: tuple[int, ...]
+    workspace: int
+    device: int
+    aligned: bool
+
+    @property
+    def given(self) -> list[int]:
+        """The places of the inputs that are there."""
+        return [i for i, spec in enumerate(self.inputs) if spec is not None]
+
+
+def compile_call(
+    shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int
+) -> Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any]:
+    """``call(arrays, runtime, out)`` gives what the public function returns, or None."""
+    scope = launches.scope | {"Array": cupy.ndarray, "OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.dtype(np.uint8)}
+    for k, output in enumerate(shape.outputs):
+        scope |= {f"memory_shape{k}": output.memory_shape, f"dtype{k}": output.dtype, f"turn{k}": output.inverse}
+        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides}
+    lines = [
+        "def call(arrays, runtime, out):",
+        *_read_inputs(shape),
+        "    if out is None:",
+        "        try:",
+        *(f"            r{k} = Array(memory_shape{k}, dtype{k}){_turned(output, k)}" for k, output in enumerate(shape.outputs)),
+        "        except OutOfMemoryError: return None",
+        *(f"        q{k} = r{k}.data.ptr" for k in range(len(shape.outputs))),
+        "    else:",
+        *_take_users_own(shape),
+        *_launch(shape, launches, vector),
+        f"    return {_result(shape, pack)}",
+    ]
+    return written("call", lines, scope)
+
+
+def _turned(output: Output, k: int) -> str:
+    return "" if output.inverse is None else f".transpose(turn{k})"
+
+
+def _read_inputs(shape: Shape) -> list[str]:
+    lines = [f"    {''.join(f'a{i}, ' for i in range(len(shape.inputs)))} = arrays"]
+    for i in shape.given:
+        lines += [f"    m = a{i}.data", f"    if m.device_id != {shape.device}: return None", f"    p{i} = m.ptr"]
+    return lines
+
+
+def _take_users_own(shape: Shape) -> list[str]:
+    """The caller's results where they lie as planned and apart from everything else; the slow way finds out what is wrong with others."""
+    if len(shape.outputs) != 1:
+        return ["        return None"]
+    output = shape.outputs[0]
+    lines = [
+        "        r0 = out",
+        "        if type(r0) is not Array or r0.dtype != dtype0 or r0.shape != shape0 or r0.strides != strides0: return None",
+        "        m = r0.data",
+        f"        if m.device_id != {shape.device}: return None",
+        "        q0 = m.ptr",
+    ]
+    for i in shape.given:
+        spec = shape.inputs[i]
+        if spec is not None and output.spec.size:
+            lines.append(f"        if q0 < p{i} + {span(spec)} and p{i} < q0 + {span(output.spec)}: return None")
+    return lines
+
+
+@lru_cache(maxsize=4096)
+def span(spec: Spec) -> int:
+    """Bytes from the first element to the end of the last, for strides that do not go backwards."""
+    strides = spec.strides or spec.c_strides
+    return (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize if spec.size else 0
+
+
+def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
+    pointers = [f"p{i}" for i in shape.given] + [f"q{k}" for k in range(len(shape.outputs))]
+    lines = []
+    if shape.workspace:
+        lines += ["    try:", f"        scratch = Array(({shape.workspace},), uint8)", "    except OutOfMemoryError: return None"]
+        lines += ["    s = scratch.data.ptr"]
+        pointers.append("s")
+    condition = "" if shape.aligned else "not "
+    lines.append(f"    if {condition}({' | '.join(pointers)}) % {vector}: return None")
+    return lines + launches.lines(pointers)
+
+
+def _result(shape: Shape, pack: Callable[..., Any] | None) -> str:
+    found = iter(range(len(shape.outputs)))
+    flat = ["None" if i in shape.absent else f"r{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
+    return flat[0] if pack is None else f"pack({', '.join(flat)})"
