@@ -14,7 +14,8 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
-_LEAST = 1025  # columns from which a block per row pays
+_LEAST = 8192  # columns from which the forward is faster here than in registers
+_SHORT = 1024  # columns up to which the gradient gives a row to a warp or less
 _UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are meant to fill
 _RESIDENT = 1024  # threads of a multiprocessor, with 64 registers each
 _LARGEST = 8  # blocks of a cluster that every card of this kind can place
@@ -76,13 +77,11 @@ class Spread(NamedTuple):
 def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
     """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the largest cluster."""
     most = _LARGEST if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
-    for threads, count in ((256, 4), (256, 8), (512, 8), (512, 16)):
-        how = Spread(1, threads, 1)
-        while how.blocks < most and how.count(vectors) > count:
-            how = how._replace(blocks=2 * how.blocks)
-        if how.count(vectors) <= count and how.memory(vectors, arrays) <= device.shared_memory - _STATIC:
-            return how
-    return None
+    limit = device.shared_memory - 2 * _STATIC
+    how = Spread(1, 128 if vectors <= 512 else 256 if vectors <= 1024 else 512, 1)
+    while how.blocks < most and how.memory(vectors, arrays) > limit // 3:
+        how = how._replace(blocks=2 * how.blocks)
+    return how if how.memory(vectors, arrays) <= limit else None
 
 
 class Share(NamedTuple):
@@ -108,30 +107,42 @@ class Share(NamedTuple):
         return (self.stages * self.group * arrays + kept) * self.vectors * self.threads * 16
 
 
-def _share(columns: int, each: int, arrays: int, kept: int, half: bool, device: Device) -> Share | None:
-    """At most `each` columns a thread: their sums, and what is computed with them, fit 64 registers.
-
-    Shared memory holds `arrays` slots for each row on the chip, and `kept` for the weight.
-    """
-    vector = 8 if half else 4
-    vectors, most = columns // vector, _LARGEST if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
-    each //= vector
-    threads, blocks = 128, 1
-    while threads < 512 and threads * each < vectors:
-        threads *= 2
-    while blocks < most and blocks * threads * each < vectors:
-        blocks *= 2
-    if blocks * threads * each < vectors and most > 1:
-        threads = 1024
-    each = min(each, blocks_of(vectors, blocks * threads))
-    if blocks * threads * each < vectors:
-        return None
-    for resident in range(_RESIDENT // threads, 0, -1):
+def _share(columns: int, given: bool, arrays: int, kept: int, half: bool, device: Device) -> Share | None:
+    """The first way to spread rows that holds them; shared memory takes `arrays` vectors for each of a row, and `kept` for one of the weight."""
+    vectors = columns // (8 if half else 4)
+    for blocks, threads, most in _ways(given, half, device):
+        each = blocks_of(vectors, blocks * threads)
+        if each * (8 if half else 4) > most:
+            continue
+        resident = _RESIDENT // threads if most <= 16 else 1
         room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
-        stages = min((room // (each * threads * 16) - kept) // arrays, 3)
+        stages = min((room // (each * threads * 16) - kept) // arrays, 2 if half else 1)
         if stages > 0:
             return Share(0, blocks, threads, each, stages, 1, resident)
     return None
+
+
+def _ways(given: bool, half: bool, device: Device) -> list[tuple[int, int, int]]:
+    """(blocks of a cluster, threads of a block, most columns of a thread), best first.
+
+    The sums for sixteen columns, and what is computed with them, fit 64 registers if mean and rstd are given, else those for eight.
+    """
+    most = 16 if given else 8
+    ways = [(1, threads, most if half else 8) for threads in (128, 256, 512, 1024)] + [(1, 1024, most)]
+    if (device.capability or (0, 0)) >= _CLUSTERS_FROM:
+        ways += [(blocks, *((512, 32) if half else (1024, most))) for blocks in (2, 4, _LARGEST)] + [(_LARGEST, 512, 32)]
+    return ways
+
+
+def _warp_share(columns: int, given: bool, arrays: int, kept: int, device: Device) -> Share:
+    """Short rows of a half type: a row for some lanes of a warp."""
+    vectors, threads = columns // 8, 256
+    lanes = 8 if vectors <= 8 else 16 if vectors <= 16 else 32
+    each = blocks_of(vectors, lanes)
+    resident = (4 if given else 3) if each == 1 else 3 if each == 2 and given else 2
+    room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
+    stages = max(min((room // (each * threads * 16) - kept) // arrays, 3 if each == 1 else 2), 1)
+    return Share(lanes, 1, threads, each, stages, 1, resident)
 
 
 def _arrays(problem: NormProblem) -> int:
@@ -150,17 +161,20 @@ def _columns(problem: NormProblem, device: Device) -> int:
     x, found = operands(problem, problem.inputs, None).x, extents(problem)
     if found is None or (device.capability or (0, 0)) < _COPIES_FROM or x.dtype == FLOAT64:
         return 0
-    return 0 if found[1] < _LEAST or found[1] % (16 // x.dtype.itemsize) else found[1]
+    return 0 if found[1] % (16 // x.dtype.itemsize) else found[1]
 
 
 def _forward(problem: NormProblem, device: Device) -> Spread | None:
     columns, item = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize
-    return _spread(columns * item // 16, _arrays(problem), device) if columns else None
+    return _spread(columns * item // 16, _arrays(problem), device) if columns >= _LEAST else None
 
 
 def _backward(problem: NormProblem, device: Device) -> Share | None:
     columns, half = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize == 2
-    return _share(columns, 16 if _given(problem) else 8, _arrays(problem), _kept(problem), half, device) if columns else None
+    given, arrays, kept = _given(problem), _arrays(problem), _kept(problem)
+    if columns and columns <= _SHORT:
+        return _warp_share(columns, given, arrays, kept, device) if half else None
+    return _share(columns, given, arrays, kept, half, device) if columns else None
 
 
 def _given(problem: NormProblem) -> bool:
@@ -179,7 +193,9 @@ def fits(problem: NormProblem, device: Device) -> str | None:
 
 
 def _clusters(share: Share, rows: int) -> int:
-    return max(min(blocks_of(rows, share.rows), _UNITS * share.resident // share.blocks), 1)
+    """As many as are at work at once: of larger clusters, a card places 15 of 16."""
+    units = _UNITS if share.blocks <= 2 else _UNITS * 10 // 11
+    return max(min(blocks_of(rows, share.rows), units * share.resident // share.blocks), 1)
 
 
 def _otherwise(problem: NormProblem, device: Device) -> Any:
@@ -192,7 +208,7 @@ def workspace(problem: NormProblem) -> int:
     specs, found = operands(problem, problem.inputs, None), extents(problem)
     if found is None or not wants_parameters(problem):
         return 0
-    own = min(found[0] * found[1], _UNITS * _RESIDENT * 32) * 4 * sum(s is not None for s in (specs.weight, specs.bias))
+    own = min(found[0] * found[1], _UNITS * _RESIDENT * 16) * 4 * sum(s is not None for s in (specs.weight, specs.bias))
     return max(own, norm_rows.workspace(problem), norm_long.workspace(problem))
 
 

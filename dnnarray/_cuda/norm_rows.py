@@ -17,7 +17,7 @@ _LANES = (8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
-FOLD_COLUMNS, FOLD_THREADS = 32, 1024
+_FOLD_THREADS = 512
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class FoldConfig(Config):
     """Compile-time settings of ``kernels/norm/fold.cu``."""
 
     element: str
+    vector: int
 
 
 class Operands(NamedTuple):
@@ -243,9 +244,10 @@ def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, 
 
 def fold(x: Spec, of_weight: Any, of_bias: Any, dweight: Any, dbias: Any, parts: int, columns: int, weight: Any, bias: Any) -> Plan:
     """The sum of `parts` shares of the gradients of weight and bias."""
-    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}", FoldConfig(TYPES[x.dtype]), ("norm",))
+    vector = 4 if columns % 4 == 0 and x.dtype != FLOAT64 else 1
+    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}", FoldConfig(TYPES[x.dtype], vector), ("norm",))
     arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
-    return Plan(kernel, (blocks_of(columns, FOLD_COLUMNS), 2, 1), FOLD_THREADS, arguments)
+    return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), _FOLD_THREADS, arguments)
 
 
 @dataclass(frozen=True)

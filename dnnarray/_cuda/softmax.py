@@ -20,6 +20,9 @@ _COLUMN_THREADS = 256
 _COLUMN_VECTOR = 4  # each position has statistics of its own: more would leave no registers for loads in flight
 _CLUSTER = 8  # blocks of the largest cluster that every card which knows clusters can place
 _CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
+_SHORT_AXIS = 32  # elements of an axis that a single thread goes over
+_RESERVED = 1024  # bytes of shared memory that the system takes of each block
+_COLUMNS_STATIC = 8 << 10  # that the kernel for columns needs besides
 _STATIC = 1024  # bytes of shared memory that the kernel for long rows needs besides
 
 
@@ -78,6 +81,10 @@ class ColumnsConfig(SoftmaxConfig):
     batch: int
     vector: int
     threads: int
+
+
+def blocks_of(n: int, size: int) -> int:
+    return -(-n // size)
 
 
 def _x(problem: SoftmaxProblem) -> Spec:
@@ -164,6 +171,11 @@ def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     return _program(problem, Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent)))
 
 
+def _room(device: Device, blocks: int, static: int) -> int:
+    """Bytes of shared memory that a block may ask for if so many are to fit a multiprocessor, beside its own variables."""
+    return (device.shared_memory + _RESERVED) // blocks - _RESERVED - static
+
+
 class Share(NamedTuple):
     """How a row is spread over a cluster of blocks."""
 
@@ -172,19 +184,20 @@ class Share(NamedTuple):
 
     def count(self, vectors: int) -> int:
         """Vectors of 16 bytes for a thread."""
-        return -(-vectors // (self.blocks * self.threads))
+        return blocks_of(vectors, self.blocks * self.threads)
+
+    def memory(self, vectors: int, arrays: int) -> int:
+        """Bytes of shared memory of a block."""
+        return self.threads * 16 * self.count(vectors) * arrays
 
 
-def _share(vectors: int, device: Device) -> Share | None:
-    """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the largest cluster."""
+def _share(vectors: int, arrays: int, device: Device) -> Share | None:
+    """The smallest cluster of which two blocks fit a multiprocessor; None where the largest does not hold the row."""
     most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
-    for threads, count in ((256, 8), (512, 8), (512, 16)):
-        share = Share(1, threads)
-        while share.blocks < most and share.count(vectors) > count:
-            share = Share(2 * share.blocks, threads)
-        if share.count(vectors) <= count:
-            return share
-    return None
+    share = Share(1, _WIDEST)
+    while share.blocks < most and share.memory(vectors, arrays) > _room(device, 2, _STATIC):
+        share = share._replace(blocks=2 * share.blocks)
+    return share if share.memory(vectors, arrays) <= _room(device, 1, 2 * _STATIC) else None
 
 
 def _cluster_rows(problem: SoftmaxProblem, device: Device) -> Program | None:
@@ -192,16 +205,13 @@ def _cluster_rows(problem: SoftmaxProblem, device: Device) -> Program | None:
     x, arrays = _x(problem), 1 + _gradient(problem)
     outer, extent, _ = _extents(problem)
     vectors = extent // (16 // x.dtype.itemsize)
-    share = _share(vectors, device)
+    share = _share(vectors, arrays, device)
     if share is None or not _on_chip(x, device) or outer * share.blocks >= 2**31:
-        return None
-    count = share.count(vectors)
-    memory = share.threads * 16 * count * arrays
-    if memory > device.shared_memory - 4 * _STATIC:
         return None
     config = ClusterRowsConfig(*_settings(problem), *share)
     kernel = Kernel("softmax/cluster_rows.cu", f"{_name(problem, 'cluster_rows')}_{share.blocks}x{share.threads}", config)
-    return _program(problem, Plan(kernel, (outer * share.blocks, 1, 1), share.threads, (*_pointers(problem), extent, count), memory))
+    arguments = (*_pointers(problem), extent, share.count(vectors))
+    return _program(problem, Plan(kernel, (outer * share.blocks, 1, 1), share.threads, arguments, share.memory(vectors, arrays)))
 
 
 def _long_rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
@@ -232,37 +242,39 @@ class Tile(NamedTuple):
 
     def count(self, extent: int) -> int:
         """Elements of a position for a thread."""
-        return -(-extent // (self.blocks * (self.threads // self.columns)))
+        return blocks_of(extent, self.blocks * (self.threads // self.columns))
+
+    def memory(self, extent: int, arrays: int) -> int:
+        """Bytes of shared memory of a block."""
+        return self.threads * 16 * self.count(extent) * arrays
 
 
-def _tile(extent: int, device: Device) -> Tile | None:
-    """A thread per column where the axis is short, else the smallest cluster that holds it."""
-    if extent <= 32:
-        return Tile(1, 128, 128)
+def _tile(extent: int, arrays: int, device: Device) -> Tile | None:
+    """A thread per column where the axis is short, else 128 bytes side by side and the smallest cluster of which three blocks fit."""
+    if extent <= _SHORT_AXIS:
+        side = _COLUMN_THREADS // arrays
+        return Tile(1, side, side)
     most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
-    tile = Tile(1, 8, 256)
-    while tile.blocks < most and tile.count(extent) > 8:
+    tile = Tile(1, 8, _COLUMN_THREADS)
+    while tile.blocks < most and tile.memory(extent, arrays) > _room(device, 3, _COLUMNS_STATIC):
         tile = tile._replace(blocks=2 * tile.blocks)
-    return tile if tile.count(extent) <= 24 else None
+    return tile if tile.memory(extent, arrays) <= _room(device, 1, 2 * _COLUMNS_STATIC) else None
 
 
 def _cluster_columns(problem: SoftmaxProblem, device: Device) -> Program | None:
     """The plan for columns that a cluster holds on the chip."""
-    x, gradient = _x(problem), _gradient(problem)
+    x, arrays = _x(problem), 1 + _gradient(problem)
     outer, extent, inner = _extents(problem)
     vector = 16 // x.dtype.itemsize
-    tile = _tile(extent, device)
+    tile = _tile(extent, arrays, device)
     if tile is None or inner % vector or not _on_chip(x, device):
-        return None
-    count = tile.count(extent)
-    memory = tile.threads * 16 * count * (1 + gradient)
-    if memory > device.shared_memory - _STATIC * 32:
         return None
     config = ClusterColumnsConfig(*_settings(problem), *tile)
     text = f"{tile.blocks}x{tile.columns}x{tile.threads}"
     kernel = Kernel("softmax/cluster_columns.cu", f"{_name(problem, 'cluster_columns')}_{text}", config)
-    blocks = -(-inner // (tile.columns * vector)) * outer * tile.blocks
-    return _program(problem, Plan(kernel, (blocks, 1, 1), tile.threads, (*_pointers(problem), extent, inner, count), memory))
+    blocks = blocks_of(inner, tile.columns * vector) * outer * tile.blocks
+    arguments = (*_pointers(problem), extent, inner, tile.count(extent))
+    return _program(problem, Plan(kernel, (blocks, 1, 1), tile.threads, arguments, tile.memory(extent, arrays)))
 
 
 def columns(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:

@@ -33,13 +33,13 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
 
-constexpr bool kEarly = kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
+constexpr bool kEarly = !Config::kChannels && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
 
 struct Registers {
   A at[kVectors][kVector];
 };
 
-__device__ __forceinline__ int column(int k) { return (k * kLanes + static_cast<int>(threadIdx.x) % kLanes) * kVector; }
+__device__ __forceinline__ long long column(int k) { return static_cast<long long>(k * kLanes + threadIdx.x % kLanes) * kVector; }
 
 __device__ __forceinline__ A sum_over_row(A value, A* smem) {
   if constexpr (kLanes <= kWarp) {
@@ -59,11 +59,11 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
 }
 
 // The row in registers, 0 past its end; with a residual the sum is written on the way.
-__device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum, long long start, int columns, bool mine) {
+__device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum, long long start, long long columns, bool mine) {
   Registers reg;
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
-    const int j = column(k);
+    const long long j = column(k);
     if (j >= columns) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) reg.at[k][v] = A(0);
@@ -83,7 +83,7 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
 }
 
 // Leaves the distances from the mean in the registers; gives the mean and rstd.
-__device__ __forceinline__ void statistics(Registers& reg, int columns, A eps, A& mean, A& rstd, A* smem) {
+__device__ __forceinline__ void statistics(Registers& reg, long long columns, A eps, A& mean, A& rstd, A* smem) {
   const A share = A(1) / (columns > 0 ? A(columns) : A(1));
   A distance = A(0), square = A(0);
   mean = A(0);
@@ -118,7 +118,7 @@ __device__ __forceinline__ void statistics(Registers& reg, int columns, A eps, A
 
 // A vector of weight or bias for the columns from j on.
 template <typename P>
-__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, int j, unsigned first, unsigned space) {
+__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, long long j, unsigned first, unsigned space) {
   if (p == nullptr) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) to[v] = absent;
@@ -140,26 +140,40 @@ __device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent
   }
 }
 
+// A parameter of all columns of this thread, as it lies in memory: under way while the statistics are found.
+template <typename P>
+struct Early {
+  static constexpr int kPiece = kVector * sizeof(P) > 16 ? 16 / sizeof(P) : kVector, kPieces = kVector / kPiece;
+  Vec<P, kPiece> piece[kEarly ? kVectors * kPieces : 1];
+
+  __device__ __forceinline__ Early(const P* p, long long columns) {
+    if (!kEarly || p == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kVectors * kPieces; ++i) {
+      const long long j = column(i / kPieces);
+      if (j < columns) piece[i] = load<P, kPiece>(p + j + i % kPieces * kPiece);
+    }
+  }
+  __device__ __forceinline__ void read(A (&to)[kVector], int k, bool there, A absent) const {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) to[v] = there ? widen(piece[k * kPieces + v / kPiece].at[v % kPiece]) : absent;
+  }
+};
+
 // `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, A* __restrict__ mean_of,
-                   A* __restrict__ rstd_of_row, long long rows, long long columns64, long long groups, long long space, double eps, double p64,
+                   A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, double eps, double p64,
                    double q64) {
   __shared__ A smem[2 * kThreads / kWarp];
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool mine = wanted < rows;
-  const int columns = static_cast<int>(columns64);
   const long long row = mine ? wanted : rows - 1;
-  const unsigned first = Config::kChannels ? static_cast<unsigned>(row % groups * (columns64 / space)) : 0;
-  Registers reg = read(x, residual, sum, row * columns64, columns, mine);
-  Registers w, b;  // early ones are under way while the statistics are found
-#pragma unroll
-  for (int k = 0; k < kVectors; ++k) {
-    if (!kEarly || column(k) >= columns) break;
-    parameter(w.at[k], weight, A(1), column(k), first, static_cast<unsigned>(space));
-    parameter(b.at[k], bias, A(0), column(k), first, static_cast<unsigned>(space));
-  }
+  const unsigned first = Config::kChannels ? static_cast<unsigned>(row % groups * (columns / space)) : 0;
+  Early<Config::Weight> early_weight(weight, columns);
+  Early<Config::Bias> early_bias(bias, columns);
+  Registers reg = read(x, residual, sum, row * columns, columns, mine);
   A mean, rstd;
   statistics(reg, columns, A(eps), mean, rstd, smem);
   if (!mine) return;
@@ -169,17 +183,21 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
-    const int j = column(k);
+    const long long j = column(k);
     if (j >= columns) break;
-    if constexpr (!kEarly) {
-      parameter(w.at[k], weight, A(1), j, first, static_cast<unsigned>(space));
-      parameter(b.at[k], bias, A(0), j, first, static_cast<unsigned>(space));
+    A w[kVector], b[kVector];
+    if constexpr (kEarly) {
+      early_weight.read(w, k, weight != nullptr, A(1));
+      early_bias.read(b, k, bias != nullptr, A(0));
+    } else {
+      parameter(w, weight, A(1), j, first, static_cast<unsigned>(space));
+      parameter(b, bias, A(0), j, first, static_cast<unsigned>(space));
     }
     Vec<T, kVector> out;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      out.at[v] = narrow<T>(Config::Activation::forward(reg.at[k][v] * w.at[k][v] + b.at[k][v], A(p64), A(q64)));
+      out.at[v] = narrow<T>(Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64)));
     }
-    store(y + row * columns64 + j, out);
+    store(y + row * columns + j, out);
   }
 }

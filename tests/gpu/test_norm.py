@@ -42,7 +42,9 @@ def test_rows_of_any_length(columns, dtype):
         _check("add_layer_norm_backward", (grad, x, grad[::-1].copy(), w, b), max(columns, rows))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1500, 1056), (700, 4096), (600, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1500, 1056), (700, 4096), (600, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)]
+)
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=str)
 def test_rows_that_share_blocks(rows, columns, dtype):
     """Several rows for each block that stays, the last ones missing; statistics saved and not; parameters of either dtype, or none."""

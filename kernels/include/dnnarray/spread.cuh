@@ -23,7 +23,7 @@ struct Spread {
     float centre = 0, count = 0, distance = 0, square = 0;
     if constexpr (kCentred) {
       float sum = 0;
-      visit([&](float x) { sum += x; }, 1);
+      visit([&](float x) { sum += x; }, own > 0 ? 1 : 0);
       const float first = warp_sum<kTogether>(own > 0 ? static_cast<float>(V) : 0.0f);
       centre = first > 0 ? warp_sum<kTogether>(sum) * quick_reciprocal(first) : 0.0f;
       if constexpr (kLanes == 0) count = warp_sum(static_cast<float>(own * V));
