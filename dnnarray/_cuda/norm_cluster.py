@@ -16,6 +16,7 @@ from dnnarray._spec import FLOAT64
 
 _LEAST = 8192  # columns from which the forward is faster here than in registers
 _SHORT = 1024  # columns up to which the gradient gives a row to a warp or less
+_RIGHT = "only float and half types in whole 16-byte vectors whose rows a cluster holds on the chip"
 _UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are meant to fill
 _RESIDENT = 1024  # threads of a multiprocessor, with 64 registers each
 _LARGEST = 8  # blocks of a cluster that every card of this kind can place
@@ -40,7 +41,6 @@ class ClusterRowsBackwardConfig(Config):
     threads: int
     vectors: int
     stages: int
-    group: int
     resident: int
 
 
@@ -55,15 +55,13 @@ class ClusterRowsConfig(Config):
     add: bool
     blocks: int
     threads: int
-    rows: int
 
 
 class Spread(NamedTuple):
-    """How the forward spreads rows over a cluster: blocks, threads of each, rows at once."""
+    """How the forward spreads a row over a cluster: blocks, threads of each."""
 
     blocks: int
     threads: int
-    rows: int
 
     def count(self, vectors: int) -> int:
         """Vectors of 16 bytes of a row for a thread."""
@@ -71,14 +69,14 @@ class Spread(NamedTuple):
 
     def memory(self, vectors: int, arrays: int) -> int:
         """Bytes of shared memory of a block."""
-        return self.threads * 16 * self.count(vectors) * arrays * self.rows
+        return self.threads * 16 * self.count(vectors) * arrays
 
 
 def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
     """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the largest cluster."""
     most = _LARGEST if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
     limit = device.shared_memory - 2 * _STATIC
-    how = Spread(1, 128 if vectors <= 512 else 256 if vectors <= 1024 else 512, 1)
+    how = Spread(1, 128 if vectors <= 512 else 256 if vectors <= 1024 else 512)
     while how.blocks < most and how.memory(vectors, arrays) > limit // 3:
         how = how._replace(blocks=2 * how.blocks)
     return how if how.memory(vectors, arrays) <= limit else None
@@ -86,7 +84,7 @@ def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
 
 class Share(NamedTuple):
     """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a cluster, threads of a block, vectors
-    of 16 bytes of each; groups on the chip, rows of a group for a thread; blocks a multiprocessor.
+    of 16 bytes of each; groups of rows on the chip; blocks a multiprocessor.
     """
 
     lanes: int
@@ -94,17 +92,16 @@ class Share(NamedTuple):
     threads: int
     vectors: int
     stages: int
-    group: int
     resident: int
 
     @property
     def rows(self) -> int:
         """Rows of a group."""
-        return self.group * (self.threads // self.lanes if self.lanes else 1)
+        return self.threads // self.lanes if self.lanes else 1
 
     def memory(self, arrays: int, kept: int) -> int:
         """Bytes of shared memory of a block."""
-        return (self.stages * self.group * arrays + kept) * self.vectors * self.threads * 16
+        return (self.stages * arrays + kept) * self.vectors * self.threads * 16
 
 
 def _share(columns: int, given: bool, arrays: int, kept: int, half: bool, device: Device) -> Share | None:
@@ -118,7 +115,7 @@ def _share(columns: int, given: bool, arrays: int, kept: int, half: bool, device
         room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
         stages = min((room // (each * threads * 16) - kept) // arrays, 2 if half else 1)
         if stages > 0:
-            return Share(0, blocks, threads, each, stages, 1, resident)
+            return Share(0, blocks, threads, each, stages, resident)
     return None
 
 
@@ -142,7 +139,7 @@ def _warp_share(columns: int, given: bool, arrays: int, kept: int, device: Devic
     resident = (4 if given else 3) if each == 1 else 3 if each == 2 and given else 2
     room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
     stages = max(min((room // (each * threads * 16) - kept) // arrays, 3 if each == 1 else 2), 1)
-    return Share(lanes, 1, threads, each, stages, 1, resident)
+    return Share(lanes, 1, threads, each, stages, resident)
 
 
 def _arrays(problem: NormProblem) -> int:
@@ -187,9 +184,9 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     """Why the rows cannot be shared out, or None."""
     if extents(problem) is None:
         return "the normalised axes are not the fastest in memory"
-    if (_backward if problem.op.endswith("_backward") else _forward)(problem, device) is None:
-        return "only rows of float or half types that a cluster holds on the chip, of whole 16-byte vectors"
-    return None
+    if problem.op.endswith("_backward"):
+        return None if _backward(problem, device) else f"{_RIGHT}; float rows from {_SHORT + 1} columns on"
+    return None if _forward(problem, device) else f"{_RIGHT}, from {_LEAST} columns on"
 
 
 def _clusters(share: Share, rows: int) -> int:
@@ -230,8 +227,8 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel("norm/cluster_rows.cu", f"{name}_{short(specs.weight, x)}_{short(specs.bias, x)}", config)
     pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
     vectors = columns * x.dtype.itemsize // 16
-    launch = (*pointers, rows, columns, how.count(vectors), float(problem.eps))
-    grid = (blocks_of(rows, how.rows) * how.blocks, 1, 1)
+    launch = (*pointers, columns, how.count(vectors), float(problem.eps))
+    grid = (rows * how.blocks, 1, 1)
     return Program((Plan(kernel, grid, how.threads, launch, how.memory(vectors, _arrays(problem))),), orders(problem, x))
 
 

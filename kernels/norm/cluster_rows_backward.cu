@@ -1,12 +1,11 @@
 // dx[r, :] = rstd * (h - average(h) - u * average(h * u)) (+ the gradient of the sum) with h = grad * weight, u = (s - mean) * rstd;
 // rms norm leaves average(h) out. Beside it each cluster's share of dweight = sum(grad * u) and dbias = sum(grad) over its rows.
 //
-// Layout:  rows of contiguous columns. Clusters of kBlocks blocks stay and take every so manieth group of rows: kGroup rows that all threads of
-//          the cluster share, one after the other, or, with kLanes, a row for each kLanes threads of a block, kGroup times. Thread t of a
-//          row owns its vectors t, t + kStride, ..., kVectors at the most: of the rows, which are copied to shared memory kStages groups
-//          ahead, to a place where only their own thread looks, and of the running sums of dweight and dbias, in registers. A group of
-//          shared rows takes one barrier (one more for each row where the statistics were not saved): each warp sends its sums to all
-//          blocks. A row of kLanes, within a warp, needs none.
+// Layout:  rows of contiguous columns. Clusters of kBlocks blocks stay and take every so manieth group of rows: one row that all threads of
+//          the cluster share, or, with kLanes, a row for each kLanes threads of a block. Thread t of a row owns its vectors t, t + kStride,
+//          ..., kVectors at the most: of the rows, which are copied to shared memory kStages groups ahead, to a place where only their own
+//          thread looks, and of the running sums of dweight and dbias, in registers. A shared row takes one barrier (two where the
+//          statistics were not saved): each warp sends its sums to all blocks. A row of kLanes, within a warp, needs none.
 //          Cluster c writes its sums to dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared memory for kStages
 //          groups of rows and the weight; kBlocks > 1 from sm_90 on; not for double.
@@ -29,7 +28,6 @@ struct Config {
   static constexpr int kLanes = 0;
   static constexpr int kVectors = 4;
   static constexpr int kStages = 1;
-  static constexpr int kGroup = 1;
   static constexpr int kResident = 2;
 };
 #define DNNARRAY_ENTRY norm_cluster_rows_backward_default
@@ -39,7 +37,7 @@ using namespace dnnarray;
 using T = Config::Element;
 constexpr int V = 16 / sizeof(T), kBlocks = Config::kBlocks, kThreads = Config::kThreads, kVectors = Config::kVectors;
 constexpr int kLanes = Config::kLanes, kStride = kLanes > 0 ? kLanes : kBlocks * kThreads, kRows = kLanes > 0 ? kThreads / kLanes : 1;
-constexpr int kStages = Config::kStages, kGroup = Config::kGroup, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
+constexpr int kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
 constexpr bool kHalf = sizeof(T) == 2;
 constexpr bool kBias = Config::kCentred && Config::kParameters;
 
@@ -105,18 +103,18 @@ struct Weights {
   }
 };
 
-// The sums over the threads of a row, for all rows of a group.
-using Table = Gathered<kBlocks, kThreads, 2 * kGroup>;
+// Two sums over the threads of a row; rms norm needs the second only.
+using Table = Gathered<kBlocks, kThreads, 2>;
 
-__device__ __forceinline__ void sum_over_rows(float (&sums)[2 * kGroup], Table& table, int rank) {
-#pragma unroll
-  for (int i = 0; i < 2 * kGroup; ++i) sums[i] = Config::kCentred || i % 2 == 1 ? warp_sum<kLanes == 0 ? kWarp : kLanes>(sums[i]) : 0.0f;
-  if constexpr (kLanes > 0) return;
-  table.put(sums, rank);
-  cluster_barrier<kBlocks>();
-#pragma unroll
-  for (int i = 0; i < 2 * kGroup; ++i) {
-    if (Config::kCentred || i % 2 == 1) sums[i] = Table::reduce(Sum(), [&](int entry) { return table.at[i][entry]; });
+__device__ __forceinline__ void sum_over_row(float& average, float& projection, Table& table, int rank) {
+  const float mine[2] = {Config::kCentred ? warp_sum<kLanes == 0 ? kWarp : kLanes>(average) : 0.0f,
+                         warp_sum<kLanes == 0 ? kWarp : kLanes>(projection)};
+  average = mine[0], projection = mine[1];
+  if constexpr (kLanes == 0) {
+    table.put(mine, rank);
+    cluster_barrier<kBlocks>();
+    if constexpr (Config::kCentred) average = Table::reduce(Sum(), [&](int i) { return table.at[0][i]; });
+    projection = Table::reduce(Sum(), [&](int i) { return table.at[1][i]; });
   }
 }
 
@@ -130,6 +128,44 @@ struct Row {
     return kHalf ? s * rstd + shift : (s - mean) * rstd;
   }
 };
+
+// The thread's `count` vectors of a row at `from` go into the running sums and into those of the row.
+__device__ __forceinline__ void take_row(const Words* from, int count, const Weights& weights, const Row& row, float (&of_weight)[kVectors][V],
+                                         float (&of_bias)[kVectors][V], float& average, float& projection) {
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    if (k >= count) break;
+    const Pair p(from, k);
+    float w[V];
+    weights.read(w, k);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float u = row.u(p.s[j]), h = rounded_product(p.g[j], w[j]);
+      if constexpr (Config::kParameters) of_weight[k][j] += p.g[j] * u;
+      if constexpr (kBias) of_bias[k][j] += p.g[j];
+      if constexpr (Config::kCentred) average += h;
+      projection += h * u;
+    }
+  }
+}
+
+// The statistics that were not saved.
+__device__ __forceinline__ void find_statistics(Row& row, const Words* from, int count, float share, float eps, int rank, bool has_mean,
+                                                bool has_rstd) {
+  __shared__ Spread<T, Config::kCentred, kBlocks, kThreads, kLanes> spread;
+  const auto visit = [&](auto f, int limit) {
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      if (k >= limit) break;
+      const Pair p(from, k);
+#pragma unroll
+      for (int j = 0; j < V; ++j) f(p.s[j]);
+    }
+  };
+  float mean, delta, rstd;
+  spread.template find<V>(visit, count, share, eps, rank, mean, delta, rstd);
+  row.set(Config::kCentred && has_mean ? row.mean : mean + delta, has_rstd ? row.rstd : rstd);
+}
 
 // This thread's columns of a share; with kLanes those of the block's rows are added up first, in the shared memory that the rows leave.
 __device__ __forceinline__ void write_share(float* share, const float (&sums)[kVectors][V], int own, int vectors) {
@@ -164,111 +200,67 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
   __shared__ Table tables[kLanes > 0 ? 1 : 2];
   const int rank = blockIdx.x % kBlocks, own = kLanes > 0 ? threadIdx.x % kStride : rank * kThreads + threadIdx.x;
   const int vectors = static_cast<int>(columns / V), count = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
-  const long long cluster = blockIdx.x / kBlocks, step = static_cast<long long>(gridDim.x / kBlocks) * (kRows * kGroup);
-  const long long first = cluster * (kRows * kGroup) + (kLanes > 0 ? threadIdx.x / kStride : 0);  // row of this thread in the first group
+  const long long cluster = blockIdx.x / kBlocks, step = static_cast<long long>(gridDim.x / kBlocks) * kRows;
+  const long long first = cluster * kRows + (kLanes > 0 ? threadIdx.x / kStride : 0);  // row of this thread in the first group
   const float share = 1.0f / static_cast<float>(columns);
   const Arrays arrays = {grad, x, residual};
-  float of_weight[kVectors][V] = {}, of_bias[kVectors][V] = {};
-  float next_mean[kGroup] = {}, next_rstd[kGroup] = {};
+  float of_weight[kVectors][V] = {}, of_bias[kVectors][V] = {}, next_mean = 0, next_rstd = 0;
   const auto prefetch = [&](long long row) {
-#pragma unroll
-    for (int r = 0; r < kGroup; ++r, row += kRows) {
-      if (row >= rows) return;
-      if (Config::kCentred && (Config::kGiven || mean_of != nullptr)) next_mean[r] = widen(mean_of[row]);
-      if (Config::kGiven || rstd_of_row != nullptr) next_rstd[r] = widen(rstd_of_row[row]);
-    }
+    if (row >= rows) return;
+    if (Config::kCentred && (Config::kGiven || mean_of != nullptr)) next_mean = widen(mean_of[row]);
+    if (Config::kGiven || rstd_of_row != nullptr) next_rstd = widen(rstd_of_row[row]);
   };
   Words* const ring = memory + threadIdx.x;
-  const Weights weights = {ring + kStages * kGroup * kSlot};
+  const Weights weights = {ring + kStages * kSlot};
   weights.fetch(weight, own, vectors);
 #pragma unroll
   for (int s = 0; s < kStages; ++s) {
+    const long long row = first + s * step;
 #pragma unroll
-    for (int r = 0; r < kGroup; ++r) {
-      const long long row = first + s * step + r * kRows;
-#pragma unroll
-      for (int k = 0; k < kVectors; ++k) {
-        const int i = own + k * kStride;
-        if (row < rows && i < vectors) arrays.fetch(ring + (s * kGroup + r) * kSlot, k, row * columns + i * V);
-      }
+    for (int k = 0; k < kVectors; ++k) {
+      if (row < rows && k < count) arrays.fetch(ring + s * kSlot, k, row * columns + (own + k * kStride) * V);
     }
     copies_commit();
   }
   prefetch(first);
   if constexpr (kBlocks > 1) cluster_barrier<kBlocks>();  // every block is there
   int stage = 0, turn = 0;
-  for (long long row = first; row - first + cluster * (kRows * kGroup) < rows; row += step) {
-    Words* const mine = ring + stage * kGroup * kSlot;
-    Row of[kGroup];
-#pragma unroll
-    for (int r = 0; r < kGroup; ++r) of[r].set(next_mean[r], next_rstd[r]);
+  for (long long group = cluster * kRows; group < rows; group += step) {
+    const long long row = group + (first - cluster * kRows), start = row * columns;
+    const int there = kRows == 1 || row < rows ? count : 0;  // who has no row comes along for the company of its warp
+    Words* const mine = ring + stage * kSlot;
+    Row of;
+    of.set(next_mean, next_rstd);
     prefetch(row + step);
     copies_wait<kStages - 1>();
     if constexpr (!Config::kGiven) {
-      __shared__ Spread<T, Config::kCentred, kBlocks, kThreads, kLanes> spreads[kGroup];
-#pragma unroll
-      for (int r = 0; r < kGroup; ++r) {
-        const auto visit = [&](auto f, int limit) {
-#pragma unroll
-          for (int k = 0; k < kVectors; ++k) {
-            if (k >= limit) break;
-            const Pair p(mine + r * kSlot, k);
-#pragma unroll
-            for (int j = 0; j < V; ++j) f(p.s[j]);
-          }
-        };
-        float mean, delta, rstd;
-        spreads[r].template find<V>(visit, count, share, static_cast<float>(eps), rank, mean, delta, rstd);
-        of[r].set(Config::kCentred && mean_of != nullptr ? of[r].mean : mean + delta, rstd_of_row != nullptr ? of[r].rstd : rstd);
-      }
+      find_statistics(of, mine, there, share, static_cast<float>(eps), rank, mean_of != nullptr, rstd_of_row != nullptr);
     }
-    float sums[2 * kGroup] = {};
+    float average = 0, projection = 0;
+    take_row(mine, there, weights, of, of_weight, of_bias, average, projection);
+    sum_over_row(average, projection, tables[turn], rank);
+    average *= share, projection *= share;
 #pragma unroll
-    for (int r = 0; r < kGroup; ++r) {
+    for (int k = 0; k < kVectors; ++k) {
+      if (k >= there) break;
+      const int j0 = (own + k * kStride) * V;
+      const Pair p(mine, k);
+      float w[V], d[V];
+      weights.read(w, k);
 #pragma unroll
-      for (int k = 0; k < kVectors; ++k) {
-        const int i = own + k * kStride;
-        if (i >= vectors || row + r * kRows >= rows) break;
-        const Pair p(mine + r * kSlot, k);
-        float w[V];
-        weights.read(w, k);
-#pragma unroll
-        for (int j = 0; j < V; ++j) {
-          const float u = of[r].u(p.s[j]), h = rounded_product(p.g[j], w[j]);
-          if constexpr (Config::kParameters) of_weight[k][j] += p.g[j] * u;
-          if constexpr (kBias) of_bias[k][j] += p.g[j];
-          if constexpr (Config::kCentred) sums[2 * r] += h;
-          sums[2 * r + 1] += h * u;
-        }
+      for (int j = 0; j < V; ++j) {
+        const float h = rounded_product(p.g[j], w[j]);  // rounded, so that a row of one value gives 0
+        d[j] = of.rstd * ((Config::kCentred ? h - average : h) - of.u(p.s[j]) * projection);
       }
-    }
-    sum_over_rows(sums, tables[turn], rank);
+      if (Config::kAdd && grad_sum != nullptr) {
+        const Words more = load_words(grad_sum + start + j0);
 #pragma unroll
-    for (int r = 0; r < kGroup; ++r) {
-      const float average = sums[2 * r] * share, projection = sums[2 * r + 1] * share;
-      const long long start = (row + r * kRows) * columns;
-#pragma unroll
-      for (int k = 0; k < kVectors; ++k) {
-        const int i = own + k * kStride;
-        if (i >= vectors || row + r * kRows >= rows) break;
-        const Pair p(mine + r * kSlot, k);
-        float w[V], d[V];
-        weights.read(w, k);
-#pragma unroll
-        for (int j = 0; j < V; ++j) {
-          const float h = rounded_product(p.g[j], w[j]);
-          d[j] = of[r].rstd * ((Config::kCentred ? h - average : h) - of[r].u(p.s[j]) * projection);
-        }
-        if (Config::kAdd && grad_sum != nullptr) {
-          const Words more = load_words(grad_sum + start + i * V);
-#pragma unroll
-          for (int j = 0; j < V; ++j) d[j] += element<T>(more, j);
-        }
-        if (row + r * kRows + kStages * step < rows) arrays.fetch(mine + r * kSlot, k, start + kStages * step * columns + i * V);
-        const Words out = words_of<T>(d);
-        store_words(dx + start + i * V, out);
-        if constexpr (Config::kAdd) store_words(dresidual + start + i * V, out);
+        for (int j = 0; j < V; ++j) d[j] += element<T>(more, j);
       }
+      if (row + kStages * step < rows) arrays.fetch(mine, k, start + kStages * step * columns + j0);
+      const Words out = words_of<T>(d);
+      store_words(dx + start + j0, out);
+      if constexpr (Config::kAdd) store_words(dresidual + start + j0, out);
     }
     copies_commit();
     stage = stage + 1 == kStages ? 0 : stage + 1;
