@@ -87,13 +87,13 @@ def test_every_source_is_planned_by_some_case():
 
 
 def test_symbols_name_their_settings_uniquely():
-    kernels = _kernels(_DEVICES["sm_90a"])
+    kernels = [k for found in _by_source("sm_90a").values() for k in found]
     assert len({k.symbol for k in kernels}) == len(kernels)
     assert all(re.fullmatch(r"[a-z0-9_]+", k.symbol) for k in kernels)
 
 
 def test_an_edited_header_changes_the_digest(monkeypatch):
-    kernel = _kernels(_DEVICES["sm_90a"])[0]
+    kernel = _by_source("sm_90a")["common/zero.cu"][0]
     before = module.digest(kernel, "sm_90a")
     assert before != module.digest(kernel, "sm_80")
     original = module._source
@@ -104,13 +104,21 @@ def test_an_edited_header_changes_the_digest(monkeypatch):
     assert after != before
 
 
-def test_the_cubin_cache_replaces_what_is_corrupted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("damage", [lambda b: b"garbage", lambda b: b"", lambda b: b[:-1], lambda b: b[:-9] + b"X" + b[-8:]])
+def test_the_cubin_cache_replaces_what_is_damaged(damage, tmp_path, monkeypatch):
     monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
-    kernel = _kernels(_DEVICES["sm_90a"])[0]
+    kernel = _by_source("sm_90a")["common/zero.cu"][0]
     first = module.cubin(kernel, "sm_90a")
     (file,) = (tmp_path / "cubin").iterdir()
-    file.write_bytes(b"garbage")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
     assert module.cubin(kernel, "sm_90a") == first
-    assert file.read_bytes() == first
+    assert file.read_bytes() == whole
     monkeypatch.setattr(module, "compile_kernel", lambda *a: pytest.fail("the cache was not used"))
     assert module.cubin(kernel, "sm_90a") == first
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch):
+    (tmp_path / "cubin").write_text("a file where the folder should be")
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    assert module.cubin(_by_source("sm_90a")["common/zero.cu"][0], "sm_90a").startswith(b"\x7fELF")

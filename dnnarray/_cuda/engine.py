@@ -229,7 +229,8 @@ class Prepared:
         here = device()
         program = self.method.run(self.problem, here, aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
-        copied = [(i, order) for i, (s, order) in enumerate(zip(self._specs, orders, strict=True)) if not _lies(s, order)]
+        pairs = enumerate(zip(self._specs, orders, strict=True))
+        copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]
         functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in program.plans if isinstance(plan, Plan)]
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
         self._ready[aligned] = ready = Launches(program.plans, functions, count, copied)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import CDLL, c_int, c_longlong, c_void_p
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from cupy.cuda.device import get_cublas_handle
 from cupy_backends.cuda.libs import cublas
 
 from dnnarray._cuda.plan import MatMul, Matrix
+from dnnarray._errors import DeviceError
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
 _TYPES = {FLOAT32: 0, FLOAT64: 1, FLOAT16: 2, BFLOAT16: 14}  # cudaDataType_t
@@ -41,12 +44,39 @@ class Product:
         """Queue the product; CuPy sets its current stream, which is the caller's, for the library."""
         a, b, c = self._a, self._b, self._c
         a_offset, b_offset, c_offset = self._offsets
-        cublas.gemmStridedBatchedEx(
+        arguments = (
             get_cublas_handle(), *self._shape, self._alpha,
             pointers[b.array.index] + b_offset, self._operand, b.row, b.batch,
             pointers[a.array.index] + a_offset, self._operand, a.row, a.batch,
             self._beta, pointers[c.array.index] + c_offset, self._result, c.row, c.batch, *self._tail,
         )  # fmt: skip
+        try:
+            cublas.gemmStridedBatchedEx(*arguments)
+        except NotImplementedError:  # CuPy refuses cuBLAS while a graph is captured; the library itself does not mind
+            _captured(arguments, stream)
+
+
+# The argument types of cublasGemmStridedBatchedEx: handles and pointers, 64-bit strides, and int for everything else.
+_SIGNATURE: Any = [
+    c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_longlong, c_void_p, c_int, c_int, c_longlong,
+    c_void_p, c_void_p, c_int, c_int, c_longlong, c_int, c_int, c_int,
+]  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    """The cuBLAS that CuPy has loaded."""
+    library = CDLL(f"libcublas.so.{cublas.getVersion(get_cublas_handle()) // 10_000}")
+    library.cublasGemmStridedBatchedEx.argtypes = _SIGNATURE
+    library.cublasSetStream_v2.argtypes = [c_void_p, c_void_p]
+    return library
+
+
+def _captured(arguments: tuple[Any, ...], stream: int) -> None:
+    library = _library()
+    status = library.cublasSetStream_v2(arguments[0], stream) or library.cublasGemmStridedBatchedEx(*arguments)
+    if status:
+        raise DeviceError(f"a matrix product could not be captured in the graph: cuBLAS gave status {status}.")
 
 
 def _operation(matrix: Matrix) -> int:

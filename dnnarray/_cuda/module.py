@@ -24,7 +24,8 @@ from dnnarray._select.tuning import folder
 _OPTIONS = ("--std=c++17", "-default-device", "--fmad=true", "--extra-device-vectorization")
 _SERIALISED = re.compile(r"C75\d\d")
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
-_MAGIC = b"\x7fELF"
+_CHECK = hashlib.sha256().digest_size  # a stored file begins with the digest of the rest
+_LONGEST_NAME = 120  # characters of a symbol in a file name, which file systems limit
 _counter = itertools.count()
 _lock = threading.Lock()
 _loaded: dict[tuple[int, Kernel], Any] = {}
@@ -135,18 +136,18 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 
 def cubin(kernel: Kernel, architecture: str) -> bytes:
-    """The machine code, from the disk cache or compiled. A file that is not machine code is replaced."""
-    path = folder() / "cubin" / f"{kernel.symbol}-{architecture}-{digest(kernel, architecture)}.cubin"
+    """The machine code, from the disk cache or compiled. A file that is cut short or changed is replaced."""
+    path = folder() / "cubin" / f"{kernel.symbol[:_LONGEST_NAME]}-{architecture}-{digest(kernel, architecture)}.cubin"
     with contextlib.suppress(OSError):
-        content = path.read_bytes()
-        if content.startswith(_MAGIC):
+        check, content = (stored := path.read_bytes())[:_CHECK], stored[_CHECK:]
+        if check == hashlib.sha256(content).digest():
             return content
     content = compile_kernel(kernel, architecture)
     with contextlib.suppress(OSError):  # a read-only or full disk costs a compilation at the next start, nothing else
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.{next(_counter)}.tmp")
         try:
-            temporary.write_bytes(content)
+            temporary.write_bytes(hashlib.sha256(content).digest() + content)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

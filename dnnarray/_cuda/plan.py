@@ -116,11 +116,11 @@ class Program:
     """All launches of a problem, in stream order, and the memory they expect.
 
     `orders` holds, for each input that is given, the axes from the slowest to the fastest in memory; an input that lies otherwise is
-    copied first. Empty means C order for all. Outputs are dense in the order of their `Spec`.
+    copied first. None stands for an input that is not read, however it lies. Empty means C order for all. Outputs are dense in the order of their `Spec`.
     """
 
     plans: tuple[Plan | MatMul, ...]
-    orders: tuple[tuple[int, ...], ...] = ()
+    orders: tuple[tuple[int, ...] | None, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -22,8 +22,12 @@ class Family(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
         public = importlib.import_module(f"dnnarray.{name}").__all__
-        cpu = importlib.import_module(f"dnnarray._cpu.{name}").ALGORITHMS
-        lines = [*_algorithm_table(cpu), ".. currentmodule:: dnnarray", ""]
+        tables = [
+            line
+            for engine, package in (("CPU", "_cpu"), ("CUDA", "_cuda"))
+            for line in _algorithm_table(engine, importlib.import_module(f"dnnarray.{package}.{name}").ALGORITHMS)
+        ]
+        lines = [*tables, ".. currentmodule:: dnnarray", ""]
         for entry in sorted(public, key=lambda n: (n.removesuffix("_backward"), n)):
             kind = "autoclass" if isinstance(getattr(dnnarray, entry), type) else "autofunction"
             lines += [f".. {kind}:: {entry}", ""]
@@ -32,10 +36,10 @@ class Family(SphinxDirective):
         return container.children
 
 
-def _algorithm_table(table: dict[str, Any]) -> list[str]:
+def _algorithm_table(engine: str, table: dict[str, Any]) -> list[str]:
     if not table:
         return []
-    lines = [".. list-table:: Algorithms of the CPU engine", "   :header-rows: 1", "   :widths: 26 14 40 10 10", ""]
+    lines = [f".. list-table:: Algorithms of the {engine} engine", "   :header-rows: 1", "   :widths: 26 14 40 10 10", ""]
     lines += ["   * - operation", "     - algorithm", "     - what it does", "     - float32 numerics", "     - same bits every run"]
     for method, ops in _operations_by_method(table).items():
         name, summary, precision, deterministic = method
