@@ -14,7 +14,7 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
-_LEAST = 8192  # columns from which the forward is faster here than in registers
+_LEAST = 16384  # columns from which the forward of half types is faster here than in registers; of float beyond
 _SHORT = 1024  # columns up to which the gradient gives a row to a warp or less
 _RIGHT = "only float and half types in whole 16-byte vectors whose rows a cluster holds on the chip"
 _UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are meant to fill
@@ -104,42 +104,49 @@ class Share(NamedTuple):
         return (self.stages * arrays + kept) * self.vectors * self.threads * 16
 
 
-def _share(columns: int, given: bool, arrays: int, kept: int, half: bool, device: Device) -> Share | None:
-    """The first way to spread rows that holds them; shared memory takes `arrays` vectors for each of a row, and `kept` for one of the weight."""
+def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
+    """The first way to spread rows that holds them."""
+    half = operands(problem, problem.inputs, None).x.dtype.itemsize == 2
     vectors = columns // (8 if half else 4)
-    for blocks, threads, most in _ways(given, half, device):
+    for blocks, threads, most in _ways(_given(problem), half, device):
         each = blocks_of(vectors, blocks * threads)
         if each * (8 if half else 4) > most:
             continue
         resident = _RESIDENT // threads if most <= 16 else 1
-        room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
-        stages = min((room // (each * threads * 16) - kept) // arrays, 2 if half else 1)
+        wanted = 2 if half and (problem.centred or resident == 1) else 1
+        stages = min(_stages(each * threads, resident, problem, device), wanted)
         if stages > 0:
             return Share(0, blocks, threads, each, stages, resident)
     return None
 
 
+def _stages(vectors: int, resident: int, problem: NormProblem, device: Device) -> int:
+    """Groups of rows, of so many vectors, that fit a block's shared memory beside the weight."""
+    room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
+    return (room // (vectors * 16) - _kept(problem)) // _arrays(problem)
+
+
 def _ways(given: bool, half: bool, device: Device) -> list[tuple[int, int, int]]:
     """(blocks of a cluster, threads of a block, most columns of a thread), best first.
 
-    The sums for sixteen columns, and what is computed with them, fit 64 registers if mean and rstd are given, else those for eight.
+    With mean and rstd given the sums for sixteen columns, and what is computed with them, fit 64 registers, else those for eight; those for
+    32 columns always fit 128.
     """
-    most = 16 if given else 8
-    ways = [(1, threads, most if half else 8) for threads in (128, 256, 512, 1024)] + [(1, 1024, most)]
+    most = 16 if given and half else 8
+    ways = [(1, threads, most) for threads in (128, 256, 512)] + [(1, 1024, 8)] * (not half) + [(1, 512, 32)]
     if (device.capability or (0, 0)) >= _CLUSTERS_FROM:
-        ways += [(blocks, *((512, 32) if half else (1024, most))) for blocks in (2, 4, _LARGEST)] + [(_LARGEST, 512, 32)]
+        ways += [(blocks, 512, 32) for blocks in (2, 4, _LARGEST)]
     return ways
 
 
-def _warp_share(columns: int, given: bool, arrays: int, kept: int, device: Device) -> Share:
+def _warp_share(columns: int, problem: NormProblem, device: Device) -> Share:
     """Short rows of a half type: a row for some lanes of a warp."""
     vectors, threads = columns // 8, 256
     lanes = 8 if vectors <= 8 else 16 if vectors <= 16 else 32
     each = blocks_of(vectors, lanes)
-    resident = (4 if given else 3) if each == 1 else 3 if each == 2 and given else 2
-    room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
-    stages = max(min((room // (each * threads * 16) - kept) // arrays, 3 if each == 1 else 2), 1)
-    return Share(lanes, 1, threads, each, stages, resident)
+    resident = 3 if each == 1 or (each == 2 and _given(problem)) else 2
+    stages = min(_stages(each * threads, resident, problem, device), 3 if each == 1 else 2)
+    return Share(lanes, 1, threads, each, max(stages, 1), resident)
 
 
 def _arrays(problem: NormProblem) -> int:
@@ -163,15 +170,14 @@ def _columns(problem: NormProblem, device: Device) -> int:
 
 def _forward(problem: NormProblem, device: Device) -> Spread | None:
     columns, item = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize
-    return _spread(columns * item // 16, _arrays(problem), device) if columns >= _LEAST else None
+    return _spread(columns * item // 16, _arrays(problem), device) if columns >= _LEAST + (item == 4) else None
 
 
 def _backward(problem: NormProblem, device: Device) -> Share | None:
     columns, half = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize == 2
-    given, arrays, kept = _given(problem), _arrays(problem), _kept(problem)
-    if columns and columns <= _SHORT:
-        return _warp_share(columns, given, arrays, kept, device) if half else None
-    return _share(columns, given, arrays, kept, half, device) if columns else None
+    if columns > _SHORT:
+        return _share(columns, problem, device)
+    return _warp_share(columns, problem, device) if columns and half else None
 
 
 def _given(problem: NormProblem) -> bool:
@@ -270,5 +276,5 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     launch = (*pointers, rows, columns, float(problem.eps))
     plans = [Plan(kernel, (clusters * share.blocks, 1, 1), share.threads, launch, share.memory(_arrays(problem), _kept(problem)))]
     if dweight or dbias:
-        plans.append(fold(x, of_weight, of_bias, dweight, dbias, clusters, columns, specs.weight, specs.bias))
+        plans.append(fold(x, of_weight, of_bias, dweight, dbias, clusters, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))

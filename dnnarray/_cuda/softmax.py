@@ -255,7 +255,7 @@ def _tile(extent: int, arrays: int, device: Device) -> Tile | None:
         side = _COLUMN_THREADS // arrays
         return Tile(1, side, side)
     most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
-    tile = Tile(1, 8, _COLUMN_THREADS)
+    tile = Tile(1, 8, _COLUMN_THREADS // arrays)
     while tile.blocks < most and tile.memory(extent, arrays) > _room(device, 3, _COLUMNS_STATIC):
         tile = tile._replace(blocks=2 * tile.blocks)
     return tile if tile.memory(extent, arrays) <= _room(device, 1, 2 * _COLUMNS_STATIC) else None

@@ -3,8 +3,8 @@
 // Layout:  partial is (parts, columns) of the arithmetic dtype. A block owns 32 vectors of columns; its rows of threads take every kRows-th
 //          part and meet in shared memory, in a fixed order. Sums in double. No parts give 0.
 // Needs:   columns a multiple of kVector; partial aligned to kVector elements.
-// Bound:   latency: a few megabytes, from the L2 cache where they were just written. Vectors of one element took twice as long, H200,
-//          2026-11-21.
+// Bound:   latency: a few megabytes, from the L2 cache where they were just written. Vectors of one element took two to six times as long
+//          for 4096 to 131072 columns, H200, 2026-11-21.
 
 #include "dnnarray/norm.cuh"
 #include "dnnarray/vec.cuh"
@@ -20,7 +20,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int V = Config::kVector, kRows = 16;
+constexpr int V = Config::kVector, kRows = 32;
 
 // `wide_*` says that the result has the arithmetic dtype, not that of the data; a null result is not asked for.
 extern "C" __global__ void __launch_bounds__(kWarp* kRows)
