@@ -126,7 +126,7 @@ def spread(columns: int, x: Spec, gradient: bool, vector: int) -> Rows | None:
     """As few threads as hold the row in their registers; None where 1024 (512 for a gradient) do not."""
     values = (16 if gradient else 32) // (2 if x.dtype == FLOAT64 else 1)
     for lanes in _LANES[: -1 if gradient else None]:
-        most = (values // 2 if lanes < 32 or (lanes == 1024 and x.dtype == FLOAT64) else values) // vector
+        most = (values // 2 if lanes < 32 or lanes == 1024 else values) // vector
         needed = max(blocks_of(columns, lanes * vector), 1)
         if needed <= min(most, _VECTORS[-1]):
             return Rows(vector, next(v for v in _VECTORS if v >= needed), lanes)

@@ -163,7 +163,7 @@ __device__ __forceinline__ long long row_of(long long group, long long rows) {
 }
 
 // Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight and dbias where absent.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
                    const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
                    const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ dweight,
