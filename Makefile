@@ -7,12 +7,13 @@ JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit docs demo gpu asv clean
+.PHONY: help test lint types unit kernels docs demo gpu asv clean
 
 help:
 	@echo "make test    lint, types, tests, doctests (what CI runs)"
 	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
 	@echo "make docs    build the site into docs/_build/html"
+	@echo "make kernels compile every kernel in every configuration for three architectures, without a GPU"
 	@echo "make gpu     on a machine with a GPU: its tests, compute-sanitizer, and the table beside PyTorch"
 	@echo "make asv     run the benchmarks with asv on the environment of this checkout"
 	@echo "make clean   remove the environments and everything built"
@@ -34,6 +35,10 @@ unit: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS)
 
 test: lint types unit
+
+# Every kernel in every configuration for sm_80, sm_90a and sm_100, with no spill: half an hour of two cores; no GPU is needed.
+kernels: $(VENV)/.test
+	$(BIN)/python -m pytest tests/test_kernels.py --all-kernels -n $(JOBS)
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m demo.digits --device $(DEVICE)

@@ -1,6 +1,11 @@
-"""What pytest must not import where a part of the environment is missing."""
+"""What pytest must not import where a part of the environment is missing, and its options."""
 
 from importlib.util import find_spec
 
-# The engine needs CuPy at import; its doctests are collected only where that is installed.
-collect_ignore = [] if find_spec("cupy") else ["dnnarray/_cuda/engine.py"]
+# What launches needs CuPy at import; its doctests are collected only where that is installed. Plans and requirements do not.
+_LAUNCHING = ["engine", "launch", "matmul", "warm"]
+collect_ignore = [] if find_spec("cupy") else [f"dnnarray/_cuda/{name}.py" for name in _LAUNCHING]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all-kernels", action="store_true", help="compile every kernel in every configuration, not a few of each source")

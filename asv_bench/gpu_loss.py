@@ -49,6 +49,35 @@ def _cross_entropy_rows():
         )
 
 
+def _nll_rows():
+    """The forward looks up one score a row; the gradient is zeros but for it."""
+    loss_of = torch.nn.functional.nll_loss
+    for dtype in (torch.float32, torch.bfloat16):
+        z = torch.randn((65536, 1000), device="cuda").to(dtype).log_softmax(-1)
+        target = torch.randint(0, 1000, (65536,), device="cuda")
+        out, gradient, one = torch.empty((), dtype=dtype, device="cuda"), torch.empty_like(z), torch.ones((), dtype=dtype, device="cuda")
+        cz, ct, co, cd, c1 = map(borrowed, (z, target, out, gradient, one))
+        label = f"65536x1000 {str(dtype)[6:]}"
+        yield (
+            f"nll_loss {label}",
+            target.nbytes + 32 * len(target),
+            (lambda cz=cz, ct=ct, co=co: dnn.nll_loss(cz, ct, out=co)),
+            (lambda z=z, target=target: loss_of(z, target)),
+            torch.compile(loss_of),
+            (z, target),
+        )
+        leaf = z.detach().requires_grad_()
+        loss = loss_of(leaf, target)
+        yield (
+            f"nll_loss_backward {label}",
+            target.nbytes + z.nbytes,
+            (lambda c1=c1, cz=cz, ct=ct, cd=cd: dnn.nll_loss_backward(c1, cz, ct, out=cd)),
+            (lambda loss=loss, leaf=leaf, one=one: torch.autograd.grad(loss, leaf, one, retain_graph=True)),
+            None,
+            (),
+        )
+
+
 def _ctc_rows(steps=512, batch=64, classes=128, labels=100):
     z = torch.randn(steps, batch, classes, device="cuda").log_softmax(-1)
     targets = torch.randint(1, classes, (batch, labels), device="cuda")
@@ -77,6 +106,37 @@ def _ctc_rows(steps=512, batch=64, classes=128, labels=100):
     )
 
 
+def _linear_rows(rows=8192, features=4096, classes=128256):
+    """A language model's last layer; the column GB/s is in GFLOP/s of the matrix products that the definition needs."""
+
+    def peer(x, w, t):
+        return torch.nn.functional.cross_entropy(x @ w.T, t)
+
+    for dtype in (torch.bfloat16, torch.float32):
+        count = rows if dtype == torch.bfloat16 else rows // 4
+        x, w = torch.randn((count, features), device="cuda").to(dtype), (torch.randn((classes, features), device="cuda") / 64).to(dtype)
+        target = torch.randint(0, classes, (count,), device="cuda")
+        out, one, dx, dw = torch.empty((), dtype=dtype, device="cuda"), torch.ones((), dtype=dtype, device="cuda"), x.clone(), w.clone()
+        cx, cw, ct, co, c1, cdx, cdw = map(borrowed, (x, w, target, out, one, dx, dw))
+        lse = dnn.linear_cross_entropy(cx, cw, ct, return_lse=True).lse
+        flops, label = 2 * count * features * classes, f"{count}x{features}x{classes} {str(dtype)[6:]} GFLOP/s"
+        yield (
+            f"linear_cross_entropy {label}",
+            flops,
+            (lambda x=cx, w=cw, t=ct, o=co: dnn.linear_cross_entropy(x, w, t, out=o)),
+            (lambda x=x, w=w, t=target: peer(x, w, t)),
+            None,
+            (),
+        )
+        leaves = x.detach().requires_grad_(), w.detach().requires_grad_()
+        loss = peer(*leaves, target)
+        ours = lambda g=c1, x=cx, w=cw, t=ct, s=lse, o=(cdx, cdw, None): dnn.linear_cross_entropy_backward(g, x, w, t, lse=s, out=o)  # noqa: E731
+        again = lambda loss=loss, leaves=leaves, one=one: torch.autograd.grad(loss, leaves, one, retain_graph=True)  # noqa: E731
+        yield f"linear_cross_entropy_backward {label}", 2 * flops, ours, again, None, ()
+
+
 def rows():
+    yield from _linear_rows()
     yield from _ctc_rows()
+    yield from _nll_rows()
     yield from _cross_entropy_rows()

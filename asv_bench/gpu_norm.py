@@ -54,50 +54,7 @@ def row_norms(shape, dtype):
         rms(*leaves), leaves, g), None, ()  # fmt: skip
 
 
-_IMAGES = ((64, 256, 56, 56), (64, 64, 112, 112), (64, 2048, 7, 7))
-
-
-def channel_norms(shape, dtype, last):
-    """batch, group and instance norm on channels-first shapes, in either memory order. Bytes as for three passes, five backward."""
-    functional, channels = torch.nn.functional, shape[1]
-    memory = torch.channels_last if last else torch.contiguous_format
-    x, g, y = (torch.randn(shape, device="cuda").to(dtype).to(memory_format=memory) for _ in range(3))
-    w, b = torch.rand(channels, device="cuda"), torch.randn(channels, device="cuda")
-    mean, var, dw, db = (torch.ones(channels, device="cuda") for _ in range(4))
-    cx, cg, cy, cw, cb, cmean, cvar, cdw, cdb = map(borrowed, (x, g, y, w, b, mean, var, dw, db))
-    name, moved = f"{'last' if last else 'first'} {'x'.join(map(str, shape))} {str(dtype)[6:]}", x.nbytes
-
-    def train(x, w, b):
-        return functional.batch_norm(x, None, None, w, b, True)
-
-    def given(x, w, b):
-        return functional.batch_norm(x, mean, var, w, b, False)
-
-    def group(x, w, b):
-        return functional.group_norm(x, 32, w, b)
-
-    stats = dnn.batch_norm_train(cx, cw, cb)
-    out = (cy, stats.mean, stats.rstd)
-    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
-    wide = [w.to(dtype), b.to(dtype)]
-    cwide = [borrowed(t) for t in wide]
-    yield f"batch_norm_train {name}", 3 * moved, lambda: dnn.batch_norm_train(cx, cw, cb, out=out), lambda: train(x, w, b), None, ()
-    yield f"batch_norm_train_backward {name}", 5 * moved, lambda: dnn.batch_norm_train_backward(
-        cg, cx, cw, cb, mean=stats.mean, rstd=stats.rstd, out=(cy, cdw, cdb)), _gradient(train(*leaves), leaves, g), None, ()  # fmt: skip
-    yield f"batch_norm {name}", 2 * moved, lambda: dnn.batch_norm(cx, cmean, cvar, cw, cb, out=cy), lambda: given(x, w, b), torch.compile(
-        given), (x, w, b)  # fmt: skip
-    leaves = [t.clone().requires_grad_() for t in (x, *wide)]
-    yield f"group_norm {name}", 3 * moved, lambda: dnn.group_norm(cx, 32, *cwide, out=cy), lambda: group(x, *wide), None, ()
-    cdw, cdb = (borrowed(torch.empty_like(t)) for t in wide)
-    yield f"group_norm_backward {name}", 5 * moved, lambda: dnn.group_norm_backward(
-        cg, cx, *cwide, num_groups=32, out=(cy, cdw, cdb)), _gradient(group(*leaves), leaves, g), None, ()  # fmt: skip
-
-
 def rows():
     for shape in _SHAPES:
         for dtype in _DTYPES:
             yield from row_norms(shape, dtype)
-    for shape in _IMAGES:
-        for dtype in _DTYPES:
-            for last in (False, True):
-                yield from channel_norms(shape, dtype, last)

@@ -9,6 +9,7 @@ import dnnarray as dnn
 
 _F = torch.nn.functional
 _DTYPES = (torch.float32, torch.bfloat16)
+_POOL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _FORMATS = {"last": torch.channels_last, "first": torch.contiguous_format}
 
 
@@ -37,25 +38,45 @@ def _pool_rows(name, shape, function, ours, options, memory, dtype):
         found, places = getattr(dnn, f"{ours}_with_indices")(cx, **options)
         pair = (found, places)
         yield f"{label} indices", x.nbytes + y.nbytes + 8 * y.numel(), lambda: getattr(dnn, f"{ours}_with_indices")(cx, out=pair, **options), lambda: (
-            _F.max_pool2d(x, options["kernel_size"], options["stride"], options.get("padding", 0), return_indices=True)), None, ()  # fmt: skip
+            _F.max_pool2d(x, options["kernel_size"], options.get("stride"), options.get("padding", 0), return_indices=True)), None, ()  # fmt: skip
         saved = x.nbytes + y.nbytes + places.nbytes
         yield f"{label} backward saved", saved, lambda: backward(cg, cx, indices=places, out=dx, **options), lambda: torch.autograd.grad(
             result, leaf, grad, retain_graph=True), None, ()  # fmt: skip
 
 
 def _pools():
-    shape, options = (64, 64, 112, 112), {"kernel_size": 3, "stride": 2, "padding": 1}
-    for dtype in _DTYPES:
+    shape, overlapping = (64, 64, 112, 112), {"kernel_size": 3, "stride": 2, "padding": 1}
+    kinds = (
+        ("max_pool 3/2", lambda x: _F.max_pool2d(x, 3, 2, 1), "max_pool", overlapping),
+        ("avg_pool 3/2", lambda x: _F.avg_pool2d(x, 3, 2, 1), "avg_pool", overlapping),
+        ("max_pool 2/2", lambda x: _F.max_pool2d(x, 2, 2), "max_pool", {"kernel_size": 2}),
+        ("avg_pool 2/2", lambda x: _F.avg_pool2d(x, 2, 2), "avg_pool", {"kernel_size": 2}),
+        ("max_pool 3/1", lambda x: _F.max_pool2d(x, 3, 1, 1), "max_pool", {"kernel_size": 3, "stride": 1, "padding": 1}),
+        ("lp_pool 3/2", lambda x: _F.lp_pool2d(x, 2.0, 3, 2), "lp_pool", {"kernel_size": 3, "stride": 2}),
+        ("adaptive_avg_pool 14", lambda x: _F.adaptive_avg_pool2d(x, 14), "adaptive_avg_pool", {"output_size": 14}),
+    )
+    for dtype in _POOL_DTYPES:
         for memory in _FORMATS:
-            yield from _pool_rows("max_pool 3/2", shape, lambda x: _F.max_pool2d(x, 3, 2, 1), "max_pool", options, memory, dtype)
-            yield from _pool_rows("avg_pool 3/2", shape, lambda x: _F.avg_pool2d(x, 3, 2, 1), "avg_pool", options, memory, dtype)
-            plain = {"kernel_size": 2, "stride": 2}
-            yield from _pool_rows("max_pool 2/2", shape, lambda x: _F.max_pool2d(x, 2, 2), "max_pool", plain, memory, dtype)
+            for name, function, ours, options in kinds:
+                yield from _pool_rows(name, shape, function, ours, options, memory, dtype)
             for whole in ((64, 2048, 7, 7), (64, 256, 56, 56)):
-                label = f"adaptive_avg_pool {whole[-1]}"
-                yield from _pool_rows(
-                    label, whole, lambda x: _F.adaptive_avg_pool2d(x, 1), "adaptive_avg_pool", {"output_size": 1}, memory, dtype
-                )
+                yield from _pool_rows(f"adaptive_avg_pool 1 of {whole[-1]}", whole, lambda x: _F.adaptive_avg_pool2d(x, 1), "adaptive_avg_pool",
+                                      {"output_size": 1}, memory, dtype)  # fmt: skip
+            yield from _unpool_rows((64, 64, 112, 112), memory, dtype)
+
+
+def _unpool_rows(shape, memory, dtype):
+    """Maxima of 2 x 2 windows put back, and the gradient of that."""
+    whole = torch.randn(shape, device="cuda").to(dtype).contiguous(memory_format=_FORMATS[memory])
+    x, places = _F.max_pool2d(whole, 2, return_indices=True)
+    x, places = (t.contiguous(memory_format=_FORMATS[memory]) for t in (x, places))
+    cx, ci, cg, out, dx = map(_borrowed, (x, places, whole, torch.empty_like(whole), torch.empty_like(x)))
+    label, moved, size = f"max_unpool {memory} {_name(dtype)}", whole.nbytes + x.nbytes + places.nbytes, shape[2:]
+    yield label, moved, lambda: dnn.max_unpool(cx, ci, size, out=out), lambda: _F.max_unpool2d(x, places, 2), None, ()
+    leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    y = _F.max_unpool2d(leaf, places, 2)
+    yield f"{label} backward", moved, lambda: dnn.max_unpool_backward(cg, cx, ci, size, out=dx), lambda: torch.autograd.grad(
+        y, leaf, whole, retain_graph=True), None, ()  # fmt: skip
 
 
 def _shuffle_row(name, shape, function, option, memory, dtype):

@@ -74,6 +74,72 @@ def _resize_rows():
             )
 
 
+def _roi_rows(count=512):
+    """Regions of a feature map; the peer is torchvision, where it is installed."""
+    try:
+        from torchvision.ops import roi_align
+    except ImportError:
+        return
+    options = {"output_size": (7, 7), "spatial_scale": 0.25, "sampling_ratio": 2}
+    corners = torch.rand(count, 2, 2, device="cuda") * 600
+    images = torch.randint(0, 2, (count, 1), device="cuda").float()
+    boxes = torch.cat([images, corners.amin(1), corners.amax(1) + 20], 1)
+    for last in (False, True):
+        x = torch.randn(2, 256, 200, 200, device="cuda")
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
+        cx, cb = borrowed(x), borrowed(boxes)
+        out = dnn.roi_align(cx, cb, **options)
+        label, moved = f"{count} boxes{' channels-last' * last}", x.nbytes + out.nbytes
+        yield (
+            f"roi_align {label}",
+            moved,
+            (lambda cx=cx, cb=cb, out=out: dnn.roi_align(cx, cb, out=out, **options)),
+            (lambda x=x: roi_align(x, boxes, **options)),
+            None,
+            (),
+        )
+        leaf = x.detach().requires_grad_()
+        y = roi_align(leaf, boxes, **options)
+        g, dx = torch.randn_like(y), borrowed(torch.empty_like(x))
+        g = g.contiguous(memory_format=torch.channels_last) if last else g
+        c_g = borrowed(g)
+        yield (
+            f"roi_align_backward {label}",
+            moved,
+            (lambda c_g=c_g, cx=cx, cb=cb, dx=dx: dnn.roi_align_backward(c_g, cx, cb, out=dx, **options)),
+            (lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)),
+            None,
+            (),
+        )
+
+
+def _affine_rows(shape=(64, 3, 512, 512)):
+    affine = torch.nn.functional.affine_grid
+    theta = torch.randn(shape[0], 2, 3, device="cuda", requires_grad=True)
+    y = affine(theta, shape, align_corners=False)
+    g = torch.randn_like(y)
+    plain, c_g, out, d = theta.detach(), borrowed(g), borrowed(torch.empty_like(g)), borrowed(torch.empty_like(theta.detach()))
+    c_theta = borrowed(plain)
+    yield (
+        "affine_grid 64x512x512",
+        y.nbytes,
+        lambda: dnn.affine_grid(c_theta, shape, out=out),
+        lambda: affine(plain, shape, align_corners=False),
+        torch.compile(lambda t: affine(t, shape, align_corners=False)),
+        (plain,),
+    )
+    yield (
+        "affine_grid_backward 64x512x512",
+        y.nbytes,
+        lambda: dnn.affine_grid_backward(c_g, c_theta, shape, out=d),
+        lambda: torch.autograd.grad(y, theta, g, retain_graph=True),
+        None,
+        (),
+    )
+
+
 def rows():
     yield from _grid_rows()
     yield from _resize_rows()
+    yield from _roi_rows()
+    yield from _affine_rows()

@@ -30,7 +30,7 @@ INTEGERS = {
 NOTHING = 0
 """The pointer of an array that is not there."""
 
-_DIRECT = 1 << 15  # numbers that one block sums up by itself
+_DIRECT = 1 << 16  # numbers that one block sums up by itself
 _PART = 1 << 12  # numbers that a block should have at least
 _BLOCKS = 512
 

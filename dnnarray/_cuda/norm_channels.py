@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnarray._cuda.activation import Formula, formula
+from dnnarray._cuda.activation import formula
 from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, memory_order, orders, wide
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
@@ -18,25 +18,48 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import Spec
 
-_BLOCKS = 132 * 16  # that fill the card twice over
+_SUM_BLOCKS = 132 * 8  # blocks that a pass of sums is split into
 _PART = 8192  # elements that are worth a block
-_MOMENTS = 24  # bytes of the result of a part
+_SHARES = 16  # bytes of the result of a part
 _FINISH = 128
-_SUMS, _APPLY = 256, 128  # threads of a block
-_ROWS = 4  # rows a thread of `apply` keeps its coefficients for
-_COEFFICIENTS = 7  # mean, scale, shift, rstd; weight, average, slope
+_SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
+_APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
+_ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
+_COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
 @dataclass(frozen=True)
-class ChannelConfig(Config):
-    """Compile-time settings of ``kernels/norm/channel_sums.cu`` and ``channel_apply.cu``."""
+class SumsConfig(Config):
+    """Compile-time settings of ``kernels/norm/channel_sums.cu``."""
+
+    element: str
+    activation: str
+    gradient: bool
+    both: bool
+    residual: bool
+    last: bool
+    vector: int
+    side: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ApplyConfig(Config):
+    """Compile-time settings of ``kernels/norm/channel_apply.cu``."""
 
     element: str
     activation: str
     gradient: bool
     last: bool
+    given: bool
+    residual: bool
+    more: bool
+    plain: bool
+    straddle: int
+    wide: bool
     vector: int
     side: int
+    batch: int
     threads: int
 
 
@@ -45,6 +68,7 @@ class FinishConfig(Config):
     """Compile-time settings of ``kernels/norm/channel_finish.cu`` and ``channel_finish_backward.cu``."""
 
     element: str
+    lanes: int
 
 
 class Inputs(NamedTuple):
@@ -144,12 +168,13 @@ class Split(NamedTuple):
         return self.outer_parts * self.inner_parts
 
 
-def split(v: View) -> Split:
+def split(v: View, x: Spec) -> Split:
     """Parts large enough to be worth a block, and blocks enough to fill the card; the same for any alignment."""
+    vector = vector_length(x.dtype, True, v.channels)
     alone = v.per_batch or v.last  # an outer index a part
-    columns = blocks_of(v.channels, 64) if v.last else v.channels
-    wanted = blocks_of(_BLOCKS, max(columns, 1))
-    wanted = max(min(wanted, blocks_of(v.outer * v.inner * (64 if v.last else 1), _PART)), 1)
+    columns = blocks_of(v.channels, 32 * vector) if v.last else v.channels
+    wanted = blocks_of(_SUM_BLOCKS // (2 if v.last and not v.per_batch else 1), max(columns, 1))
+    wanted = max(min(wanted, blocks_of(v.outer * v.inner * (min(v.channels, 32 * vector) if v.last else 1), _PART)), 1)
     outer_step = 1 if alone else blocks_of(v.outer, min(wanted, max(v.outer, 1)))
     outer_parts = blocks_of(v.outer, max(outer_step, 1))
     inner_step = blocks_of(blocks_of(v.inner, max(blocks_of(wanted, max(outer_parts, 1)), 1)), 32) * 32
@@ -166,6 +191,18 @@ def _side(v: View, vector: int, threads: int) -> int:
     return side
 
 
+def divisor(n: int) -> int:
+    """The magic number and, above it, the shift of ``struct Divisor``."""
+    shift = (n - 1).bit_length()
+    return shift << 32 | (((1 << 32) * ((1 << shift) - n)) // n + 1)
+
+
+def shares(problem: NormProblem) -> tuple[float, float]:
+    """How many values there are behind a statistic, and 1 over it."""
+    count = problem.geometry.count
+    return float(count), 1.0 / max(count, 1)
+
+
 class Launches:
     """The plans of one problem."""
 
@@ -175,104 +212,146 @@ class Launches:
         self.given = inputs(problem, self.arguments.inputs, 0)
         found = view(problem)
         assert found is not None
-        self.view, self.split, self.x = found, split(found), self.specs.x
+        self.x = self.specs.x
+        self.view, self.split = found, split(found, self.x)
         self.aligned = aligned
         self.formula = formula(problem.activation, self.x.dtype)
         self.item = statistics_dtype(self.x).itemsize
+
+    @property
+    def count(self) -> tuple[float, float]:
+        """Values behind a statistic, and their share."""
+        return shares(self.problem)
 
     @property
     def partial(self) -> Array:
         return self.arguments.scratch()
 
     @property
+    def partial_gradient(self) -> Array:
+        return self.arguments.scratch(_partial_bytes(self.view, self.x))
+
+    @property
     def coefficients(self) -> Array:
-        return self.arguments.scratch(_partial_bytes(self.view))
+        return self.arguments.scratch(2 * _partial_bytes(self.view, self.x))
 
-    def _kernel(self, stage: str, activation: Formula, gradient: bool, vector: int, side: int, threads: int) -> Kernel:
-        name, element = activation.name, self.x.dtype
-        config = ChannelConfig(TYPES[element], activation.type, gradient, self.view.last, vector, side, threads)
-        layout = f"last{side}" if self.view.last else "first"
-        symbol = f"norm_channel_{stage}_{'backward_' if gradient else ''}{layout}_{SHORT[element]}x{vector}_{threads}_{name}"
-        return Kernel(f"norm/channel_{stage}.cu", symbol, config, ("activation", "norm"))
+    @property
+    def slopes(self) -> Array:
+        return self.arguments.scratch(2 * _partial_bytes(self.view, self.x) + _COEFFICIENTS * self.view.instances * self.item)
 
-    def sums(self, gradient: bool) -> Plan:
-        """Moments of x, or sums of the gradient."""
+    def sums(self, gradient: bool, both: bool = False) -> Plan:
+        """Sums of x, or of the gradient, or of both."""
         v, s = self.view, self.split
         vector = vector_length(self.x.dtype, self.aligned, v.channels if v.last else v.inner)
         part = s.inner_step if v.last else s.outer_step * s.inner_step
-        threads = _SUMS
+        threads = _SUMS // 2 if gradient or v.per_batch else _SUMS
         while threads > 32 and not v.last and part // vector < threads:
             threads //= 2
         side = _side(v, vector, threads) if v.last else 1
         activation = self.formula if gradient else formula(None, self.x.dtype)
-        kernel = self._kernel("sums", activation, gradient, vector, side, threads)
-        tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
         residual = self.given.residual if gradient and self.problem.activation else 0
-        pointers = (self.given.x, self.given.grad if gradient else 0, residual, self.coefficients if gradient else 0, self.partial)
-        numbers = (
-            v.outer,
-            v.channels,
-            v.inner,
-            s.outer_step,
-            s.inner_step,
-            s.inner_parts,
-            int(v.per_batch),
-            self.formula.p,
-            self.formula.q,
-        )
-        return Plan(kernel, (s.parts * tiles, 1, 1), threads, (*pointers, *numbers))
+        config = SumsConfig(TYPES[self.x.dtype], activation.type, gradient, both, bool(residual), v.last, vector, side, threads)
+        name = f"{'both_' if both else 'backward_' if gradient else ''}{'residual_' if residual else ''}{_layout(v, side)}_{SHORT[self.x.dtype]}x{vector}_{threads}_{activation.name}"
+        kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation", "norm"))
+        tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
+        pointers = (self.given.x, self.given.grad if gradient else 0, residual, self.coefficients if gradient else 0)
+        numbers = (v.outer, v.channels, v.inner, s.outer_step, s.inner_step, s.inner_parts, v.channels // v.groups, int(v.per_batch))
+        launch = (*pointers, self.partial, self.partial_gradient, *numbers, self.formula.p, self.formula.q)
+        return Plan(kernel, (s.parts * tiles, 1, 1), threads, launch)
 
     def _parts(self) -> int:
-        """Parts of one statistic (and channel)."""
+        """Parts of one instance."""
         return self.split.inner_parts if self.view.per_batch else self.split.parts
 
-    def _finish_kernel(self, stage: str) -> Kernel:
-        name = f"norm_channel_{stage}_{SHORT[self.x.dtype]}"
-        return Kernel(f"norm/channel_{stage}.cu", name, FinishConfig(TYPES[self.x.dtype]), ("norm",))
+    def _finish_kernel(self, stage: str, parts: int) -> tuple[Kernel, int]:
+        """The kernel for tasks of so many parts, and how many of them a block takes."""
+        lanes = 32 if parts <= 256 else _FINISH
+        config = FinishConfig(TYPES[self.x.dtype], lanes)
+        return Kernel(
+            f"norm/channel_{stage}.cu", f"norm_channel_{stage}_{SHORT[self.x.dtype]}_{lanes}", config, ("norm",)
+        ), _FINISH // lanes
 
     def finish(self, found: bool, mean: Pointer = 0, rstd: Pointer = 0, next_mean: Pointer = 0, next_var: Pointer = 0) -> Plan:
         """Coefficients; `found` says that the parts of x were summed."""
         v, g, specs, x = self.view, self.given, self.specs, self.x
-        pointers = (self.partial if found else 0, g.weight, g.bias, g.mean, g.rstd, g.variance, g.running_mean, g.running_var)
+        members = v.channels // v.groups
+        kernel, tasks = self._finish_kernel("finish", self._parts() * members if found else 1)
+        pointers = (g.x, self.partial if found else 0, g.weight, g.bias, g.mean, g.rstd, g.variance, g.running_mean, g.running_var)
         results = (self.coefficients, mean, rstd, next_mean, next_var)
         typed = (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance, specs.running_mean, specs.running_var)
-        numbers = (v.statistics, self._parts(), v.channels, v.channels // v.groups)
-        values = (float(self.problem.geometry.count), float(self.problem.momentum), float(self.problem.eps))
+        numbers = (v.statistics, self._parts(), v.channels, members, v.channels * v.inner, 1 if v.last else v.inner, int(v.last))
+        values = (*self.count, float(self.problem.momentum), float(self.problem.eps))
         launch = (*pointers, *results, *(wide(s, x) for s in typed), *numbers, *values)
-        return Plan(self._finish_kernel("finish"), (blocks_of(v.statistics, _FINISH // 32), 1, 1), _FINISH, launch)
+        return Plan(kernel, (blocks_of(v.statistics, tasks), 1, 1), _FINISH, launch)
 
-    def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0) -> Plan:
-        """Coefficients of the gradient of x, and the gradients of the parameters."""
+    def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0, both: bool = False) -> Plan:
+        """Coefficients of the gradient of x, and the gradients of the parameters; `both` says what the sums are around."""
         v, specs, x = self.view, self.specs, self.x
         fixed = specs.variance is not None
         flags = (wide(specs.weight, x), wide(specs.bias, x), wide(specs.mean, x), wide(specs.variance, x))
-        pointers = (self.partial, self.given.weight, self.coefficients, dweight, dbias, dmean, dvariance)
-        parts = self._parts() if v.size else 0
-        numbers = (v.statistics, parts, v.channels, v.channels // v.groups, float(self.problem.geometry.count), int(fixed))
-        blocks = blocks_of(v.statistics + v.channels, _FINISH // 32)
-        return Plan(self._finish_kernel("finish_backward"), (blocks, 1, 1), _FINISH, (*pointers, *flags, *numbers))
+        known = (self.given.weight, self.coefficients, self.slopes)
+        pointers = (self.given.x if both else 0, self.partial_gradient, *known, dweight, dbias, dmean, dvariance)
+        parts, members = self._parts() if v.size else 0, v.channels // v.groups
+        kernel, tasks = self._finish_kernel("finish_backward", parts * max(members, v.batch))
+        pitches = (v.channels * v.inner, 1 if v.last else v.inner)
+        numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last))
+        return Plan(kernel, (blocks_of(v.statistics + v.channels, tasks), 1, 1), _FINISH, (*pointers, *flags, *numbers))
 
-    def apply(self, gradient: bool, out: Pointer, more: Pointer = 0) -> Plan:
-        """The last pass."""
-        v = self.view
-        vector = vector_length(self.x.dtype, self.aligned, *(v.channels,) * v.last)
-        side = _side(v, vector, _APPLY) if v.last else 1
-        kernel = self._kernel("apply", self.formula, gradient, vector, side, _APPLY)
-        step = _ROWS * (_APPLY // side)
-        if v.last:
-            blocks = blocks_of(v.channels // vector, side) * blocks_of(v.inner, step) * v.batch
-        else:
-            blocks = blocks_of(v.size, _APPLY * vector)
-        residual = self.given.residual if not gradient or self.problem.activation else 0
-        pointers = (self.given.x, self.given.grad, residual, self.coefficients, out, more)
-        return Plan(kernel, (blocks, 1, 1), _APPLY, (*pointers, v.size, v.batch, v.channels, v.inner, step, self.formula.p, self.formula.q))
+    def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool) -> tuple[Kernel, ApplyConfig]:
+        v, specs, x = self.view, self.specs, self.x
+        vector = vector_length(x.dtype, self.aligned, *(v.channels,) * v.last)
+        config = ApplyConfig(
+            TYPES[x.dtype],
+            self.formula.type,
+            gradient,
+            v.last,
+            given,
+            residual,
+            more,
+            plain=not given or all(s is None or wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias)),
+            straddle=0 if v.last or v.inner % vector == 0 else 1 if v.inner >= vector else 2,
+            wide=x.size >= 1 << 31 and not v.last,
+            vector=vector,
+            side=_side(v, vector, _APPLY) if v.last else 1,
+            batch=1 if not v.last else 2 if x.dtype.itemsize == 2 else 4,
+            threads=_APPLY,
+        )
+        words = {"backward": gradient, "given": given, "residual": residual, "more": more, "mixed": not config.plain, "wide": config.wide}
+        words[f"straddle{config.straddle}"] = config.straddle > 0
+        name = "_".join([*(w for w, on in words.items() if on), _layout(v, config.side)])
+        symbol = f"norm_channel_apply_{name}_{SHORT[x.dtype]}x{vector}_{self.formula.name}"
+        return Kernel("norm/channel_apply.cu", symbol, config, ("activation", "norm")), config
+
+    def apply(self, gradient: bool, out: Pointer, more: Pointer = 0, given: bool = False) -> Plan:
+        """The last pass; with `given` straight from the statistics among the inputs."""
+        v, g, specs, x = self.view, self.given, self.specs, self.x
+        residual = g.residual if not gradient or self.problem.activation else 0
+        kernel, config = self._apply_kernel(gradient, bool(residual), bool(more), given)
+        steps, tiles = _APPLY // config.side, blocks_of(v.channels // config.vector, config.side)
+        rows = (
+            min(
+                max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS * x.dtype.itemsize), config.batch),
+                _ROWS * (4 // x.dtype.itemsize or 1),
+            )
+            * steps
+        )
+        blocks = tiles * blocks_of(v.inner, rows) * v.batch if v.last else blocks_of(v.size, _APPLY * config.vector)
+        known = (0, 0, g.mean, g.variance, g.weight, g.bias) if given else (self.coefficients, self.slopes, 0, 0, 0, 0)
+        widths = (wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))
+        sizes = (v.size, v.batch, v.channels, v.inner, rows, divisor(v.inner), divisor(v.instances))
+        numbers = (*sizes, float(self.problem.eps), self.formula.p, self.formula.q)
+        return Plan(kernel, (blocks, 1, 1), _APPLY, (g.x, g.grad, residual, *known, out, more, *widths, *numbers))
 
     def program(self, *plans: Plan) -> Program:
         return Program(plans, orders(self.problem, self.x))
 
 
-def _partial_bytes(v: View) -> int:
-    return blocks_of(split(v).parts * v.channels * _MOMENTS, 16) * 16
+def _layout(v: View, side: int) -> str:
+    return f"last{side}" if v.last else "first"
+
+
+def _partial_bytes(v: View, x: Spec) -> int:
+    return split(v, x).parts * v.channels * _SHARES
 
 
 def workspace(problem: NormProblem) -> int:
@@ -280,7 +359,8 @@ def workspace(problem: NormProblem) -> int:
     v = view(problem)
     if v is None or v.channels == 0:
         return 0
-    return max(_partial_bytes(v) + _COEFFICIENTS * v.instances * statistics_dtype(inputs(problem, problem.inputs, None).x).itemsize, 16)
+    x = inputs(problem, problem.inputs, None).x
+    return max(2 * _partial_bytes(v, x) + 2 * _COEFFICIENTS * v.instances * statistics_dtype(x).itemsize, 16)
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
@@ -297,7 +377,9 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     y, *results = launches.arguments.outputs
     if v.channels == 0 or (v.size == 0 and not results):
         return Program(())
-    found = v.size > 0 and launches.specs.variance is None
+    if launches.specs.variance is not None:
+        return launches.program(launches.apply(False, y, given=True))
+    found = v.size > 0
     plans = [launches.sums(False)] if found else []
     if v.statistics:
         plans.append(launches.finish(found, *results))
@@ -320,6 +402,9 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         first = [launches.finish(False)] if v.statistics else []
         return launches.program(*first, launches.finish_backward(dweight, dbias, dmean, dvariance))
     found = not fixed and (specs.mean is None or specs.rstd is None)
-    plans = [launches.sums(False)] if found else []
-    plans += [launches.finish(found), launches.sums(True), launches.finish_backward(dweight, dbias, dmean, dvariance)]
+    both = found and problem.activation is None
+    plans = [launches.sums(both, both)] if found else []
+    plans.append(launches.finish(found))
+    plans += [] if both else [launches.sums(True)]
+    plans.append(launches.finish_backward(dweight, dbias, dmean, dvariance, both))
     return launches.program(*plans, launches.apply(True, dx, dresidual))

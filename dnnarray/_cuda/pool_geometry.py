@@ -46,6 +46,11 @@ class WindowAxis:
         """The largest number that walking the windows meets."""
         return max(self.extent + self.before + self.after, self.window * self.dilation, self.stride, self.outputs)
 
+    @property
+    def stride_used(self) -> int:
+        """The stride; where there is one window, that is its own extent."""
+        return self.stride if self.outputs > 1 else self.window
+
     def cover(self) -> int:
         """The most windows that an element lies in."""
         if self.uneven:
@@ -100,11 +105,19 @@ class Geometry:
         return (self.first or self.last) and all(a.whole for a in self.axes)
 
     @property
-    def square(self) -> bool:
-        """Windows of 2 or 3 in two dimensions, both axes alike, with a stride of up to 3."""
-        _, h, w = self.axes
-        alike = (h.window, h.stride) == (w.window, w.stride) and h.window in (2, 3) and h.stride <= 3
-        return self.flat and not self.adaptive and alike and h.dilation == w.dilation == 1 and self.length < 1 << 31
+    def small(self) -> bool:
+        """Windows and strides of up to 3 along the last two axes, each with an element of x, and memory in a plain order."""
+        _, *plane = self.axes
+        plain = (self.first or self.last) and self.flat and not self.adaptive
+        fits = all(max(a.window, a.stride_used) <= 3 and a.dilation == 1 and max(a.before, a.after) < a.window for a in plane)
+        row = plane[1].reach * (self.channels if self.last else 1)
+        return plain and fits and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
+
+    @property
+    def tiled(self) -> bool:
+        """Windows along the last two axes that follow each other without a gap, in a plain memory order."""
+        plain = (self.first or self.last) and self.flat and not self.adaptive
+        return plain and all((a.stride_used, a.dilation, a.before) == (a.window, 1, 0) for a in self.axes[1:])
 
     @property
     def flat(self) -> bool:

@@ -11,8 +11,6 @@ import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.zero import zero
-from dnnarray._problems.base import Problem
-from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
 THREADS = 128
@@ -114,8 +112,3 @@ def scattered(
     )
     after = Plan(kernel, grid_1d(size), THREADS, (sums, flags, largest, out, size, bits))
     return [*before, plan(sums, flags, largest, bits), after]
-
-
-def scatter_cost(workspace: Callable[[Any], int], launches: int) -> Callable[[Problem, Device], Cost]:
-    """The bytes of the definition, the scratch memory written and read twice."""
-    return lambda problem, device: Cost(problem.flops, problem.bytes + 4 * workspace(problem), launches=launches)

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import (
     THREADS,
     arithmetic,
     five_strides,
-    fixed_bytes,
-    float_bytes,
     grid_1d,
     order_of,
-    scatter_cost,
-    scattered,
     strides_of,
     three_extents,
 )
-from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
-_MODES = {"nearest": 1, "bilinear": 2, "bicubic": 4}
-_PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
+MODES = {"nearest": 1, "bilinear": 2, "bicubic": 4}
+PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 16  # of a thread
 _PLANE_THREADS = 512
@@ -66,64 +59,47 @@ class PlanesConfig(Config):
 
 
 @dataclass(frozen=True)
-class ScatterConfig(Config):
-    """Compile-time settings of ``kernels/spatial/grid_sample_scatter.cu``."""
-
-    element: str
-    mode: int
-    padding: int
-    corners: bool
-    rank: int
-    channels_last: bool
-    fixed: bool
-    threads: int
-
-
-@dataclass(frozen=True)
-class SlopesConfig(Config):
-    """Compile-time settings of ``kernels/spatial/grid_sample_slopes.cu``."""
-
-    element: str
-    mode: int
-    padding: int
-    corners: bool
-    rank: int
-    lanes: int
-    threads: int
-
-
-@dataclass(frozen=True)
 class AffineConfig(Config):
     """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and of its gradient."""
 
     element: str
-    corners: bool
+    rank: int
+    places: int
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ThetaConfig(Config):
+    """Compile-time settings of ``kernels/spatial/affine_grid_theta.cu``."""
+
+    element: str
     rank: int
     threads: int
 
 
-def _options(problem: GridSampleProblem) -> tuple[tuple[str, int, int, bool, int], str]:
+def options(problem: GridSampleProblem) -> tuple[tuple[str, int, int, bool, int], str]:
     """The settings that all kernels of sampling have, and what names them in a symbol."""
     rank, corners = problem.x.ndim - 2, problem.align_corners
-    settings = (TYPES[problem.x.dtype], _MODES[problem.mode], _PADDINGS[problem.padding_mode], corners, rank)
+    settings = (TYPES[problem.x.dtype], MODES[problem.mode], PADDINGS[problem.padding_mode], corners, rank)
     return settings, f"{SHORT[problem.x.dtype]}_{problem.mode}_{problem.padding_mode}{'_corners' * corners}_rank{rank}"
 
 
-def _too_long(problem: GridSampleProblem, device: Device) -> str | None:
+def too_long(problem: GridSampleProblem, device: Device) -> str | None:
     return "spatial extents from 2**31 on" if max(problem.x.shape[2:]) >= 2**31 else None
 
 
-def _channels_last(spec: Spec) -> bool:
+def channels_last(spec: Spec) -> bool:
     return spec.shape[1] > 1 and strides_of(spec)[1] == 1
 
 
-def _sizes(problem: GridSampleProblem, y: Spec) -> tuple[int, ...]:
+def sizes(problem: GridSampleProblem, y: Spec) -> tuple[int, ...]:
     """Extents and strides of the image and of what is sampled from it."""
     x = problem.x
     return (*three_extents(x.shape[2:]), *three_extents(y.shape[2:]), *five_strides(x), *five_strides(y))
 
 
-def _split_channels(channels: int, places: int) -> tuple[int, int]:
+def split_channels(channels: int, places: int) -> tuple[int, int]:
     """Channels of a thread, and how many threads share a place, where neighbouring threads have neighbouring places."""
     per = max(1, min(_MOST_CHANNELS, channels * places // _THREADS_WANTED))
     return per, -(-channels // per)
@@ -135,17 +111,17 @@ def grid_sample(problem: GridSampleProblem, device: Device, aligned: bool) -> Pr
     assert y is not None
     if not y.size:
         return Program(())
-    settings, name = _options(problem)
-    last, channels, places = _channels_last(x) and _channels_last(y), x.shape[1], y.size // x.shape[1]
+    settings, name = options(problem)
+    last, channels, places = channels_last(x) and channels_last(y), x.shape[1], y.size // x.shape[1]
     vector = vector_length(x.dtype, aligned, channels) if last else 1
-    per, chunks = (vector, channels // vector) if last else _split_channels(channels, places)
+    per, chunks = (vector, channels // vector) if last else split_channels(channels, places)
     kernel = Kernel(
         "spatial/grid_sample.cu",
         f"grid_sample_{name}{f'_last_x{vector}' * last}",
         SampleConfig(*settings, last, vector, THREADS),
         ("sampling",),
     )
-    arguments: tuple[Array | int, ...] = (Array(0), Array(1), Array(2), x.shape[0], channels, per, *_sizes(problem, y))
+    arguments: tuple[Array | int, ...] = (Array(0), Array(1), Array(2), x.shape[0], channels, per, *sizes(problem, y))
     orders = (order_of(x), tuple(range(x.ndim)))
     return Program((Plan(kernel, grid_1d(places * chunks), THREADS, arguments),), orders)
 
@@ -179,7 +155,7 @@ def _planes_cost(problem: GridSampleProblem, device: Device) -> Cost:
 
 
 def _gather_cost(problem: GridSampleProblem, device: Device) -> Cost:
-    return Cost(problem.flops, problem.bytes, efficiency=1 if _channels_last(problem.x) else _GATHER_SHARE)
+    return Cost(problem.flops, problem.bytes, efficiency=1 if channels_last(problem.x) else _GATHER_SHARE)
 
 
 def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
@@ -188,7 +164,7 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
     assert y is not None
     if not y.size:
         return Program(())
-    settings, name = _options(problem)
+    settings, name = options(problem)
     count, channels = _planes_of_block(problem), x.shape[1]
     vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
     config = PlanesConfig(*settings, count, vector, _PLANE_THREADS)
@@ -199,80 +175,45 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
     return Program((Plan(kernel, (blocks, 1, 1), _PLANE_THREADS, arguments, shared),))
 
 
-def _scatter(problem: GridSampleProblem, fixed: bool, sums: Any, flags: Any, largest: Any, bits: int) -> Plan:
-    grad, x, _ = problem.inputs
-    settings, name = _options(problem)
-    last, channels, places = _channels_last(x), x.shape[1], grad.size // x.shape[1]
-    per, chunks = (1, channels) if last else _split_channels(channels, places)
-    kernel = Kernel(
-        "spatial/grid_sample_scatter.cu",
-        f"grid_sample_scatter_{name}{'_last' * last}{'_fixed' * fixed}",
-        ScatterConfig(*settings, last, fixed, THREADS),
-        ("sampling",),
-    )
-    arguments = (Array(0), Array(2), sums, flags, largest, bits, x.shape[0], channels, per, *_sizes(problem, grad))
-    return Plan(kernel, grid_1d(places * chunks), THREADS, arguments)
-
-
-def _slopes(problem: GridSampleProblem) -> Plan:
-    grad, x, grid = problem.inputs
-    settings, name = _options(problem)
-    lanes = 8 if _channels_last(x) else 1
-    config = SlopesConfig(*settings, lanes, THREADS)
-    kernel = Kernel("spatial/grid_sample_slopes.cu", f"grid_sample_slopes_{name}_{lanes}", config, ("sampling",))
-    places = grid.size // grid.shape[-1]
-    sizes = (*_sizes(problem, grad), *five_strides(grid, grid.ndim - 1))
-    return Plan(kernel, grid_1d(places * lanes), THREADS, (Array(0), Array(1), Array(2), Array(4), x.shape[0], x.shape[1], *sizes))
-
-
-def grid_sample_backward(fixed: bool, problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
-    """The gradient of the image by scattered sums, that of the places by a gather."""
-    grad, x, grid = problem.inputs
-    plans = []
-    if grad.size:
-        terms = math.prod(grad.shape[2:]) * _MODES[problem.mode] ** (x.ndim - 2)
-        plans += scattered(x, Array(3), 5, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))
-    elif x.size:
-        plans.append(zero(Array(3), x.nbytes, aligned))
-    if grid.size:
-        plans.append(_slopes(problem) if grad.size and problem.mode != "nearest" else zero(Array(4), grid.nbytes, aligned))
-    return Program(tuple(plans), (order_of(grad), order_of(x), tuple(range(grid.ndim))))
-
-
-def _fixed_bytes(problem: GridSampleProblem) -> int:
-    return fixed_bytes(problem.x)
-
-
-def _float_bytes(problem: GridSampleProblem) -> int:
-    return float_bytes(problem.x)
-
-
 # --- affine_grid ------------------------------------------------------------------------------------------------------
 
 
-def _affine(problem: AffineGridProblem, source: str, theta: Spec) -> Kernel:
-    rank, corners = len(problem.space), problem.align_corners
-    config = AffineConfig(TYPES[theta.dtype], corners, rank, THREADS)
-    return Kernel(f"spatial/{source}.cu", f"{source}_{SHORT[theta.dtype]}{'_corners' * corners}_rank{rank}", config)
+def _affine(problem: AffineGridProblem, source: str, theta: Spec, aligned: bool) -> tuple[Kernel, int]:
+    """A kernel over places, and how many of them a thread owns at a time."""
+    rank = len(problem.space)
+    places = 4 if problem.space[-1] % 4 == 0 else 1
+    vector = vector_length(theta.dtype, aligned, places * rank)
+    config = AffineConfig(TYPES[theta.dtype], rank, places, vector, THREADS)
+    return Kernel(f"spatial/{source}.cu", f"{source}_{SHORT[theta.dtype]}_rank{rank}_{places}x{vector}", config), places
+
+
+def _axes(problem: AffineGridProblem) -> tuple[int | float, ...]:
+    """Extents of three axes, and what turns twice a pixel's distance from the middle into a coordinate."""
+    extents = three_extents(problem.space)
+    return (*extents, *(1.0 / (max(n - 1, 1) if problem.align_corners else n) for n in extents))
 
 
 def affine_grid(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
-    """One launch: a thread for a place."""
-    theta, places = problem.inputs[0], math.prod(problem.space)
+    """One launch: a thread for neighbouring places."""
+    theta = problem.inputs[0]
     if not theta.size:
         return Program(())
-    total = theta.shape[0] * places
-    arguments = (Array(0), Array(1), theta.shape[0], *three_extents(problem.space))
-    return Program((Plan(_affine(problem, "affine_grid", theta), grid_1d(total), THREADS, arguments),))
+    kernel, places = _affine(problem, "affine_grid", theta, aligned)
+    threads = theta.shape[0] * math.prod(problem.space) // places
+    return Program((Plan(kernel, grid_1d(threads), THREADS, (Array(0), Array(1), theta.shape[0], *_axes(problem))),))
 
 
-def _parts(problem: AffineGridProblem) -> int:
-    return max(1, min(_PARTS, math.prod(problem.space) // 1024))
+def _parts(problem: AffineGridProblem) -> tuple[int, int]:
+    """Parts of an image's places, and the places of each."""
+    places = math.prod(problem.space)
+    wanted = max(1, min(_PARTS, places // 1024))
+    length = -(-places // (4 * wanted)) * 4
+    return -(-places // length), length
 
 
 def _affine_bytes(problem: AffineGridProblem) -> int:
     theta = problem.inputs[1]
-    return _parts(problem) * theta.size * arithmetic(theta).itemsize
+    return _parts(problem)[0] * theta.size * arithmetic(theta).itemsize
 
 
 def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
@@ -280,38 +221,20 @@ def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bo
     theta = problem.inputs[1]
     if not theta.size:
         return Program(())
-    parts, n = _parts(problem), theta.shape[0]
-    first = _affine(problem, "affine_grid_backward", theta)
-    plan = Plan(first, (n * parts, 1, 1), THREADS, (Array(0), Array(3), n, parts, *three_extents(problem.space)))
-    second = _affine(problem, "affine_grid_theta", theta)
-    strides = strides_of(theta)
-    last = Plan(second, grid_1d(theta.size), THREADS, (Array(3), Array(2), n, parts, *strides))
-    return Program((plan, last), ((0, *range(1, theta.ndim + len(problem.space) - 1)), order_of(theta)))
+    (parts, length), n = _parts(problem), theta.shape[0]
+    kernel, _ = _affine(problem, "affine_grid_backward", theta, aligned)
+    plan = Plan(kernel, (n * parts, 1, 1), THREADS, (Array(0), Array(3), n, parts, length, *_axes(problem)))
+    rank = len(problem.space)
+    config = ThetaConfig(TYPES[theta.dtype], rank, THREADS)
+    kernel = Kernel("spatial/affine_grid_theta.cu", f"affine_grid_theta_{SHORT[theta.dtype]}_rank{rank}", config)
+    last = Plan(kernel, grid_1d(theta.size), THREADS, (Array(3), Array(2), n, parts, *strides_of(theta)))
+    return Program((plan, last), ((0, *range(1, theta.ndim + rank - 1)), order_of(theta)))
 
 
 ALGORITHMS = {
     "grid_sample": (
         Method("planes", sample_planes, "look-ups in planes of shared memory", rejects=_no_planes, cost=_planes_cost),
-        Method("gather", grid_sample, "a thread for a place and some channels", rejects=_too_long, cost=_gather_cost),
-    ),
-    "grid_sample_backward": (
-        Method(
-            "atomic",
-            partial(grid_sample_backward, False),
-            "scattered sums of floating numbers",
-            rejects=_too_long,
-            workspace=_float_bytes,
-            cost=scatter_cost(_float_bytes, 4),
-            deterministic=False,
-        ),
-        Method(
-            "fixed_point",
-            partial(grid_sample_backward, True),
-            "scattered sums of 64-bit integers, which have no order",
-            rejects=_too_long,
-            workspace=_fixed_bytes,
-            cost=scatter_cost(_fixed_bytes, 5),
-        ),
+        Method("gather", grid_sample, "a thread for a place and some channels", rejects=too_long, cost=_gather_cost),
     ),
     "affine_grid": (Method("broadcast", affine_grid, "a thread for a place"),),
     "affine_grid_backward": (Method("sums", affine_grid_backward, "sums over parts of the places", workspace=_affine_bytes),),

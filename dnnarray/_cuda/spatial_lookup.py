@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.pool import INTEGERS
+from dnnarray._cuda.spatial_common import arithmetic
+from dnnarray._cuda.spatial_sort import Sort
 from dnnarray._problems.spatial_lookup import EmbeddingProblem, OneHotProblem
 from dnnarray._select import Device, Method
 
 _THREADS = 128
+_TAKE = (128, 2)  # threads of a block, vectors of a thread
+_COMPARED = 4  # vectors of a thread of one_hot
 _LIMIT = 1 << 31
-_ROW_OF_BLOCKS = 65_535
+_PIECE, _GROUP = 32, 2048  # entries; as in kernels/spatial/embedding_sums.cu
 
 
 @dataclass(frozen=True)
@@ -21,17 +26,19 @@ class EmbeddingConfig(Config):
     element: str
     index: str
     vector: int
+    count: int
     threads: int
 
 
 @dataclass(frozen=True)
-class EmbeddingGradientConfig(Config):
-    """Compile-time settings of ``kernels/spatial/embedding_gradient.cu``."""
+class SumsConfig(Config):
+    """Compile-time settings of ``kernels/spatial/embedding_sums.cu``."""
 
     element: str
-    index: str
     stage: int
     vector: int
+    count: int
+    lanes: int
     threads: int
 
 
@@ -41,6 +48,7 @@ class OneHotConfig(Config):
 
     index: str
     vector: int
+    count: int
     threads: int
 
 
@@ -53,55 +61,74 @@ def take(problem: EmbeddingProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     length = weight.shape[1]
     vector = vector_length(weight.dtype, aligned, length)
-    config = EmbeddingConfig(TYPES[weight.dtype], INTEGERS[indices.dtype], vector, _THREADS)
+    threads, count = _TAKE
+    config = EmbeddingConfig(TYPES[weight.dtype], INTEGERS[indices.dtype], vector, count, threads)
     kernel = Kernel("spatial/embedding.cu", f"embedding_{SHORT[weight.dtype]}x{vector}_by_{indices.dtype.name}", config)
     total = y.size // vector
     arguments = (Array(0), Array(1), Array(2), total, length // vector, problem.rows)
-    return Program((Plan(kernel, (-(-total // _THREADS), 1, 1), _THREADS, arguments),))
+    return Program((Plan(kernel, (-(-total // (threads * count)), 1, 1), threads, arguments),))
 
 
-def _round(size: int) -> int:
-    return -(-size // 16) * 16
+def _sort(problem: EmbeddingProblem) -> Sort:
+    return Sort(1, problem.inputs[1].size, problem.rows, 4)
 
 
-def counted_bytes(problem: EmbeddingProblem) -> int:
-    """Scratch: counts, starts and cursors of the rows, and the entries of all rows."""
-    return _round(12 * problem.rows) + _round(4 * problem.inputs[1].size)
+def _parts(problem: EmbeddingProblem) -> tuple[int, int, int, int]:
+    """Pieces and groups of the sorted entries, and where the sums of both start in the scratch memory."""
+    _, indices, weight = problem.inputs
+    pieces, groups = -(-indices.size // _PIECE), -(-indices.size // _GROUP)
+    row, start = 2 * weight.shape[1] * arithmetic(weight).itemsize, _sort(problem).end
+    return pieces, groups, start, start + -(-pieces * row // 16) * 16
 
 
-def counted(problem: EmbeddingProblem, device: Device, aligned: bool) -> Program:
-    """Five launches: clear, count, scan, list, add up each row."""
+def sorted_bytes(problem: EmbeddingProblem) -> int:
+    """Scratch: the sort, the sums of pieces and groups."""
+    weight = problem.inputs[2]
+    _, groups, _, start = _parts(problem)
+    return start + groups * 2 * weight.shape[1] * arithmetic(weight).itemsize
+
+
+def _lanes(vectors: int) -> tuple[int, int]:
+    """Threads of a row, and vectors of a thread: few idle, few tiles, whole warps, then as many vectors as may be."""
+    shapes = [(lanes, count) for lanes in (128, 64, 32, 16, 8) for count in (4, 3, 2, 1)]
+
+    def tiles(shape: tuple[int, int]) -> int:
+        return -(-vectors // math.prod(shape))
+
+    def rank(shape: tuple[int, int]) -> tuple[float, ...]:
+        return round(tiles(shape) * math.prod(shape) / vectors, 1), tiles(shape), shape[0] < 32, -shape[1]
+
+    return min(shapes, key=rank)
+
+
+def sorted_sums(problem: EmbeddingProblem, device: Device, aligned: bool) -> Program:
+    """The entries sorted by row, then sums: of the pieces of long rows, of groups of pieces, of rows."""
     _, indices, weight = problem.inputs
     if weight.size == 0:
         return Program(())
     rows, length = weight.shape
     order = weight.axis_order() or (0, 1)
-    row_step, column_step = (length, 1) if order == (0, 1) else (1, rows)
-    vector = vector_length(weight.dtype, aligned, length)
-    padding = -1 if problem.padding_index is None else problem.padding_index
-    pointers = (Array(0), Array(1), Array(3), Array(4), Array(4, _round(12 * rows)))
-    arguments = (*pointers, indices.size, rows, length, padding, row_step, column_step)
-    by_row, by_entry = -(-rows // _THREADS), -(-indices.size // _THREADS)
-    grids = {0: (by_row, 1, 1), 1: (by_entry, 1, 1), 2: (1, 1, 1), 3: (by_entry, 1, 1), 4: (rows, -(-length // (_THREADS * vector)), 1)}
-    plans = []
-    for stage, grid in grids.items():
-        if not indices.size and stage in (1, 3):
-            continue
-        threads = 1024 if stage == 2 else _THREADS
-        element, size = (TYPES[weight.dtype], f"{SHORT[weight.dtype]}x{vector}") if stage == 4 else ("float", "any")
-        config = EmbeddingGradientConfig(element, INTEGERS[indices.dtype], stage, vector if stage == 4 else 1, threads)
-        name = ("clear", "count", "scan", "list", "sum")[stage]
-        kernel = Kernel("spatial/embedding_gradient.cu", f"embedding_gradient_{name}_{size}_by_{indices.dtype.name}", config)
-        plans.append(Plan(kernel, grid, threads, arguments))
+    steps = (length, 1) if order == (0, 1) else (1, rows)
+    sort, vector = _sort(problem), vector_length(weight.dtype, aligned, length)
+    lanes, each = _lanes(length // vector)
+    pieces, groups, pieces_start, groups_start = _parts(problem)
+    pointers = (Array(0), sort.keys, sort.places, sort.starts, Array(4, pieces_start), Array(4, groups_start), Array(3))
+    plans = sort.plans(
+        Array(1), INTEGERS[indices.dtype], indices.dtype.name, -1 if problem.padding_index is None else problem.padding_index
+    )
+    for stage, units in enumerate((pieces, groups, rows)):
+        if not units or (stage == 1 and groups == 1):
+            continue  # a row with more than a group of entries takes more than one group
+        config = SumsConfig(TYPES[weight.dtype], stage, vector, each, lanes, _THREADS)
+        name = f"embedding_{('pieces', 'groups', 'rows')[stage]}_{SHORT[weight.dtype]}x{vector}_{lanes}x{each}"
+        blocks = -(-units // (_THREADS // lanes)) * -(-length // (vector * lanes * each))
+        arguments = (*pointers, units, indices.size, rows, length, *steps)
+        plans.append(Plan(Kernel("spatial/embedding_sums.cu", name, config), (blocks, 1, 1), _THREADS, arguments))
     return Program(tuple(plans), (tuple(range(problem.inputs[0].ndim)), tuple(range(indices.ndim)), order))
 
 
-def _uncountable(problem: EmbeddingProblem, device: Device) -> str | None:
-    _, indices, weight = problem.inputs
-    if max(indices.size, problem.rows) >= _LIMIT - _THREADS:
-        return "2^31 indices or rows"
-    wide = -(-weight.shape[1] // _THREADS)
-    return "rows too long" if wide > _ROW_OF_BLOCKS else None
+def _unsortable(problem: EmbeddingProblem, device: Device) -> str | None:
+    return "2^31 indices or rows" if max(problem.inputs[1].size, problem.rows) >= _LIMIT else None
 
 
 def _too_long(problem: EmbeddingProblem, device: Device) -> str | None:
@@ -115,9 +142,9 @@ def one_hot(problem: OneHotProblem, device: Device, aligned: bool) -> Program:
     if y.size == 0:
         return Program(())
     vector = 2 if aligned else 1
-    config = OneHotConfig(INTEGERS[indices.dtype], vector, _THREADS)
+    config = OneHotConfig(INTEGERS[indices.dtype], vector, _COMPARED, _THREADS)
     kernel = Kernel("spatial/one_hot.cu", f"one_hot_x{vector}_by_{indices.dtype.name}", config)
-    grid = (-(-y.size // (_THREADS * vector)), 1, 1)
+    grid = (-(-y.size // (_THREADS * vector * _COMPARED)), 1, 1)
     return Program((Plan(kernel, grid, _THREADS, (Array(0), Array(1), y.size, problem.rows)),))
 
 
@@ -127,6 +154,6 @@ def _too_many_classes(problem: OneHotProblem, device: Device) -> str | None:
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "embedding": (Method("take", take, "one gather of rows", _too_long),),
-    "embedding_backward": (Method("counted", counted, "a list of entries per row, each summed in order", _uncountable, counted_bytes),),
+    "embedding_backward": (Method("sorted", sorted_sums, "entries sorted by row, then sums in fixed pieces", _unsortable, sorted_bytes),),
     "one_hot": (Method("compare", one_hot, "each class is compared with the index", _too_many_classes),),
 }

@@ -1,4 +1,4 @@
-"""`interpolate`: tables of taps for each axis, then one gather; the gradient is the same with transposed tables."""
+"""`interpolate`: tables of taps for each axis, then sums by them; the gradient is the same with transposed tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}
 _SMOOTH = {"linear": 5, "cubic": 6}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 8  # of a thread
+_SMALL = 1 << 20  # elements read and written
+_LINES = 40 << 10  # bytes of rows that a block holds in shared memory
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,21 @@ class ResizeConfig(Config):
     rank: int
     taps: int
     channels_last: bool
+    vector: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class RowsConfig(Config):
+    """Compile-time settings of ``kernels/spatial/resize_rows.cu``."""
+
+    element: str
+    computed: bool
+    transposed: bool
+    rank: int
+    rows: int
+    stride: int
+    columns: int
     vector: int
     threads: int
 
@@ -94,14 +111,14 @@ def most_taps(resize: Resize, transposed: bool) -> int:
     return min(resize.target, math.ceil((forward + 1) / step) + 2)
 
 
-def _fixed_taps(problem: InterpolateProblem) -> int:
+def _gather_taps(problem: InterpolateProblem) -> int:
     """1 or 2 where no axis has more taps, 0 where the tables say how many."""
     most = max(most_taps(r, problem.transposed) for r in problem.resizes)
     return most if most <= 2 and not problem.transposed else 0
 
 
-def _tables(problem: InterpolateProblem) -> list[_Table]:
-    itemsize, fixed, start, found = arithmetic(problem.inputs[0]).itemsize, _fixed_taps(problem), 0, []
+def _tables(problem: InterpolateProblem, fixed: int) -> list[_Table]:
+    itemsize, start, found = arithmetic(problem.inputs[0]).itemsize, 0, []
     for resize in problem.resizes:
         elements = resize.source if problem.transposed else resize.target
         found.append(_Table(resize, elements, fixed or most_taps(resize, problem.transposed), start, itemsize))
@@ -109,26 +126,41 @@ def _tables(problem: InterpolateProblem) -> list[_Table]:
     return found
 
 
-def _bytes(problem: InterpolateProblem) -> int:
-    return _tables(problem)[-1].end
+def _gather_bytes(problem: InterpolateProblem) -> int:
+    return _tables(problem, _gather_taps(problem))[-1].end
 
 
-def _taps(problem: InterpolateProblem, table: _Table, scratch: int) -> Plan:
+def _computed(problem: InterpolateProblem) -> bool:
+    """Whether an array is so small that launches for tables cost more than taps computed again and again."""
+    y = problem.outputs[0]
+    return y is not None and problem.inputs[0].size + y.size <= _SMALL
+
+
+def _rows_bytes(problem: InterpolateProblem) -> int:
+    return 0 if _computed(problem) else _tables(problem, 0)[-1].end
+
+
+def _mode_of(resize: Resize) -> tuple[int, bool]:
+    """The number of the mode in ``resize.cuh``, and whether the step is exactly source / target."""
+    mode = 0 if _copied(resize) else _SMOOTH[resize.mode] if resize.antialias else _MODES[resize.mode]
+    return mode, _copied(resize) or resize.scale is None
+
+
+def _taps(problem: InterpolateProblem, table: _Table, scratch: int, shares: bool) -> Plan:
     """The launch that fills a table."""
-    computed, resize, shares = arithmetic(problem.inputs[0]), table.resize, _fixed_taps(problem) > 1
+    computed, resize = arithmetic(problem.inputs[0]), table.resize
     name = f"resize_taps_{SHORT[computed]}{'_transposed' * problem.transposed}{'_shares' * shares}"
     kernel = Kernel("spatial/resize_taps.cu", name, TapsConfig(TYPES[computed], problem.transposed, shares, THREADS))
-    mode = 0 if _copied(resize) else _SMOOTH[resize.mode] if resize.antialias else _MODES[resize.mode]
-    whole = _copied(resize) or resize.scale is None
+    mode, whole = _mode_of(resize)
     where = (Array(scratch, table.start), Array(scratch, table.counts), Array(scratch, table.weights))
     sizes = (table.most, resize.source, resize.target, mode, int(resize.align_corners), int(whole))
-    return Plan(kernel, grid_1d(table.elements), THREADS, (*where, *sizes, step_of(resize)))
+    return Plan(kernel, grid_1d(table.elements * table.most), THREADS, (*where, *sizes, step_of(resize)))
 
 
 def _sources(tables: list[_Table], scratch: int) -> tuple[Array | int, ...]:
-    """First taps, counts, weights and their number for three axes; missing ones are not looked at."""
-    given = [(Array(scratch, t.start), Array(scratch, t.counts), Array(scratch, t.weights), t.most) for t in tables]
-    missing: list[tuple[Array | int, ...]] = [(0, 0, 0, 0)] * (3 - len(given))
+    """First taps, counts and weights for three axes; missing ones are not looked at."""
+    given = [(Array(scratch, t.start), Array(scratch, t.counts), Array(scratch, t.weights)) for t in tables]
+    missing: list[tuple[Array | int, ...]] = [(0, 0, 0)] * (3 - len(given))
     return tuple(a for axis in (*missing, *given) for a in axis)
 
 
@@ -136,20 +168,21 @@ def _channels_last(spec: Spec, channels: int) -> bool:
     return spec.shape[channels] > 1 and strides_of(spec)[channels] == 1
 
 
-def interpolate(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
+def gather(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     """A table for each axis, then a thread for a place and some channels."""
     x, y = problem.inputs[0], problem.outputs[0]
     assert y is not None
     if not y.size:
         return Program(())
     scratch, axis = len(problem.inputs) + 1, problem.channels
-    tables = _tables(problem)
+    fixed = _gather_taps(problem)
+    tables = _tables(problem, fixed)
     channels, batch = x.shape[axis], x.shape[0]
     places = y.size // channels
     last = _channels_last(x, axis) and _channels_last(y, axis)
     vector = vector_length(x.dtype, aligned, channels) if last else 1
     per = vector if last else max(1, min(_MOST_CHANNELS, channels * places // _THREADS_WANTED))
-    config = ResizeConfig(TYPES[x.dtype], len(tables), _fixed_taps(problem), last, vector, THREADS)
+    config = ResizeConfig(TYPES[x.dtype], len(tables), fixed, last, vector, THREADS)
     name = f"resize_{SHORT[x.dtype]}_rank{config.rank}_taps{config.taps}{f'_last_x{vector}' * last}"
     kernel = Kernel("spatial/resize.cu", name, config, ("sampling",))
     space = tuple(y.shape[a] for a in problem.axes)
@@ -157,7 +190,83 @@ def interpolate(problem: InterpolateProblem, device: Device, aligned: bool) -> P
     arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
     plan = Plan(kernel, grid_1d(places * -(-channels // per)), THREADS, arguments)
     orders = (order_of(x), *(order_of(s) for s in problem.inputs[1:]))
-    return Program((*(_taps(problem, t, scratch) for t in tables), plan), orders)
+    return Program((*(_taps(problem, t, scratch, fixed > 1) for t in tables), plan), orders)
+
+
+def _rows_of_thread(width: int, itemsize: int, groups: int) -> int:
+    """Rows that a thread owns: as many as fit into a block's shared memory; 0 where not one does."""
+    return next((n for n in (8, 4, 2, 1) if n * groups * _stride(width) * itemsize <= _LINES), 0)
+
+
+def _stride(width: int) -> int:
+    """Elements from row to row in shared memory: a power of two, so that there are few kernels."""
+    return max(1 << (width - 1).bit_length(), 32)
+
+
+def _log_lanes(items: int) -> int:
+    """Threads beside each other along a row of so many items, from 8 to all, as a power of two."""
+    return min(max((items - 1).bit_length(), 3), (THREADS - 1).bit_length())
+
+
+def _extents(problem: InterpolateProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The spatial extents of what is read and of what is written."""
+    read, written = tuple(r.source for r in problem.resizes), tuple(r.target for r in problem.resizes)
+    return (written, read) if problem.transposed else (read, written)
+
+
+def _shape_of_block(problem: InterpolateProblem) -> tuple[int, int, int]:
+    """Neighbours along a row of y that a thread owns, its rows, and the logarithm of the threads of a row."""
+    x = problem.inputs[0]
+    read, written = _extents(problem)
+    columns = 4 // x.dtype.itemsize if x.dtype.itemsize < 4 and written[-1] % 2 == 0 else 1
+    lanes = _log_lanes(-(-written[-1] // columns))
+    return columns, _rows_of_thread(read[-1], arithmetic(x).itemsize, THREADS >> lanes), lanes
+
+
+def rows(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
+    """A table for each axis, then blocks of rows: the taps of the other axes first, those along the row last."""
+    x, y = problem.inputs[0], problem.outputs[0]
+    assert y is not None
+    if not y.size:
+        return Program(())
+    scratch, tables = len(problem.inputs) + 1, _tables(problem, 0)
+    read, written = _extents(problem)
+    columns, per, lanes = _shape_of_block(problem)
+    columns, vector = columns if aligned else 1, vector_length(x.dtype, aligned, read[-1])
+    computed, steps = _computed(problem), _steps(problem)
+    if computed:
+        tables = []
+    config = RowsConfig(
+        TYPES[x.dtype], computed, computed and problem.transposed, len(problem.resizes), per, _stride(read[-1]), columns, vector, THREADS
+    )
+    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_{per}x{columns}_{_stride(read[-1])}x{vector}{'_computed' * computed}{'_transposed' * config.transposed}"
+    kernel = Kernel("spatial/resize_rows.cu", name, config, ("sampling",))
+    count, block = y.size // written[-1], per * (THREADS >> lanes)
+    sizes = (count, *three_extents(written), *three_extents(read), _log_lanes(-(-read[-1] // vector)), lanes, *steps)
+    arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
+    shared = block * _stride(read[-1]) * arithmetic(x).itemsize
+    plan = Plan(kernel, (-(-count // block), 1, 1), THREADS, arguments, shared)
+    return Program((*(_taps(problem, t, scratch, False) for t in tables), plan))
+
+
+def _steps(problem: InterpolateProblem) -> tuple[int | float, ...]:
+    """How three axes are resampled: modes and flags, then source elements per target element; missing axes are not looked at."""
+    missing = 3 - len(problem.resizes)
+    modes = ((*_mode_of(r), r.align_corners) for r in problem.resizes)
+    options = (mode + 16 * corners + 32 * whole for mode, whole, corners in modes)
+    return (*(0,) * missing, *options, *(0.0,) * missing, *map(step_of, problem.resizes))
+
+
+def _no_rows(problem: InterpolateProblem, device: Device) -> str | None:
+    """The rows must lie as they are read; of a much longer row than the result few elements are needed."""
+    x, y = problem.inputs[0], problem.outputs[0]
+    assert y is not None
+    read, written = _extents(problem)
+    if problem.channels != 1 or any(order_of(s) != tuple(range(s.ndim)) for s in (x, y)):
+        return "the channels do not lie before space"
+    if not _shape_of_block(problem)[1] or read[-1] > 16 * written[-1]:
+        return f"rows of {read[-1]:,} elements for {written[-1]:,}"
+    return _too_long(problem, device)
 
 
 def _too_long(problem: InterpolateProblem, device: Device) -> str | None:
@@ -165,7 +274,8 @@ def _too_long(problem: InterpolateProblem, device: Device) -> str | None:
     return "spatial extents from 2**30 on" if longest >= 2**30 else None
 
 
-ALGORITHMS = {
-    "interpolate": (Method("taps", interpolate, "tables of taps, one gather", rejects=_too_long, workspace=_bytes),),
-    "interpolate_backward": (Method("taps", interpolate, "tables of transposed taps, one gather", rejects=_too_long, workspace=_bytes),),
-}
+_METHODS = (
+    Method("rows", rows, "one axis after the other, rows in shared memory", rejects=_no_rows, workspace=_rows_bytes),
+    Method("gather", gather, "all taps of an element at once", rejects=_too_long, workspace=_gather_bytes),
+)
+ALGORITHMS = {"interpolate": _METHODS, "interpolate_backward": _METHODS}

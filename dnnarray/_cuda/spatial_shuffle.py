@@ -23,6 +23,9 @@ class MoveConfig(Config):
     bytes: int
     rank: int
     vector: int
+    inner: int
+    run: int
+    short: bool
     threads: int
 
 
@@ -80,12 +83,31 @@ def _in_units(walks: list[_Walk], itemsize: int, aligned: bool) -> tuple[list[_W
     while aligned and size < _UNIT and last.x == 1 and all(n % 2 == 0 for n in (last.extent, *(w.x for w in walks[:-1]))):
         walks = [_Walk(w.extent, w.x // 2, w.y // 2) for w in walks[:-1]] + [_Walk(last.extent // 2, 1, 1)]
         last, size = walks[-1], size * 2
-    return walks, size
+    return [w for w in walks if w.extent > 1] or walks[-1:], size
 
 
 def _input_order(problem: ShuffleProblem) -> tuple[int, ...]:
     x: Spec = problem.inputs[-1]
     return x.axis_order() or tuple(range(x.ndim))
+
+
+def _inner(walks: list[_Walk], vector: int) -> tuple[int, int]:
+    """How many elements of a vector follow one another along the last axis (0 where they may cross into others), and along the axis before
+    it, how many lie beside each other in x."""
+    last = walks[-1]
+    if last.extent % vector == 0:
+        return vector, 1
+    if len(walks) == 1 or vector % last.extent or walks[-2].extent % (vector // last.extent):
+        return 0, 1
+    run = vector // last.extent
+    together = walks[-2].x == 1 and all(w.x % run == 0 for i, w in enumerate(walks) if i != len(walks) - 2)
+    return last.extent, run if together else 1
+
+
+def _magic(extent: int) -> int:
+    """What divides numbers below 2^31 by the extent: see kernels/spatial/move.cu."""
+    shift = max((extent - 1).bit_length(), 1)
+    return -(-(1 << (31 + shift)) // extent) + ((shift - 1) << 32) if extent > 1 else 0
 
 
 def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
@@ -96,11 +118,14 @@ def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
     order = _input_order(problem)
     walks, size = _in_units(_walks(problem, order), x.dtype.itemsize, aligned)
     vector = max(_UNIT // size, 1) if aligned else 1
-    kernel = Kernel("spatial/move.cu", f"move_{8 * size}_r{len(walks)}x{vector}", MoveConfig(size, len(walks), vector, _THREADS))
+    inner, run = _inner(walks, vector)
     total, rest = x.size * x.dtype.itemsize // size, (_MOST - len(walks)) * (1,)
     extents, steps = (*(w.extent for w in walks), *rest), (*(w.x for w in walks), *rest)
     grid = (-(-total // (_THREADS * vector)), 1, 1)
-    plan = Plan(kernel, grid, _THREADS, (Array(0), Array(len(problem.inputs)), total, *extents, *steps))
+    config = MoveConfig(size, len(walks), vector, inner, run, total < _LIMIT, _THREADS)
+    name = f"move_{8 * size}_r{len(walks)}x{vector}_{inner}_{run}{'' if config.short else '_long'}"
+    arguments: tuple[Array | int, ...] = (Array(0), Array(len(problem.inputs)), total, *extents, *steps, *(_magic(n) for n in extents[1:]))
+    plan = Plan(Kernel("spatial/move.cu", name, config), grid, _THREADS, arguments)
     return Program((plan,), (order,) * len(problem.inputs))
 
 

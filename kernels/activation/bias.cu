@@ -33,17 +33,19 @@ struct Arguments {
 template <int N>
 __device__ __forceinline__ void run(const Arguments& a, long long i) {
   const Vec<T, N> reg_x = load<T, N>(a.x + i);
-  Vec<T, N> reg_residual, reg_y;
+  Vec<T, N> reg_residual;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(a.residual + i);
-  A bias[N];
+  A bias[N], value[N], residual[N];
   load_parameters<N, Config::kChannel>(a.bias, i, a.channels, a.inner, bias);
+  widen_all(value, reg_x);
+  if constexpr (Config::kResidual) widen_all(residual, reg_residual);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    A z = widen(reg_x.at[j]) + bias[j];
-    if constexpr (Config::kResidual) z += widen(reg_residual.at[j]);
-    reg_y.at[j] = narrow<T>(Config::Activation::forward(z, a.p, a.q));
+    A z = value[j] + bias[j];
+    if constexpr (Config::kResidual) z += residual[j];
+    value[j] = Config::Activation::forward(z, a.p, a.q);
   }
-  store(a.y + i, reg_y);
+  store(a.y + i, narrow_all<T, N>(value));
 }
 
 // `residual` is `x` where there is none.

@@ -45,20 +45,23 @@ struct Body {
 
   template <int N>
   __device__ __forceinline__ void run(long long i, const Inputs<N>& in, const A (&bias)[N], A (&terms)[N]) const {
-    Vec<T, N> out;
+    A source[N], value[N], residual[N];
+    widen_all(source, in.g);
+    widen_all(value, in.x);
+    if constexpr (Config::kResidual) widen_all(residual, in.residual);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      A z = widen(in.x.at[j]) + bias[j];
-      if constexpr (Config::kResidual) z += widen(in.residual.at[j]);
-      terms[j] = Config::Activation::gradient(widen(in.g.at[j]), z, p, q);
-      out.at[j] = narrow<T>(terms[j]);
+      A z = value[j] + bias[j];
+      if constexpr (Config::kResidual) z += residual[j];
+      terms[j] = Config::Activation::gradient(source[j], z, p, q);
     }
-    store(dx + i, out);
+    const Vec<T, N> out = narrow_all<T, N>(terms);
+    if (dx) store(dx + i, out);
     if constexpr (Config::kResidual) store(dresidual + i, out);
   }
 };
 
-// `residual` and `dresidual` are `x` and `dx` where there is none.
+// `residual` and `dresidual` are `x` and `dx` where there is none; `dx` is null where only the sums are wanted.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
                    T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ partial, long long outer, long long channels,

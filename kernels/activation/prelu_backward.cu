@@ -38,14 +38,15 @@ struct Body {
 
   template <int N>
   __device__ __forceinline__ void run(long long i, const Inputs<N>& in, const A (&slope)[N], A (&terms)[N]) const {
-    Vec<T, N> out;
+    A source[N], value[N], result[N];
+    widen_all(source, in.g);
+    widen_all(value, in.x);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const A source = widen(in.g.at[j]), value = widen(in.x.at[j]);
-      out.at[j] = narrow<T>(LeakyRelu::gradient(source, value, slope[j], A(0)));
-      terms[j] = value > A(0) ? A(0) : source * value;
+      result[j] = LeakyRelu::gradient(source[j], value[j], slope[j], A(0));
+      terms[j] = value[j] > A(0) ? A(0) : source[j] * value[j];
     }
-    store(dx + i, out);
+    store(dx + i, narrow_all<T, N>(result));
   }
 };
 

@@ -2,13 +2,15 @@
 // And its input gradient: dx[n, c, h] = the sum over r and over the m output channels k of c of dy[n, k, (h + before - r * dilation) / stride]
 // * w[k, r], where the division leaves no rest; for a stride of 1 it runs as a forward with the weights turned round.
 //
-// Layout:  memory in any dense order, given by strides; w (K, taps). Channels-last: a thread owns kVector neighbouring channels of kStrip
-//          outputs along the last axis; a block owns kLanes such vectors of a tile of 4 strips by its other threads' rows, whose inputs meet
-//          in the first-level cache, and keeps its weights in shared memory as float. Channels-first: the same with one channel.
-// Needs:   pointers and channels aligned to kVector elements; kSide, where not 0, is the window's last extent, with dilation 1.
+// Layout:  memory in any dense order, given by strides; w (K, taps). Channels-last: a thread owns kVector neighbouring channels of a tile of
+//          kRows x kStrip outputs along the last two axes and walks down the input rows that the tile reads, each loaded once, the next one
+//          while the last is used. A block owns kLanes such vectors of kAcross tiles beside and the others below each other, whose inputs
+//          meet in the first-level cache, and keeps its weights in shared memory as float. Channels-first: the same with one channel.
+// Needs:   pointers and channels aligned to kVector elements; kSide, where not 0, is the window's last extent, with dilation 1; kRows is 1
+//          for dilated windows and in the gather of the gradient.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32 (double for double).
 
-#include "dnnarray/window.cuh"
+#include "dnnarray/depthwise.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -16,11 +18,15 @@ struct Config {
   static constexpr bool kGradient = false;
   static constexpr bool kStaged = true;
   static constexpr bool kPlain = true;
+  static constexpr bool kAdded = false;
   static constexpr bool kRelu = false;
   static constexpr int kSide = 3;
   static constexpr int kStride = 1;
   static constexpr int kVector = 4;
   static constexpr int kLanes = 8;
+  static constexpr int kAcross = 4;
+  static constexpr int kRows = 4;
+  static constexpr int kStrip = 4;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY conv_depthwise_default
@@ -30,52 +36,18 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kSide = Config::kSide, kStride = Config::kStride;
-constexpr int kStrip = 4, kAcross = 4, kDown = Config::kThreads / kLanes / kAcross, kChannels = kLanes * kVector;
+constexpr int kStrip = Config::kStrip, kRows = Config::kRows, kAcross = Config::kAcross;
+constexpr int kDown = Config::kThreads / kLanes / kAcross, kChannels = kLanes * kVector;
+constexpr int kWide = (kStrip - 1) * kStride + (kSide > 0 ? kSide : 1);  // inputs of a strip in a row
 using V = Vec<T, kVector>;
 
 extern __shared__ double smem_memory[];
 
-// One spatial axis: outputs, input extent, taps, and the steps between them.
-struct ConvAxis {
-  int out, space, window, stride, dilation, before;
-
-  // The input that tap t of output i reads, or -1.
-  __device__ __forceinline__ int input(int i, int t) const {
-    int at;
-    if constexpr (Config::kGradient) {
-      const int distance = i + before - t * dilation;
-      at = distance < 0 ? -1 : quotient(distance, stride);
-      if (at * stride != distance) return -1;
-    } else {
-      at = i * stride + t * dilation - before;
-    }
-    return at >= 0 && at < space ? at : -1;
-  }
+struct Kind {
+  static constexpr bool kGradient = Config::kGradient, kPlain = Config::kPlain;
 };
-
-// Where the channels of a thread's vector stand in x and w: with a multiplier, part `i` of them.
-struct Channels {
-  int first, multiplier;
-
-  __device__ __forceinline__ int of_x(int j, int i) const {
-    if (Config::kPlain) return first + j;
-    return Config::kGradient ? (first + j) * multiplier + i : (first + j) / multiplier;
-  }
-  __device__ __forceinline__ int of_w(int j, int i) const {
-    return Config::kPlain || !Config::kGradient ? first + j : (first + j) * multiplier + i;
-  }
-};
-
-__device__ __forceinline__ V read(const T* x, const Channels& channels, int part, long long x_c) {
-  if constexpr (Config::kPlain) {
-    return load<T, kVector>(x + channels.first * x_c);
-  } else {
-    V v;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) v.at[j] = x[channels.of_x(j, part) * x_c];
-    return v;
-  }
-}
+using Channels = DepthwiseChannels<Kind>;
+using SpatialAxis = ConvAxis<Kind>;
 
 struct Weights {
   const T* gmem;
@@ -89,106 +61,124 @@ struct Weights {
   }
 };
 
-__device__ __forceinline__ void multiply_add(A (&sum)[kVector], const V& x, const A (&w)[kVector]) {
+template <int kTaps>
+__device__ __forceinline__ void load_weights(A (&w)[kTaps][kVector], const Weights& weights, int tap, int lane, const Channels& channels,
+                                             int part) {
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) sum[j] += widen(x.at[j]) * w[j];
+  for (int s = 0; s < kTaps; ++s) {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) w[s][j] = weights.at(tap + s, lane, channels, j, part);
+  }
 }
 
-// One row of the window over a strip of outputs from q on; `x` is the row's start.
-__device__ __forceinline__ void add_row(A (&sum)[kStrip][kVector], const T* x, long long x_w, long long x_c, const ConvAxis& axis, int q,
-                                        const Weights& weights, int tap, int lane, const Channels& channels, int part) {
-  A w[kVector];
-  if constexpr (kSide > 0) {
-    constexpr int kWide = (kStrip - 1) * kStride + (kSide > 0 ? kSide : 1);
-    const int first = q * kStride - axis.before;
-    V reg_x[kWide];
+__device__ __forceinline__ void multiply_add(A (&sum)[kVector], const A (&x)[kVector], const A (&w)[kVector]) {
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) {
-      reg_x[i] = V{};
-      if (first + i >= 0 && first + i < axis.space) reg_x[i] = read(x + (first + i) * x_w, channels, part, x_c);
-    }
+  for (int j = 0; j < kVector; ++j) sum[j] += x[j] * w[j];
+}
+
+using Source = ImagePlane<T, kVector, Kind>;
+
+// What one plane of the window adds to a tile of outputs that begins at (p, q): windows of kSide taps along the last axis.
+__device__ __forceinline__ void add_plane(A (&sum)[kRows][kStrip][kVector], const Source& source, const SpatialAxis& h, int p,
+                                          int first, const Weights& weights, int tap, int lane, const Channels& channels, int part) {
+  constexpr int kTaps = kSide > 0 ? kSide : 1;
+  const int rows = (kRows - 1) * h.stride + h.window, top = p * h.stride - h.before;
+  V next[kWide];
+  source.load_row(next, first, top, h.space, channels, part);
+  for (int i = 0; i < rows; ++i) {
+    A x[kWide][kVector], w[kTaps][kVector];
 #pragma unroll
-    for (int s = 0; s < kSide; ++s) {
+    for (int k = 0; k < kWide; ++k) widen_all(x[k], next[k]);
+    if (i + 1 < rows) source.load_row(next, first, top + (i + 1) * h.dilation, h.space, channels, part);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) w[j] = weights.at(tap + s, lane, channels, j, part);
+    for (int m = 0; m < kRows; ++m) {
+      const int r = i - m * h.stride;
+      if (r < 0 || r >= h.window) continue;
+      load_weights<kTaps>(w, weights, tap + r * kTaps, lane, channels, part);
 #pragma unroll
-      for (int t = 0; t < kStrip; ++t) multiply_add(sum[t], reg_x[t * kStride + s], w);
-    }
-  } else {
-    for (int s = 0; s < axis.window; ++s) {
+      for (int s = 0; s < kTaps; ++s) {
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) w[j] = weights.at(tap + s, lane, channels, j, part);
-#pragma unroll
-      for (int t = 0; t < kStrip; ++t) {
-        const int at = axis.input(q + t, s);
-        if (at >= 0) multiply_add(sum[t], read(x + at * x_w, channels, part, x_c), w);
+        for (int t = 0; t < kStrip; ++t) multiply_add(sum[m][t], x[t * kStride + s], w[s]);
       }
     }
   }
 }
 
-// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. flags: 1 flip, 2 bias,
-// 4 residual. Pairs hold (output, input) extents, (window, stride) and (dilation, before) of an axis.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
+// The same for any window, and for the gather of the gradient: one row of outputs.
+__device__ __forceinline__ void add_plane_of_any(A (&sum)[kRows][kStrip][kVector], const Source& source, const SpatialAxis& h, int p,
+                                                 const SpatialAxis& w, int q, const Weights& weights, int tap, int lane,
+                                                 const Channels& channels, int part) {
+  for (int r = 0; r < h.window; ++r) {
+    const int at_h = h.input(p, r);
+    for (int s = 0; at_h >= 0 && s < w.window; ++s) {
+      A one[1][kVector], x[kVector];
+      load_weights<1>(one, weights, tap + r * w.window + s, lane, channels, part);
+#pragma unroll
+      for (int t = 0; t < kStrip; ++t) {
+        const int at = w.input(q + t, s);
+        if (at < 0) continue;
+        widen_all(x, source.read(source.x + at_h * source.row + at * source.column, channels, part));
+        multiply_add(sum[0][t], x, one[0]);
+      }
+    }
+  }
+}
+
+// `outer` counts batch items, times channels where those do not stand in vectors; `vectors` of channels are then 1. Pairs hold (output, input) extents, (window, stride) and (dilation, before) of an axis.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long outer, long long planes, long long vectors, long long multiplier, long long flags, long long x_n,
+    T* __restrict__ gmem_y, long long outer, long long planes, long long vectors, long long multiplier, long long flip, long long x_n,
     long long x_c, long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w,
     long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
-  const ConvAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
+  const SpatialAxis d{high(d0), low(d0), high(d1), low(d1), high(d2), low(d2)}, h{high(h0), low(h0), high(h1), low(h1), high(h2), low(h2)},
       w{high(w0), low(w0), high(w1), low(w1), high(w2), low(w2)};
   const int taps = d.window * h.window * w.window, lane = threadIdx.x % kLanes, spot = threadIdx.x / kLanes;
-  const int first_channel = blockIdx.y * kChannels;
+  const int chunks = (static_cast<int>(vectors) + kLanes - 1) / kLanes;
+  const Quotient chunk = divide(blockIdx.x, chunks);  // neighbouring channels at the same time
+  const int first_channel = chunk.rest * kChannels;
   A* smem_w = reinterpret_cast<A*>(smem_memory);
-  const Weights weights{gmem_w, smem_w, taps, (flags & 1) != 0};
+  const Weights weights{gmem_w, smem_w, taps, flip != 0};
   if constexpr (Config::kStaged) {
-    for (int i = threadIdx.x; i < taps * kChannels; i += Config::kThreads) {
-      const int channel = i / taps, tap = i - channel * taps;
-      const bool there = first_channel + channel < vectors * kVector;
-      const A value = there ? widen(gmem_w[static_cast<long long>(first_channel) * taps + i]) : A(0);
-      smem_w[(weights.flip ? taps - 1 - tap : tap) * kChannels + channel] = value;
-    }
+    stage_weights<kChannels>(smem_w, gmem_w, first_channel, static_cast<int>(vectors) * kVector, taps, weights.flip);
     __syncthreads();
   }
-  if (blockIdx.y * kLanes + lane >= vectors) return;
+  if (chunk.rest * kLanes + lane >= vectors) return;
 
-  const int groups = (w.out + kStrip * kAcross - 1) / (kStrip * kAcross);
-  const long long rows = outer * d.out * h.out, tiles = (rows + kDown - 1) / kDown * groups;
-  for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const Split by_group = split(tile, groups);
-    const long long row = by_group.quotient * kDown + spot / kAcross;
+  const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{gmem_residual, gmem_y};
+  const int groups = (w.out + kStrip * kAcross - 1) / (kStrip * kAcross), down = (h.out + kRows - 1) / kRows;
+  const int rows = static_cast<int>(outer) * d.out * down, tiles = (rows + kDown - 1) / kDown * groups, step = gridDim.x / chunks;
+  for (int tile = chunk.quotient; tile < tiles; tile += step) {
+    const Quotient by_group = divide(tile, groups);
+    const int row = by_group.quotient * kDown + spot / kAcross;
     const int q = (by_group.rest * kAcross + spot % kAcross) * kStrip;
     if (row >= rows || q >= w.out) continue;
-    const Split by_h = split(row, h.out), by_d = split(by_h.quotient, d.out), by_c = split(by_d.quotient, static_cast<int>(planes));
+    const Quotient by_h = divide(row, down), by_d = divide(by_h.quotient, d.out), by_c = divide(by_d.quotient, static_cast<int>(planes));
     const Channels channels{first_channel + lane * kVector + by_c.rest, static_cast<int>(multiplier)};
+    const int p = by_h.rest * kRows;
 
-    A sum[kStrip][kVector] = {};
+    A sum[kRows][kStrip][kVector];
+    begin_sums(sum, gmem_bias, channels.first);
     const int parts = Config::kGradient ? static_cast<int>(multiplier) : 1;
     for (int part = 0; part < parts; ++part)
       for (int o = 0; o < d.window; ++o) {
-        const int at_d = d.input(by_d.rest, o);
-        for (int r = 0; at_d >= 0 && r < h.window; ++r) {
-          const int at_h = h.input(by_h.rest, r);
-          if (at_h < 0) continue;
-          const T* x = gmem_x + by_c.quotient * x_n + at_d * x_d + at_h * x_h;
-          add_row(sum, x, x_w, x_c, w, q, weights, (o * h.window + r) * w.window, lane, channels, part);
+        const int at_d = d.input(by_d.rest, o), tap = o * h.window * w.window;
+        if (at_d < 0) continue;
+        const Source source{gmem_x + by_c.quotient * x_n + at_d * x_d, x_h, x_w, x_c, w.space};
+        if constexpr (kSide > 0) {
+          add_plane(sum, source, h, p, q * kStride - w.before, weights, tap, lane, channels, part);
+        } else {
+          add_plane_of_any(sum, source, h, p, w, q, weights, tap, lane, channels, part);
         }
       }
 
-    const long long y = by_c.quotient * y_n + channels.first * y_c + by_d.rest * y_d + by_h.rest * y_h + q * y_w;
+    const long long y = by_c.quotient * y_n + channels.first * y_c + by_d.rest * y_d + p * y_h + q * y_w;
 #pragma unroll
-    for (int t = 0; t < kStrip; ++t) {
-      if (q + t >= w.out) break;
-      V reg_y, reg_residual;
-      if (flags & 4) reg_residual = load<T, kVector>(gmem_residual + y + t * y_w);
+    for (int m = 0; m < kRows; ++m) {
+      if (p + m >= h.out) break;
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        A value = sum[t][j];
-        if (flags & 2) value += widen(gmem_bias[channels.first + j]);
-        if (flags & 4) value += widen(reg_residual.at[j]);
-        if (Config::kRelu && value < A(0)) value = A(0);
-        reg_y.at[j] = narrow<T>(value);
+      for (int t = 0; t < kStrip; ++t) {
+        if (q + t < w.out) finish.put(sum[m][t], y + m * y_h + t * y_w);
       }
-      store(gmem_y + y + t * y_w, reg_y);
     }
   }
 }

@@ -36,13 +36,14 @@ struct Arguments {
 template <int N>
 __device__ __forceinline__ void run(const Arguments& a, long long i) {
   const Vec<T, N> reg_x = load<T, N>(a.x + i), reg_residual = load<T, N>(a.residual + i);
-  Vec<T, N> reg_y;
-  A bias[N], factor[N];
+  A bias[N], factor[N], value[N], residual[N];
   load_parameters<N, Config::kChannel>(a.bias, i, a.channels, a.inner, bias);
   Keep<N, A>{a.seed, a.offset, a.threshold, a.scale}.factors(Config::kPermuted ? a.place.at(i) : i, factor);
+  widen_all(value, reg_x);
+  widen_all(residual, reg_residual);
 #pragma unroll
-  for (int j = 0; j < N; ++j) reg_y.at[j] = narrow<T>((widen(reg_x.at[j]) + bias[j]) * factor[j] + widen(reg_residual.at[j]));
-  store(a.y + i, reg_y);
+  for (int j = 0; j < N; ++j) value[j] = (value[j] + bias[j]) * factor[j] + residual[j];
+  store(a.y + i, narrow_all<T, N>(value));
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)

@@ -44,15 +44,12 @@ struct Body {
 
   template <int N>
   __device__ __forceinline__ void run(long long i, const Vec<T, N>& reg_g, const A (&)[N], A (&terms)[N]) const {
-    Vec<T, N> out;
     A factor[N];
     Keep<N, A>{seed, offset, threshold, scale}.factors(Config::kPermuted ? place.at(i) : i, factor);
+    widen_all(terms, reg_g);
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      terms[j] = widen(reg_g.at[j]) * factor[j];
-      out.at[j] = narrow<T>(terms[j]);
-    }
-    store(dx + i, out);
+    for (int j = 0; j < N; ++j) terms[j] *= factor[j];
+    store(dx + i, narrow_all<T, N>(terms));
     if constexpr (Config::kResidual) store(dresidual + i, reg_g);
   }
 };

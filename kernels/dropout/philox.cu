@@ -35,10 +35,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   if (i + V <= n) {
     const Vec<T, V> reg_x = load<T, V>(x + i);
     keep.factors(Config::kPermuted ? Strided{n1, n2, n3, n4, s0, s1, s2, s3, s4}.at(i) : i, factor);
-    Vec<T, V> reg_y;
+    A value[V];
+    widen_all(value, reg_x);
 #pragma unroll
-    for (int j = 0; j < V; ++j) reg_y.at[j] = narrow<T>(widen(reg_x.at[j]) * factor[j]);
-    store(y + i, reg_y);
+    for (int j = 0; j < V; ++j) value[j] *= factor[j];
+    store(y + i, narrow_all<T, V>(value));
   } else {
     keep.factors(i, factor);
 #pragma unroll

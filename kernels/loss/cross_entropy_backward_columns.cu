@@ -5,6 +5,7 @@
 // Needs:   pointers aligned to kVector elements, inner a multiple of kVector.
 // Bound:   memory: scores read once from memory and once more through the caches, gradients written once.
 
+#include "dnnarray/index.cuh"
 #include "dnnarray/scores.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -15,6 +16,8 @@ struct Config {
   static constexpr bool kProbabilities = false;
   static constexpr bool kSmoothing = false;
   static constexpr bool kRowGradients = false;
+  static constexpr bool kKept = false;
+  static constexpr int kUnroll = 4;
   static constexpr int kVector = 1;
   static constexpr int kThreads = 128;
 };
@@ -26,7 +29,7 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
-constexpr int kUnroll = 4;
+constexpr int kUnroll = Config::kUnroll;
 constexpr bool kShares = Config::kProbabilities || Config::kSmoothing;
 
 struct Options {
@@ -37,14 +40,15 @@ struct Options {
 
 __device__ __forceinline__ A class_weight(const Options& o, long long c) { return o.weight ? widen(o.weight[c]) : A(1); }
 
-__device__ __forceinline__ void take(Scores<A> (&found)[kVector], const T* z, const T* q, const Options& o, long long c) {
-  V part[kUnroll], probability[kUnroll];
+// kUnroll classes from `c` on, of all columns of the thread.
+__device__ __forceinline__ void fetch(V (&part)[kUnroll], const T* z, const Options& o, long long c) {
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    if (c + u >= o.classes) continue;
-    part[u] = load<T, kVector>(z + (c + u) * o.inner);
-    if constexpr (Config::kProbabilities) probability[u] = load<T, kVector>(q + (c + u) * o.inner);
+    if (c + u < o.classes) part[u] = load<T, kVector>(z + (c + u) * o.inner);
   }
+}
+
+__device__ __forceinline__ void take(Scores<A> (&found)[kVector], const V (&part)[kUnroll], const T* q, const Options& o, long long c) {
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     A values[kUnroll], peak = found[v].peak;
@@ -54,12 +58,12 @@ __device__ __forceinline__ void take(Scores<A> (&found)[kVector], const T* z, co
       peak = larger(peak, values[u]);
     }
     found[v].raise(peak);
+    found[v].add(values);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      found[v].add(values[u]);
       if (kShares && c + u < o.classes) {
         A own = A(1);
-        if constexpr (Config::kProbabilities) own = smoothed(widen(probability[u].at[v]), o.smoothing, o.spread);
+        if constexpr (Config::kProbabilities) own = smoothed(widen(q[(c + u) * o.inner + v]), o.smoothing, o.spread);
         found[v].share += own * class_weight(o, c + u);
       }
     }
@@ -86,8 +90,7 @@ __device__ __forceinline__ Factors factors(const Scores<A>& found, const Options
   return f;
 }
 
-__device__ __forceinline__ void put(const Factors (&f)[kVector], const T* z, const T* q, T* dz, T* dq, const Options& o, long long c) {
-  const V part = load<T, kVector>(z + c * o.inner);
+__device__ __forceinline__ void put(const Factors (&f)[kVector], const V& part, const T* q, T* dz, T* dq, const Options& o, long long c) {
   const A w = kShares ? class_weight(o, c) : A(1);
   V probability, result, other;
   if constexpr (Config::kProbabilities) probability = load<T, kVector>(q + c * o.inner);
@@ -109,23 +112,36 @@ __device__ __forceinline__ void put(const Factors (&f)[kVector], const T* z, con
 }
 
 // `grad`, `total` and `divisor` as in cross_entropy_backward_rows.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
                    long long classes, long long inner, long long ignore, double smoothing, double divisor) {
   const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (r >= rows) return;
   const Options o{classes, inner, A(smoothing), A(smoothing / classes), weight};
-  const long long offset = r / inner * classes * inner + r % inner;
+  const Divided place = divide_index(r, inner);
+  const long long offset = place.quotient * classes * inner + place.remainder;
   const T* q = reinterpret_cast<const T*>(target) + offset;  // where the target holds probabilities
   Scores<A> found[kVector];
-  for (long long c = 0; c < classes; c += kUnroll) take(found, z + offset, q, o, c);
+  V part[kUnroll];
+  for (long long c = 0; c < classes; c += kUnroll) {
+    fetch(part, z + offset, o, c);
+    take(found, part, q, o, c);
+    if (Config::kKept) break;
+  }
   Factors f[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     const A own = Config::kRowGradients ? widen(grad[r + v]) : widen(grad[0]) / (total ? *total : A(divisor));
     f[v] = factors(found[v], o, target, r + v, own, ignore);
   }
+  if constexpr (Config::kKept) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (u < classes) put(f, part[u], q, dz + offset, dq + offset, o, u);
+    }
+  } else {
 #pragma unroll 4
-  for (long long c = classes - 1; c >= 0; --c) put(f, z + offset, q, dz + offset, dq + offset, o, c);
+    for (long long c = classes - 1; c >= 0; --c) put(f, load<T, kVector>(z + offset + c * inner), q, dz + offset, dq + offset, o, c);
+  }
 }

@@ -1,8 +1,9 @@
 // Gradients of the cross entropy of each row: dz = g (sum(s) softmax(z) - s), where s is the smoothed target times the class weights;
 // for probabilities dq = -g (1 - e) w log_softmax(z) too.
 //
-// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, with kKeep vectors of it each in registers;
-//          what a longer row has beyond is read again, backwards, since its end is still in the cache. kRagged: as in
+// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, each kKeep vectors of it in registers and then
+//          `held` in shared memory; what a longer row has beyond is read again, backwards, since its end is still in the cache (kLong: there are such
+//          rows). kRagged: as in
 //          cross_entropy_rows.
 // Needs:   pointers aligned to kVector elements.
 // Bound:   memory: scores read once, gradients written once (long rows: read twice, the second time mostly from L2).
@@ -18,6 +19,7 @@ struct Config {
   static constexpr bool kSmoothing = false;
   static constexpr bool kRowGradients = false;
   static constexpr bool kRagged = false;
+  static constexpr bool kLong = true;
   static constexpr int kVector = 4;
   static constexpr int kKeep = 8;
   static constexpr int kLanes = 32;
@@ -31,8 +33,8 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
-constexpr int kStep = Config::kLanes * kVector;
-constexpr bool kShares = Config::kProbabilities || Config::kSmoothing;
+constexpr int kStep = Config::kLanes * kVector, kBatch = 16 / kVector < 4 ? 16 / kVector : 4;
+constexpr bool kShares = Config::kProbabilities || Config::kSmoothing, kLong = Config::kLong;
 
 __device__ __forceinline__ V read(const T* p, long long at, long long size) {
   if constexpr (!Config::kRagged) {
@@ -73,19 +75,43 @@ __device__ __forceinline__ A share_of(const Row& row, long long at) {
   return own * class_weight(row, at);
 }
 
+template <bool kWhole>
 __device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
-  const RowMask mask(at, row.start, row.end);
-  A values[kVector], peak = found.peak;
+  const Mask<Config::kRagged && !kWhole, kVector> mask(at, row.start, row.end);
+  A values[kVector], scores[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    values[v] = mask.has(v) ? widen(part.at[v]) : -infinity(A(0));
-    peak = larger(peak, values[v]);
+    values[v] = scores[v] = mask.has(v) ? widen(part.at[v]) : -infinity(A(0));
   }
-  found.raise(peak);
+  found.raise(larger(found.peak, in_pairs(scores, Larger())));
+  found.add(values);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    found.add(values[v]);
     if (kShares && mask.has(v)) found.share += share_of(row, at + v);
+  }
+}
+
+// A vector of the row, whether or not it holds elements of its neighbours.
+__device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
+  if (!Config::kRagged || (at >= row.start && at + kVector <= row.end)) {
+    take<true>(found, part, row, at);
+  } else {
+    take<false>(found, part, row, at);
+  }
+}
+
+// `count` vectors of the row, kStep elements apart: all are asked for before the first is looked at.
+__device__ __forceinline__ void fetch(V (&part)[kBatch], const T* z, long long at, int count, const Row& row) {
+#pragma unroll
+  for (int u = 0; u < kBatch; ++u) {
+    if (u < count && at + u * kStep < row.end) part[u] = read(z, at + u * kStep, row.size);
+  }
+}
+
+__device__ __forceinline__ void take(Scores<A>& found, const V (&part)[kBatch], long long at, int count, const Row& row) {
+#pragma unroll
+  for (int u = 0; u < kBatch; ++u) {
+    if (u < count && at + u * kStep < row.end) take(found, part[u], row, at + u * kStep);
   }
 }
 
@@ -129,11 +155,12 @@ __device__ __forceinline__ Factors factors(const Scores<A>& found, const Row& ro
 
 // `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over *total, or over `divisor` where that is
 // not given.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
-                   long long classes, long long ignore, double smoothing, double divisor) {
+                   long long classes, long long held, long long ignore, double smoothing, double divisor) {
   constexpr int kLanes = Config::kLanes, kKeep = Config::kKeep;
+  extern __shared__ __align__(16) char dnn_smem[];
   __shared__ A shared[Config::kThreads / kWarp];
   const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
   const T* q = reinterpret_cast<const T*>(target);  // where the target holds probabilities
@@ -149,17 +176,40 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   for (int k = 0; k < kKeep; ++k) {
     if (first + k * kStep < row.end) take(found, kept[k], row, first + k * kStep);
   }
-  long long at = first + kKeep * kStep;
-#pragma unroll 4
-  for (; at < row.end; at += kStep) take(found, read(z, at, row.size), row, at);
+  V* line = reinterpret_cast<V*>(dnn_smem) + threadIdx.x;
+  const long long second = first + kKeep * kStep, third = second + held * kStep;
+  V part[kBatch];
+  for (int k = 0; kLong && k < held && second + k * kStep < row.end; k += kBatch) {
+    const int count = held - k < kBatch ? held - k : kBatch;
+    fetch(part, z, second + k * kStep, count, row);
+    take(found, part, second + k * kStep, count, row);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if (u < count) line[(k + u) * Config::kThreads] = part[u];
+    }
+  }
+  long long at = third;
+  for (; kLong && at < row.end; at += kBatch * kStep) {
+    fetch(part, z, at, kBatch, row);
+    take(found, part, at, kBatch, row);
+  }
   combine<kLanes, Config::kThreads, kShares>(found, shared);
   if (r >= rows) return;
   const A own = Config::kRowGradients ? widen(grad[r]) : widen(grad[0]) / (total ? *total : A(divisor));
   const Factors f = factors(found, row, target, r, own, classes, ignore);
-#pragma unroll 4
-  for (at -= kStep; at >= first + kKeep * kStep; at -= kStep) put(read(z, at, row.size), f, row, dz, dq, at);
+  for (at -= kBatch * kStep; kLong && at >= third; at -= kBatch * kStep) {
+    fetch(part, z, at, kBatch, row);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if (at + u * kStep < row.end) put(part[u], f, row, dz, dq, at + u * kStep);
+    }
+  }
 #pragma unroll
   for (int k = 0; k < kKeep; ++k) {
     if (first + k * kStep < row.end) put(kept[k], f, row, dz, dq, first + k * kStep);
+  }
+#pragma unroll 2
+  for (int k = 0; kLong && k < held; ++k) {
+    if (second + k * kStep < row.end) put(line[k * Config::kThreads], f, row, dz, dq, second + k * kStep);
   }
 }

@@ -22,6 +22,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const A* __restrict__ values, const A* __restrict__ weights, T* __restrict__ out, long long n, double divisor) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
   A sum = A(0), total = A(0);
+#pragma unroll 8
   for (long long i = threadIdx.x; i < n; i += Config::kThreads) {
     sum += values[i];
     if constexpr (Config::kWeighted) total += weights[i];

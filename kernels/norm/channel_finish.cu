@@ -1,15 +1,15 @@
 // From the parts of kernels/norm/channel_sums.cu to what kernels/norm/channel_apply.cu needs: for each instance, a (batch, channel) or a
-// channel, the coefficients mean, scale = rstd * weight, shift = bias - (what rounding took from the mean) * scale, rstd.
+// channel, mean, scale = rstd * weight, shift = bias - (what rounding took from the mean) * scale, rstd.
 //
-// Layout:  a warp per statistic (batch, group of `members` channels): its lanes take every 32nd part; for the gradient, further warps take
-//          a channel each and sum dweight and dbias over the batch. Coefficients are arrays of `instances` values, one after the other.
+// Layout:  kLanes threads per statistic (batch, group of `members` channels), whose parts lie one after the other.
 // Bound:   latency; a few megabytes at most. Everything in double, in a fixed order.
 
-#include "dnnarray/norm.cuh"
+#include "dnnarray/channel_norm.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
+  static constexpr int kLanes = 32;
 };
 #define DNNARRAY_ENTRY norm_channel_finish_default
 #endif
@@ -17,53 +17,56 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kLanes = Config::kLanes;
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const Moments* __restrict__ partial, const void* weight, const void* bias, const void* given_mean, const void* given_rstd,
-                   const void* variance, const void* running_mean, const void* running_var, A* __restrict__ coefficients, A* mean_of,
-                   A* rstd_of_statistic, void* next_mean, void* next_var, long long wide_weight, long long wide_bias, long long wide_mean,
-                   long long wide_rstd, long long wide_variance, long long wide_running_mean, long long wide_running_var, long long statistics,
-                   long long parts, long long channels, long long members, double count, double momentum, double eps) {
-  const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0}, fixed = {variance, wide_variance != 0};
-  const Parameter<T> saved_mean = {given_mean, wide_mean != 0}, saved_rstd = {given_rstd, wide_rstd != 0};
-  const Parameter<T> old_mean = {running_mean, wide_running_mean != 0}, old_var = {running_var, wide_running_var != 0};
-  const long long statistic = static_cast<long long>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (statistic >= statistics) return;
-  const int lane = threadIdx.x % kWarp;
+// x may be null where no parts were summed, or, as `partial`, where there are none. The first value of a statistic is that many elements
+// from x: its batch times `batch_pitch` plus its channel times `channel_pitch`.
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, const void* bias, const void* given_mean,
+                   const void* given_rstd, const void* variance, const void* running_mean, const void* running_var,
+                   A* __restrict__ coefficients, A* mean_of, A* rstd_of_statistic, void* next_mean, void* next_var,
+                   long long wide_weight, long long wide_bias, long long wide_mean, long long wide_rstd, long long wide_variance,
+                   long long wide_running_mean, long long wide_running_var, long long statistics, long long parts, long long channels,
+                   long long members, long long batch_pitch, long long channel_pitch, long long last, double count, double share, double momentum, double eps) {
+  __shared__ Shares smem[kThreads / kWarp];
+  const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
+  const Statistic<T> known = {{given_mean, wide_mean != 0},
+                              {given_rstd, wide_rstd != 0},
+                              {variance, wide_variance != 0},
+                              {running_mean, wide_running_mean != 0},
+                              {running_var, wide_running_var != 0},
+                              mean_of,
+                              rstd_of_statistic,
+                              next_mean,
+                              next_var,
+                              count,
+                              share,
+                              momentum,
+                              eps};
+  const long long statistic = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+  if (statistic >= statistics) return;  // whole warps, or the whole block
+  const int lane = threadIdx.x % kLanes;
   const long long groups = channels / members, batch = statistic / groups, first = statistic % groups * members;
-  const long long instances = statistics / groups * channels;
-  Moments m = {0, 0, 0};
-  if (partial != nullptr)
-    for (long long i = lane; i < parts * members; i += kWarp)
-      m = merge(m, partial[(batch * parts + i / members) * channels + first + i % members]);
-  m = warp_merge(m);
-  const double found = __shfl_sync(kAllLanes, m.mean, 0), square = __shfl_sync(kAllLanes, m.square, 0);
-  const double spread = square / (count > 0 ? count : 1.0);
-  const double mean = given_mean != nullptr ? double(saved_mean.at(statistic, A(0))) : found;
-  const double used = variance != nullptr ? double(fixed.at(statistic, A(0))) : spread;
-  const A rstd = saved_rstd.at(statistic, A(1.0 / sqrt(used + eps)));
-  const A near = A(mean);
-  if (lane == 0) {
-    if (mean_of != nullptr) mean_of[statistic] = near;
-    if (rstd_of_statistic != nullptr) rstd_of_statistic[statistic] = rstd;
-    const double step = count > 0 ? momentum : 0.0;  // of nothing there is nothing to learn
-    if (next_mean != nullptr) {
-      const A old = old_mean.at(statistic, A(0));
-      put<T>(next_mean, wide_running_mean != 0, statistic, step == 0 ? old : A((1 - step) * double(old) + step * mean));
-    }
-    if (next_var != nullptr) {
-      const A old = old_var.at(statistic, A(0));
-      const double unbiased = spread * (count / (count > 1 ? count - 1 : 1.0));
-      put<T>(next_var, wide_running_var != 0, statistic, step == 0 ? old : A((1 - step) * double(old) + step * unbiased));
-    }
+  const A first_weight = lane < members ? w.at(first + lane, A(1)) : A(1), first_bias = lane < members ? b.at(first + lane, A(0)) : A(0);
+  Shares sums = {0, 0};
+  double origin = 0;
+  if (partial != nullptr) {
+    origin = double(widen(x[batch * batch_pitch + first * channel_pitch]));
+    const Shares* mine = partial + statistic * members * parts;
+#pragma unroll 4
+    for (long long i = lane; i < parts * members; i += kLanes) sums.add(mine[i]);
   }
-  for (long long j = lane; j < members; j += kWarp) {
-    const long long channel = first + j, at = batch * channels + channel;
-    const A scale = rstd * w.at(channel, A(1));
-    coefficients[at] = near;
-    coefficients[instances + at] = scale;
-    coefficients[2 * instances + at] = b.at(channel, A(0)) - A(mean - double(near)) * scale;
-    coefficients[3 * instances + at] = rstd;
+  if constexpr (kLanes == kWarp) {
+    sums = warp_shares(sums);
+  } else {
+    sums = block_shares<1, kThreads>(sums, smem);
+  }
+  const auto found = known.find(sums, origin, statistic, lane == 0);
+  const Table<A> table(coefficients, statistics / groups * channels, last != 0);
+  for (long long j = lane; j < members; j += kLanes) {
+    const bool early = j < kLanes;  // fetched before the sums were there
+    const Affine<A> own = found.affine(early ? first_weight : w.at(first + j, A(1)), early ? first_bias : b.at(first + j, A(0)));
+    const long long instance = batch * channels + first + j;
+    table.at(0, instance) = own.mean, table.at(1, instance) = own.scale, table.at(2, instance) = own.shift, table.at(3, instance) = own.rstd;
   }
 }

@@ -2,15 +2,18 @@
 //   dx = rstd * (g * weight - average - slope * (x - mean)),  average = average(g * weight),  slope = rstd * average(g * weight * u),
 // to dweight and dbias, and, where the statistics were given (`fixed`), to the gradients of mean and variance, with average and slope 0.
 //
-// Layout:  the first `statistics` warps take a (batch, group of `members` channels) each, the next `channels` warps a channel each, over all
-//          parts of all of the batch.
+// Where the sums are not around the mean but around the first value of the statistic (`x` given), they are brought there.
+//
+// Layout:  kLanes threads each: the first `statistics` a (batch, group of `members` channels), whose parts lie one after the other, the next
+//          `channels` a channel, over all parts of all of the batch.
 // Bound:   latency. Everything in double, in a fixed order.
 
-#include "dnnarray/norm.cuh"
+#include "dnnarray/channel_norm.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
+  static constexpr int kLanes = 32;
 };
 #define DNNARRAY_ENTRY norm_channel_finish_backward_default
 #endif
@@ -18,53 +21,65 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kLanes = Config::kLanes;
+
+__device__ __forceinline__ Shares over_lanes(Shares s, Shares* smem) {
+  if constexpr (kLanes == kWarp) return warp_shares(s);
+  return block_shares<1, kThreads>(s, smem);
+}
 
 // Null: what is absent or not asked for.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const Moments* __restrict__ partial, const void* weight, A* coefficients, void* dweight, void* dbias, void* dmean,
-                   void* dvariance, long long wide_weight, long long wide_bias, long long wide_mean, long long wide_variance,
-                   long long statistics, long long parts, long long channels, long long members, double count, long long fixed) {
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, A* __restrict__ coefficients,
+                   A* __restrict__ slopes, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
+                   long long wide_bias, long long wide_mean, long long wide_variance, long long statistics, long long parts,
+                   long long channels, long long members, long long batch_pitch,
+                   long long channel_pitch, double share, long long fixed, long long last) {
+  __shared__ Shares smem[kThreads / kWarp];
   const Parameter<T> w = {weight, wide_weight != 0};
-  const long long warp = static_cast<long long>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (warp >= statistics + channels) return;
-  const int lane = threadIdx.x % kWarp;
-  const long long groups = channels / members, batches = statistics / groups, instances = batches * channels;
-  const A* rstd_of = coefficients + 3 * instances;
-  double plain = 0, along = 0;
-  if (warp < statistics) {
-    const long long batch = warp / groups, first = warp % groups * members;
-    const double rstd = double(rstd_of[batch * channels + first]);
+  const long long task = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+  if (task >= statistics + channels) return;  // whole warps, or the whole block
+  const int lane = threadIdx.x % kLanes;
+  const long long groups = channels / members, batches = statistics / groups;
+  const Table<A> affine(coefficients, batches * channels, last != 0), slope(slopes, batches * channels, last != 0);
+  // How far the mean of an instance is from what its sums are around.
+  const auto distance = [&](long long batch, long long channel) {
+    if (x == nullptr) return 0.0;
+    return double(affine.at(0, batch * channels + channel)) - double(widen(x[batch * batch_pitch + channel / members * members * channel_pitch]));
+  };
+  Shares sums = {0, 0};
+  if (task < statistics) {
+    const long long batch = task / groups, first = task % groups * members;
+    const double rstd = double(affine.at(3, batch * channels + first));
+    const Shares* mine = partial + task * members * parts;
     if (!fixed)
-      for (long long i = lane; i < parts * members; i += kWarp) {
-        const long long channel = first + i % members;
-        const Moments& sums = partial[(batch * parts + i / members) * channels + channel];
-        plain += double(w.at(channel, A(1))) * sums.mean;
-        along += double(w.at(channel, A(1))) * sums.square;
+#pragma unroll 4
+      for (long long i = lane; i < parts * members; i += kLanes) {
+        const double of = double(w.at(first + i / parts, A(1)));
+        sums.add({of * mine[i].plain, of * mine[i].along});
       }
-    plain = warp_sum(plain) / count;
-    along = warp_sum(along) * rstd / count;
-    for (long long j = lane; j < members; j += kWarp) {
-      const long long at = batch * channels + first + j;
-      coefficients[4 * instances + at] = w.at(first + j, A(1));
-      coefficients[5 * instances + at] = A(plain);
-      coefficients[6 * instances + at] = A(rstd * along);
+    sums = over_lanes(sums, smem);
+    if (!fixed) sums.along -= distance(batch, first) * sums.plain;
+    for (long long j = lane; j < members; j += kLanes) {
+      const long long instance = batch * channels + first + j;
+      slope.at(0, instance) = w.at(first + j, A(1));
+      slope.at(1, instance) = A(sums.plain * share);
+      slope.at(2, instance) = A(rstd * rstd * sums.along * share);
     }
   } else {
-    const long long channel = warp - statistics;
-    for (long long i = lane; i < batches * parts; i += kWarp) {
+    const long long channel = task - statistics;
+#pragma unroll 4
+    for (long long i = lane; i < batches * parts; i += kLanes) {
       const long long at = i / parts * channels + channel;
-      const Moments& sums = partial[i * channels + channel];
-      plain += sums.mean;
-      along += sums.square * double(rstd_of[at]);
+      const Shares share = partial[at * parts + i % parts];
+      sums.add({share.plain, (share.along - distance(i / parts, channel) * share.plain) * double(affine.at(3, at))});
     }
-    plain = warp_sum(plain);
-    along = warp_sum(along);
+    sums = over_lanes(sums, smem);
     if (lane != 0) return;
-    if (dweight != nullptr) put<T>(dweight, wide_weight != 0, channel, A(along));
-    if (dbias != nullptr) put<T>(dbias, wide_bias != 0, channel, A(plain));
-    const double scale = double(coefficients[instances + channel]);  // `fixed` goes with one batch of instances
-    if (dmean != nullptr) put<T>(dmean, wide_mean != 0, channel, A(-scale * plain));
-    if (dvariance != nullptr) put<T>(dvariance, wide_variance != 0, channel, A(-0.5 * scale * double(rstd_of[channel]) * along));
+    if (dweight != nullptr) put<T>(dweight, wide_weight != 0, channel, A(sums.along));
+    if (dbias != nullptr) put<T>(dbias, wide_bias != 0, channel, A(sums.plain));
+    const double scale = double(affine.at(1, channel)), rstd = double(affine.at(3, channel));  // `fixed` goes with one batch of instances
+    if (dmean != nullptr) put<T>(dmean, wide_mean != 0, channel, A(-scale * sums.plain));
+    if (dvariance != nullptr) put<T>(dvariance, wide_variance != 0, channel, A(-0.5 * scale * rstd * sums.along));
   }
 }

@@ -1,22 +1,25 @@
-// Per channel over a part of the batch and of space: count, mean and squared distances of x; or, for the gradient, the sums of g and of
-// g * (x - mean), where g is grad before the activation of z = (x - mean) * scale + shift + residual.
+// Per channel over a part of the batch and of space: the sums of x and x^2 around the first value of the statistic; or, for the gradient, of
+// g and g * (x - mean), where g is grad before the activation of z = (x - mean) * scale + shift + residual; or (kBoth), where statistics are
+// not known yet and there is no activation, both in one pass, with the first value in the place of the mean.
 //
 // Layout:  channels first (outer, channels, inner): a block owns a channel of `outer_step` outer indices and `inner_step` inner ones; its
 //          threads walk them in vectors. Channels last (batch, rows, channels): a block owns kSide vectors of channels over `inner_step` rows,
-//          thread t the vector t % kSide of every kThreads / kSide-th row. Part p of the results is p / inner_parts, p % inner_parts.
+//          thread t the vector t % kSide of every kThreads / kSide-th row. The results of an instance, a channel or a (batch, channel), lie
+//          one after the other, part by part.
 // Needs:   inner (channels last: channels) a multiple of kVector; pointers aligned to kVector elements.
-// Bound:   memory: x (and grad, and residual with an activation) read once. Threads sum in the arithmetic type, from their first number on;
-//          parts are merged in double, in a fixed order.
+// Bound:   memory: x (and grad, and residual with an activation) read once, kBatch vectors in flight. Threads sum in the arithmetic type, from
+//          their first number on; sums of threads meet in double, in a fixed order.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/norm.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/channel_norm.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
   using Activation = dnnarray::Identity;
   static constexpr bool kGradient = false;
+  static constexpr bool kBoth = false;
+  static constexpr bool kResidual = false;
   static constexpr bool kLast = false;
   static constexpr int kVector = 4;
   static constexpr int kSide = 1;
@@ -30,6 +33,11 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kSide = Config::kSide, kThreads = Config::kThreads, kSteps = kThreads / kSide;
 constexpr int kOwn = Config::kLast ? kVector : 1;  // channels of a thread
+constexpr bool kGradient = Config::kGradient, kMoments = !kGradient || Config::kBoth;
+constexpr int kBatch = kGradient && kOwn > 4 ? 2 : 4;  // as many as registers hold
+
+// Activations with long formulas are given registers, the others occupancy.
+constexpr bool kCurved = kGradient && !is_same<Config::Activation, Identity>;
 
 struct Arrays {
   const T *x, *grad, *residual;
@@ -39,95 +47,135 @@ struct Arrays {
 // What a thread keeps of one channel.
 struct Channel {
   Shifted<A> moments;
-  A mean, scale, shift, of_bias, of_weight;
+  A mean, scale, shift, plain, along;
 
   __device__ __forceinline__ void add(A x, A g, A residual, A p, A q) {
-    if constexpr (Config::kGradient) {
-      const A d = x - mean, before = Config::Activation::gradient(g, d * scale + shift + residual, p, q);
-      of_bias += before;
-      of_weight += before * d;
-    } else {
-      moments.add(x);
+    if constexpr (kMoments) moments.add(x);
+    if constexpr (kGradient) {
+      const A d = x - (Config::kBoth ? moments.shift : mean);
+      const A before = Config::kBoth ? g : Config::Activation::gradient(g, d * scale + shift + residual, p, q);
+      plain += before;
+      along += before * d;
     }
   }
-  __device__ __forceinline__ Moments result(long long count) const {
-    return Config::kGradient ? Moments{0, double(of_bias), double(of_weight)} : moments.moments(count);
+  __device__ __forceinline__ Shares gradient_shares(double common) const {
+    const double distance = Config::kBoth ? double(moments.shift) - common : 0;
+    return {double(plain), double(along) + distance * double(plain)};
   }
 };
 
-struct MergeParts {
-  __device__ __forceinline__ Moments operator()(const Moments& a, const Moments& b) const {
-    return Config::kGradient ? Moments{0, a.mean + b.mean, a.square + b.square} : merge(a, b);
-  }
-};
-
-// `coefficients` holds mean, scale and shift of each instance, one array after the other.
-__device__ __forceinline__ Channel begin(const A* coefficients, long long instances, long long instance, const T* first) {
-  Channel c = {Shifted<A>(first != nullptr ? widen(*first) : A(0)), A(0), A(1), A(0), A(0), A(0)};
-  if constexpr (Config::kGradient) {
-    c.mean = coefficients[instance];
-    c.scale = coefficients[instances + instance];
-    c.shift = coefficients[2 * instances + instance];
-  }
-  return c;
-}
-
-__device__ __forceinline__ void add_vector(Channel (&channels)[kOwn], const Arrays& arrays, long long at) {
-  const auto x = load<T, kVector>(arrays.x + at);
-  Vec<T, kVector> g = x, r = x;
-  if (Config::kGradient) g = load<T, kVector>(arrays.grad + at);
-  const bool more = Config::kGradient && arrays.residual != nullptr;
-  if (more) r = load<T, kVector>(arrays.residual + at);
+// The channels of a thread from `instance` on; `first` is where its values begin.
+__device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficients, long long instances, long long instance, const T* first) {
+  if constexpr (kMoments) {
 #pragma unroll
-  for (int v = 0; v < kVector; ++v)
-    channels[Config::kLast ? v : 0].add(widen(x.at[v]), widen(g.at[v]), more ? widen(r.at[v]) : A(0), arrays.p, arrays.q);
+    for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(first != nullptr ? widen(first[v]) : A(0)), A(0), A(1), A(0), A(0), A(0)};
+  } else if constexpr (Config::kLast) {
+    A mean[kOwn], scale[kOwn], shift[kOwn];
+    read_all(mean, coefficients + instance);
+    read_all(scale, coefficients + instances + instance);
+    read_all(shift, coefficients + 2 * instances + instance);
+#pragma unroll
+    for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(), mean[v], scale[v], shift[v], A(0), A(0)};
+  } else {
+    const auto known = reinterpret_cast<const Affine<A>*>(coefficients)[instance];
+    own[0] = {Shifted<A>(), known.mean, known.scale, known.shift, A(0), A(0)};
+  }
 }
 
-// Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual, const A* __restrict__ coefficients,
-                   Moments* __restrict__ partial, long long outer, long long channels, long long inner, long long outer_step,
-                   long long inner_step, long long inner_parts, long long per_batch, double p64, double q64) {
-  __shared__ Moments smem[kThreads];
+// Up to kBatch vectors: all loads, then all sums.
+struct Batch {
+  Vec<T, kVector> x[kBatch], g[kBatch], r[kBatch];
+  bool here[kBatch];
+
+  __device__ __forceinline__ void fetch(int k, const Arrays& arrays, long long at, bool wanted) {
+    here[k] = wanted;
+    if (!wanted) return;
+    x[k] = load<T, kVector>(arrays.x + at);
+    if constexpr (kGradient) {
+      g[k] = load<T, kVector>(arrays.grad + at);
+      if constexpr (Config::kResidual) r[k] = load<T, kVector>(arrays.residual + at);
+    }
+  }
+  __device__ __forceinline__ void add(Channel (&channels)[kOwn], const Arrays& arrays) const {
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k)
+      if (here[k]) {
+        A of_x[kVector], of_g[kVector] = {}, of_r[kVector] = {};
+        widen_all(of_x, x[k]);
+        if constexpr (kGradient) widen_all(of_g, g[k]);
+        if constexpr (Config::kResidual) widen_all(of_r, r[k]);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) channels[Config::kLast ? v : 0].add(of_x[v], of_g[v], of_r[v], arrays.p, arrays.q);
+      }
+  }
+};
+
+// The sums over the block of one channel of each thread, into `slot` of the parts of its instance.
+__device__ __forceinline__ void write(Channel& own, bool mine, double common, long long count, Shares* partial, Shares* gradients, long long slot,
+                                      Shares* smem) {
+  const Shares none = {0, 0};
+  if constexpr (kMoments) {
+    const Shares all = block_shares<kSide, kThreads>(mine ? around(own.moments, common, count) : none, smem);
+    if (mine && threadIdx.x < kSide) partial[slot] = all;
+  }
+  if constexpr (kGradient) {
+    const Shares all = block_shares<kSide, kThreads>(mine && count > 0 ? own.gradient_shares(common) : none, smem);
+    if (mine && threadIdx.x < kSide) gradients[slot] = all;
+  }
+}
+
+// `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
+extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kGradient ? 0 : 1024 / kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
+                   const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
+                   long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
+                   double p64, double q64) {
+  __shared__ Shares smem[kThreads / kWarp * kSide];
   const Arrays arrays = {x, grad, residual, A(p64), A(q64)};
   const long long tiles = Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels;
-  const long long part = blockIdx.x / tiles, tile = blockIdx.x % tiles, instances = per_batch ? outer * channels : channels;
+  const long long part = blockIdx.x / tiles, tile = blockIdx.x % tiles;
   const long long first_outer = part / inner_parts * outer_step, first_inner = part % inner_parts * inner_step;
   const long long end_outer = min(first_outer + outer_step, outer), end_inner = min(first_inner + inner_step, inner);
-  const long long batch = per_batch ? first_outer * channels : 0;
+  const long long instances = per_batch ? outer * channels : channels;
+  const long long batch = per_batch ? first_outer * channels : 0, parts = per_batch ? inner_parts : gridDim.x / tiles;
+  const long long slot = per_batch ? part % inner_parts : part;
   Channel own[kOwn];
-  long long count = 0;
+  Batch batched;
   if constexpr (Config::kLast) {
     const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector, row = first_inner + threadIdx.x / kSide;
     const bool mine = channel < channels;
     const long long start = first_outer * inner * channels + channel;
+    if (mine) begin(own, coefficients, instances, batch + channel, row < end_inner ? x + start + row * channels : nullptr);
+    for (long long r = row; mine && r < end_inner; r += kBatch * kSteps) {
 #pragma unroll
-    for (int v = 0; v < kOwn; ++v)
-      if (mine) own[v] = begin(coefficients, instances, batch + channel + v, row < end_inner ? x + start + row * channels + v : nullptr);
-    if (mine) {
-#pragma unroll 4
-      for (long long r = row; r < end_inner; r += kSteps) add_vector(own, arrays, start + r * channels);
-      count = row < end_inner ? (end_inner - row + kSteps - 1) / kSteps : 0;
+      for (int k = 0; k < kBatch; ++k) batched.fetch(k, arrays, start + (r + k * kSteps) * channels, r + k * kSteps < end_inner);
+      batched.add(own, arrays);
     }
+    const long long count = row < end_inner ? (end_inner - row + kSteps - 1) / kSteps : 0;
 #pragma unroll
     for (int v = 0; v < kOwn; ++v) {
-      const Moments all = over_steps<kSide, kThreads>(mine ? own[v].result(count) : Moments{0, 0, 0}, MergeParts(), smem);
-      if (mine && threadIdx.x < kSide) partial[part * channels + channel + v] = all;
+      double common = 0;
+      if (kMoments && mine) common = double(widen(x[first_outer * inner * channels * per_batch + (channel + v) / members * members]));
+      write(own[v], mine, common, count, partial, gradients, (batch + channel + v) * parts + slot, smem);
     }
   } else {
-    const long long vectors = (end_inner - first_inner) / kVector, over = kThreads / vectors, rest = kThreads % vectors;
-    long long n = first_outer + threadIdx.x / vectors, i = threadIdx.x % vectors;
+    const int vectors = static_cast<int>((end_inner - first_inner) / kVector), over = kThreads / vectors, rest = kThreads % vectors;
+    long long n = first_outer + threadIdx.x / vectors, count = 0;
+    int i = threadIdx.x % vectors;
     const long long base = tile * inner + first_inner, pitch = channels * inner;
-    own[0] = begin(coefficients, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
-#pragma unroll 4
+    begin(own, coefficients, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
     while (n < end_outer) {
-      add_vector(own, arrays, base + n * pitch + i * kVector);
-      count += kVector;
-      n += over;
-      i += rest;
-      if (i >= vectors) i -= vectors, ++n;
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        batched.fetch(k, arrays, base + n * pitch + i * kVector, n < end_outer);
+        count += n < end_outer ? kVector : 0;
+        n += over;
+        i += rest;
+        if (i >= vectors) i -= vectors, ++n;
+      }
+      batched.add(own, arrays);
     }
-    const Moments all = over_steps<1, kThreads>(own[0].result(count), MergeParts(), smem);
-    if (threadIdx.x == 0) partial[part * channels + tile] = all;
+    const double common = kMoments ? double(widen(x[per_batch * first_outer * pitch + tile / members * members * inner])) : 0;
+    write(own[0], true, common, count, partial, gradients, (batch + tile) * parts + slot, smem);
   }
 }

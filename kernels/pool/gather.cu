@@ -36,8 +36,6 @@ constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3;
 constexpr int kRule = Config::kRule;
 constexpr bool kReadsX = kRule == kNorm || Config::kMagnitude;
 
-__device__ __forceinline__ A sign(A x) { return x > A(0) ? A(1) : x < A(0) ? A(-1) : x; }
-
 // What one window says: its gradient and what the forward saved of it, and which tap of it stands here.
 struct Entry {
   V grad;
@@ -47,34 +45,33 @@ struct Entry {
   A share;
 };
 
+// Along one axis: a window, which of its taps stands at the element (-1: none), and the share of a mean.
+struct Hit {
+  int window, tap;
+  A share;
+};
+__device__ __forceinline__ Hit hit(const WindowAxis& axis, int place, int window, bool padded) {
+  return {window, axis.tap_at(place, window), kRule == kMean ? A(1) / A(axis.count(axis.taps(window), padded)) : A(1)};
+}
+
 struct Element {
   const T* grad;       // of the window 0 of the batch item and channel
   const Saved* saved;  // likewise
   Strides y;
-  WindowAxis d, h, w;
-  bool padded;
+  WindowAxis h, w;
 
-  __device__ __forceinline__ Entry entry(int od, int oh, int ow, int td, int th, int tw) const {
+  __device__ __forceinline__ Entry entry(const Hit& od, const Hit& oh, const Hit& ow) const {
     Entry e;
-    e.there = td >= 0 && th >= 0 && tw >= 0;
+    e.there = od.tap >= 0 && oh.tap >= 0 && ow.tap >= 0;
     if (!e.there) return e;
-    const long long at = od * y.d + oh * y.h + ow * y.w;
+    const long long at = od.window * y.d + oh.window * y.h + ow.window * y.w;
     e.grad = load<T, kVector>(grad + at);
     if constexpr (kRule != kMean) e.saved = load_wide<Saved, kVector>(saved + at);
-    if constexpr (kRule == kTap) e.tap = (td * h.window + th) * w.window + tw;
-    if constexpr (kRule == kMean) {
-      e.share = A(1) / (A(d.count(d.taps(od), padded)) * A(h.count(h.taps(oh), padded)) * A(w.count(w.taps(ow), padded)));
-    }
+    if constexpr (kRule == kTap) e.tap = (od.tap * h.window + oh.tap) * w.window + ow.tap;
+    if constexpr (kRule == kMean) e.share = od.share * oh.share * ow.share;
     return e;
   }
 };
-
-// (|x| / norm)^(p - 1); 0 where x is.
-__device__ __forceinline__ A slope(A x, A norm, A p) {
-  const A share = x / (norm == A(0) ? A(1) : norm);
-  if (p == A(1)) return A(1);
-  return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
-}
 
 __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& x, long long place, A p) {
   if (!e.there) return;
@@ -84,7 +81,7 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& 
     if constexpr (kRule == kTap) sum[j] += static_cast<int>(e.saved.at[j]) == e.tap ? g : A(0);
     if constexpr (kRule == kPlace) sum[j] += static_cast<long long>(e.saved.at[j]) == place ? g : A(0);
     if constexpr (kRule == kMean) sum[j] += g * e.share;
-    if constexpr (kRule == kNorm) sum[j] += g * slope(magnitude(widen(x.at[j])), e.saved.at[j], p);
+    if constexpr (kRule == kNorm) sum[j] += g * norm_slope(magnitude(widen(x.at[j])), A(e.saved.at[j]), p);
   }
 }
 
@@ -108,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) D
     const long long place = (static_cast<long long>(place_d) * axis_h.extent + place_h) * axis_w.extent + place_w;
     const long long at = by_c.quotient * x_n + by_c.rest * x_c + place_d * x_d + place_h * x_h + place_w * x_w + column.rest * kVector;
     const long long from = by_c.quotient * y_n + by_c.rest * y_c + column.rest * kVector;
-    const Element element{gmem_grad + from, gmem_saved + from, {y_n, y_c, y_d, y_h, y_w}, axis_d, axis_h, axis_w, padded != 0};
+    const Element element{gmem_grad + from, gmem_saved + from, {y_n, y_c, y_d, y_h, y_w}, axis_h, axis_w};
     const Cover h = axis_h.cover(place_h);
     V reg_x;
     if constexpr (kReadsX) reg_x = load<T, kVector>(gmem_x + at);
@@ -117,26 +114,31 @@ extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) D
     if constexpr (Config::kCover > 0) {
       constexpr int kCover = Config::kCover > 0 ? Config::kCover : 1;
       Entry entries[kCover][kCover];
+      Hit down[kCover], along[kCover];
+#pragma unroll
+      for (int a = 0; a < kCover; ++a) {
+        down[a] = h.first + a <= h.last ? hit(axis_h, place_h, h.first + a, padded != 0) : Hit{0, -1, A(0)};
+        along[a] = w.first + a <= w.last ? hit(axis_w, place_w, w.first + a, padded != 0) : Hit{0, -1, A(0)};
+      }
 #pragma unroll
       for (int a = 0; a < kCover; ++a)
 #pragma unroll
-        for (int b = 0; b < kCover; ++b) {
-          const int oh = h.first + a, ow = w.first + b;
-          const bool there = oh <= h.last && ow <= w.last;
-          entries[a][b] = element.entry(0, oh, ow, 0, there ? axis_h.tap_at(place_h, oh) : -1, axis_w.tap_at(place_w, ow));
-        }
+        for (int b = 0; b < kCover; ++b) entries[a][b] = element.entry({0, 0, A(1)}, down[a], along[b]);
 #pragma unroll
       for (int a = 0; a < kCover; ++a)
 #pragma unroll
         for (int b = 0; b < kCover; ++b) add(sum, entries[a][b], reg_x, place, p);
     } else {
       const Cover d = axis_d.cover(place_d);
-      for (int od = d.first; od <= d.last; ++od)
-        for (int oh = h.first; oh <= h.last; ++oh)
+      for (int od = d.first; od <= d.last; ++od) {
+        const Hit deep = hit(axis_d, place_d, od, padded != 0);
+        for (int oh = h.first; oh <= h.last; ++oh) {
+          const Hit down = hit(axis_h, place_h, oh, padded != 0);
           for (int ow = w.first; ow <= w.last; ++ow) {
-            const int td = axis_d.tap_at(place_d, od), th = axis_h.tap_at(place_h, oh), tw = axis_w.tap_at(place_w, ow);
-            add(sum, element.entry(od, oh, ow, td, th, tw), reg_x, place, p);
+            add(sum, element.entry(deep, down, hit(axis_w, place_w, ow, padded != 0)), reg_x, place, p);
           }
+        }
+      }
     }
 
     V reg_dx;

@@ -1,22 +1,32 @@
-// Gradient of pooling with small square windows in two dimensions: dx = the sum over the windows that cover an element, as in gather.cu.
+// Gradient of pooling with windows of up to 3 x 3: dx = the sum over the windows that cover an element of what they give to it.
 //
-// Layout:  as in gather.cu, but a thread owns a tile of kStride x kStride elements, which starts where a window starts: the same
-//          ((kWindow - 1) / kStride + 1)^2 windows cover all of it, and which tap of which window stands where is known at compile time.
-// Needs:   as gather.cu; both windows kWindow, both strides kStride, dilation 1, nothing along the first of the three axes.
+// Maximum: all of its gradient, if the window's maximum stands here; mean: its share; norm: sign(x) (L1), x / norm (L2).
+// Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements; channels-last: kStrideW
+//          columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
+//          window starts and is kStrideH high: the same few windows cover all of a tile, which tap of which window stands where is known at
+//          compile time, and rows of windows that successive tiles share stay in registers.
+// Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
 // Bound:   memory: grad and what was saved read about once, dx written once.
 
-#include "dnnarray/window.cuh"
+#include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
   using Saved = unsigned char;
   static constexpr int kRule = 0;
-  static constexpr int kWindow = 3;
-  static constexpr int kStride = 2;
-  static constexpr int kVector = 4;
-  static constexpr int kColumns = 32;
-  static constexpr int kRows = 4;
+  static constexpr int kExponent = 0;
+  static constexpr bool kLast = false;
+  static constexpr int kWindowH = 3;
+  static constexpr int kStrideH = 2;
+  static constexpr int kWindowW = 3;
+  static constexpr int kStrideW = 2;
+  static constexpr int kBefore = 1;
+  static constexpr int kWide = 4;
+  static constexpr int kGroup = 2;
+  static constexpr int kPiece = 2;
+  static constexpr int kSteps = 4;
+  static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY pool_tiles_default
 #endif
@@ -25,85 +35,181 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 using Saved = Config::Saved;
-constexpr int kVector = Config::kVector, kWindow = Config::kWindow, kStride = Config::kStride, kCover = (kWindow - 1) / kStride + 1;
-constexpr int kTap = 0, kPlace = 1, kMean = 2, kRule = Config::kRule;  // as in gather.cu
-using V = Vec<T, kVector>;
-using WindowAxis = Axis<false>;
+constexpr bool kLast = Config::kLast;
+constexpr int kWide = Config::kWide, kPiece = Config::kPiece, kSteps = Config::kSteps, kBefore = Config::kBefore;
+constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
+constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule, kExponent = Config::kExponent;  // as in gather.cu
 
-struct Entry {
-  V grad;
-  Vec<Saved, kVector> saved;
-  A share;
-  bool there;
+// Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
+constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = kLast ? 1 : Config::kGroup, kValues = kLast ? kWide : 1;
+constexpr int kVectors = kLast ? kStrideW : kOwn * kStrideW / kWide;
+constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
+
+constexpr bool kSaves = kRule == kTap || kRule == kPlace || kExponent == 2, kReadsX = kRule == kNorm;
+using V = Vec<T, kWide>;
+
+// What the windows of a row say: their gradient (its share, for a mean; divided by scale x norm, for a norm); and where their maximum
+// stands, as the tap or the distance along the plane from their first tap.
+struct Row {
+  A grad[kWindows][kValues];
+  A scale[kWindows][kValues];
+  int saved[kWindows][kValues];
 };
 
-// What window `e` gives to its tap number `tap`, which stands at the flat position `place`.
-__device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, int tap, int place) {
-  if (!e.there) return;
+// What a norm is multiplied by, so that neither it nor 1 / norm leaves the range of float.
+__device__ __forceinline__ A scale_of(A norm) { return norm < A(1e-18) ? A(1e30) : norm > A(1e18) ? A(1e-30) : A(1); }
+
+// What was saved of several windows; bytes lie in words, as halves do in a Packed.
+template <typename U, int N, bool kWords = sizeof(U) == 1 && N % 4 == 0>
+struct Codes {
+  Vec<U, N> v;
+  __device__ __forceinline__ U at(int i) const { return v.at[i]; }
+  __device__ __forceinline__ void fill(U x) {
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    const A g = widen(e.grad.at[j]);
-    if constexpr (kRule == kTap) sum[j] += static_cast<int>(e.saved.at[j]) == tap ? g : A(0);
-    if constexpr (kRule == kPlace) sum[j] += static_cast<long long>(e.saved.at[j]) == place ? g : A(0);
-    if constexpr (kRule == kMean) sum[j] += g * e.share;
+    for (int j = 0; j < N; ++j) v.at[j] = x;
   }
+  __device__ __forceinline__ void read(const U* p) { v = load_wide<U, N>(p); }
+};
+template <typename U, int N>
+struct Codes<U, N, true> {
+  Vec<unsigned, N / 4> v;
+  __device__ __forceinline__ U at(int i) const { return static_cast<U>(v.at[i / 4] >> i % 4 * 8); }
+  __device__ __forceinline__ void fill(U x) {
+#pragma unroll
+    for (int j = 0; j < N / 4; ++j) v.at[j] = static_cast<unsigned char>(x) * 0x1010101u;
+  }
+  __device__ __forceinline__ void read(const U* p) { v = load<unsigned, N / 4>(reinterpret_cast<const unsigned*>(p)); }
+};
+
+struct Source {
+  const T* grad;       // of the first own window, in row 0
+  const Saved* saved;  // likewise
+  Axis<false> h, w;
+  int q, column;
+  bool padded;
+
+  // Windows b to b + N - 1 in channels-first, window b in channels-last; one that does not exist gives nothing.
+  template <int N>
+  __device__ __forceinline__ void fill(Row& row, int p, int b) const {
+    const int i = b - kLeft;
+    const bool there = static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) && static_cast<unsigned>(q + i) < static_cast<unsigned>(w.outputs);
+    const long long at = (static_cast<long long>(p) * w.outputs + i) * column;
+    Packed<T, N> reg_grad;
+    Codes<Saved, N> reg_saved;
+    reg_grad.fill(T{});
+    reg_saved.fill(kExponent == 2 ? Saved(0) : static_cast<Saved>(-1));
+    if (there) {
+      reg_grad.read(grad + at);
+      if constexpr (kSaves) reg_saved.read(saved + at);
+    }
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const int window = b + (kLast ? 0 : k), value = kLast ? k : 0;
+      A g = widen(reg_grad.at(k));
+      if constexpr (kExponent == 2) {
+        const A norm = A(reg_saved.at(k));
+        row.scale[window][value] = scale_of(norm);
+        g = norm == A(0) ? A(0) : g * inverse(norm * scale_of(norm));
+      }
+      row.grad[window][value] = g;
+      if constexpr (kRule == kTap) row.saved[window][value] = static_cast<int>(reg_saved.at(k));
+      if constexpr (kRule == kPlace) row.saved[window][value] = distance(static_cast<long long>(reg_saved.at(k)), p, q + window - kLeft);
+    }
+  }
+  __device__ __forceinline__ int distance(long long place, int p, int i) const {
+    const long long start = static_cast<long long>(p * h.stride - h.before) * w.extent + i * kStrideW - kBefore;
+    const long long d = place - start;
+    return d >= 0 && d < (1 << 30) ? static_cast<int>(d) : -1;
+  }
+
+  __device__ __forceinline__ Row read(int p) const {
+    Row row;
+#pragma unroll
+    for (int b = 0; b < kWindows; ++b) {
+      const int i = b - kLeft;
+      if constexpr (kLast) {
+        fill<kWide>(row, p, b);
+      } else if (i < 0 || i >= kOwn) {
+        fill<1>(row, p, b);
+      } else if (i % kPiece == 0) {
+        fill<kPiece>(row, p, b);
+      }
+    }
+    if constexpr (kRule == kMean) {
+      const int down = h.count(h.taps(p), padded);
+#pragma unroll
+      for (int b = 0; b < kWindows; ++b) {
+        const A share = inverse(A(down * w.count(w.taps(q + b - kLeft), padded)));
+#pragma unroll
+        for (int j = 0; j < kValues; ++j) row.grad[b][j] *= share;
+      }
+    }
+    return row;
+  }
+};
+
+// The gradient of the element in row i of the tile and column c of the thread's columns; rows[a] is the a-th row of windows above.
+__device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, int value, int width, A x) {
+  A sum = 0;
+#pragma unroll
+  for (int a = kRows - 1; a >= 0; --a)
+#pragma unroll
+    for (int b = 0; b < kWindows; ++b) {
+      const int r = i + a * kStrideH, s = c + kBefore - (b - kLeft) * kStrideW;
+      if (r >= kWindowH || s < 0 || s >= kWindowW) continue;
+      const A g = rows[a].grad[b][value];
+      if constexpr (kRule == kTap || kRule == kPlace) {
+        const int tap = kRule == kTap ? r * kWindowW + s : r * width + s;
+        sum += rows[a].saved[b][value] == tap ? g : A(0);
+      } else {
+        sum += kExponent == 2 ? g * (x * rows[a].scale[b][value]) : g;
+      }
+    }
+  return kExponent == 1 ? sum * sign(x) : sum;
 }
 
-// Arguments as in gather.cu; `rows` counts rows of tiles.
-extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows) DNNARRAY_ENTRY(
-    const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx,
-    long long rows, long long planes_inner, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
-    long long y_c, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long d3, long long h0,
-    long long h1, long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded, double p64) {
-  const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
-  const int planes = high(planes_inner), inner = low(planes_inner);
-  const int tiles_h = (axis_h.extent + axis_h.before + kStride - 1) / kStride, tiles_w = (axis_w.extent + axis_w.before + kStride - 1) / kStride;
-  const Split column = split(static_cast<long long>(blockIdx.x) * Config::kColumns + threadIdx.x % Config::kColumns, inner);
-  if (column.quotient >= tiles_w) return;
-  const int tile_w = static_cast<int>(column.quotient), first_w = tile_w * kStride - axis_w.before;
+// Arguments as in strips.cu; `groups` and `strips` cover the elements of x.
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved,
+                   T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner, long long groups, long long by_group,
+                   long long strips, long long by_strip, long long height, long long h_padding, long long width, long long w_padding,
+                   long long padded) {
+  const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (thread >= total) return;
+  const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
+  const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
+  const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
+  const int q = share.group * kOwn, column = share.column, first = share.strip * kSteps;
+  const long long plane = share.plane, channel = share.channel;
+  const long long from = (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
+  const Source source{gmem_grad + from, gmem_saved + from, axis_h, axis_w, q, column, padded != 0};
+  const long long to = (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
 
-  for (long long row = static_cast<long long>(blockIdx.y) * Config::kRows + threadIdx.x / Config::kColumns; row < rows;
-       row += static_cast<long long>(gridDim.y) * Config::kRows) {
-    const Split by_h = split(row, tiles_h), by_c = split(by_h.quotient, planes);
-    const int tile_h = by_h.rest, first_h = tile_h * kStride - axis_h.before;
-    const long long from = by_c.quotient * y_n + by_c.rest * y_c + tile_h * y_h + tile_w * y_w + column.rest * kVector;
-
-    // Window [a][b] is the a-th before the one that starts with the tile, and the b-th beside it.
-    Entry entries[kCover][kCover];
+  Row rows[kRows];
 #pragma unroll
-    for (int a = 0; a < kCover; ++a)
+  for (int a = 1; a < kRows; ++a) rows[a] = source.read(first - a);
 #pragma unroll
-      for (int b = 0; b < kCover; ++b) {
-        Entry& e = entries[a][b];
-        const int p = tile_h - a, q = tile_w - b;
-        e.there = p >= 0 && p < axis_h.outputs && q >= 0 && q < axis_w.outputs;
-        if (!e.there) continue;
-        e.grad = load<T, kVector>(gmem_grad + from - a * y_h - b * y_w);
-        if constexpr (kRule != kMean) e.saved = load_wide<Saved, kVector>(gmem_saved + from - a * y_h - b * y_w);
-        if constexpr (kRule == kMean) {
-          e.share = A(1) / (A(axis_h.count(axis_h.taps(p), padded)) * A(axis_w.count(axis_w.taps(q), padded)));
+  for (int tile = first; tile < first + kSteps; ++tile) {
+    const int top = tile * kStrideH - axis_h.before;
+    if (top >= axis_h.extent) return;
+    rows[0] = source.read(tile);
+#pragma unroll
+    for (int i = 0; i < kStrideH; ++i) {
+      if (static_cast<unsigned>(top + i) >= static_cast<unsigned>(axis_h.extent)) continue;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (q * kStrideW + v * (kLast ? 1 : kWide) >= axis_w.extent) continue;
+        const long long at = to + (static_cast<long long>(top + i) * axis_w.extent + v * (kLast ? 1 : kWide)) * column;
+        V reg_x{}, reg_dx;
+        if constexpr (kReadsX) reg_x = load<T, kWide>(gmem_x + at);
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+          reg_dx.at[j] = narrow<T>(gradient(rows, i, kLast ? v : v * kWide + j, kLast ? j : 0, axis_w.extent, widen(reg_x.at[j])));
         }
+        store(gmem_dx + at, reg_dx);
       }
-
-    T* dx = gmem_dx + by_c.quotient * x_n + by_c.rest * x_c + first_h * x_h + first_w * x_w + column.rest * kVector;
+    }
 #pragma unroll
-    for (int i = 0; i < kStride; ++i)
-#pragma unroll
-      for (int j = 0; j < kStride; ++j) {
-        const int h = first_h + i, w = first_w + j;
-        if (h < 0 || h >= axis_h.extent || w < 0 || w >= axis_w.extent) continue;
-        A sum[kVector] = {};
-#pragma unroll
-        for (int a = kCover - 1; a >= 0; --a)
-#pragma unroll
-          for (int b = kCover - 1; b >= 0; --b) {
-            const int r = i + a * kStride, s = j + b * kStride;
-            if (r < kWindow && s < kWindow) add(sum, entries[a][b], r * kWindow + s, h * axis_w.extent + w);
-          }
-        V reg_dx;
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) reg_dx.at[k] = narrow<T>(sum[k]);
-        store(dx + i * x_h + j * x_w, reg_dx);
-      }
+    for (int a = kRows - 1; a > 0; --a) rows[a] = rows[a - 1];
   }
 }

@@ -6,7 +6,7 @@
 // Needs:   pointers and the inner extent (or the length, where inner is 1) aligned to kVector elements; length below 2^30.
 // Bound:   memory: x read once.
 
-#include "dnnarray/window.cuh"
+#include "dnnarray/plane.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -18,6 +18,7 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kLanes = 8;
   static constexpr int kTaps = 32;
+  static constexpr int kUnroll = 4;
 };
 #define DNNARRAY_ENTRY pool_whole_default
 #endif
@@ -27,74 +28,69 @@ using T = Config::Element;
 using N = Number<T>;
 using A = N::type;
 using R = Config::Result;
-constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kTaps = Config::kTaps;
+constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kTaps = Config::kTaps, kUnroll = Config::kUnroll;
 constexpr int kOwned = Config::kAlong ? 1 : kVector;  // results of a thread
 using V = Vec<T, kVector>;
 
 constexpr int kIndices = 1, kTap = 2, kMean = 3, kNorm = 4;  // as in windows.cu
 constexpr int kReduction = Config::kReduction;
 constexpr bool kPlaces = kReduction == kIndices || kReduction == kTap;
-constexpr int kNowhere = 0x7fffffff;
 
-struct Partial {
-  A value;
-  int place;
-};
+using P = Partial<A>;
 
-// The first of equal maxima, the last NaN.
-__device__ __forceinline__ Partial larger(const Partial& a, const Partial& b) {
-  if constexpr (kPlaces) {
-    const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
-    const bool ahead = b.value > a.value || (b.value == a.value && b.place < a.place);
-    return (nan_b ? !nan_a || b.place > a.place : !nan_a && ahead) ? b : a;
-  }
-  return wins(b.value, a.value) ? b : a;
+__shared__ A smem_values[kOwned][kTaps * kLanes];
+__shared__ int smem_places[kPlaces ? kOwned : 1][kPlaces ? kTaps * kLanes : 1];
+
+__device__ __forceinline__ P stored(int j, int i) { return {smem_values[j][i], kPlaces ? smem_places[kPlaces ? j : 0][kPlaces ? i : 0] : 0}; }
+__device__ __forceinline__ void keep(const P& part, int j, int i) {
+  smem_values[j][i] = part.value;
+  if constexpr (kPlaces) smem_places[j][i] = part.place;
 }
 
+// The parts of kTaps threads, combined in place; all of them get the result.
 template <bool kSum>
-__device__ __forceinline__ Partial combined(const Partial& a, const Partial& b) {
-  if constexpr (kSum) return {a.value + b.value, 0};
-  return larger(a, b);
-}
-
-__shared__ Partial smem_partials[kOwned][kTaps * kLanes];
-
-// The partial results of kTaps threads, combined in place; all of them get the result.
-template <bool kSum>
-__device__ __forceinline__ void meet(Partial (&own)[kOwned], int tap, int lane) {
+__device__ __forceinline__ void meet(P (&own)[kOwned], int tap, int lane) {
 #pragma unroll
-  for (int j = 0; j < kOwned; ++j) smem_partials[j][tap * kLanes + lane] = own[j];
+  for (int j = 0; j < kOwned; ++j) keep(own[j], j, tap * kLanes + lane);
 #pragma unroll
   for (int step = kTaps / 2; step > 0; step /= 2) {
     __syncthreads();
     if (tap < step) {
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) {
-        Partial& mine = smem_partials[j][tap * kLanes + lane];
-        mine = combined<kSum>(mine, smem_partials[j][(tap + step) * kLanes + lane]);
+        own[j] = combined<kSum, kPlaces>(own[j], stored(j, (tap + step) * kLanes + lane));
+        keep(own[j], j, tap * kLanes + lane);
       }
     }
   }
   __syncthreads();
 #pragma unroll
-  for (int j = 0; j < kOwned; ++j) own[j] = smem_partials[j][lane];
+  for (int j = 0; j < kOwned; ++j) own[j] = stored(j, lane);
   __syncthreads();
 }
 
-// own = the reduction of what this thread sees; term(x, j) is the summand or the candidate.
+// own = the reduction of what this thread sees; term(x, j) is the summand or the candidate. kUnroll loads are in flight at once.
 template <bool kSum, typename Term>
-__device__ __forceinline__ void reduce(Partial (&own)[kOwned], const T* x, long long step, int vectors, int tap, bool inside, Term term) {
+__device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long step, int vectors, int tap, bool inside, Term term) {
 #pragma unroll
   for (int j = 0; j < kOwned; ++j) own[j] = {kSum || Config::kMagnitude ? A(0) : N::lowest(), kNowhere};
   if (!inside) return;
-#pragma unroll 4
-  for (int l = tap; l < vectors; l += kTaps) {
-    const V v = load<T, kVector>(x + l * step);
+  for (int first = tap; first < vectors; first += kTaps * kUnroll) {
+    V reg_x[kUnroll];
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      const int owner = Config::kAlong ? 0 : j;
-      const Partial next{term(N::widened(v.at[j]), owner), Config::kAlong ? l * kVector + j : l};
-      own[owner] = combined<kSum>(own[owner], next);
+    for (int u = 0; u < kUnroll; ++u) {
+      if (first + u * kTaps < vectors) reg_x[u] = load<T, kVector>(x + (first + u * kTaps) * step);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int l = first + u * kTaps;
+      if (l >= vectors) break;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        const int owner = Config::kAlong ? 0 : j;
+        const P next{term(N::widened(reg_x[u].at[j]), owner), Config::kAlong ? l * kVector + j : l};
+        own[owner] = combined<kSum, kPlaces>(own[owner], next);
+      }
     }
   }
 }
@@ -113,27 +109,34 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes)
     const T* x = gmem_x + (Config::kAlong ? column * length : (by_inner.quotient * length * inner + by_inner.rest) * kVector);
     const long long step = Config::kAlong ? kVector : inner * kVector;
 
-    Partial own[kOwned];
+    P own[kOwned];
     if constexpr (kReduction == kMean) {
       reduce<true>(own, x, step, vectors, tap, inside, [](A v, int) { return v; });
       meet<true>(own, tap, lane);
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) own[j].value /= A(length);
+    } else if constexpr (kReduction == kNorm) {
+      reduce<true>(own, x, step, vectors, tap, inside, [&](A v, int) { return power(magnitude(v), p); });
+      meet<true>(own, tap, lane);
+      bool again = false;
+#pragma unroll
+      for (int j = 0; j < kOwned; ++j) again |= out_of_range(own[j].value);
+      A scale[kOwned];
+#pragma unroll
+      for (int j = 0; j < kOwned; ++j) scale[j] = A(1);
+      if (__syncthreads_or(again)) {
+        reduce<false>(own, x, step, vectors, tap, inside, [](A v, int) { return magnitude(v); });
+        meet<false>(own, tap, lane);
+#pragma unroll
+        for (int j = 0; j < kOwned; ++j) scale[j] = scale_of(own[j].value);
+        reduce<true>(own, x, step, vectors, tap, inside, [&](A v, int j) { return power<A>(magnitude(v) / scale[j], p); });
+        meet<true>(own, tap, lane);
+      }
+#pragma unroll
+      for (int j = 0; j < kOwned; ++j) own[j].value = scale[j] * root(own[j].value, p);
     } else {
       reduce<false>(own, x, step, vectors, tap, inside, [](A v, int) { return Config::kMagnitude ? magnitude(v) : v; });
       meet<false>(own, tap, lane);
-    }
-    if constexpr (kReduction == kNorm) {
-      A scale[kOwned];
-#pragma unroll
-      for (int j = 0; j < kOwned; ++j) {
-        const A largest = own[j].value;
-        scale[j] = largest > A(0) && largest - largest == A(0) ? largest : A(1);
-      }
-      reduce<true>(own, x, step, vectors, tap, inside, [&](A v, int j) { return power<A>(magnitude(v) / scale[j], p); });
-      meet<true>(own, tap, lane);
-#pragma unroll
-      for (int j = 0; j < kOwned; ++j) own[j].value = scale[j] * root(own[j].value, p);
     }
 
     if (inside && tap == 0) {

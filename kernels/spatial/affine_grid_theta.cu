@@ -8,7 +8,6 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
-  static constexpr bool kCorners = false;
   static constexpr int kRank = 2;
   static constexpr int kThreads = 128;
 };

@@ -1,6 +1,6 @@
 // y[i, :] = weight[indices[i], :]; an index that is no row of the table gives a row of NaN.
 //
-// Layout:  weight (rows, length) and y (count, length) in C order; a thread owns one vector of kVector elements of y.
+// Layout:  weight (rows, length) and y (count, length) in C order; a thread owns kCount vectors of kVector elements of y, kThreads apart.
 // Needs:   pointers and the length aligned to kVector elements.
 // Bound:   memory: y written once, the rows that are named read once.
 
@@ -11,6 +11,7 @@ struct Config {
   using Element = float;
   using Index = long long;
   static constexpr int kVector = 4;
+  static constexpr int kCount = 2;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY spatial_embedding_default
@@ -19,22 +20,29 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector;
+constexpr int kVector = Config::kVector, kCount = Config::kCount;
 
 // `vectors` stand in a row, `total` in y.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const Config::Index* __restrict__ gmem_indices, const T* __restrict__ gmem_weight, T* __restrict__ gmem_y, long long total,
                    long long vectors, long long rows) {
-  const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (i >= total) return;
-  const Split place = split(i, static_cast<int>(vectors));
-  const long long row = static_cast<long long>(gmem_indices[place.quotient]);
-  Vec<T, kVector> reg_y;
-  if (row >= 0 && row < rows) {
-    reg_y = load<T, kVector>(gmem_weight + (row * vectors + place.rest) * kVector);
-  } else {
+  const long long first = static_cast<long long>(blockIdx.x) * (Config::kThreads * kCount) + threadIdx.x;
+  Vec<T, kVector> reg_y[kCount];
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) reg_y.at[j] = narrow<T>(A(0) / A(0));
+  for (int k = 0; k < kCount; ++k) {
+    const long long i = first + k * Config::kThreads;
+    if (i >= total) break;
+    const Split place = split(i, static_cast<int>(vectors));
+    const long long row = static_cast<long long>(gmem_indices[place.quotient]);
+    const bool named = row >= 0 && row < rows;
+    reg_y[k] = load<T, kVector>(gmem_weight + ((named ? row : 0) * vectors + place.rest) * kVector);
+    if (named) continue;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) reg_y[k].at[j] = narrow<T>(A(0) / A(0));
   }
-  store(gmem_y + i * kVector, reg_y);
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const long long i = first + k * Config::kThreads;
+    if (i < total) store(gmem_y + i * kVector, reg_y[k]);
+  }
 }

@@ -31,13 +31,13 @@ using V = Vec<T, kVector>;
 // The taps of one element along an axis; without a table (an axis that is not there), the element 0 alone.
 struct Row {
   const A* weights;
-  long long first, stride;
+  long long elements, first, stride;
   int count, last;
 
-  __device__ __forceinline__ Row(const int* firsts, const int* counts, const A* all, long long most, long long i, long long step)
-      : weights(all + i * most), first(firsts[i] * step), stride(step), count(counts[i]), last(counts[i] - 1) {}
+  __device__ __forceinline__ Row(const int* firsts, const int* counts, const A* all, long long number, long long i, long long step)
+      : weights(all + i), elements(number), first(firsts[i] * step), stride(step), count(counts[i]), last(counts[i] - 1) {}
   __device__ __forceinline__ long long offset(int k) const { return first + (kTaps > 0 && k > last ? last : k) * stride; }
-  __device__ __forceinline__ A weight(int k) const { return kTaps == 1 ? A(1) : weights[k]; }
+  __device__ __forceinline__ A weight(int k) const { return kTaps == 1 ? A(1) : weights[k * elements]; }
 };
 
 // Calls `body` for each tap.
@@ -51,11 +51,11 @@ __device__ __forceinline__ void each(const Row& row, Body body) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kTaps == 0 && Config::kRank == 3 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
-                   const A* __restrict__ weight_o, long long most_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
-                   const A* __restrict__ weight_p, long long most_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
-                   const A* __restrict__ weight_q, long long most_q, long long batch, long long channels, long long per, long long o,
+                   const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
+                   const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
+                   const A* __restrict__ weight_q, long long batch, long long channels, long long per, long long o,
                    long long p, long long q, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
                    long long y_c, long long y_o, long long y_p, long long y_q) {
   const long long chunks = (channels + per - 1) / per, places = o * p * q;
@@ -64,9 +64,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long chunk = Config::kChannelsLast ? split(index, chunks) : 0;
   const long long column = split(index, q), row = split(index, p), slice = split(index, o), n = split(index, batch);
   const long long begin = (Config::kChannelsLast ? chunk : index) * per, end = begin + per < channels ? begin + per : channels;
-  const Row across(first_q, count_q, weight_q, most_q, column, x_w);
-  const Row down(Config::kRank > 1 ? Row(first_p, count_p, weight_p, most_p, row, x_h) : across);
-  const Row deep(Config::kRank > 2 ? Row(first_o, count_o, weight_o, most_o, slice, x_d) : across);
+  const Row across(first_q, count_q, weight_q, q, column, x_w);
+  const Row down(Config::kRank > 1 ? Row(first_p, count_p, weight_p, p, row, x_h) : across);
+  const Row deep(Config::kRank > 2 ? Row(first_o, count_o, weight_o, o, slice, x_d) : across);
   const T* source = x + n * x_n;
   T* target = y + n * y_n + slice * y_o + row * y_p + column * y_q;
   for (long long c = begin; c < end; c += kVector) {

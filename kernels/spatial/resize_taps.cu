@@ -1,12 +1,12 @@
-// The taps of each element along one axis: first[i], count[i] and `most` weights. kTransposed: of each source element the target elements
-// that read it, which are neighbours since the taps move on with the target element.
+// The taps of each element along one axis: first[i], count[i] and `most` weights. kTransposed: of each source element.
 //
-// Layout:  a thread owns an element. kShares: a row with fewer than `most` taps gives the rest shares of its last one, so that a loop
-//          over all `most` (each index cut to the last tap) gives the same sum; shares, not zeros: an infinite tap would turn into
-//          NaN beside 0.
+// Layout:  weights (most, elements); a thread owns a tap of an element. kShares: a row with fewer than `most` taps gives the rest shares
+//          of its last one, so that a loop over all `most` (each index cut to the last tap) gives the same sum; shares, not zeros: an
+//          infinite tap would turn into NaN beside 0.
 // Bound:   latency.
 
 #include "dnnarray/resize.cuh"
+#include "dnnarray/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -20,41 +20,21 @@ struct Config {
 
 using namespace dnnarray;
 
-// The first target element for which `passed` holds; it does for all behind.
-template <typename Predicate>
-__device__ __forceinline__ long long first_where(long long n, Predicate passed) {
-  long long low = 0, high = n;
-  while (low < high) {
-    const long long middle = (low + high) / 2;
-    if (passed(middle)) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(int* __restrict__ first, int* __restrict__ count, Config::Arithmetic* __restrict__ weights, long long most,
                    long long source, long long target, long long mode, long long corners, long long whole, double step) {
   const Resize resize{source, target, mode, corners, whole, step};
-  const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (i >= (Config::kTransposed ? source : target)) return;
-  Taps found;
-  if constexpr (Config::kTransposed) {
-    found.first = first_where(target, [&](long long t) { return resize.taps(t).first + resize.taps(t).count > i; });
-    found.count = first_where(target, [&](long long t) { return resize.taps(t).first > i; }) - found.first;
-  } else {
-    found = resize.taps(i);
+  long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  const long long i = split(k, Config::kTransposed ? source : target);
+  if (k >= most) return;
+  const Taps found = taps_of<Config::kTransposed>(resize, i);
+  if (k == 0) {
+    first[i] = static_cast<int>(found.first);
+    count[i] = static_cast<int>(found.count);
   }
-  first[i] = static_cast<int>(found.first);
-  count[i] = static_cast<int>(found.count);
-  for (long long k = 0; k < most; ++k) {
-    const long long tap = found.first + (k < found.count ? k : found.count - 1);
-    const double share = !Config::kShares || k < found.count - 1 ? 1.0 : static_cast<double>(most - found.count + 1);
-    double weight = 0.0;
-    if (found.count > 0) weight = (Config::kTransposed ? resize.weight(tap, i) : resize.weight(i, tap)) / share;
-    weights[i * most + k] = static_cast<Config::Arithmetic>(weight);
-  }
+  const long long tap = found.first + (k < found.count ? k : found.count - 1);
+  const double share = !Config::kShares || k < found.count - 1 ? 1.0 : static_cast<double>(most - found.count + 1);
+  double weight = 0.0;
+  if (found.count > 0) weight = weight_of<Config::kTransposed>(resize, i, tap) / share;
+  weights[k * (Config::kTransposed ? source : target) + i] = static_cast<Config::Arithmetic>(weight);
 }

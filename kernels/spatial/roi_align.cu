@@ -1,10 +1,12 @@
 // y[k, c, p, q] pools the samples of bin (p, q) of box k: their mean, or the largest weighted pixel of all samples.
 //
-// Layout:  x and y by strides, boxes (K, 5). A thread owns a bin of one channel; kChannelsLast: neighbouring threads have
-//          neighbouring channels, else neighbouring bins.
+// Layout:  x and y by strides, boxes (K, 5). A thread owns a bin of kVector channels; kChannelsLast: they are neighbours, and neighbouring threads
+//          have neighbouring channels, else neighbouring bins (and kVector is 1).
+// Needs:   pointers aligned to kVector elements, C a multiple of kVector.
 // Bound:   the look-ups in L1, four for each sample.
 
 #include "dnnarray/roi.cuh"
+#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -12,6 +14,7 @@ struct Config {
   static constexpr bool kMaximum = false;
   static constexpr bool kAligned = false;
   static constexpr bool kChannelsLast = false;
+  static constexpr int kVector = 1;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY roi_align_default
@@ -20,15 +23,17 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
+constexpr int kVector = Config::kVector;
+using V = Vec<T, kVector>;
 
-__device__ __forceinline__ A pooled(const T* plane, const Box<A>& box, long long p, long long q, int height, int width, long long x_h,
-                                    long long x_w) {
+__device__ __forceinline__ void pool(A (&result)[kVector], const T* plane, const Box<A>& box, long long p, long long q, int height, int width,
+                                     long long x_h, long long x_w) {
   const long long samples = box.down.count * box.across.count;
-  if (samples == 0) return A(0);
   long long i_first, i_end, j_first, j_end, counted = 0;
   box.down.range(p, height, i_first, i_end);
   box.across.range(q, width, j_first, j_end);
-  A total = A(0), best = -infinity(A(0));
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) result[v] = Config::kMaximum && samples > 0 ? -infinity(A(0)) : A(0);
   for (long long i = i_first; i < i_end; ++i) {
     const Sample<A> down(box.down.place(p, i), height);
     if (!down.inside) continue;
@@ -38,28 +43,39 @@ __device__ __forceinline__ A pooled(const T* plane, const Box<A>& box, long long
       ++counted;
 #pragma unroll
       for (int tap = 0; tap < 4; ++tap) {
-        const A value = widen(plane[down.pixel[tap / 2] * x_h + across.pixel[tap % 2] * x_w]);
-        const A part = value * (down.weight[tap / 2] * across.weight[tap % 2]);
-        total += part;
-        best = Max()(best, part);
+        const V values = load<T, kVector>(plane + down.pixel[tap / 2] * x_h + across.pixel[tap % 2] * x_w);
+        const A weight = down.weight[tap / 2] * across.weight[tap % 2];
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          const A part = widen(values.at[v]) * weight;
+          result[v] = Config::kMaximum ? Max()(result[v], part) : result[v] + part;
+        }
       }
     }
   }
-  if (!Config::kMaximum) return total / A(samples);
-  return counted < samples ? Max()(best, A(0)) : best;  // samples that do not count are 0
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    if (!Config::kMaximum && samples > 0) result[v] /= A(samples);
+    if (Config::kMaximum && counted < samples) result[v] = Max()(result[v], A(0));  // samples that do not count are 0
+  }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y, long long images, long long channels,
                    long long height, long long width, long long count, long long p, long long q, long long ratio, double scale,
                    long long x_n, long long x_c, long long x_h, long long x_w, long long y_n, long long y_c, long long y_p, long long y_q) {
+  const long long chunks = channels / kVector;
   long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (k >= count * channels * p * q) return;
-  long long c = Config::kChannelsLast ? split(k, channels) : 0;
+  if (k >= count * chunks * p * q) return;
+  long long c = Config::kChannelsLast ? split(k, chunks) : 0;
   const long long column = split(k, q), row = split(k, p);
-  if (!Config::kChannelsLast) c = split(k, channels);
+  if (!Config::kChannelsLast) c = split(k, chunks);
+  c *= kVector;
   const Box<A> box = Box<A>::read(boxes + k * 5, images, A(scale), Config::kAligned, p, q, ratio);
-  const T* plane = x + box.image * x_n + c * x_c;
-  const A value = box.valid ? pooled(plane, box, row, column, height, width, x_h, x_w) : quiet_nan(A(0));
-  y[k * y_n + c * y_c + row * y_p + column * y_q] = narrow<T>(value);
+  A values[kVector];
+  if (box.valid) pool(values, x + box.image * x_n + c * x_c, box, row, column, height, width, x_h, x_w);
+  V result;
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(box.valid ? values[v] : quiet_nan(A(0)));
+  store(y + k * y_n + c * y_c + row * y_p + column * y_q, result);
 }

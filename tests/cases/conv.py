@@ -50,6 +50,8 @@ _CONV = [
     _conv("multiplier", (2, 3, 7, 6), (6, 1, 3, 2), "depthwise with two outputs for each channel", groups=3, stride=2, dilation=(1, 2)),
     _conv("depthwise_1d", (2, 4, 9), (4, 1, 4), "a causal filter for each channel", groups=4, padding=((3, 0),)),
     _conv("depthwise_3d", (1, 2, 4, 5, 4), (2, 1, 3, 2, 3), "three axes", groups=2, padding=1, bias=True),
+    _conv("depthwise_whole_vectors", (1, 9, 8, 8), (8, 3, 3, 1), "channels in vectors of 16 bytes", groups=8, padding=1, bias=True, **LAST),
+    _conv("depthwise_strips", (1, 24, 23, 8), (8, 5, 5, 1), "enough pixels to fill a matrix", groups=8, padding=2, bias=True, **LAST),
     _conv("flip", (1, 2, 5, 6), (3, 2, 3, 2), "true convolution", flip=True, padding=(1, 0)),
     _conv("flip_last", (1, 5, 6, 2), (3, 3, 2, 2), "true convolution, channels last, strided", flip=True, stride=2, **LAST),
     _conv(

@@ -77,6 +77,7 @@ def of_every_kind(op):
             op, "dropout_lengths", network(op, 4, 3, 2, 2), n=4, lengths=ragged, dropout=0.4, seed=7, bidirectional=True, layout="NTC",
             reason="the mask does not depend on lengths or layout",
         ),
+        sequence(op, "sixteen", network(op, 1, 16), t=2, n=2, inputs=1, reason="a hidden extent that tiles of 16 divide"),
         sequence(op, "one_of_each", network(op, 1, 1), t=1, n=1, inputs=1, reason="all extents 1"),
         sequence(op, "no_steps", network(op, 4, 3), t=0, initial=states(op, 1, 3, 3), reason="T = 0: the state stays", gradient=False),
         sequence(op, "no_batch", network(op, 4, 3), n=0, initial=states(op, 1, 0, 3), reason="N = 0", gradient=False),

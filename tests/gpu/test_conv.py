@@ -36,6 +36,12 @@ def test_depthwise(window, stride, dilation, padding, order, channels, multiplie
         options["input_shape"] = x.shape
         dx = dnn.conv_backward_input(_in_order(grad, _ORDERS[order]), cupy.asarray(w), **options)
         assert_close(cupy.asnumpy(dx), dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), **options), 882)
+        del options["input_shape"]
+        options["weight_shape"] = w.shape
+        dw = dnn.conv_backward_weight(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), **options)
+        assert_close(
+            cupy.asnumpy(dw), dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options), 2 * expected[0, 0].size
+        )
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
@@ -50,6 +56,79 @@ def test_epilogue(layout):
     assert_close(cupy.asnumpy(y), expected, 9)
     y = dnn.conv(cupy.asarray(x), cupy.asarray(w), residual=cupy.asarray(r), **options)
     assert_close(cupy.asnumpy(y), dnn.conv(x, w, residual=r, **options), 9)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)])
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_all_gradients(dtype, activation, order):
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(s).astype(dtype) for s in ((2, 24, 17, 20), (24, 1, 3, 3), (24,), (2, 24, 17, 20))]
+    grad, options = rng.standard_normal(arrays[0].shape).astype(dtype), {"padding": 1, "groups": 24, "activation": activation}
+    x, w, bias, residual = (a.astype(np.float64) for a in arrays)
+    there = [_in_order(arrays[0], order), *map(cupy.asarray, arrays[1:3]), _in_order(arrays[3], order)]
+    for b, r in ((True, True), (True, False), (False, False)):
+        named = [{"bias": p if b else None, "residual": q if r else None} for p, q in ((bias, residual), there[2:])]
+        expected = dnn.conv_backward(grad.astype(np.float64), x, w, **named[0], **options)
+        results = [dnn.conv_backward(_in_order(grad, order), *there[:2], **named[1], **options) for _ in range(2)]
+        for a, again, e in zip(*results, expected, strict=True):
+            if e is not None:
+                assert_close(cupy.asnumpy(a), e, x.size)
+                assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(again).tobytes()
+
+
+_LARGE = [(3, 96, 112, 112, 3), (2, 192, 56, 56, 7), (2, 40, 30, 57, 5), (1, 24, 61, 130, 7), (5, 8, 9, 200, 3)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("batch", "channels", "height", "width", "side"), _LARGE)
+def test_several_tiles(batch, channels, height, width, side, dtype):
+    rng = np.random.default_rng(2)
+    x, grad = (rng.standard_normal((batch, height, width, channels)).astype(dtype) for _ in range(2))
+    w, bias = rng.standard_normal((channels, side, side, 1)).astype(dtype), rng.standard_normal(channels).astype(dtype)
+    options = {"padding": side // 2, "groups": channels, "layout": "channels_last"}
+    wide = [a.astype(np.float64) for a in (x, w, bias, grad)]
+    there = [cupy.asarray(a) for a in (x, w, bias, grad)]
+    for flip in (False, True):
+        y = dnn.conv(*there[:2], bias=there[2], activation="relu", flip=flip, **options)
+        expected = dnn.conv(*wide[:2], bias=wide[2], activation="relu", flip=flip, **options)
+        assert_close(cupy.asnumpy(y), expected, side * side)
+        dw = dnn.conv_backward_weight(there[3], there[0], weight_shape=w.shape, flip=flip, **options)
+        again = dnn.conv_backward_weight(there[3], there[0], weight_shape=w.shape, flip=flip, **options)
+        expected = dnn.conv_backward_weight(wide[3], wide[0], weight_shape=w.shape, flip=flip, **options)
+        assert_close(cupy.asnumpy(dw), expected, batch * height * width)
+        assert cupy.asnumpy(dw).tobytes() == cupy.asnumpy(again).tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_infinity_and_nan_stay_in_their_windows(dtype):
+    x = np.random.default_rng(3).standard_normal((1, 28, 28, 16)).astype(dtype)
+    x[0, 5, 9, 3], x[0, 20, 27, 0], x[0, 0, 0, 15] = np.inf, -np.inf, np.nan
+    w = np.abs(np.random.default_rng(4).standard_normal((16, 3, 3, 1))).astype(dtype)
+    options = {"padding": 1, "groups": 16, "layout": "channels_last"}
+    expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), **options)
+    assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, 9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_unaligned_pointers(dtype):
+    rng = np.random.default_rng(5)
+    host, w = rng.standard_normal(2 * 20 * 20 * 16 + 1).astype(dtype), rng.standard_normal((16, 3, 3, 1)).astype(dtype)
+    x, options = host[1:].reshape(2, 20, 20, 16), {"padding": 1, "groups": 16, "layout": "channels_last"}
+    there = cupy.asarray(host)[1:].reshape(x.shape)
+    expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), **options)
+    assert_close(cupy.asnumpy(dnn.conv(there, cupy.asarray(w), **options)), expected, 9)
+    dw = dnn.conv_backward_weight(there, there, weight_shape=w.shape, **options)
+    assert_close(
+        cupy.asnumpy(dw), dnn.conv_backward_weight(x.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **options), 800
+    )
+
+
+def test_gradients_of_an_empty_batch():
+    x, w = cupy.zeros((0, 5, 5, 8), np.float32), cupy.ones((8, 3, 3, 1), np.float32)
+    gradients = dnn.conv_backward(x, x, w, bias=cupy.ones(8, np.float32), groups=8, padding=1, layout="channels_last")
+    assert not cupy.asnumpy(gradients.weight).any()
+    assert not cupy.asnumpy(gradients.bias).any()
 
 
 def test_other_groupings_are_refused_by_name():

@@ -115,3 +115,44 @@ def test_ctc_out_of_range_gives_nan():
     lengths, counts = np.array([10, 10, 10, 11, 10]), np.array([3, 3, 3, 3, 4])
     loss = dnn.ctc_loss(*map(cupy.asarray, (z, targets, lengths, counts)), reduction="none")
     assert cupy.asnumpy(cupy.isnan(loss)).tolist() == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("rows", "features", "classes"), [(200, 64, 1000), (129, 63, 1003), (65, 8, 64), (1, 16, 300)])
+def test_linear_scores_in_several_blocks(rows, features, classes, dtype, monkeypatch):
+    from dnnarray._cuda import loss_linear
+
+    monkeypatch.setattr(loss_linear, "_ROWS", 64)
+    monkeypatch.setattr(loss_linear, "_BYTES", 64 * 256 * 4)
+    rng = np.random.default_rng(rows)
+    x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
+    weight = np.abs(weight) + np.ones(1, dtype)
+    t = rng.integers(0, classes, rows)
+    t[rows // 2 :: 7] = -100
+    wide = [a.astype(np.float64) for a in (x, w, bias, weight)]
+    there = [cupy.asarray(a) for a in (x, w, bias, weight)]
+    for full, options in ((True, {"label_smoothing": 0.1}), (True, {"reduction": "none"}), (False, {"reduction": "sum"}), (False, {})):
+        named = [{"bias": b, "weight": c} if full else {} for b, c in ((wide[2], wide[3]), (there[2], there[3]))]
+        expected = dnn.linear_cross_entropy(*wide[:2], t, **named[0], **options)
+        actual = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), **named[1], **options, return_lse=True)
+        assert_close(cupy.asnumpy(actual.loss), expected, features, 4.0)
+        grad = rng.standard_normal(expected.shape).astype(dtype)
+        expected = dnn.linear_cross_entropy_backward(grad.astype(np.float64), *wide[:2], t, **named[0], **options)
+        for lse in (None, actual.lse):
+            arguments = (cupy.asarray(grad), *there[:2], cupy.asarray(t))
+            first, second = (dnn.linear_cross_entropy_backward(*arguments, **named[1], **options, lse=lse) for _ in range(2))
+            for a, b, e in zip(first, second, expected, strict=True):
+                if e is not None:
+                    assert_close(cupy.asnumpy(a), e, max(classes, rows), 4.0)
+                    assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
+
+
+def test_linear_scores_without_rows_or_features():
+    x, w, t = cupy.zeros((0, 3)), cupy.ones((5, 3)), cupy.zeros(0, np.int64)
+    assert float(dnn.linear_cross_entropy(x, w, t, reduction="sum")) == 0
+    assert np.isnan(float(dnn.linear_cross_entropy(x, w, t)))
+    assert not cupy.asnumpy(dnn.linear_cross_entropy_backward(cupy.ones(()), x, w, t).w).any()
+    x, w, t = cupy.zeros((2, 0)), cupy.ones((5, 0)), cupy.array([0, 4])
+    np.testing.assert_allclose(float(dnn.linear_cross_entropy(x, w, t)), np.log(5))
+    gradients = dnn.linear_cross_entropy_backward(cupy.ones(()), x, w, t, cupy.zeros(5))
+    np.testing.assert_allclose(cupy.asnumpy(gradients.bias), np.full(5, 0.2) - [0.5, 0, 0, 0, 0.5])

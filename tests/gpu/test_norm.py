@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._operation import forget
 from dnnarray._problems.base import leaves, tree_map
 from tests.support import BFLOAT16, assert_close, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+from dnnarray._cuda.norm import ALGORITHMS  # noqa: E402
+
 pytestmark = pytest.mark.gpu
 
 _DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
@@ -27,6 +30,16 @@ def _check(name, arrays, reduction, **options):
     for a, b, e in zip(first, second, expected, strict=True):
         assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
         assert_close(cupy.asnumpy(a), e, reduction, note=name)
+
+
+@pytest.fixture(params=["any", "channels"])
+def algorithm(request, monkeypatch):
+    """All algorithms to choose from, or that for what does not fit on chip only."""
+    for op, table in ALGORITHMS.items():
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in table if m.name == request.param) or table)
+    forget()
+    yield request.param
+    forget()
 
 
 @pytest.mark.parametrize("columns", [1, 7, 64, 100, 513, 768, 1000, 2048, 4095, 4096, 8192, 12288, 16384, 16385, 40000])
@@ -84,9 +97,11 @@ def test_any_axes(axis):
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
-def test_local_response_norm(layout):
-    x, grad = _draw((3, 17, 13, 11), np.float32), _draw((3, 17, 13, 11), np.float32, 1)
-    for options in ({"size": 5}, {"size": 4, "alpha": 2.0, "beta": 1.3, "k": 2.0}):
+@pytest.mark.parametrize("shape", [(3, 17, 13, 11), (2, 40, 6, 8), (2, 9, 4, 16)], ids=str)
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_local_response_norm(shape, layout, dtype):
+    x, grad = _draw(shape, dtype), _draw(shape, dtype, 1)
+    for options in ({"size": 5}, {"size": 4, "alpha": 2.0, "beta": 1.3, "k": 2.0}, {"size": 3, "alpha": 1.0, "beta": 0.5}, {"size": 9}):
         _check("local_response_norm", (x,), 5, layout=layout, **options)
         _check("local_response_norm_backward", (grad, x), 25, layout=layout, **options)
 
@@ -97,21 +112,23 @@ _SHAPES = [(8, 64, 28, 28), (4, 3, 31, 17), (2, 256, 7, 7), (33, 40), (1, 8, 50_
 @pytest.mark.parametrize("shape", _SHAPES, ids=str)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
-def test_channels_of_any_shape(shape, last, dtype):
+def test_channels_of_any_shape(shape, last, algorithm, dtype):
     channels, space = shape[1], int(np.prod(shape[2:]))
     shape = (shape[0], *shape[2:], channels) if last else shape
     layout = "channels_last" if last else "channels_first"
     x, grad, r = (_draw(shape, dtype, s) for s in range(3))
     w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, dtype, 5)
-    count = x.size // channels
-    _check("batch_norm_train", (x, w, b, b, w), count, layout=layout, residual=r, activation="relu")
-    _check("batch_norm_train_backward", (grad, x, w, b), count, layout=layout, residual=r, activation="gelu")
-    _check("batch_norm_backward", (grad, x, b, w, w, b), count, layout=layout)
+    count, same = x.size // channels, {"layout": layout}
+    _check("batch_norm_train", (x, w, b, b, w), count, residual=r, activation="relu", **same)
+    _check("batch_norm_train_backward", (grad, x, w, b), count, residual=r, activation="gelu", **same)
+    _check("batch_norm_backward", (grad, x, b, w, w, b), count, **same)
+    _check("batch_norm", (x, b, w, w, b), 1, layout=layout, residual=r, activation="gelu")
     groups = 4 if channels % 4 == 0 else 1
-    _check("group_norm", (x, w, b), space * channels // groups, num_groups=groups, layout=layout, activation="gelu")
-    _check("group_norm_backward", (grad, x, w, b), x.size // channels, num_groups=groups, layout=layout)
+    _check("group_norm", (x, w, b), space * channels // groups, num_groups=groups, activation="gelu", **same)
+    _check("group_norm_backward", (grad, x, w, b), x.size // channels, num_groups=groups, **same)
     if space > 1:
-        _check("instance_norm", (x, w, b), space, layout=layout)
+        _check("instance_norm", (x, w, b), space, **same)
+        _check("instance_norm_backward", (grad, x, w, b), count, **same)
 
 
 def test_channels_last_memory_under_a_channels_first_shape():

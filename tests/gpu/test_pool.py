@@ -32,8 +32,12 @@ def _drawn(shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
+def _leaves(tree):
+    return tree if isinstance(tree, tuple) else (tree,)
+
+
 def _results(tree):
-    return [cupy.asnumpy(a) for a in (tree if isinstance(tree, tuple) else (tree,))]
+    return [cupy.asnumpy(a) for a in _leaves(tree)]
 
 
 def _both_ways(op, x, options, order=(0, 1, 2, 3), reduction=64):
@@ -99,19 +103,23 @@ def test_windows_and_strides(window, stride):
             _both_ways(op, _drawn((2, 8, 19, 23)), {"kernel_size": window, "stride": stride}, _ORDERS[order])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", ["max_pool_with_indices", "adaptive_max_pool_with_indices"])
-def test_ties_and_nan_are_those_of_the_cpu_engine(op, order):
+def test_ties_and_nan_are_those_of_the_cpu_engine(op, order, dtype):
     rng = np.random.default_rng(5)
-    x = rng.integers(-2, 2, (2, 8, 12, 12)).astype(np.float32)
+    x = rng.integers(-2, 2, (2, 8, 12, 12)).astype(dtype)
     x[rng.random(x.shape) < 0.1] = np.nan
+    x[rng.random(x.shape) < 0.1] = -0.0
+    x[rng.random(x.shape) < 0.05] = np.inf
     x[0, :, :6] = -np.inf
-    for options in [_OPTIONS, {"kernel_size": 12}] if op.startswith("max") else [{"output_size": 5}, {"output_size": 1}]:
+    windows = [_OPTIONS, {"kernel_size": 2}, {"kernel_size": 5, "stride": 3, "padding": 2}, {"kernel_size": 12}]
+    for options in windows if op.startswith("max") else [{"output_size": 5}, {"output_size": 1}]:
         y, indices = call(op, (_in_order(x, _ORDERS[order]),), options)
         expected = call(op, (x,), options)
         np.testing.assert_array_equal(cupy.asnumpy(y), expected.y)
         np.testing.assert_array_equal(cupy.asnumpy(indices), expected.indices)
-        grad = rng.integers(1, 9, y.shape).astype(np.float32)
+        grad = rng.integers(1, 9, y.shape).astype(dtype)
         backward = f"{op}_backward"
         wanted = call(backward, (grad, x), options)
         there = _in_order(x, _ORDERS[order])
@@ -137,8 +145,47 @@ def test_unaligned_memory():
         assert_close(cupy.asnumpy(actual), call(op, (host.astype(np.float64),), _OPTIONS | {"layout": "channels_last"}), 9)
 
 
-def test_gradients_have_the_same_bits_from_run_to_run():
-    x, options = cupy.asarray(_drawn((8, 32, 57, 59))), {"kernel_size": 5, "stride": 2, "padding": 2}
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.float64], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("space", [(9, 32), (12, 24), (7, 7), (1, 16), (17, 40)])
+def test_vectors_along_the_row_and_across_it(space, order, dtype):
+    x = _drawn((2, 8, *space), dtype)
+    for window, stride, padding in ((3, 2, 1), (3, 1, 1), (2, 2, 0), (2, 1, 1), (3, 3, 1), (1, 2, 0), (3, 2, ((0, 1), (2, 0)))):
+        if min(space) + 2 * (padding if isinstance(padding, int) else 0) < window:
+            continue
+        for op in ("max_pool_with_indices", "avg_pool", "lp_pool"):
+            options = {"kernel_size": window, "stride": stride, "padding": padding, "ceil_mode": stride > 1}
+            _both_ways(op, x, options, _ORDERS[order])
+
+
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("size", [3, 8, (9, 40)])
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e25])
+def test_norms_at_the_ends_of_the_range(scale, size, order):
+    x = (_drawn((2, 8, 9, 40)) * scale).astype(np.float32)
+    _both_ways("lp_pool", x, {"kernel_size": size}, _ORDERS[order], reduction=360)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("op", ["max_pool_with_indices", "avg_pool", "lp_pool"])
+def test_a_large_batch_is_many_small_ones(op, order, dtype):
+    # Large problems share the work among threads in another way.
+    x = _in_order(_drawn((70, 64, 112, 112), dtype), _ORDERS[order])
+    grad = _in_order(_drawn((70, 64, 56, 56), dtype, 1), _ORDERS[order])
+    backward = f"{find(op).base}_backward"
+    large = (*_leaves(call(op, (x,), _OPTIONS)), call(backward, (grad, x), _OPTIONS))
+    for i in (0, 41, 69):
+        small = (*_leaves(call(op, (x[i : i + 1],), _OPTIONS)), call(backward, (grad[i : i + 1], x[i : i + 1]), _OPTIONS))
+        for a, b in zip(large, small, strict=True):
+            assert bool((a[i : i + 1] == b).all())
+
+
+@pytest.mark.parametrize(
+    "options", [_OPTIONS, {"kernel_size": 2}, {"kernel_size": 5, "stride": 2, "padding": 2}, {"kernel_size": (57, 59)}]
+)
+def test_gradients_have_the_same_bits_from_run_to_run(options):
+    x = cupy.asarray(_drawn((8, 32, 57, 59)))
     for op in ("max_pool", "avg_pool", "lp_pool"):
         grad = cupy.asarray(_drawn(call(op, (x,), options).shape))
         first = call(f"{op}_backward", (grad, x), options)
@@ -155,6 +202,22 @@ def test_unpooling_takes_the_last_of_those_that_name_a_place():
     grad = _drawn(expected.shape)
     dx = dnn.max_unpool_backward(cupy.asarray(grad), cupy.asarray(x), cupy.asarray(indices), (10, 15))
     np.testing.assert_array_equal(cupy.asnumpy(dx), dnn.max_unpool_backward(grad, x, indices, (10, 15)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("size", [(101, 96), (96, 103), (400, 400), (1, 7)])
+def test_unpooling_into_planes_of_one_block_or_of_several(size, order, dtype):
+    rng = np.random.default_rng(3)
+    x, indices = _drawn((2, 12, 23, 17), dtype), rng.integers(0, math.prod(size), (2, 12, 23, 17))
+    there = _in_order(x, _ORDERS[order]), _in_order(indices, _ORDERS[order])
+    expected = dnn.max_unpool(x, indices, size)
+    y = dnn.max_unpool(*there, size)
+    np.testing.assert_array_equal(cupy.asnumpy(y), expected)
+    assert all(bool((dnn.max_unpool(*there, size) == y).all()) for _ in range(3))
+    grad = _drawn(expected.shape, dtype, 1)
+    dx = dnn.max_unpool_backward(_in_order(grad, _ORDERS[order]), *there, size)
+    np.testing.assert_array_equal(cupy.asnumpy(dx), dnn.max_unpool_backward(grad, x, indices, size))
 
 
 def test_unpooling_leaves_out_what_is_no_position():
@@ -178,3 +241,17 @@ def test_more_than_two_to_the_31_elements():
     assert int(y[2, 0, -1, -1]) == 7
     assert int(indices[2, 0, -1, -1]) == 29_999 * 30_000 + 29_998
     assert int(y.astype(np.int32).sum()) == 12
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+def test_many_planes_of_more_than_two_to_the_31_elements(order):
+    shape = (13_500, 4, 200, 200)
+    x = cupy.random.default_rng(0).integers(-999, 999, 4 * 200 * 200 * 7).astype(np.float16)
+    x = cupy.resize(x, shape) if order == "channels-first" else cupy.resize(x, (13_500, 200, 200, 4)).transpose(0, 3, 1, 2)
+    y = dnn.max_pool(x, **_OPTIONS)
+    dx = dnn.max_pool_backward(y, x, **_OPTIONS)
+    for i in (0, 13_499):
+        one = x[i : i + 1]
+        assert bool((y[i : i + 1] == dnn.max_pool(one, **_OPTIONS)).all())
+        assert bool((dx[i : i + 1] == dnn.max_pool_backward(y[i : i + 1], one, **_OPTIONS)).all())

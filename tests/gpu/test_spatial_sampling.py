@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._options import Options
+from dnnarray._spec import Spec
 from tests.support import BFLOAT16, assert_close
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -18,6 +21,18 @@ def _there(array, last):
         return cupy.asarray(array)
     axes = (0, *range(2, array.ndim), 1)
     return cupy.asarray(np.ascontiguousarray(array.transpose(axes))).transpose(tuple(np.argsort(axes).tolist()))
+
+
+def _by(algorithm, op, *arrays, **options):
+    """A call that one algorithm must serve, whatever the selection prefers."""
+    from dnnarray._cuda.engine import Prepared, methods
+
+    operation = find(op)
+    specs = tuple(Spec(a.shape, a.dtype, tuple(s // a.itemsize for s in a.strides)) for a in arrays)
+    bound, chosen = operation.bind(specs, options)
+    problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
+    method = next(m for m in methods(operation) if m.name == algorithm)
+    return Prepared(operation, problem, method, method.workspace(problem), Options()).call(arrays, (), None, None)
 
 
 def _grid_inputs(shape, places, dtype, seed=0):
@@ -48,12 +63,37 @@ def test_grid_sample(shape, places, last, dtype):
             assert cupy.asnumpy(actual.x).tobytes() == cupy.asnumpy(again.x).tobytes()
 
 
-def test_infinite_gradients_stay_where_they_are():
+@pytest.mark.parametrize("algorithm", ["lists", "atomic", "fixed_point"])
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape, places", [((3, 10, 61, 47), (53, 40)), ((1, 2, 200, 301), (260, 230)), ((2, 3, 9, 11, 13), (4, 7, 6))])
+def test_every_way_to_the_gradient_of_grid_sample(shape, places, last, dtype, algorithm):
+    x, grid, g = _grid_inputs(shape, places, dtype)
+    expected = dnn.grid_sample_backward(*[a.astype(np.float64) for a in (g, x, grid)])
+    dx, dgrid = _by(algorithm, "grid_sample_backward", _there(g, last), _there(x, last), cupy.asarray(grid))
+    _close(dx, expected.x, 64)
+    _close(dgrid, expected.grid, shape[1] * 8)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_the_gradient_of_a_grid_that_crowds_into_corners(padding, mode):
+    x, grid, g = _grid_inputs((2, 6, 20, 30), (64, 65), np.float32)
+    grid *= 3
+    options = {"mode": mode, "padding_mode": padding}
+    expected = dnn.grid_sample_backward(*[a.astype(np.float64) for a in (g, x, grid)], **options)
+    first, second = (_by("lists", "grid_sample_backward", *map(cupy.asarray, (g, x, grid)), **options) for _ in range(2))
+    _close(first[0], expected.x, 4096)
+    _close(first[1], expected.grid, 64)
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ["lists", "fixed_point"])
+def test_infinite_gradients_stay_where_they_are(algorithm):
     x, grid, g = _grid_inputs((1, 2, 6, 6), (5, 5), np.float32)
     g[0, 0, 1, 1], g[0, 1, 2, 2], g[0, 1, 3, 3] = np.inf, np.nan, -np.inf
     expected = dnn.grid_sample_backward(g, x, grid).x
-    with dnn.options(deterministic=True):
-        actual = cupy.asnumpy(dnn.grid_sample_backward(*map(cupy.asarray, (g, x, grid))).x)
+    actual = cupy.asnumpy(_by(algorithm, "grid_sample_backward", *map(cupy.asarray, (g, x, grid)))[0])
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
@@ -70,6 +110,24 @@ def test_interpolate(mode, layout, size, dtype):
     g = np.random.default_rng(1).standard_normal(expected.shape).astype(dtype)
     expected = dnn.interpolate_backward(g.astype(np.float64), x.astype(np.float64), **options)
     _close(dnn.interpolate_backward(cupy.asarray(g), cupy.asarray(x), **options), expected, 64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(
+    "size, target", [((301, 259), (605, 518)), ((520, 1024), (260, 333)), ((9, 11, 128), (31, 17, 127)), ((2000,), (3001,))]
+)
+def test_interpolate_of_more_than_a_few(size, target, mode, dtype):
+    mode = "linear" if mode == "cubic" and len(size) != 2 else mode
+    x = np.random.default_rng(0).standard_normal((4, max(1, 700_000 // np.prod(target)), *size)).astype(dtype)
+    options = {"size": target, "mode": mode}
+    expected = dnn.interpolate(x.astype(np.float64), **options)
+    _close(dnn.interpolate(cupy.asarray(x), **options), expected, 64)
+    g = np.random.default_rng(1).standard_normal(expected.shape).astype(dtype)
+    gradient = dnn.interpolate_backward(g.astype(np.float64), x.astype(np.float64), **options)
+    for algorithm in ("rows", "gather"):
+        _close(_by(algorithm, "interpolate", cupy.asarray(x), **options)[0], expected, 64)
+        _close(_by(algorithm, "interpolate_backward", cupy.asarray(g), cupy.asarray(x), **options)[0], gradient, 64)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
@@ -100,11 +158,44 @@ def test_roi_align(last, ratio, mode):
     _close(dnn.roi_align(_there(x, last), cupy.asarray(boxes), **options), expected, 64)
     g = rng.standard_normal(expected.shape).astype(np.float32)
     gradient = dnn.roi_align_backward(g.astype(np.float64), *wide, **options)
-    with dnn.options(deterministic=True):
-        _close(dnn.roi_align_backward(_there(g, last), _there(x, last), cupy.asarray(boxes), **options), gradient, 256)
+    for algorithm in ("lists", "atomic", "fixed_point"):
+        if algorithm == "lists" and (mode == "max" or not ratio):
+            continue
+        _close(_by(algorithm, "roi_align_backward", _there(g, last), _there(x, last), cupy.asarray(boxes), **options)[0], gradient, 256)
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("size", [(7, 7), (3, 40), (1, 1)])
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8, 3])
+def test_roi_align_by_samples(ratio, size, mode, dtype):
+    rng = np.random.default_rng(ratio)
+    x = rng.standard_normal((2, 13, 31, 45)).astype(dtype)
+    corner, extent = rng.integers(-20, 150, (20, 2)) / 4, rng.integers(1, 100, (20, 2)) / 4
+    boxes = np.concatenate([rng.integers(0, 2, (20, 1)), corner, corner + extent], axis=1).astype(dtype)
+    options = {"output_size": size, "sampling_ratio": ratio, "mode": mode}
+    expected = dnn.roi_align(x.astype(np.float64), boxes.astype(np.float64), **options)
+    for algorithm in ("planes", "rows", "gather") if ratio != 3 else ("gather",):
+        _close(_by(algorithm, "roi_align", cupy.asarray(x), cupy.asarray(boxes), **options)[0], expected, 64)
+    _close(dnn.roi_align(_there(x[:, :8], True), cupy.asarray(boxes), **options), expected[:, :8], 64)
+
+
+def test_affine_grid_of_many_places():
+    rng = np.random.default_rng(0)
+    for shape in ((3, 1, 200, 301), (2, 1, 65, 300), (2, 1, 7, 30, 52), (1, 1, 5, 6, 7)):
+        rank = len(shape) - 2
+        theta = rng.standard_normal((shape[0], rank, rank + 1)).astype(np.float32)
+        for corners in (False, True):
+            options = {"align_corners": corners}
+            expected = dnn.affine_grid(theta.astype(np.float64), shape, **options)
+            _close(dnn.affine_grid(cupy.asarray(theta), shape, **options), expected, 8)
+            g = rng.standard_normal(expected.shape).astype(np.float32)
+            expected = dnn.affine_grid_backward(g.astype(np.float64), theta.astype(np.float64), shape, **options)
+            _close(dnn.affine_grid_backward(cupy.asarray(g), cupy.asarray(theta), shape, **options), expected, g.size)
 
 
 def test_a_box_that_names_no_image_gives_nan():
     x, boxes = cupy.ones((1, 2, 4, 4), np.float32), cupy.asarray([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3], [0, 0, 0, 1e30, 3]], dtype=np.float32)
-    y = dnn.roi_align(x, boxes, output_size=2)
-    assert cupy.asnumpy(cupy.isnan(y).all(axis=(1, 2, 3))).tolist() == [False, True, True]
+    for algorithm, ratio in (("gather", 0), ("gather", 2), ("rows", 2), ("planes", 2)):
+        (y,) = _by(algorithm, "roi_align", x, boxes, output_size=2, sampling_ratio=ratio)
+        assert cupy.asnumpy(cupy.isnan(y).all(axis=(1, 2, 3))).tolist() == [False, True, True]

@@ -5,11 +5,13 @@
 
 namespace dnnarray {
 
-// Of pixel i among n: at the centres of the first and the last pixel (kCorners) or at their outer edges.
-template <bool kCorners, typename A>
-__device__ __forceinline__ A coordinate(long long i, long long n) {
-  const double steps = static_cast<double>(2 * i - (n - 1));
-  return A(steps / static_cast<double>(kCorners ? (n > 1 ? n - 1 : 1) : n));
-}
+// An axis of `extent` pixels: coordinates at the centres of the first and the last pixel, or at their outer edges, are -1 and 1, where
+// `inverse` is 1 / (extent - 1) (1 for one pixel) or 1 / extent.
+struct GridAxis {
+  long long extent;
+  double inverse;
+
+  __device__ __forceinline__ double at(long long i) const { return static_cast<double>(2 * i - (extent - 1)) * inverse; }
+};
 
 }  // namespace dnnarray

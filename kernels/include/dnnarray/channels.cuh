@@ -22,9 +22,7 @@ enum Channel {
 template <int N, int kChannel, typename T, typename A>
 __device__ __forceinline__ void load_parameters(const T* p, long long i, long long channels, long long inner, A (&parameter)[N]) {
   if constexpr (kChannel == kContiguous && N > 1) {
-    const Vec<T, N> reg = load<T, N>(p + divide_index(i, channels).remainder);
-#pragma unroll
-    for (int j = 0; j < N; ++j) parameter[j] = widen(reg.at[j]);
+    widen_all(parameter, load<T, N>(p + divide_index(i, channels).remainder));
   } else {
     const Divided place = divide_index(i, inner);
     long long c = divide_index(place.quotient, channels).remainder, r = place.remainder;
@@ -46,8 +44,8 @@ __device__ __forceinline__ void load_parameters(const T* p, long long i, long lo
 
 // Rows of one channel: for inner a multiple of N. Block b of channels x splits takes a part of channel b % channels.
 // `body.template read<N>(i)` loads what N elements from element i on need, `body.run(i, inputs, parameter, terms)` writes their results and
-// gives their terms. The loads of kFlight steps are issued before their results: the compiler may not move a load over a store by itself.
-constexpr int kFlight = 2;
+// gives their terms. The loads of the next kFlight steps are issued before the results of these: the compiler may not move a load over a store by itself.
+constexpr int kFlight = 1;
 
 template <int N, int kThreads, typename T, typename A, typename Body>
 __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partial, long long outer, long long channels, long long inner,
@@ -59,15 +57,22 @@ __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partia
   A parameter[N], terms[N], sum = 0;
 #pragma unroll
   for (int j = 0; j < N; ++j) parameter[j] = widen(p[c]);
-  for (long long t = split * chunk + threadIdx.x; t < end; t += kFlight * kThreads) {
-    typename Body::template Inputs<N> inputs[kFlight];
-    long long i[kFlight];
+  typename Body::template Inputs<N> inputs[kFlight], next[kFlight];
+  long long i[kFlight], following[kFlight];
+  const auto bring = [&](long long t) {
 #pragma unroll
     for (int f = 0; f < kFlight; ++f) {
       const Divided at = divide_index(t + f * kThreads, vectors);
-      i[f] = (at.quotient * channels + c) * inner + at.remainder * N;
-      if (t + f * kThreads < end) inputs[f] = body.template read<N>(i[f]);
+      following[f] = (at.quotient * channels + c) * inner + at.remainder * N;
+      if (t + f * kThreads < end) next[f] = body.template read<N>(following[f]);
     }
+  };
+  long long t = split * chunk + threadIdx.x;
+  if (t < end) bring(t);
+  for (; t < end; t += kFlight * kThreads) {
+#pragma unroll
+    for (int f = 0; f < kFlight; ++f) inputs[f] = next[f], i[f] = following[f];
+    if (t + kFlight * kThreads < end) bring(t + kFlight * kThreads);
 #pragma unroll
     for (int f = 0; f < kFlight; ++f) {
       if (t + f * kThreads >= end) break;
@@ -99,12 +104,19 @@ __device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* par
   if (c < width) {
 #pragma unroll
     for (int j = 0; j < N; ++j) parameter[j] = widen(p[inner == 1 ? c + j : divide_index(c + j, inner).quotient]);
-    for (long long r = split * chunk + row; r < end; r += kFlight * kRows) {
-      typename Body::template Inputs<N> inputs[kFlight];
+    typename Body::template Inputs<N> inputs[kFlight], next[kFlight];
+    const auto bring = [&](long long r) {
 #pragma unroll
       for (int f = 0; f < kFlight; ++f) {
-        if (r + f * kRows < end) inputs[f] = body.template read<N>((r + f * kRows) * width + c);
+        if (r + f * kRows < end) next[f] = body.template read<N>((r + f * kRows) * width + c);
       }
+    };
+    long long r = split * chunk + row;
+    if (r < end) bring(r);
+    for (; r < end; r += kFlight * kRows) {
+#pragma unroll
+      for (int f = 0; f < kFlight; ++f) inputs[f] = next[f];
+      if (r + kFlight * kRows < end) bring(r + kFlight * kRows);
 #pragma unroll
       for (int f = 0; f < kFlight; ++f) {
         if (r + f * kRows >= end) break;

@@ -96,4 +96,35 @@ struct Resize {
   }
 };
 
+// The first target element for which `passed` holds; it does for all behind.
+template <typename Predicate>
+__device__ __forceinline__ long long first_where(long long n, Predicate passed) {
+  long long low = 0, high = n;
+  while (low < high) {
+    const long long middle = (low + high) / 2;
+    if (passed(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// The taps of element i: source elements of a target element, or (kTransposed) the target elements that read a source element, which are
+// neighbours since the taps move on with the target element.
+template <bool kTransposed>
+__device__ __forceinline__ Taps taps_of(const Resize& resize, long long i) {
+  if constexpr (!kTransposed) return resize.taps(i);
+  Taps found;
+  found.first = first_where(resize.target, [&](long long t) { return resize.taps(t).first + resize.taps(t).count > i; });
+  found.count = first_where(resize.target, [&](long long t) { return resize.taps(t).first > i; }) - found.first;
+  return found;
+}
+
+template <bool kTransposed>
+__device__ __forceinline__ double weight_of(const Resize& resize, long long i, long long tap) {
+  return kTransposed ? resize.weight(tap, i) : resize.weight(i, tap);
+}
+
 }  // namespace dnnarray

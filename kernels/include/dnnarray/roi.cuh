@@ -75,4 +75,18 @@ struct Box {
   }
 };
 
+// A tap along one side of a box with `ratio` samples in each bin: the pixel, -1 where its sample does not count, and its weight.
+template <typename A>
+struct alignas(2 * sizeof(A)) BoxTap {
+  A weight;
+  int pixel;
+
+  BoxTap() = default;
+  __device__ __forceinline__ BoxTap(const Side<A>& side, long long tap, long long ratio, int extent) {
+    const Sample<A> sample(side.place(tap / (2 * ratio), tap % (2 * ratio) / 2), extent);
+    pixel = sample.inside ? (tap % 2 ? sample.pixel[1] : sample.pixel[0]) : -1;
+    weight = tap % 2 ? sample.weight[1] : sample.weight[0];
+  }
+};
+
 }  // namespace dnnarray

@@ -1,16 +1,13 @@
 // What a loss must know of a row of scores, gathered in one pass with a running maximum; and the labels of rows.
 #pragma once
 
+#include "dnnarray/math.cuh"
 #include "dnnarray/reduce.cuh"
 
 namespace dnnarray {
 
 // The fast exponential is off by a few roundings of the exponent, and 0 below 2^-126; both vanish beside the largest term of a sum, exp(0).
-__device__ __forceinline__ float quick_exp(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
-}
+__device__ __forceinline__ float quick_exp(float x) { return quick_exp2(x * 1.4426950408889634f); }
 __device__ __forceinline__ double quick_exp(double x) { return exp(x); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
@@ -22,6 +19,24 @@ template <typename A>
 __device__ __forceinline__ A finite_base(A peak) {
   return peak == -infinity(peak) ? A(0) : peak;
 }
+
+// A reduction in pairs; the values are lost.
+template <int kCount, typename A, typename Op>
+__device__ __forceinline__ A in_pairs(A (&values)[kCount], Op op) {
+#pragma unroll
+  for (int step = 1; step < kCount; step *= 2) {
+#pragma unroll
+    for (int v = 0; v + step < kCount; v += 2 * step) values[v] = op(values[v], values[v + step]);
+  }
+  return values[0];
+}
+
+struct Larger {
+  template <typename A>
+  __device__ __forceinline__ A operator()(A a, A b) const {
+    return larger(a, b);
+  }
+};
 
 // Of some scores z with shares u (the smoothed target, class weights): the peak, sum exp(z - peak), sum u (z - peak), sum u.
 // A NaN among the scores makes the sum NaN.
@@ -39,6 +54,15 @@ struct Scores {
     peak = to;
   }
   __device__ __forceinline__ void add(A z) { sum += quick_exp(z - finite_base(peak)); }
+  // Several scores at once, after raise(); summed in pairs, which waits less than one after the other.
+  template <int kCount>
+  __device__ __forceinline__ void add(const A (&z)[kCount]) {
+    const A base = finite_base(peak);
+    A terms[kCount];
+#pragma unroll
+    for (int v = 0; v < kCount; ++v) terms[v] = quick_exp(z[v] - base);
+    sum += in_pairs(terms, Sum());
+  }
   __device__ __forceinline__ void add_share(A z, A u) {
     shifted += u * (z - finite_base(peak));
     share += u;
@@ -67,13 +91,6 @@ __device__ __forceinline__ A row_reduce(A value, Op op, A* shared) {
     return block_reduce<kThreads>(value, op, shared);
   }
 }
-
-struct Larger {
-  template <typename A>
-  __device__ __forceinline__ A operator()(A a, A b) const {
-    return larger(a, b);
-  }
-};
 
 template <int kLanes, int kThreads, bool kShares, typename A>
 __device__ __forceinline__ void combine(Scores<A>& found, A* shared) {

@@ -23,18 +23,6 @@ __device__ __forceinline__ float element(const Words& words, int j) {
   }
 }
 
-// Two rounded at once, as `narrow` does.
-__device__ __forceinline__ unsigned narrow_pair(float low, float high, float16_t) {
-  unsigned pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-__device__ __forceinline__ unsigned narrow_pair(float low, float high, bfloat16_t) {
-  unsigned pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 template <typename T>
 __device__ __forceinline__ Words words_of(const float (&values)[16 / sizeof(T)]) {
   Words words;

@@ -15,9 +15,70 @@ __device__ __forceinline__ Vec<T, N> load(const T* p) {
   return *reinterpret_cast<const Vec<T, N>*>(p);
 }
 
+// By one instruction, to global or shared memory: the compiler takes a structure apart and does not always put its stores together again.
 template <typename T, int N>
 __device__ __forceinline__ void store(T* p, const Vec<T, N>& v) {
-  *reinterpret_cast<Vec<T, N>*>(p) = v;
+  if constexpr (sizeof v == 16) {
+    unsigned w[4];
+    memcpy(w, &v, sizeof v);
+    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+  } else if constexpr (sizeof v == 8) {
+    unsigned w[2];
+    memcpy(w, &v, sizeof v);
+    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
+  } else {
+    *reinterpret_cast<Vec<T, N>*>(p) = v;
+  }
+}
+
+// N values in the type that they are computed in; half types are taken out of 32-bit words, which costs one instruction each.
+__device__ __forceinline__ void widen_pair(float& low, float& high, unsigned pair, bfloat16_t) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xffff0000u);
+}
+__device__ __forceinline__ void widen_pair(float& low, float& high, unsigned pair, float16_t) {
+  low = widen(float16_t{static_cast<unsigned short>(pair)});
+  high = widen(float16_t{static_cast<unsigned short>(pair >> 16)});
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void widen_all(arithmetic_t<T> (&y)[N], const Vec<T, N>& x) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    unsigned pairs[N / 2];
+    memcpy(pairs, &x, sizeof x);
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) widen_pair(y[2 * j], y[2 * j + 1], pairs[j], T());
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) y[j] = widen(x.at[j]);
+  }
+}
+
+// N values rounded to T; half types by two, which one instruction does.
+__device__ __forceinline__ unsigned narrow_pair(float low, float high, float16_t) {
+  unsigned y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+__device__ __forceinline__ unsigned narrow_pair(float low, float high, bfloat16_t) {
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
+template <typename T, int N>
+__device__ __forceinline__ Vec<T, N> narrow_all(const arithmetic_t<T> (&x)[N]) {
+  Vec<T, N> y;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    unsigned pairs[N / 2];
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) pairs[j] = narrow_pair(x[2 * j], x[2 * j + 1], T());
+    memcpy(&y, pairs, sizeof y);
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) y.at[j] = narrow<T>(x[j]);
+  }
+  return y;
 }
 
 }  // namespace dnnarray

@@ -1,44 +1,9 @@
-// Windows over spatial axes, for pooling: which taps of a window lie in the input, which windows cover an element, how maxima compare.
+// Windows over spatial axes, for pooling: which taps of a window lie in the input, which windows cover an element.
 #pragma once
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/larger.cuh"
 
 namespace dnnarray {
-
-// --- numbers: floating types are computed with as everywhere, integers as they are ---
-
-template <typename T>
-struct Number {
-  using type = T;
-  static constexpr bool kInteger = true;
-  static constexpr bool kSigned = T(-1) < T(0);
-  static __device__ __forceinline__ T lowest() { return kSigned ? T(1ull << (8 * sizeof(T) - 1)) : T(0); }
-  static __device__ __forceinline__ T widened(T x) { return x; }
-  static __device__ __forceinline__ T narrowed(T x) { return x; }
-};
-
-template <typename T>
-struct FloatingNumber {
-  using type = arithmetic_t<T>;
-  static constexpr bool kInteger = false;
-  static __device__ __forceinline__ type lowest() { return -type(1) / type(0); }
-  static __device__ __forceinline__ type widened(T x) { return widen(x); }
-  static __device__ __forceinline__ T narrowed(type x) { return narrow<T>(x); }
-};
-template <>
-struct Number<double> : FloatingNumber<double> {};
-template <>
-struct Number<float> : FloatingNumber<float> {};
-template <>
-struct Number<float16_t> : FloatingNumber<float16_t> {};
-template <>
-struct Number<bfloat16_t> : FloatingNumber<bfloat16_t> {};
-
-// Whether b takes the place of the maximum a that came before it: a NaN always does, and nothing but a NaN replaces a NaN.
-template <typename A>
-__device__ __forceinline__ bool wins(A b, A a) {
-  return b > a || b != b;
-}
 
 template <typename A>
 __device__ __forceinline__ A magnitude(A x) {
@@ -66,6 +31,34 @@ __device__ __forceinline__ A root(A x, A p) {
   } else {
     return p == A(1) ? x : p == A(2) ? square_root(x) : power_of(x, A(1) / p);
   }
+}
+
+// 1 / x, to one unit of the last place for float.
+template <typename A>
+__device__ __forceinline__ A inverse(A x) {
+  return A(1) / x;
+}
+__device__ __forceinline__ float inverse(float x) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1 / x;
+#endif
+}
+
+template <typename A>
+__device__ __forceinline__ A sign(A x) {
+  return x > A(0) ? A(1) : x < A(0) ? A(-1) : x;
+}
+
+// The slope of an Lp norm in a magnitude x: (x / norm)^(p - 1); 0 where x is.
+template <typename A>
+__device__ __forceinline__ A norm_slope(A x, A norm, A p) {
+  const A share = x / (norm == A(0) ? A(1) : norm);
+  if (p == A(1)) return A(1);
+  return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
 }
 
 // What a reduction leaves of a window: the value, rounded to R, or where it stands.
@@ -120,6 +113,20 @@ __device__ __forceinline__ Split split(long long a, int b) {
   const long long q = a / b;
   return {q, static_cast<int>(a - q * b)};
 }
+
+// The same by a number that the host has prepared: for a below 2^31, a / divisor = a * magic / 2^(32 + shift); a magic of 0 says that a may be
+// larger.
+struct Divider {
+  int divisor, shift;
+  unsigned magic;
+  __device__ __forceinline__ Divider(long long pair, long long multiplier)
+      : divisor(static_cast<int>(pair >> 32)), shift(static_cast<int>(pair)), magic(static_cast<unsigned>(multiplier)) {}
+  __device__ __forceinline__ Split operator()(long long a) const {
+    if (magic == 0) return split(a, divisor);
+    const unsigned q = __umulhi(static_cast<unsigned>(a), magic) >> shift;
+    return {q, static_cast<int>(static_cast<unsigned>(a) - q * static_cast<unsigned>(divisor))};
+  }
+};
 
 // a / b for a of 0 or more; the usual divisors without a division.
 __device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : b == 2 ? a >> 1 : a / b; }

@@ -1,0 +1,370 @@
+"""Attention with its projections: plans. Matrix products by cuBLAS around the launches of attention, over parts of the scratch memory.
+
+Half types are widened to float32 first and the results rounded last, as all arithmetic of the family is in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cuda import attention_mma
+from dnnarray._cuda.attention_backward import Saved, backward_plans, saved_of
+from dnnarray._cuda.attention_backward import workspace as backward_workspace
+from dnnarray._cuda.attention_common import NOTHING, Argument, Arrays, Place, arithmetic_of, order_of, rows_of, scores_of
+from dnnarray._cuda.attention_tiled import cost as tiled_cost
+from dnnarray._cuda.attention_tiled import forward_plan
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
+from dnnarray._problems.attention import ARRAYS, AttentionProblem
+from dnnarray._problems.attention_projected import MultiHeadProblem
+from dnnarray._select import Cost, Device
+from dnnarray._spec import FLOAT32, HALF, Spec
+
+_THREADS = 256
+_LINE = 256  # bytes that parts of the scratch memory start at multiples of
+_UNSIGNED = 16
+
+
+@dataclass(frozen=True)
+class PlaceRowsConfig(Config):
+    """Compile-time settings of ``kernels/attention/place_rows.cu``."""
+
+    source: str
+    result: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How the attention in the middle is planned: in which dtype its arrays lie, its forward launch, and those of its gradients."""
+
+    dtype: Callable[[np.dtype], np.dtype]
+    forward: Callable[[AttentionProblem, Arrays, Place, Argument, np.dtype, bool], Plan]
+    backward: Callable[[AttentionProblem, Arrays, Saved, bool], list[Plan]]
+
+
+def _tensor_forward(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, output: np.dtype, aligned: bool) -> Plan:
+    return attention_mma.mma_plan(problem, arrays, y, lse, output)
+
+
+def _hopper_forward(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Argument, output: np.dtype, aligned: bool) -> Plan:
+    return attention_mma.wgmma_plan(problem, arrays, y, lse, output)
+
+
+TILED = Attention(arithmetic_of, forward_plan, backward_plans)
+MMA = Attention(lambda dtype: dtype, _tensor_forward, partial(attention_mma.gradient_plans, attention_mma.mma_gradient))
+WGMMA = Attention(lambda dtype: dtype, _hopper_forward, partial(attention_mma.gradient_plans, attention_mma.wgmma_gradient))
+
+
+@dataclass
+class _Builder:
+    """Plans and the scratch memory they use, part by part."""
+
+    problem: MultiHeadProblem
+    pointers: dict[str, Array]
+    specs: dict[str, Spec | None]
+    dtype: np.dtype  # of the arithmetic, or of what lies between the products on tensor cores
+    precision: str
+    attention: Attention
+    base: int  # where the scratch memory stands in the list of arrays
+    used: int = 0
+    plans: list[Plan | MatMul] = field(default_factory=list)
+
+    def take(self, size: int, dtype: np.dtype | None = None) -> Array:
+        """A part of the scratch memory."""
+        part = Array(self.base, self.used)
+        self.used += -(-size * (dtype or self.dtype).itemsize // _LINE) * _LINE
+        return part
+
+    def place(self, source: Argument, kind: np.dtype, target: Array, result: np.dtype, rows: int, width: int, step: int,
+              constant: float = 0.0, lengths: str = "", sequence: int = 1) -> None:  # fmt: skip
+        """A launch of place_rows.cu."""
+        if not rows * width:
+            return
+        of_lengths = self.specs.get(lengths)
+        code = 0 if of_lengths is None else of_lengths.dtype.itemsize + _UNSIGNED * (of_lengths.dtype.kind == "u")
+        pointer: Any = NOTHING if of_lengths is None else self.pointers[lengths]
+        kernel = Kernel(
+            "attention/place_rows.cu", f"place_rows_{SHORT[kind]}_{SHORT[result]}", PlaceRowsConfig(TYPES[kind], TYPES[result], _THREADS)
+        )
+        size = rows * width
+        arguments = (source, target, size, width, step, float(constant), pointer, code, max(sequence, 1))
+        self.plans.append(Plan(kernel, (-(-size // _THREADS), 1, 1), _THREADS, arguments))
+
+    def wide(self, name: str) -> Argument:
+        """An input in the dtype of the arithmetic; null where it is absent."""
+        spec = self.specs[name]
+        if spec is None:
+            return NOTHING
+        if spec.dtype == self.dtype or spec.dtype not in HALF:
+            return self.pointers[name]
+        target = self.take(spec.size)
+        self.place(self.pointers[name], spec.dtype, target, self.dtype, 1, spec.size, spec.size)
+        return target
+
+    def rows(self, name: str, lengths: str) -> Argument:
+        """x (B, S, E) in the dtype of the arithmetic, zeros past the end of each sequence: what padding holds, even NaN, counts as 0."""
+        spec = self.specs[name]
+        assert spec is not None
+        if self.specs.get(lengths) is None:
+            return self.wide(name)
+        target = self.take(spec.size)
+        batch, sequence, width = spec.shape
+        self.place(self.pointers[name], spec.dtype, target, self.dtype, batch * sequence, width, width, 0.0, lengths, sequence)
+        return target
+
+    def multiply(
+        self, a: Argument, b: Argument, c: Array, m: int, n: int, k: int, a_t: bool = False, b_t: bool = False, beta: float = 0.0
+    ) -> None:
+        """c (m, n) = a (m, k) @ b (k, n) + beta c, each dense, `_t` where it is stored the other way round."""
+        if not m * n:
+            return
+        if not k:
+            if not beta:
+                self.place(NOTHING, self.dtype, c, self.dtype, m, n, 0)
+            return
+        of_a, of_b = Matrix(a, m if a_t else k, 0, a_t), Matrix(b, k if b_t else n, 0, b_t)
+        self.plans.append(MatMul(of_a, of_b, Matrix(c, n), m, n, k, self.dtype, self.dtype, beta=beta, precision=self.precision))
+
+    def project(self, x: Argument, weight: Argument, bias: Argument, y: Array, rows: int, out: int, width: int) -> None:
+        """y = x @ weight.T + bias."""
+        if bias != NOTHING:
+            self.place(bias, self.dtype, y, self.dtype, rows, out, 0)
+        self.multiply(x, weight, y, rows, out, width, b_t=True, beta=float(bias != NOTHING))
+
+    def store(self, source: Array, result: int) -> None:
+        """A result, rounded to its own dtype."""
+        spec = self.problem.outputs[result]
+        assert spec is not None
+        self.place(source, self.dtype, self.target(result), spec.dtype, 1, spec.size, spec.size)
+
+    def target(self, result: int) -> Array:
+        """The pointer of a result."""
+        return Array(self.base - sum(s is not None for s in self.problem.outputs[result:]))
+
+    def aim(self, result: int) -> Array:
+        """Where a result is written in the dtype of the arithmetic: its own memory, or a part of the scratch memory for `settle`."""
+        spec = self.problem.outputs[result]
+        assert spec is not None
+        return self.target(result) if spec.dtype == self.dtype else self.take(spec.size)
+
+    def settle(self, aimed: Array, result: int) -> None:
+        """Round what `aim` put into the scratch memory."""
+        if aimed != self.target(result):
+            self.store(aimed, result)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One projection: its input, weight and bias, and the result."""
+
+    x: Argument
+    w: Argument
+    b: Argument
+    y: Array
+    rows: int
+    out: int
+    width: int
+
+
+def _builder(problem: MultiHeadProblem, precision: str, attention: Attention) -> _Builder:
+    specs = dict(zip(problem.arrays, problem.inputs, strict=True))
+    names = [name for name, spec in specs.items() if spec is not None]
+    pointers = {name: Array(i) for i, name in enumerate(names)}
+    x = specs["x_q"]
+    assert x is not None
+    base = len(names) + sum(s is not None for s in problem.outputs)
+    return _Builder(problem, pointers, specs, attention.dtype(x.dtype), precision, attention, base)
+
+
+def _layers(make: _Builder, live: bool) -> list[_Layer]:
+    """The projections of q, k and v, planned."""
+    layers = []
+    for letter, lengths in zip("qkv", ("q_lengths", "kv_lengths", "kv_lengths"), strict=True):
+        x, w = make.specs[f"x_{letter}"], make.specs[f"w_{letter}"]
+        assert x is not None
+        assert w is not None
+        rows, (out, width) = x.shape[0] * x.shape[1], w.shape
+        source = make.rows(f"x_{letter}", lengths) if live else make.wide(f"x_{letter}")
+        layer = _Layer(source, make.wide(f"w_{letter}"), make.wide(f"b_{letter}"), make.take(rows * out), rows, out, width)
+        make.project(layer.x, layer.w, layer.b, layer.y, rows, out, width)
+        layers.append(layer)
+    return layers
+
+
+def _core(make: _Builder, layers: list[_Layer]) -> tuple[AttentionProblem, dict[str, Place]]:
+    """The attention in the middle, in the dtype of the arithmetic, and where its inputs lie."""
+    problem = make.problem.core
+    inputs, places = [], {}
+    for name, spec, layer in zip("qkv", problem.inputs[:3], layers, strict=True):
+        wide = Spec(spec.shape, make.dtype)
+        inputs.append(wide)
+        places[name] = Place(layer.y, wide, rows_of(wide, "BSHD"))
+    for name, spec in zip(ARRAYS[3:], problem.inputs[3:], strict=True):
+        pointer = make.wide(name) if spec is not None else NOTHING
+        wide = spec if spec is None or spec.dtype not in HALF else Spec(spec.shape, make.dtype, spec.strides)
+        inputs.append(wide)
+        places[name] = Place(pointer, wide, scores_of(wide) if wide is not None and name in ("bias", "mask") else (0, 0, 0, 0))
+    s = problem.sizes
+    y = Spec((s.batch, s.queries, s.heads, s.value_width), make.dtype)
+    lse = Spec((s.batch, s.heads, s.queries), arithmetic_of(make.dtype))
+    return replace(problem, op="attention", inputs=tuple(inputs), outputs=(y, lse)), places
+
+
+def _orders(make: _Builder) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        order_of(spec) if name in ("bias", "mask") else tuple(range(spec.ndim)) for name, spec in make.specs.items() if spec is not None
+    )
+
+
+def _attend(make: _Builder, core: AttentionProblem, places: dict[str, Place], aligned: bool) -> tuple[Place, Array]:
+    """y and lse of the core, planned into the scratch memory."""
+    y, lse = core.outputs
+    assert y is not None
+    assert lse is not None
+    place, of_lse = Place(make.take(y.size), y, rows_of(y, "BSHD")), make.take(lse.size, lse.dtype)
+    if y.size:
+        arrays = Arrays(places, (), 0, (), make.base)
+        make.plans.append(make.attention.forward(core, arrays, place, of_lse, make.dtype, aligned))
+    return place, of_lse
+
+
+def _forward(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+    make = _builder(problem, precision, attention)
+    core, places = _core(make, _layers(make, live=False))
+    y, _ = _attend(make, core, places, aligned)
+    s, w = problem.sizes, make.specs["w_o"]
+    assert w is not None
+    out = make.aim(0)
+    make.project(y.pointer, make.wide("w_o"), make.wide("b_o"), out, s.batch * s.queries, w.shape[0], w.shape[1])
+    make.settle(out, 0)
+    return make
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def _layer_gradients(make: _Builder, grad: Argument, layer: _Layer, grad_x: Array, weight: int, bias: int, ones: Array) -> None:
+    """The gradients of one projection: of x to `grad_x`, of the weight and of the bias to these results."""
+    make.multiply(grad, layer.w, grad_x, layer.rows, layer.width, layer.out)
+    of_weight = make.aim(weight)
+    make.multiply(grad, layer.x, of_weight, layer.out, layer.width, layer.rows, a_t=True)
+    make.settle(of_weight, weight)
+    if make.problem.outputs[bias] is not None:
+        of_bias = make.aim(bias)
+        make.multiply(ones, grad, of_bias, 1, layer.out, layer.rows)
+        make.settle(of_bias, bias)
+
+
+def _backward(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+    make = _builder(problem, precision, attention)
+    layers = _layers(make, live=True)
+    core, places = _core(make, layers)
+    y, lse = _attend(make, core, places, aligned)
+    s, w = problem.sizes, make.specs["w_o"]
+    assert w is not None
+    rows = s.batch * s.queries
+    ones = make.take(max(layer.rows for layer in layers))
+    make.place(NOTHING, make.dtype, ones, make.dtype, 1, max(layer.rows for layer in layers), 0, 1.0)
+    y_spec = core.outputs[0]
+    assert y_spec is not None
+    grad_y = Place(make.take(y_spec.size), y_spec, rows_of(y_spec, "BSHD"))
+    last = _Layer(y.pointer, make.wide("w_o"), NOTHING, y.pointer, rows, *w.shape)
+    _layer_gradients(make, make.wide("grad"), last, grad_y.pointer, 6, 10, ones)
+    heads = _core_gradients(make, core, places | {"grad_y": grad_y, "output": y}, lse, aligned)
+    for n, (layer, grad) in enumerate(zip(layers, heads, strict=True)):
+        grad_x = make.aim(n)
+        _layer_gradients(make, grad, layer, grad_x, 3 + n, 7 + n, ones)
+        make.settle(grad_x, n)
+    return make
+
+
+def _core_gradients(make: _Builder, core: AttentionProblem, places: dict[str, Place], lse: Array, aligned: bool) -> list[Array]:
+    """The gradients of the core, planned: those of q, k and v in the scratch memory, those of bias and sink where they belong."""
+    y, of_lse = core.outputs
+    inputs = core.inputs
+    heads = [Place(make.take(spec.size), spec, rows_of(spec, "BSHD")) for spec in inputs[:3]]
+    absent = Place(NOTHING, None)
+    aims = {n: make.aim(n) for n in (11, 12) if make.problem.outputs[n] is not None}
+    others = [Place(aims[n], spec) if n in aims else absent for n, spec in ((11, inputs[3]), (12, inputs[7]))]
+    outputs = (*inputs[:3], *(place.spec for place in others))
+    problem = replace(core, op="attention_backward", inputs=(y, *inputs, y, of_lse), outputs=outputs)
+    rest = {"grad_lse": absent, "lse": Place(lse, of_lse)}
+    arrays = Arrays(places | rest, (), 0, (*heads, *others), make.base, make.used)
+    make.used += -(-backward_workspace(problem) // _LINE) * _LINE
+    make.plans += make.attention.backward(problem, arrays, saved_of(problem, arrays), aligned)
+    for n, at in aims.items():
+        make.settle(at, n)
+    return [place.pointer for place in heads]
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+def _build(problem: MultiHeadProblem, precision: str, attention: Attention, aligned: bool) -> _Builder:
+    return (_backward if problem.op.endswith("_backward") else _forward)(problem, precision, attention, aligned)
+
+
+def multi_head(precision: str, attention: Attention) -> Any:
+    """The planning function for float32 products of this precision around this attention; memory that is not aligned takes TILED."""
+
+    def run(problem: MultiHeadProblem, device: Device, aligned: bool) -> Program:
+        make = _build(problem, precision, attention if aligned else TILED, aligned)
+        return Program(tuple(make.plans), _orders(make))
+
+    return run
+
+
+def workspace(attention: Attention) -> Any:
+    """The function that gives the bytes of scratch memory."""
+    return lambda problem: _build(problem, "highest", attention, True).used
+
+
+def cost(efficiency: float) -> Any:
+    """As of the attention in tiles, with the launches around it."""
+
+    def of(problem: MultiHeadProblem, device: Device) -> Cost:
+        launches = len(_build(problem, "highest", TILED, True).plans)
+        return replace(
+            tiled_cost(_core_problem(problem), device), flops=problem.flops, bytes=problem.bytes, launches=launches, efficiency=efficiency
+        )
+
+    return of
+
+
+def tensor_cost(core_cost: Callable[[AttentionProblem, Device], Cost]) -> Any:
+    """As of the attention on tensor cores; where the launches take longest, exact numbers between them are preferred."""
+
+    def of(problem: MultiHeadProblem, device: Device) -> Cost:
+        launches = len(_build(problem, "highest", TILED, True).plans) + 1
+        return replace(core_cost(_core_problem(problem), device), flops=problem.flops, bytes=problem.bytes, launches=launches)
+
+    return of
+
+
+def _core_problem(problem: MultiHeadProblem) -> AttentionProblem:
+    return replace(problem.core, op="attention")
+
+
+def tensor_rejects(core_rejects: Callable[[AttentionProblem, Device], str | None]) -> Any:
+    """What the attention in the middle says, on the way back too, and nothing to do for an empty array."""
+
+    def of(problem: MultiHeadProblem, device: Device) -> str | None:
+        core = _core_problem(problem)
+        if not all(spec.size for spec in core.inputs[:3]):
+            return "an array is empty"
+        if problem.op.endswith("_backward") and attention_mma.panel_width(core) > attention_mma.WIDEST_BACKWARD:
+            return f"rows of more than {attention_mma.WIDEST_BACKWARD} features do not fit the registers of its gradients"
+        return core_rejects(core, device)
+
+    return of
+
+
+def only_float32(problem: MultiHeadProblem, device: Device) -> str | None:
+    """Half types are not rounded a second time on the way."""
+    out = problem.outputs[0]
+    return None if out is not None and out.dtype == FLOAT32 else "it rounds float32 operands, and these are not"

@@ -1,0 +1,171 @@
+"""Rotary embedding: plans. A thread turns the same pairs of features in several heads, with their row of the tables in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._problems.attention_rotary import RotaryProblem
+from dnnarray._select import Device
+from dnnarray._spec import FLOAT32, FLOAT64, Spec
+
+_THREADS = 128
+_CHUNK = 4  # heads that a thread turns
+_BATCH = 2  # of these with their loads in flight at once
+_GOAL = 8  # blocks for each multiprocessor before the sums of the gradient are split no further
+_MOST_PARTS = 512
+_NOTHING = 0
+_LINE = 256  # bytes that parts of the scratch memory start at multiples of
+
+
+@dataclass(frozen=True)
+class RotaryConfig(Config):
+    """Compile-time settings of ``kernels/attention/rotary.cu``."""
+
+    element: str
+    cosine: str
+    sine: str
+    gradient: bool
+    interleaved: bool
+    wide: bool
+    parts: bool
+    pairs: int
+    batch: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class SumPartsConfig(Config):
+    """Compile-time settings of ``kernels/attention/sum_parts.cu``."""
+
+    element: str
+    part: str
+    threads: int
+
+
+def sum_parts(parts: Array, out: Array, size: int, count: int, result: np.dtype, arithmetic: np.dtype) -> Plan:
+    """The sum over the first axis of `count` x `size` numbers, in the dtype of the result."""
+    config = SumPartsConfig(TYPES[result], TYPES[arithmetic], _THREADS)
+    kernel = Kernel("attention/sum_parts.cu", f"sum_parts_{SHORT[arithmetic]}_{SHORT[result]}", config)
+    return Plan(kernel, (-(-size // _THREADS), 1, 1), _THREADS, (parts, out, size, count))
+
+
+def arithmetic_of(dtype: np.dtype) -> np.dtype:
+    """The dtype that the kernels compute in."""
+    return FLOAT64 if dtype == FLOAT64 else FLOAT32
+
+
+def order_of(spec: Spec) -> tuple[int, ...]:
+    """The memory order of an array whose last axis runs fastest; C order, into which it is copied, for another."""
+    order = spec.axis_order()
+    return order if order and order[-1] == spec.ndim - 1 else tuple(range(spec.ndim))
+
+
+def strides_in(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours along each axis of a dense array with this order of axes."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """How the rows of x are shared out."""
+
+    heads: int
+    sequence: int
+    table_rows: int
+    rows: int  # of x for each row of the tables
+    pairs: int
+    width: int
+
+    @classmethod
+    def of(cls, problem: RotaryProblem) -> _Work:
+        x, cos, _ = problem.inputs[-3:]
+        heads, sequence = x.shape[problem.layout.index("H")], x.shape[problem.layout.index("S")]
+        own = cos.ndim == 3
+        batch = x.shape[0]
+        return cls(heads, sequence, batch * sequence if own else sequence, heads if own else batch * heads, cos.shape[-1], x.shape[3])
+
+
+def _length(problem: RotaryProblem, aligned: bool) -> tuple[int, bool]:
+    """Pairs of a thread, and whether features side by side are moved as one vector."""
+    x, cos, _ = problem.inputs[-3:]
+    if not problem.interleaved:
+        return vector_length(x.dtype, aligned, x.shape[3], cos.shape[-1]), True
+    features = vector_length(x.dtype, aligned, x.shape[3], 2 * cos.shape[-1])
+    return max(features // 2, 1), features > 1
+
+
+def _chunks(work: _Work, columns: int, units: int) -> tuple[int, int]:
+    """Rows of x for one thread of the gradient, and how many such parts there are: as few as still fill the card."""
+    blocks = max(-(-columns // _THREADS), 1)
+    parts = max(min(_GOAL * units // blocks, -(-work.rows // _CHUNK), _MOST_PARTS), 1)
+    chunk = max(-(-work.rows // parts), 1)
+    return chunk, max(-(-work.rows // chunk), 1)
+
+
+def _most_parts(problem: RotaryProblem) -> int:
+    """No more parts than this on any card."""
+    return max(min(-(-_Work.of(problem).rows // _CHUNK), _MOST_PARTS), 1)
+
+
+def _part_bytes(problem: RotaryProblem) -> int:
+    """Of the sums of one table for all parts."""
+    work = _Work.of(problem)
+    size = _most_parts(problem) * work.table_rows * work.pairs * arithmetic_of(problem.inputs[-3].dtype).itemsize
+    return -(-size // _LINE) * _LINE
+
+
+def workspace(problem: RotaryProblem) -> int:
+    """Scratch for the partial sums of both tables."""
+    return 2 * _part_bytes(problem) if _most_parts(problem) > 1 else 0
+
+
+def rotary(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
+    """One launch; the gradient with the second stage of its sums."""
+    gradient = len(problem.inputs) == 4
+    x, cos, sin = problem.inputs[-3:]
+    work, order = _Work.of(problem), order_of(x)
+    orders = (*(order,) * (1 + gradient), (0, 1, 2)[: cos.ndim], (0, 1, 2)[: sin.ndim])
+    if work.table_rows * work.width == 0 or (x.size == 0 and not gradient):
+        return Program(())
+    pairs, wide = _length(problem, aligned)
+    copied = pairs if not problem.interleaved else 2 * pairs if wide else 1
+    columns = work.table_rows * (work.pairs // pairs + (work.width - 2 * work.pairs) // copied)
+    chunk, parts = _chunks(work, columns, device.units) if gradient else (_CHUNK, -(-work.rows // _CHUNK))
+    split = gradient and parts > 1
+    config = RotaryConfig(
+        TYPES[x.dtype], TYPES[cos.dtype], TYPES[sin.dtype], gradient, problem.interleaved, wide, split, pairs, _BATCH, _THREADS
+    )
+    words = ["rotary", "backward" * gradient, "interleaved" * problem.interleaved, "narrow" * (not wide), "parts" * split]
+    tables = "".join(f"_{SHORT[t.dtype]}" for t in (cos, sin)) if {cos.dtype, sin.dtype} != {x.dtype} else ""
+    name = f"{'_'.join(w for w in words if w)}_{SHORT[x.dtype]}x{pairs}{tables}"
+    inputs = 3 + gradient
+    scratch = Array(inputs + 3), Array(inputs + 3, _part_bytes(problem))
+    pointers = (
+        (Array(0), Array(1), Array(2), Array(3), Array(4), Array(5), Array(6), *(scratch if split else (_NOTHING, _NOTHING)))
+        if gradient
+        else (Array(0), Array(0), Array(1), Array(2), Array(3), _NOTHING, _NOTHING, _NOTHING, _NOTHING)
+    )
+    blocks = -(-columns // _THREADS)
+    strides = strides_in(x.shape, order)
+    batch, head, row = (strides[problem.layout.index(axis)] for axis in "BHS")
+    numbers = (blocks, work.table_rows, work.sequence, work.pairs, work.width, int(cos.ndim == 3), work.heads, work.rows, chunk)
+    kernel = Kernel("attention/rotary.cu", name, config)
+    plans = [Plan(kernel, (blocks * parts, 1, 1), _THREADS, (*pointers, *numbers, batch, head, row))]
+    if split:
+        size = work.table_rows * work.pairs
+        for table, place, out in ((cos, scratch[0], 5), (sin, scratch[1], 6)):
+            plans += [sum_parts(place, Array(out), size, parts, table.dtype, arithmetic_of(x.dtype))] if size else []
+    return Program(tuple(plans), orders)
+
+
+def rejects(problem: RotaryProblem, device: Device) -> str | None:
+    """The result lies as x does."""
+    order = problem.inputs[-3].axis_order()
+    return None if order is None or order == order_of(problem.inputs[-3]) else "the features of x do not run fastest in memory"

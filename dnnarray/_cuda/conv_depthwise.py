@@ -1,0 +1,211 @@
+"""`depthwise`: plans for convolutions of one channel a group, and their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
+from dnnarray._cuda.channels import View, order_of, partial_bytes, reorder, sums, too_scattered, view, whole_lines
+from dnnarray._cuda.conv_depthwise_common import Correlation, memory_of, too_many, turned
+from dnnarray._cuda.conv_depthwise_direct import direct
+from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
+from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
+from dnnarray._cuda.conv_depthwise_weight import added_up, weight_bytes, weight_plans
+from dnnarray._cuda.loss_sums import NOTHING, pointers
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._select import Device, Method
+from dnnarray._spec import Spec
+
+_THREADS = 128
+
+
+def _correlate(c: Correlation, device: Device, arrays: tuple[Any, ...]) -> Plan:
+    """One launch from x to y. `arrays` are pointers of x, w, bias, residual and y."""
+    if can_multiply(c):
+        return multiplied(c, device, arrays)
+    return tiled(c, device, arrays) if can_tile(c) else direct(c, device, arrays)
+
+
+def _orders(problem: ConvProblem, x: Spec, y: Spec, weight: int = 1) -> tuple[tuple[int, ...], ...]:
+    """The memory orders that the launches expect: images as x lies, input number `weight` and the bias in C order."""
+    order = memory_of(x, y, problem.layout).order
+    given = [(i, s) for i, s in enumerate(problem.inputs) if s is not None]
+    return tuple(order if s.ndim == x.ndim and i != weight else tuple(range(s.ndim)) for i, s in given)
+
+
+# --- the forward and the gradient of its input ------------------------------------------------------------------------
+
+
+def _forward(problem: ConvProblem, x: Spec, y: Spec, device: Device, aligned: bool, arrays: tuple[Any, ...], target: Array) -> Plan:
+    """y from x, w, bias and residual (`NOTHING` where one is absent): one launch with its epilogue."""
+    relu = problem.activation is not None
+    c = Correlation(problem.geometry, x, y, problem.layout, aligned, problem.flip, added=arrays[3] != NOTHING, relu=relu)
+    return _correlate(c, device, (*arrays, target))
+
+
+def forward(problem: ConvProblem, device: Device, aligned: bool) -> Program:
+    """y from x."""
+    x, y = problem.inputs[0], problem.outputs[0]
+    assert y is not None
+    if y.size == 0:
+        return Program(())
+    inputs, outputs, _ = pointers(problem)
+    return Program((_forward(problem, x, y, device, aligned, tuple(inputs), outputs[0]),), _orders(problem, x, y))
+
+
+def _input(problem: ConvProblem, dy: Spec, dx: Spec, device: Device, aligned: bool, arrays: tuple[Any, Any, Any]) -> Plan:
+    """dx from dy and w: a forward with the weights turned round where the stride is 1, else a gather over the taps that meet."""
+    g, (source, weight, target) = problem.geometry, arrays
+    if g.k == 1 and set(g.stride) == {1}:
+        c = Correlation(turned(g), dy, dx, problem.layout, aligned, not problem.flip)
+    else:
+        c = Correlation(g, dy, dx, problem.layout, aligned, problem.flip, gradient=True)
+    return _correlate(c, device, (source, weight, NOTHING, NOTHING, target))
+
+
+def input_gradient(problem: ConvProblem, device: Device, aligned: bool) -> Program:
+    """dx from dy."""
+    dy, dx = problem.inputs[0], problem.outputs[0]
+    assert dx is not None
+    if dx.size == 0:
+        return Program(())
+    return Program((_input(problem, dy, dx, device, aligned, (Array(0), Array(1), Array(2))),), _orders(problem, dy, dx))
+
+
+# --- the gradient of the weight ---------------------------------------------------------------------------------------
+
+
+def _met(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool) -> Correlation:
+    """The forward whose weight's gradient is asked for."""
+    return Correlation(problem.geometry, x, dy, problem.layout, aligned, problem.flip)
+
+
+def weight_gradient(problem: ConvProblem, device: Device, aligned: bool) -> Program:
+    """dw from dy and x."""
+    dy, x = problem.inputs
+    dw = problem.outputs[0]
+    assert dw is not None
+    if dw.size == 0:
+        return Program(())
+    order = memory_of(x, dy, problem.layout).order
+    plans = weight_plans(_met(problem, x, dy, aligned), dw, (Array(0), Array(1), Array(2), Array(3)))
+    return Program(tuple(plans), (order, order))
+
+
+def _weight_workspace(problem: ConvProblem) -> int:
+    dy, x = problem.inputs
+    dw = problem.outputs[0]
+    assert dw is not None
+    return weight_bytes(_met(problem, x, dy, True), _met(problem, x, dy, False), dw)
+
+
+# --- all gradients ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Scratch memory: partial sums for weight and bias, the output that an activation needs again, the gradient behind it."""
+
+    weight: Array
+    bias: Array
+    y: Array
+    g: Array
+    size: int
+
+
+def _channel_view(problem: ConvProblem, x: Spec, dy: Spec) -> View:
+    memory = memory_of(x, dy, problem.layout)
+    found = view(dy.shape, memory.order, [memory.channel])
+    assert found is not None
+    return found
+
+
+def _parts(problem: ConvProblem, index: int) -> _Parts:
+    dy, x, weight, bias, _ = problem.inputs
+    of_weight = weight_bytes(_met(problem, x, dy, True), _met(problem, x, dy, False), weight)
+    of_bias = 0 if bias is None or not dy.size else partial_bytes(_channel_view(problem, x, dy), x.dtype)
+    image = whole_lines(dy.nbytes) if problem.activation is not None else 0
+    places: list[Array] = []
+    place = 0
+    for size in (of_weight, of_bias, image, image):
+        places.append(Array(index, place))
+        place += size
+    return _Parts(places[0], places[1], places[2], places[3], place)
+
+
+def _through_activation(spec: Spec, aligned: bool, dy: Array, y: Array, target: Array) -> Plan:
+    vector = vector_length(spec.dtype, aligned)
+    config = ElementwiseConfig(TYPES[spec.dtype], struct_name("relu"), True, vector, _THREADS)
+    kernel = Kernel("activation/elementwise.cu", f"relu_elementwise_backward_{SHORT[spec.dtype]}x{vector}", config, ("activation",))
+    return Plan(kernel, (-(-spec.size // (_THREADS * vector)), 1, 1), _THREADS, (dy, y, target, spec.size, 0.0, 0.0))
+
+
+def _bias(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool, g: Array, target: Array, partial: Array) -> list[Plan]:
+    """The gradient summed over all but the channel."""
+    bias = problem.inputs[3]
+    assert bias is not None
+    if not dy.size:
+        return [added_up(target, target, bias, 0)]
+    s = sums(_channel_view(problem, x, dy), x.dtype, aligned)
+    config = BiasBackwardConfig(TYPES[x.dtype], "dnnarray::Identity", False, s.columns, s.vector, _THREADS)
+    kernel = Kernel("activation/bias_backward.cu", f"channel_sums_{SHORT[x.dtype]}x{s.vector}_{s.name}", config, ("activation",))
+    arguments = (g, g, g, g, NOTHING, NOTHING, partial, *s.sizes, 0.0, 0.0)
+    return [Plan(kernel, (s.blocks, 1, 1), _THREADS, arguments), added_up(partial, target, bias, s.parts)]
+
+
+def gradients(problem: ConvProblem, device: Device, aligned: bool) -> Program:
+    """dx, dw, dbias and dresidual from the gradient that the activation lets through."""
+    dy, x, _, bias, residual = problem.inputs
+    dx, dw = problem.outputs[:2]
+    assert dx is not None
+    assert dw is not None
+    (g, *arrays), outputs, last = pointers(problem)
+    parts, y = _parts(problem, last), x.like(dy.shape)
+    plans: list[Plan] = []
+    if problem.activation is not None and dy.size:
+        plans.append(_forward(problem, x, y, device, aligned, tuple(arrays), parts.y))
+        plans.append(_through_activation(y, aligned, g, parts.y, parts.g))
+        g = parts.g
+    if dx.size:
+        plans.append(_input(problem, y, dx, device, aligned, (g, arrays[1], outputs[0])))
+    if dw.size:
+        plans += weight_plans(_met(problem, x, y, aligned), dw, (g, arrays[0], outputs[1], parts.weight))
+    if bias is not None and bias.size:
+        plans += _bias(problem, x, y, aligned, g, outputs[2], parts.bias)
+    if residual is not None and residual.size:
+        plans.append(reorder(residual, memory_of(x, y, problem.layout).order, g, outputs[3]))
+    return Program(tuple(plans), _orders(problem, x, y, weight=2))
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _rejects(problem: ConvProblem, device: Device) -> str | None:
+    g: Any = problem.geometry
+    if g.c != 1:
+        return f"groups of {g.c} channels; it takes groups of one"
+    if problem.activation is not None and problem.activation.name != "relu":
+        return f"the fused activation {problem.activation.name}; it takes relu or none"
+    largest = max(g.groups * g.k, g.taps, *g.space, *g.out, *g.stride, *(w * d for w, d in zip(g.window, g.dilation, strict=True)))
+    if largest >= 1 << 29 or max(map(abs, g.before)) >= 1 << 29:
+        return "an extent of 2^29 or more"
+    if too_many(g):
+        return "2^31 strips of four outputs or more"
+    return None
+
+
+def _scattered(problem: ConvProblem, device: Device) -> str | None:
+    residual, x = problem.inputs[4], problem.inputs[1]
+    reason = _rejects(problem, device)
+    return reason if reason or residual is None else too_scattered(residual.shape, order_of(residual), order_of(x))
+
+
+_SUMS = "each row of the window against all pixels, partial sums added up in a fixed order"
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    "conv": (Method("depthwise", forward, "one channel a group: windows in registers, or bands on the tensor cores", _rejects),),
+    "conv_backward_input": (Method("depthwise", input_gradient, "the forward turned round, or a gather for strides", _rejects),),
+    "conv_backward_weight": (Method("depthwise", weight_gradient, _SUMS, _rejects, _weight_workspace),),
+    "conv_backward": (Method("depthwise", gradients, "all gradients one after the other", _scattered, lambda p: _parts(p, 0).size),),
+}

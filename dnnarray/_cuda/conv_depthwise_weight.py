@@ -1,0 +1,137 @@
+"""`depthwise`: the gradient of the weight, partial sums in a first launch and their sum in a second, always in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dnnarray._cuda.channels import PartialSumsConfig, whole_lines
+from dnnarray._cuda.conv_depthwise_common import Correlation, axes, is_flat
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._spec import FLOAT64, Spec
+
+_UNITS = 132  # multiprocessors that the sums are divided for: the scratch memory must not depend on the device
+_WARPS, _VECTOR = 8, 4
+_GROUP, _STRIP, _BLOCKS = 8, 4, 4  # rows of the window in a block, columns of a thread, blocks of a multiprocessor
+_TILE_STRIP = 7  # odd, so that the next strip stands in other banks
+_TILE_BYTES, _TILE_BLOCKS = {3: 72 << 10, 5: 108 << 10, 7: 108 << 10}, {3: 6, 5: 2, 7: 2}  # by the side of the window, measured
+
+
+@dataclass(frozen=True)
+class DepthwiseWeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/depthwise_weight.cu``."""
+
+    element: str
+    plain: bool
+    side: int
+    stride: int
+    vector: int
+    lanes: int
+    strip: int
+    most_threads: int
+
+
+@dataclass(frozen=True)
+class DepthwiseWeightTileConfig(Config):
+    """Compile-time settings of ``kernels/conv/depthwise_weight_tile.cu``."""
+
+    element: str
+    side: int
+    stride: int
+    vector: int
+    lanes: int
+    strip: int
+    most_threads: int
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """A first launch and how many partial sums of each tap it leaves."""
+
+    plan: Plan
+    parts: int
+
+
+def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
+    """Any window, memory order, multiplier. `pointers` are of dy, x and the partial sums."""
+    g, memory, dtype = c.g, c.memory, c.x.dtype
+    vector, lanes = (min(vector_length(dtype, c.aligned, c.channels), _VECTOR), 8) if memory.last else (1, 1)
+    members = g.taps // (g.window[2] if c.fast else 1)
+    group = min(members, _GROUP)
+    copies, chunks, rows = max(_WARPS // group, 1), -(-c.channels // (vector * lanes)), g.n * g.out[0] * g.out[1]
+    splits = max(1, min(-(-rows // copies), -(-_UNITS * _BLOCKS // (chunks * -(-members // group)))))
+    side, stride = (g.window[2], g.stride[2]) if c.fast else (0, 1)
+    config = DepthwiseWeightConfig(TYPES[dtype], c.plain, side, stride, vector, lanes, _STRIP, 32 * _WARPS)
+    words = [f"conv_depthwise_weight_{SHORT[dtype]}x{vector}", *(["multiplied"] * (not c.plain)), *([f"s{side}_by_{stride}"] * c.fast)]
+    kernel = Kernel("conv/depthwise_weight.cu", "_".join((*words, f"l{lanes}")), config)
+    numbers = (g.n, c.channels, g.k, int(c.flip), splits, group)
+    arguments: tuple[Any, ...] = (*pointers, *numbers, *memory.strides(c.x.shape), *memory.strides(c.y.shape), *axes(g, g.out, g.space))
+    grid = (chunks * splits, -(-members // group), 1)
+    return _Sums(Plan(kernel, grid, 32 * group * copies, arguments), splits * copies)
+
+
+@lru_cache(maxsize=1024)
+def _tile(g: Geometry, lanes: int, pixel: int) -> tuple[int, int, int] | None:
+    """Columns and rows of the tile with the least work, its inputs included, and its bytes."""
+    best, found, side = float("inf"), None, g.window[2]
+    for strips in range(1, 17):
+        for high in range(1, 33):
+            wide = strips * _TILE_STRIP
+            brought = ((wide - 1) * g.stride[2] + side) * ((high - 1) * g.stride[1] + side) + wide * high
+            tiles = -(-g.out[2] // wide) * -(-g.out[1] // high)
+            idle = -(-strips // (32 // lanes)) * (32 // lanes) / strips
+            cost = tiles * (wide * high * idle * side / 3 + 0.5 * brought)
+            if brought * pixel <= _TILE_BYTES[side] and cost < best:
+                best, found = cost, (wide, high, brought * pixel)
+    return found
+
+
+def _tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums | None:
+    """From tiles in shared memory, or None where that is not for this problem."""
+    g, dtype, side = c.g, c.x.dtype, c.g.window[2]
+    square = c.fast and g.window[1] == side and g.stride[1] == g.stride[2] and g.dilation[1] == 1
+    lanes = 16 // dtype.itemsize
+    tile = _tile(g, lanes, lanes * _VECTOR * dtype.itemsize) if square and c.plain and is_flat(g) and c.whole_vectors else None
+    if tile is None or dtype == FLOAT64:
+        return None
+    wide, high, size = tile
+    chunks, copies = -(-c.channels // (lanes * _VECTOR)), max(_WARPS // side, 1)
+    tiles = g.n * -(-g.out[2] // wide) * -(-g.out[1] // high)
+    splits = max(1, min(tiles, _UNITS * _TILE_BLOCKS[side] // chunks))
+    config = DepthwiseWeightTileConfig(TYPES[dtype], side, g.stride[2], _VECTOR, lanes, _TILE_STRIP, 32 * _WARPS)
+    kernel = Kernel("conv/depthwise_weight_tile.cu", f"conv_depthwise_weight_tile_{SHORT[dtype]}_s{side}_by_{g.stride[2]}", config)
+    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
+    numbers = (g.n, c.channels, int(c.flip), splits, wide, high, xs[0], *xs[3:], ys[0], *ys[3:])
+    arguments: tuple[Any, ...] = (*pointers, *numbers, *g.space[1:], *g.out[1:], *g.before[1:])
+    return _Sums(Plan(kernel, (chunks * splits, 1, 1), 32 * side * copies, arguments, size), splits * copies)
+
+
+def _sums(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
+    return _tiled(c, pointers) or _direct(c, pointers)
+
+
+def weight_plans(c: Correlation, dw: Spec, pointers: tuple[Any, Any, Array, Any]) -> list[Plan]:
+    """dw from y's gradient and x. `pointers` are of dy, x, dw and the scratch memory."""
+    source, image, target, partial = pointers
+    if not (c.x.size and c.y.size):
+        return [added_up(target, target, dw, 0)]
+    sums = _sums(c, (source, image, partial))
+    return [sums.plan, added_up(partial, target, dw, sums.parts)]
+
+
+def weight_bytes(aligned: Correlation, unaligned: Correlation, dw: Spec) -> int:
+    """The scratch memory of `weight_plans`, for pointers aligned or not."""
+    if not (aligned.x.size and aligned.y.size):
+        return 0
+    parts = max(_sums(c, (0, 0, 0)).parts for c in (aligned, unaligned))
+    return whole_lines(dw.size * parts * aligned.computed)
+
+
+def added_up(partial: Any, target: Array, spec: Spec, parts: int) -> Plan:
+    """The sums of `parts` neighbouring partial sums for each element of the target."""
+    lanes, threads = (32 if parts <= 1024 else 256), 256
+    config = PartialSumsConfig(TYPES[spec.dtype], lanes, threads)
+    kernel = Kernel("activation/partial_sums.cu", f"partial_sums_{SHORT[spec.dtype]}_{lanes}", config, ("reduce",))
+    return Plan(kernel, (-(-spec.size // (threads // lanes)), 1, 1), threads, (partial, target, spec.size, parts))

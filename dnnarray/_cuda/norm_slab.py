@@ -1,0 +1,208 @@
+"""Batch, group and instance norm whose statistics fit on chip: a block holds whole channels in shared memory and reads them once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.norm_channels import Inputs, View, inputs, shares, view
+from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, orders, wide
+from dnnarray._cuda.norm_rows import fold
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
+from dnnarray._problems.checks import statistics_dtype
+from dnnarray._problems.norm_base import NormProblem
+from dnnarray._select import Cost, Device
+from dnnarray._spec import FLOAT64
+
+_RESERVED = 8 << 10  # bytes of shared memory for the system and the sums of warps
+_ALONE = 48  # and where latency is all that counts
+_STATIC = 48 << 10  # bytes that a block gets without asking; to what it asks for, the sums of warps are added
+_ROW = 128  # bytes that a row of channels should have, channels last
+_LINE = 16  # bytes of the widest load
+_SMALL = 8 << 10  # bytes of shared memory below which a block is given more channels
+_PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
+
+
+@dataclass(frozen=True)
+class SlabConfig(Config):
+    """Compile-time settings of ``kernels/norm/channel_slab.cu`` and ``channel_slab_backward.cu``."""
+
+    element: str
+    activation: str
+    last: bool
+    vector: int
+    copy: int
+    side: int
+    threads: int
+
+
+class Tile(NamedTuple):
+    """The channels of a block, and the bytes of shared memory they take."""
+
+    channels: int
+    memory: int
+
+
+def _arrays(problem: NormProblem, specs: Inputs) -> int:
+    """The arrays that a block holds."""
+    backward = specs.grad is not None
+    residual = specs.residual is not None and (not backward or problem.activation is not None)
+    return 1 + backward + residual
+
+
+def _rows(v: View) -> int:
+    """Elements of a channel in a block."""
+    return v.inner if v.last or v.per_batch else v.outer * v.inner
+
+
+def _memory(problem: NormProblem, v: View, specs: Inputs, channels: int) -> int:
+    """Bytes of shared memory for so many channels."""
+    x = specs.x
+    slab = blocks_of(channels * _rows(v), 8) * 8 * x.dtype.itemsize
+    numbers = 4 if specs.grad is None else 8
+    return _arrays(problem, specs) * slab + channels * (16 + numbers * statistics_dtype(x).itemsize)
+
+
+def tile(problem: NormProblem, v: View, device: Device) -> Tile | None:
+    """As few channels as give whole groups and, if they fit, the widest loads and long rows; more where a block would have little to do."""
+    specs = inputs(problem, problem.inputs, None)
+    itemsize, members, limit = specs.x.dtype.itemsize, v.channels // v.groups, device.shared_memory - _RESERVED
+    run = 1 if v.last else v.inner
+
+    def fits(groups: int) -> bool:
+        return _memory(problem, v, specs, groups * members) <= limit
+
+    def blocks(groups: int) -> int:
+        return blocks_of(v.groups, groups) * v.batch
+
+    def short(groups: int, row: int) -> bool:
+        return groups * members * itemsize < row
+
+    def unfinished(groups: int) -> bool:
+        if not v.last:
+            return groups * members * run * itemsize % _LINE != 0
+        return short(groups, _LINE) or (short(groups, _ROW) and 4 * blocks(2 * groups) >= 3 * device.units)
+
+    groups = 1
+    while groups < v.groups and unfinished(groups) and fits(2 * groups):
+        groups *= 2
+    groups = min(groups, v.groups)
+    if not fits(groups):
+        return None
+    if v.last and groups < v.groups and short(groups, _ROW) and blocks(groups) > 2 * device.units:
+        return None  # the sectors of a row would be fetched by blocks that do not run at the same time
+    while groups < v.groups and blocks(2 * groups) >= 8 * device.units:
+        if _memory(problem, v, specs, 2 * groups * members) > _SMALL:
+            break
+        groups *= 2
+    channels = min(groups * members, v.channels)
+    return Tile(channels, _memory(problem, v, specs, channels))
+
+
+def fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the problem cannot be held on chip, or None."""
+    v = view(problem)
+    if v is None:
+        return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
+    if v.size == 0:
+        return "there is nothing to hold"
+    if v.size // v.channels >= 1 << 20 or tile(problem, v, device) is None:
+        return (
+            f"the {_rows(v):,} values of each channel, with as many channels as make a group and rows that are worth reading, "
+            f"do not fit in {device.shared_memory:,} bytes of shared memory"
+        )
+    return None
+
+
+def workspace(problem: NormProblem) -> int:
+    """The shares of dweight and dbias where statistics belong to a batch index."""
+    v = view(problem)
+    if v is None or not v.per_batch:
+        return 0
+    return 2 * v.instances * statistics_dtype(inputs(problem, problem.inputs, None).x).itemsize
+
+
+def cost(problem: NormProblem, device: Device) -> Cost:
+    """Everything once; blocks that do not fill the device draw as much of its bandwidth."""
+    v = view(problem)
+    assert v is not None
+    folds = problem.op.endswith("_backward") and v.per_batch
+    return Cost(problem.flops, problem.bytes, launches=2 if folds else 1)
+
+
+class Launch:
+    """The plan of one problem."""
+
+    def __init__(self, problem: NormProblem, device: Device, aligned: bool) -> None:
+        self.problem, self.specs, self.arguments = problem, inputs(problem, problem.inputs, None), Arguments(problem)
+        self.given, self.x = inputs(problem, self.arguments.inputs, 0), self.specs.x
+        found = view(problem)
+        assert found is not None
+        held = tile(problem, found, device)
+        assert held is not None
+        self.view, self.tile, self.aligned, self.units = found, held, aligned, device.units
+        self.formula = formula(problem.activation, self.x.dtype)
+
+    def _threads(self) -> int:
+        threads, most = 64, 256 if self.x.dtype == FLOAT64 else 512
+        alone = blocks_of(self.view.channels, self.tile.channels) * self.view.batch <= self.units  # a multiprocessor for every block
+        while threads < most and threads * (_ALONE if alone else _PER_THREAD) * 1.5 < self.tile.memory:
+            threads *= 2
+        return threads
+
+    def plan(self, stage: str, arguments: tuple[Pointer | int | float, ...]) -> Plan:
+        """The launch; `arguments` are its arrays and flags."""
+        v, x, held = self.view, self.x, self.tile.channels
+        if v.last:
+            copy = vector = vector_length(x.dtype, self.aligned, held, v.channels)
+        else:
+            vector = vector_length(x.dtype, self.aligned, v.inner)
+            copy = vector_length(x.dtype, self.aligned, held * v.inner, v.channels * v.inner)
+        threads = self._threads()
+        units = held // vector if v.last else held
+        side = 1
+        while side < units and side < (32 if v.last else threads // 2):
+            side *= 2
+        config = SlabConfig(TYPES[x.dtype], self.formula.type, v.last, vector, copy, side, threads)
+        name = f"{stage}_{'last' if v.last else 'first'}{side}_{SHORT[x.dtype]}x{vector}x{copy}_{threads}_{self.formula.name}"
+        kernel = Kernel(f"norm/channel_{stage}.cu", f"norm_channel_{name}", config, ("activation", "norm"))
+        tiles, members = blocks_of(v.channels, held), v.channels // v.groups
+        sizes = (v.outer, v.channels, v.inner, held, tiles, members, v.groups, int(v.per_batch), *shares(self.problem))
+        momentum = () if stage.endswith("backward") else (float(self.problem.momentum),)
+        numbers = (*sizes, *momentum, float(self.problem.eps), self.formula.p, self.formula.q)
+        memory = self.tile.memory if self.tile.memory + _RESERVED <= _STATIC else max(self.tile.memory, _STATIC + 1)
+        return Plan(kernel, (tiles * v.batch, 1, 1), threads, (*arguments, *numbers), memory)
+
+    def program(self, *plans: Plan) -> Program:
+        return Program(plans, orders(self.problem, self.x))
+
+
+def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch."""
+    launch = Launch(problem, device, aligned)
+    g, specs, x = launch.given, launch.specs, launch.x
+    y, mean, rstd, next_mean, next_var = (*launch.arguments.outputs, 0, 0, 0, 0)[:5]
+    flags = (wide(s, x) for s in (specs.weight, specs.bias, specs.running_mean, specs.running_var))
+    pointers = (g.x, g.residual, g.weight, g.bias, g.running_mean, g.running_var, y, mean, rstd, next_mean, next_var)
+    return launch.program(launch.plan("slab", (*pointers, *flags)))
+
+
+def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch, and where statistics belong to a batch index one that sums over the batch."""
+    launch = Launch(problem, device, aligned)
+    v, g, specs, x = launch.view, launch.given, launch.specs, launch.x
+    dx, *results = launch.arguments.outputs
+    dmean, dvariance = (results.pop(0), results.pop(0)) if specs.variance is not None else (0, 0)
+    dweight, dbias, dresidual = (*results, 0)[:3]
+    shares: tuple[Pointer, Pointer] = (dweight, dbias)
+    if v.per_batch:
+        half = v.instances * statistics_dtype(x).itemsize
+        shares = (launch.arguments.scratch() if dweight else 0, launch.arguments.scratch(half) if dbias else 0)
+    flags = (wide(s, x) for s in (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance))
+    residual = g.residual if problem.activation else 0
+    pointers = (g.grad, g.x, residual, g.weight, g.bias, g.mean, g.rstd, g.variance, dx, dresidual, *shares, dmean, dvariance)
+    plans = [launch.plan("slab_backward", (*pointers, *flags))]
+    if v.per_batch and (dweight or dbias):
+        plans.append(fold(x, *shares, dweight, dbias, v.batch, v.channels, specs.weight, specs.bias))
+    return launch.program(*plans)

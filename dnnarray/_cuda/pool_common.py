@@ -1,0 +1,97 @@
+"""What the plans of pooling share: types, reductions, and how threads share the work over windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cuda.plan import SHORT, TYPES, vector_length
+from dnnarray._cuda.pool_geometry import Geometry
+
+INTEGERS = {
+    np.dtype(name): text
+    for name, text in (
+        ("int8", "signed char"), ("int16", "short"), ("int32", "int"), ("int64", "long long"),
+        ("uint8", "unsigned char"), ("uint16", "unsigned short"), ("uint32", "unsigned int"), ("uint64", "unsigned long long"),
+    )
+}  # fmt: skip
+POOL_TYPES = TYPES | INTEGERS
+POOL_SHORT = SHORT | {dtype: f"{dtype.kind}{8 * dtype.itemsize}" for dtype in INTEGERS}
+MAX, INDICES, TAP, MEAN, NORM = range(5)
+REDUCTIONS = ("max", "max_indices", "max_tap", "mean", "norm")
+RULES = ("max", "max_indices", "mean", "norm")
+THREADS = 128
+_GRID = 65_535  # rows of blocks; a kernel goes on with the next ones
+
+
+def columns_of(items: int) -> int:
+    """How many of the threads of a block stand along a row; the others take further rows."""
+    return 8 if items <= 8 else 32
+
+
+def window_numbers(g: Geometry, items: int, rows: int, vector: int, padded: bool, p: float) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
+    """The grid, and the launch arguments after the pointers, of the kernels over windows; `items` stand in a row."""
+    columns = columns_of(items)
+    grid = (-(-items // columns), min(-(-rows // (THREADS // columns)), _GRID), 1)
+    inner = g.channels // vector if g.last else 1
+    planes = 1 if g.last or g.first else g.channels
+    x_strides, y_strides = (_merged(g, s) if g.first else s for s in (g.x_strides, g.y_strides))
+    axes = [number for axis in g.axes for number in axis.packed()]
+    return grid, (rows, planes << 32 | inner, *x_strides, *y_strides, *axes, int(padded), p)
+
+
+def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides with batch and channels counted as one axis."""
+    return (strides[1] if g.channels > 1 else strides[0], *strides[1:])
+
+
+@dataclass(frozen=True)
+class Strips:
+    """What the kernels that walk down the rows have in common."""
+
+    settings: tuple[Any, ...]
+    words: list[str]
+    numbers: tuple[int, ...]
+    grid: tuple[int, int, int]
+
+
+def divider(divisor: int, largest: int) -> tuple[int, int]:
+    """The two launch arguments by which kernels divide numbers up to `largest` (``Divider`` in ``window.cuh``)."""
+    shift = max((divisor - 1).bit_length() - 1, 0)
+    magic = 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
+    return divisor << 32 | shift, magic
+
+
+def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False) -> Strips:
+    """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x."""
+    import os
+
+    _, h, w = g.axes
+    stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
+    shared = h.window > h.stride_used and not (plain and g.first)
+    # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
+    narrow = wide // stride if wide % stride == 0 else wide
+    group = 1 if g.last else narrow if not outputs or os.environ.get("POOL_NARROW") == "1" else wide
+    piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
+    inner = g.channels // wide if g.last else 1
+    groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
+    steps = _steps(g.outer * groups * inner * count, count, shared)
+    strips = -(-count // steps)
+    total = g.outer * strips * groups * inner
+    dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
+    numbers = (total, *dividers, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
+    settings = (g.last, h.window, h.stride_used, w.window, stride, w.before, wide, group, piece, steps, THREADS)
+    words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
+    words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
+    return Strips(settings, words, numbers, (-(-total // THREADS), 1, 1))
+
+
+def _steps(items: int, count: int, shared: bool) -> int:
+    """How many rows a thread walks down: two where windows share rows and enough threads remain."""
+    import os
+
+    if "POOL_STEPS" in os.environ:
+        return int(os.environ["POOL_STEPS"])
+    return 2 if shared and items >= 1 << 20 and count >= 2 else 1

@@ -1,0 +1,195 @@
+"""Gradients of pooling: the sum over windows for each element, by tiles, by whole windows, or in one pass with the maxima."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.pool_common import NORM, POOL_SHORT, POOL_TYPES, RULES, TAP, THREADS, columns_of, divider, strips_of, window_numbers
+from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, geometry_of
+from dnnarray._cuda.pool_windows import reduction_plan
+from dnnarray._problems.pool import PoolProblem
+from dnnarray._select import Device
+from dnnarray._spec import FLOAT32, HALF, Spec
+
+
+@dataclass(frozen=True)
+class GatherConfig(Config):
+    """Compile-time settings of ``kernels/pool/gather.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    magnitude: bool
+    adaptive: bool
+    cover: int
+    vector: int
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class TilesConfig(Config):
+    """Compile-time settings of ``kernels/pool/tiles.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    exponent: int
+    last: bool
+    window_h: int
+    stride_h: int
+    window_w: int
+    stride_w: int
+    before: int
+    wide: int
+    group: int
+    piece: int
+    steps: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class DisjointConfig(Config):
+    """Compile-time settings of ``kernels/pool/disjoint.cu``."""
+
+    element: str
+    magnitude: bool
+    last: bool
+    window_h: int
+    stride_h: int
+    window_w: int
+    stride_w: int
+    before: int
+    wide: int
+    group: int
+    piece: int
+    steps: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class SpreadConfig(Config):
+    """Compile-time settings of ``kernels/pool/spread.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    magnitude: bool
+    last: bool
+    reach: int
+    wide: int
+    steps: int
+    threads: int
+
+
+def _saved_dtype(problem: PoolProblem) -> np.dtype | None:
+    """What the first launch of a gradient leaves for the second, None if there is no first: a tap per window, or its norm."""
+    x = problem.inputs[1]
+    if "avg" in problem.op or problem.inputs[2] is not None or _disjoint(problem, geometry_of(x, problem.axes, problem.layout)):
+        return None
+    if problem.op.startswith("lp") and not math.isinf(problem.p):
+        return FLOAT32 if x.dtype in HALF else x.dtype
+    return np.dtype(np.uint8) if math.prod(a.window for a in problem.axes) < CODES else np.dtype(np.int32)
+
+
+def _disjoint(problem: PoolProblem, g: Geometry) -> bool:
+    """Whether one launch finds the maxima and spreads the gradient: small windows that do not overlap."""
+    apart = all(a.stride_used >= a.window for a in g.axes[1:])
+    return "max" in problem.op and problem.inputs[2] is None and g.small and not g.whole and apart and g.axes[2].before == 0
+
+
+def saved_bytes(problem: PoolProblem) -> int:
+    """Scratch for what is saved of each window."""
+    dtype = _saved_dtype(problem)
+    return 0 if dtype is None else -(-problem.inputs[0].size * dtype.itemsize // 16) * 16
+
+
+def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
+    """A launch that saves where each maximum stands (or each norm), unless it is given; one that sums over windows for each element."""
+    grad, x, indices = problem.inputs
+    if x.size == 0:
+        return Program(())
+    g = geometry_of(x, problem.axes, problem.layout)
+    if _disjoint(problem, g):
+        return Program((_disjoint_plan(g, x.dtype, aligned),), (g.order, g.order))
+    given = 2 if indices is None else 3
+    output, scratch, saved = Array(given), Array(given + 1), _saved_dtype(problem)
+    norm, magnitude = problem.op.startswith("lp") and not math.isinf(problem.p), problem.op.startswith("lp")
+    plans = []
+    if saved is not None and grad.size:
+        reduction = NORM if norm else TAP
+        plans.append(reduction_plan(g, x.dtype, saved, reduction, aligned, (Array(1), scratch, scratch), magnitude, p=problem.p))
+    if saved is not None:
+        rule, third = (3 if norm else 0), scratch
+    elif indices is not None:
+        rule, third, saved = 1, Array(2), indices.dtype
+    else:
+        rule, third, saved = 2, output, np.dtype(np.uint8)  # nothing is read
+    plans.append(_gather(g, problem, x, saved, rule, magnitude, aligned, (Array(0), Array(1), third, output)))
+    return Program(tuple(plans), (g.order,) * given)
+
+
+def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
+            pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
+    if (g.whole or (g.tiled and not g.small)) and g.length < 1 << 30:
+        return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
+    if g.small and (not magnitude or (rule == 3 and problem.p in (1.0, 2.0))):
+        return _tiles(g, problem, x, saved, rule, aligned, pointers)
+    vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
+    items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
+    most = max(g.axes[1].cover(), g.axes[2].cover())
+    cover = most if g.flat and most <= (2 if rule == 1 else 3) else 0
+    columns = columns_of(items)
+    config = GatherConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, magnitude, g.adaptive, cover, vector, columns, THREADS // columns)
+    words = [f"{RULES[rule]}_pool_gather_{POOL_SHORT[x.dtype]}x{vector}"]
+    words += [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude + ["adaptive"] * g.adaptive
+    words += [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
+    grid, numbers = window_numbers(g, items, rows, vector, problem.padded, problem.p)
+    return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, THREADS, (*pointers, *numbers))
+
+
+def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
+            pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
+    """The same for windows that tile the planes, or whole planes, which count as one row: a thread writes a vector of what they get."""
+    row = WindowAxis(g.length, 1, g.length, g.length)
+    h, w = (WindowAxis(1, 1), row) if g.whole else g.axes[1:]
+    wide = vector_length(x.dtype, aligned, *[g.channels] * g.last)
+    steps = 4 if g.last and x.size >= 1 << 22 else 1
+    if g.whole and not g.last:
+        wide = min(wide, 1 << g.length.bit_length() - 1)
+    # What a vector along memory meets: one window, at most two planes, or anything.
+    reach = 0 if g.last or w.stride_used % wide == w.extent % wide == 0 else 1 if g.whole else 2
+    config = SpreadConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, magnitude, g.last, reach, wide, steps, THREADS)
+    words = (
+        [f"{RULES[rule]}_pool_spread_{POOL_SHORT[x.dtype]}x{wide}"] + [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude
+    )
+    words += [f"last_s{steps}" if g.last else f"first_r{reach}"]
+    inner, widths = (g.channels // wide, -(-w.extent // steps)) if g.last else (1, w.extent)
+    total = g.outer * h.extent * widths * inner if g.last else x.size
+    dividers = [n for divisor in (h.extent, widths, inner) for n in divider(divisor, total)]
+    tilings = [n for a in (h, w) for n in (*divider(a.stride_used, 0), a.packed()[0], a.extent + a.after * problem.padded)]
+    grid = (-(-total // (THREADS if g.last else THREADS * wide)), 1, 1)
+    return Plan(Kernel("pool/spread.cu", "_".join(words), config), grid, THREADS, (*pointers, total, *dividers, *tilings, problem.p))
+
+
+def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
+    """Maxima found and their gradient spread in one pass."""
+    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before)
+    config = DisjointConfig(POOL_TYPES[dtype], False, *strips.settings)
+    symbol = "_".join([f"max_pool_disjoint_{POOL_SHORT[dtype]}", *strips.words])
+    return Plan(Kernel("pool/disjoint.cu", symbol, config), strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
+
+
+def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
+    """The same for small windows: a thread sums for tiles under a window or several."""
+    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
+    exponent = int(problem.p) if rule == 3 else 0
+    config = TilesConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, exponent, *strips.settings)
+    words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"l{exponent}"] * (exponent > 0)
+    words += [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + strips.words
+    kernel = Kernel("pool/tiles.cu", "_".join(words), config)
+    return Plan(kernel, strips.grid, THREADS, (*pointers, *strips.numbers, int(problem.padded)))

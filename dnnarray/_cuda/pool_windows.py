@@ -1,0 +1,239 @@
+"""Pooling forward: plans for small windows, for planes in shared memory, for whole planes, and for everything else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.pool_common import (
+    INDICES,
+    MAX,
+    MEAN,
+    NORM,
+    POOL_SHORT,
+    POOL_TYPES,
+    REDUCTIONS,
+    TAP,
+    THREADS,
+    columns_of,
+    divider,
+    strips_of,
+    window_numbers,
+)
+from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, geometry_of
+from dnnarray._problems.pool import PoolProblem
+from dnnarray._select import Device
+
+_SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
+_PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to pool it
+_FEW = 4096  # planes, or windows: threads of a warp share one
+_STAGE = 16 << 10  # bytes of shared memory for several planes
+
+
+@dataclass(frozen=True)
+class WindowsConfig(Config):
+    """Compile-time settings of ``kernels/pool/windows.cu``."""
+
+    element: str
+    result: str
+    place: str
+    reduction: int
+    magnitude: bool
+    adaptive: bool
+    window: int
+    vector: int
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class StripsConfig(Config):
+    """Compile-time settings of ``kernels/pool/strips.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    exponent: int
+    last: bool
+    window_h: int
+    stride_h: int
+    window_w: int
+    stride_w: int
+    before: int
+    wide: int
+    group: int
+    piece: int
+    steps: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class WholeConfig(Config):
+    """Compile-time settings of ``kernels/pool/whole.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    along: bool
+    vector: int
+    lanes: int
+    taps: int
+    unroll: int
+
+
+@dataclass(frozen=True)
+class PlanesConfig(Config):
+    """Compile-time settings of ``kernels/pool/planes.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    adaptive: bool
+    whole: bool
+    wide: int
+    lanes: int
+    threads: int
+
+
+def reduction_plan(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+             magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
+    """The reduction of each window."""
+    if g.small and not g.whole and (reduction != NORM or p in (1.0, 2.0)):
+        return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
+    if _fits(g, dtype):
+        return _planes(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
+    if g.whole and g.length < 1 << 30:
+        return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
+    vector = vector_length(dtype, aligned, g.channels) if g.last else 1
+    items, rows = g.axes[2].outputs * (g.channels // vector if g.last else 1), g.outer * g.axes[0].outputs * g.axes[1].outputs
+    widest = max(g.axes[1].window, g.axes[2].window)
+    window = widest if g.flat and widest <= 3 else 0
+    place = "long long" if reduction == INDICES and g.length >= 1 << 31 else "int"
+    columns = columns_of(items)
+    config = WindowsConfig(
+        POOL_TYPES[dtype], POOL_TYPES[result], place, reduction, magnitude, g.adaptive, window, vector, columns, THREADS // columns
+    )
+    words = [f"{REDUCTIONS[reduction]}_pool_windows_{POOL_SHORT[dtype]}x{vector}"]
+    words += [f"to_{POOL_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["adaptive"] * g.adaptive
+    words += [f"w{window}"] * (window > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
+    grid, numbers = window_numbers(g, items, rows, vector, padded, p)
+    return Plan(Kernel("pool/windows.cu", "_".join(words), config), grid, THREADS, (*pointers, *numbers))
+
+
+def _widest(reduction: int) -> int:
+    """Results of a thread: four positions of 8 bytes each still fill whole sectors of memory by two stores."""
+    return 4 if reduction == INDICES else 16
+
+
+def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+            magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
+    """The reduction of small windows: a thread walks down the rows of one window or several."""
+    _, h, w = g.axes
+    strips = strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == MAX)
+    exponent = int(p) if reduction == NORM else 0
+    config = StripsConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude and reduction != NORM, exponent, *strips.settings)
+    words = [f"{REDUCTIONS[reduction]}_pool_strips_{POOL_SHORT[dtype]}"]
+    words += (
+        [f"to_{POOL_SHORT[result]}"] * (result != dtype)
+        + ["magnitude"] * config.magnitude
+        + [f"l{exponent}"] * (exponent > 0)
+        + strips.words
+    )
+    return Plan(Kernel("pool/strips.cu", "_".join(words), config), strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)))
+
+
+def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+           magnitude: bool, p: float) -> Plan:  # fmt: skip
+    """The reduction of each plane to one element."""
+    inner = g.channels if g.last else 1
+    along = not g.last
+    vector = vector_length(dtype, aligned, g.length if along else inner)
+    columns = g.outer if along else g.outer * inner // vector
+    lanes, taps = _whole_block(columns, g.length // vector if along else g.length, along)
+    unroll = 4 if along or reduction in (INDICES, TAP, NORM) else 8
+    config = WholeConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, along, vector, lanes, taps, unroll)
+    words = [f"{REDUCTIONS[reduction]}_pool_whole_{POOL_SHORT[dtype]}x{vector}"]
+    words += [f"to_{POOL_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}_l{lanes}"]
+    grid = (min(-(-columns // lanes), 1 << 30), 1, 1)
+    numbers = (columns, g.length, 1 if along else inner // vector, p)
+    return Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers))
+
+
+def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
+    """(columns of a block, threads that share one): enough blocks for the card, then about eight loads a thread."""
+    import os
+
+    if along:
+        return (8, 32) if steps <= 1024 else (1, 256)
+    if "POOL_LANES" in os.environ:
+        return int(os.environ["POOL_LANES"]), int(os.environ["POOL_TAPS"])
+    lanes = next(n for n in (32, 16, 8, 4) if columns >= 256 * n or n == 4)
+    taps = 8
+    while taps * 8 < steps and taps * lanes < 512:
+        taps *= 2
+    return lanes, taps
+
+
+def _fits(g: Geometry, dtype: np.dtype) -> bool:
+    """Whether planes in channels-first memory are pooled out of shared memory: short ones as a whole, others by windows of any kind."""
+    return (
+        g.first
+        and g.flat
+        and g.length * dtype.itemsize <= (_SHORT_PLANE if g.whole else _PLANE)
+        and g.axes[1].outputs * g.axes[2].outputs > 0
+    )
+
+
+def _planes(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+            magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
+    """The reduction of windows of any kind out of planes in shared memory: a block takes several planes that follow each other."""
+    row = WindowAxis(g.length, 1, g.length, g.length)
+    h, w = (WindowAxis(1, 1), row) if g.whole else g.axes[1:]
+    wide, windows = vector_length(dtype, aligned), h.outputs * w.outputs
+    few = g.outer * windows < _FEW
+    lanes = next(n for n in (32, 16, 8, 1) if w.window >= (n if few else 8 * n) or n == 8 <= w.window or n == 1)
+    planes = _planes_of_a_block(g, wide, max(256 // lanes // windows, 1), dtype.itemsize)
+    config = PlanesConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, g.whole, wide, lanes, 256)
+    words = [f"{REDUCTIONS[reduction]}_pool_planes_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + ["whole"] * g.whole + [f"l{lanes}"]
+    limit = planes * windows
+    numbers = (g.outer, planes, *divider(windows, limit), *divider(w.outputs, limit), *h.packed(), *w.packed(), int(padded), p)
+    grid = (-(-g.outer // planes), 1, 1)
+    shared = -(-planes * g.length * dtype.itemsize // 16) * 16
+    return Plan(Kernel("pool/planes.cu", "_".join(words), config), grid, 256, (*pointers, *numbers), shared)
+
+
+def _planes_of_a_block(g: Geometry, wide: int, busy: int, itemsize: int) -> int:
+    """How many planes a block takes: as many as keep its threads busy, or more while they are small; whole vectors, and enough blocks."""
+    one = g.length * itemsize
+    if g.length % wide == 0 and (2 * one > _STAGE or g.outer < _FEW):
+        return 1
+    fitting = max(_STAGE // one // busy, 1) * busy if busy * one <= 2 * _STAGE else _STAGE // one
+    return -(-min(fitting, max(g.outer // 256, 1)) // wide) * wide
+
+
+def _norm_of(problem: PoolProblem) -> tuple[int, bool]:
+    """(reduction, whether of magnitudes) of an operation's forward."""
+    if problem.op.startswith("lp"):
+        return (MAX if math.isinf(problem.p) else NORM), True
+    return (MEAN if "avg" in problem.op else MAX), False
+
+
+def windows(problem: PoolProblem, device: Device, aligned: bool) -> Program:
+    """One launch: every window by itself."""
+    x, outputs = problem.inputs[0], [s for s in problem.outputs if s is not None]
+    if outputs[0].size == 0:
+        return Program(())
+    g = geometry_of(x, problem.axes, problem.layout)
+    reduction, magnitude = _norm_of(problem)
+    pointers = (Array(0), Array(1), Array(len(outputs)))
+    if len(outputs) == 2:
+        reduction = INDICES
+    plan = reduction_plan(g, x.dtype, x.dtype, reduction, aligned, pointers, magnitude, problem.padded, problem.p)
+    return Program((plan,), (g.order,))

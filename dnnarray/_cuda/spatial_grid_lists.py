@@ -1,0 +1,88 @@
+"""The gradient of `grid_sample` by lists: the taps of all places sorted by pixel, then a gather for each pixel; no atomics on numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.spatial_common import THREADS, arithmetic, grid_1d, order_of, strides_of, three_extents
+from dnnarray._cuda.spatial_grid import MODES, channels_last, options, too_long
+from dnnarray._cuda.spatial_grid_slopes import Slopes, most_ranges, slopes
+from dnnarray._cuda.spatial_lists import Lists
+from dnnarray._cuda.zero import zero
+from dnnarray._problems.spatial_grid import GridSampleProblem
+from dnnarray._select import Cost, Device
+
+
+@dataclass(frozen=True)
+class TapsConfig(Config):
+    """Compile-time settings of ``kernels/spatial/grid_sample_taps.cu``."""
+
+    element: str
+    mode: int
+    padding: int
+    corners: bool
+    rank: int
+    threads: int
+
+
+def _taps(problem: GridSampleProblem) -> int:
+    return MODES[problem.mode] ** (problem.x.ndim - 2)
+
+
+def _lists(problem: GridSampleProblem) -> Lists:
+    grad, x, _ = problem.inputs
+    sources, pixels = math.prod(grad.shape[2:]), math.prod(x.shape[2:])
+    return Lists(x.shape[0], sources, _taps(problem), pixels, arithmetic(x), 5, x.shape[0], sources)
+
+
+def _fill(problem: GridSampleProblem, found: Lists) -> Plan:
+    """The launch that writes the pixels and weights of all taps."""
+    x, (settings, name) = problem.x, options(problem)
+    kernel = Kernel("spatial/grid_sample_taps.cu", f"grid_sample_taps_{name}", TapsConfig(*settings, THREADS), ("sampling",))
+    places = found.segments * found.sources
+    return Plan(kernel, grid_1d(places), THREADS, (Array(2), found.targets_of, found.weights, places, *three_extents(x.shape[2:])))
+
+
+def lists(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
+    """Taps, their order by pixel, the gather, and the slopes of the places."""
+    grad, x, grid = problem.inputs
+    orders = (order_of(x), order_of(x), tuple(range(grid.ndim)))
+    if not grad.size:
+        results = ((Array(3), x), (Array(4), grid))
+        return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
+    found, planes, last = _lists(problem), Slopes(problem, device), channels_last(x)
+    plans = [_fill(problem, found), *found.plans(last)]
+    plans.append(found.gather(device, aligned, x.dtype, x.shape[1], last, Array(0), Array(3)))
+    if problem.mode == "nearest":
+        plans.append(zero(Array(4), grid.nbytes, aligned))
+    elif planes.planes:
+        plans += planes.plans(aligned, found.targets_of, found.weights, Array(5, -(-found.end // 16) * 16))
+    else:
+        plans.append(slopes(problem, aligned))
+    return Program(tuple(plans), orders)
+
+
+def lists_bytes(problem: GridSampleProblem) -> int:
+    """Taps, their order, and the sums of the slopes over ranges of channels, no more of them than make a launch large."""
+    grid, found = problem.inputs[2], _lists(problem)
+    return -(-found.end // 16) * 16 + most_ranges(problem) * grid.size * arithmetic(problem.x).itemsize
+
+
+def no_lists(problem: GridSampleProblem, device: Device) -> str | None:
+    """Contributions and pixels are counted in 32 bits, and there are two layouts."""
+    grad, x, _ = problem.inputs
+    pixels = math.prod(x.shape[2:])
+    if max(math.prod(grad.shape[2:]) * _taps(problem), pixels + 1) >= 2**31:
+        return "2**31 taps or pixels of an image"
+    if strides_of(x) != x.c_strides and not (channels_last(x) and order_of(x) == (0, *range(2, x.ndim), 1)):
+        return "x lies neither in C order nor with the channels last"
+    return too_long(problem, device)
+
+
+def lists_cost(problem: GridSampleProblem, device: Device) -> Cost:
+    """The sort is as dear as 150 bytes a tap, a look-up as 6 bytes."""
+    grad, x, _ = problem.inputs
+    looked_up = grad.size * _taps(problem)
+    return Cost(problem.flops, problem.bytes + 150 * looked_up / max(x.shape[1], 1) + 6 * looked_up, launches=10)

@@ -1,0 +1,152 @@
+// Attention forward on tensor cores, half types (after FlashAttention-2, Dao 2023): y[i] = sum_j exp(s[i, j] - lse[i]) v[j]. Products are
+// summed in float; the weights are rounded to the half type before they meet the values.
+//
+// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a cache (kPaged). A
+//          block of four warps owns 64 kRowTiles queries of one head, a warp 16 kRowTiles of them; scores, weights and results stay in
+//          registers. Keys and values come in panels of kKeys, two in flight.
+// Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale. kExtras: cap, ALiBi, bias, mask, dropout.
+// Bound:   tensor cores: 2 (D + D_v) operations for each score.
+
+#include "dnnarray/attention_rows.cuh"
+#include "dnnarray/mma.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Output = dnnarray::bfloat16_t;
+  static constexpr bool kExtras = false;
+  static constexpr bool kPaged = false;
+  static constexpr int kWidth = 128;
+  static constexpr int kRowTiles = 2;
+  static constexpr int kKeys = 64;
+};
+#define DNNARRAY_ENTRY attention_mma_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using O = Config::Output;
+using M = Mma<T>;
+constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config::kRowTiles, kThreads = 128;
+constexpr int kQueries = 64 * kRowTiles, kScoreTiles = kKeys / 8, kValueTiles = kWidth / 8;
+using Rows = Panel<kWidth>;
+using State = RowState<T, kKeys, kWidth>;
+using Keys = KeyRows<T, Config::kPaged>;
+
+// s = q k for the keys of a panel.
+__device__ __forceinline__ void multiply_keys(State (&state)[kRowTiles], const Rows& q, const Rows& k, int row) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) state[m].s[n][e] = 0;
+#pragma unroll
+  for (int step = 0; step < kWidth / 16; ++step) {
+    unsigned a[kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) q.a(row + 16 * m, step, a[m]);
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; n += 2) {
+      unsigned b[4];
+      k.b(8 * n, step, b);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        M::add(state[m].s[n], a[m], b[0], b[1]);
+        M::add(state[m].s[n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// y += weights v; the weights of a lane are its part of A.
+__device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const Rows& v) {
+#pragma unroll
+  for (int step = 0; step < kKeys / 16; ++step) {
+    unsigned a[kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) state[m].template weights<M>(step, a[m]);
+#pragma unroll
+    for (int n = 0; n < kValueTiles; n += 2) {
+      unsigned b[4];
+      v.b_transposed(16 * step, n, b);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        M::add(state[m].y[n], a[m], b[0], b[1]);
+        M::add(state[m].y[n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
+                   long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
+                   DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind,
+                   long long table_width, long long page, DNNARRAY_EXTRA, DNNARRAY_RULE) {
+  extern __shared__ __align__(128) unsigned char dynamic_shared[];
+  constexpr unsigned kPanel = kKeys * kWidth * 2;
+  const Rows rows_q = {shared_address(dynamic_shared)};
+  const unsigned stages = rows_q.start + kQueries * kWidth * 2;
+  const Rule rule = DNNARRAY_RULE_VALUES;
+  const Extra extra = DNNARRAY_EXTRA_VALUES;
+  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, heads);
+  const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * kQueries;
+  const Sequence sequence(rule, b);
+  if (i0 >= sequence.queries) return;
+  const Pages pages = {table, table_kind, table_width, page, k_batch, v_batch};
+  const T* first_q = q + b * q_batch + h * q_head + (sequence.q_first + i0) * q_row;
+  const Keys of_k = {k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + h / group * k_head, k_row, k_batch, sequence.k_end, b,
+                     pages};
+  const Keys of_v = {v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + h / group * v_head, v_row, v_batch, sequence.k_end, b,
+                     pages};
+  long long begin, end;
+  sequence.keys_of(i0, i0 + kQueries, begin, end);
+  const auto fetch = [&](long long j0, unsigned stage) {
+    const Rows rows_k = {stages + stage * 2 * kPanel}, rows_v = {stages + stage * 2 * kPanel + kPanel};
+    rows_k.fetch<kKeys, kThreads>(k, width, [&](int r) { return of_k.at(j0 + r); });
+    rows_v.fetch<kKeys, kThreads>(v, value_width, [&](int r) { return of_v.at(j0 + r); });
+    copy_commit();
+  };
+  rows_q.fetch<kQueries, kThreads>(q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; });
+  if (begin < end) fetch(begin, 0);
+
+  const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16 * kRowTiles;
+  const long long i = i0 + row + lane / 4;
+  const float unit = Config::kExtras ? kLog2e : float(scale) * kLog2e;
+  const float sink = sinks ? parameter_at<T>(sinks, sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
+  const Head<T> head(rule, extra, b, h);
+  State state[kRowTiles];
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) state[m].start(sink);
+
+  unsigned stage = 0;
+  for (long long j0 = begin; j0 < end; j0 += kKeys, stage ^= 1) {
+    copy_wait<0>();
+    __syncthreads();
+    if (j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
+    multiply_keys(state, rows_q, {stages + stage * 2 * kPanel}, row);
+    const long long j = j0 + lane % 4 * 2;
+    const bool partial = j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      if constexpr (Config::kExtras) {
+        state[m].change(head, sequence, i + 16 * m, j);
+      } else {
+        if (partial) state[m].hide(sequence, i + 16 * m, j);
+      }
+      float shrink[2];
+      state[m].absorb(unit, shrink);
+      state[m].rescale(shrink);
+      if (Config::kExtras && threshold) state[m].drop(head, i + 16 * m, j);
+    }
+    multiply_values(state, {stages + stage * 2 * kPanel + kPanel});
+  }
+
+  copy_wait<0>();
+  __syncthreads();
+  O* of_y = y + b * y_batch + h * y_head + sequence.q_first * y_row;
+  float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) state[m].finish(of_y, of_lse, y_row, i + 16 * m, sequence, value_width, unit, float(keep_scale));
+}

@@ -1,0 +1,193 @@
+// Rotary embedding and its gradient: each pair (a, b) of features turns to (a cos - b sin, b cos + a sin). The gradient of x turns back, by
+// -sin; those of the tables are sums over all heads that share a row of them, of ga a + gb b for cos and gb a - ga b for sin.
+//
+// Layout:  x of any order of batch, heads and sequence, its features running fastest. A thread owns kPairs pairs (or a vector of those
+//          features that do not turn) of one row of the tables, and goes through `chunk` of the `rows` rows of x that the row serves.
+//          Pairs lie half the turning width apart, or side by side (kInterleaved).
+// Needs:   every row of x and of the tables aligned to the vectors (kWide: pairs that lie side by side are moved as one vector).
+// Bound:   memory: each input read once, the output written once; the tables from L2, once per `chunk` rows. The sums of one thread are
+//          added up in the order of the rows; with several chunks they go to `parts`, (chunk, table row, pair), for sum_parts.cu.
+
+#include "dnnarray/index.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Cosine = float;
+  using Sine = float;
+  static constexpr bool kGradient = false;
+  static constexpr bool kInterleaved = false;
+  static constexpr bool kWide = true;
+  static constexpr bool kParts = false;
+  static constexpr int kPairs = 4;
+  static constexpr int kBatch = 2;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY rotary_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+constexpr int N = Config::kPairs, kBatch = Config::kBatch;
+constexpr int kCopied = !Config::kInterleaved ? N : Config::kWide ? 2 * N : 1;  // features that one thread copies
+
+struct Pairs {
+  A first[N], second[N];
+};
+
+// As the arrays lie in memory, until they are computed with.
+struct Raw {
+  Vec<T, N> first, second;
+};
+
+// Where the second of two features lies behind the first: `half` where they are half the width apart.
+__device__ __forceinline__ Raw load_raw(const T* p, long long half) {
+  if constexpr (!Config::kInterleaved) return {load<T, N>(p), load<T, N>(p + half)};
+  Raw raw;
+  if constexpr (Config::kWide) {
+    const Vec<T, 2 * N> both = load<T, 2 * N>(p);
+#pragma unroll
+    for (int j = 0; j < N; ++j) raw.first.at[j] = both.at[2 * j], raw.second.at[j] = both.at[2 * j + 1];
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) raw.first.at[j] = p[2 * j], raw.second.at[j] = p[2 * j + 1];
+  }
+  return raw;
+}
+
+__device__ __forceinline__ void store_raw(T* p, long long half, const Raw& raw) {
+  if constexpr (!Config::kInterleaved) {
+    store(p, raw.first);
+    store(p + half, raw.second);
+  } else if constexpr (Config::kWide) {
+    Vec<T, 2 * N> both;
+#pragma unroll
+    for (int j = 0; j < N; ++j) both.at[2 * j] = raw.first.at[j], both.at[2 * j + 1] = raw.second.at[j];
+    store(p, both);
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) p[2 * j] = raw.first.at[j], p[2 * j + 1] = raw.second.at[j];
+  }
+}
+
+__device__ __forceinline__ Pairs widen(const Raw& raw) {
+  Pairs x;
+#pragma unroll
+  for (int j = 0; j < N; ++j) x.first[j] = widen(raw.first.at[j]), x.second[j] = widen(raw.second.at[j]);
+  return x;
+}
+
+// N neighbours, by loads of 16 bytes at the most.
+template <typename C>
+__device__ __forceinline__ void load_table(const C* p, A (&values)[N]) {
+  constexpr int kPart = N * sizeof(C) > 16 ? 16 / sizeof(C) : N;
+#pragma unroll
+  for (int i = 0; i < N; i += kPart) {
+    const Vec<C, kPart> part = load<C, kPart>(p + i);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) values[i + j] = A(widen(part.at[j]));
+  }
+}
+
+__device__ __forceinline__ Raw turned(const Pairs& x, const A (&cosine)[N], const A (&sine)[N]) {
+  Raw y;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    y.first.at[j] = narrow<T>(x.first[j] * cosine[j] - x.second[j] * sine[j]);
+    y.second.at[j] = narrow<T>(x.second[j] * cosine[j] + x.first[j] * sine[j]);
+  }
+  return y;
+}
+
+__device__ __forceinline__ void add_slopes(const Pairs& g, const Pairs& x, A (&cosine)[N], A (&sine)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    cosine[j] += g.first[j] * x.first[j] + g.second[j] * x.second[j];
+    sine[j] += g.second[j] * x.first[j] - g.first[j] * x.second[j];
+  }
+}
+
+// The rows of x that one row of the tables serves: all heads, and all batch items where these share the tables.
+struct Rows {
+  long long base, heads, head_stride, batch_stride;
+
+  __device__ __forceinline__ long long at(long long row) const {
+    const Divided d = divide_index(row, heads);
+    return base + d.quotient * batch_stride + d.remainder * head_stride;
+  }
+};
+
+// Turn rows `begin` to `end`, kBatch of them in flight.
+__device__ __forceinline__ void turn_rows(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ y, const Rows& rows, long long begin,
+                                          long long end, long long half, const A (&cosine)[N], const A (&sine)[N], A (&cosine_sum)[N],
+                                          A (&sine_sum)[N]) {
+  for (long long row = begin; row < end; row += kBatch) {
+    Raw raw_g[kBatch], raw_x[kBatch];
+    long long at[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (row + k >= end) continue;
+      at[k] = rows.at(row + k);
+      raw_g[k] = load_raw(g + at[k], half);
+      if constexpr (Config::kGradient) raw_x[k] = load_raw(x + at[k], half);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (row + k >= end) continue;
+      const Pairs wide = widen(raw_g[k]);
+      if constexpr (Config::kGradient) add_slopes(wide, widen(raw_x[k]), cosine_sum, sine_sum);
+      store_raw(y + at[k], half, turned(wide, cosine, sine));
+    }
+  }
+}
+
+template <typename C>
+__device__ __forceinline__ void store_sums(C* p, const A (&sums)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) p[j] = narrow<C>(arithmetic_t<C>(sums[j]));
+}
+
+// `g` is what turns: x, or the gradient. `sequence` table rows belong to a batch item where each has tables of its own (`own_tables`).
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const Config::Cosine* __restrict__ cosines,
+                   const Config::Sine* __restrict__ sines, T* __restrict__ y, Config::Cosine* grad_cosines, Config::Sine* grad_sines,
+                   A* cosine_parts, A* sine_parts, long long column_blocks, long long table_rows, long long sequence, long long pairs,
+                   long long width, long long own_tables, long long heads, long long rows, long long chunk, long long batch_stride,
+                   long long head_stride, long long row_stride) {
+  const Divided place = divide_index(blockIdx.x, column_blocks);
+  const long long turning = pairs / N, items = turning + (width - 2 * pairs) / kCopied;
+  const Divided column = divide_index(place.remainder * Config::kThreads + threadIdx.x, items);
+  const long long table_row = column.quotient, item = column.remainder;
+  if (table_row >= table_rows) return;
+  const Divided position = divide_index(table_row, sequence);
+  Rows mine = {position.remainder * row_stride, heads, head_stride, batch_stride};
+  if (own_tables) mine.base += position.quotient * batch_stride;
+  const long long begin = place.quotient * chunk, end = begin + chunk < rows ? begin + chunk : rows;
+  if (item >= turning) {
+    mine.base += 2 * pairs + (item - turning) * kCopied;
+    for (long long row = begin; row < end; ++row) store(y + mine.at(row), load<T, kCopied>(g + mine.at(row)));
+    return;
+  }
+  mine.base += item * (Config::kInterleaved ? 2 * N : N);
+  A cosine[N], sine[N], cosine_sum[N] = {}, sine_sum[N] = {};
+  const long long table = table_row * pairs + item * N;
+  load_table(cosines + table, cosine);
+  load_table(sines + table, sine);
+  if constexpr (Config::kGradient) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) sine[j] = -sine[j];
+  }
+  turn_rows(g, x, y, mine, begin, end, pairs, cosine, sine, cosine_sum, sine_sum);
+  if constexpr (Config::kGradient) {
+    const long long part = place.quotient * table_rows * pairs + table;
+    if constexpr (Config::kParts) {
+      store_sums(cosine_parts + part, cosine_sum);
+      store_sums(sine_parts + part, sine_sum);
+    } else {
+      store_sums(grad_cosines + table, cosine_sum);
+      store_sums(grad_sines + table, sine_sum);
+    }
+  }
+}

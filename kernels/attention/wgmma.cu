@@ -1,0 +1,146 @@
+// Attention forward on Hopper's tensor cores, half types (after FlashAttention-3, Shah et al. 2024): the sums of mma.cu by asynchronous matrix
+// instructions. While the values of one panel are summed, the scores of the next become weights.
+//
+// Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a cache (kPaged). A
+//          block of kGroups warpgroups owns 64 queries of one head for each, a warp 16 of them; scores, weights and results stay in registers. Keys and
+//          values come in panels of kKeys, two of each in shared memory.
+// Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
+// Bound:   tensor cores: 2 (D + D_v) operations for each score.
+
+#include "dnnarray/attention_rows.cuh"
+#include "dnnarray/wgmma.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Output = dnnarray::bfloat16_t;
+  static constexpr bool kPaged = false;
+  static constexpr int kWidth = 128;
+  static constexpr int kKeys = 128;
+  static constexpr int kGroups = 2;
+};
+#define DNNARRAY_ENTRY attention_wgmma_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using O = Config::Output;
+constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kGroups = Config::kGroups, kThreads = 128 * kGroups, kQueries = 64 * kGroups, kSteps = kKeys / 16;
+using QueryPanels = Panels<kQueries, kWidth>;
+using KeyPanels = Panels<kKeys, kWidth>;
+using State = RowState<T, kKeys, kWidth>;
+using Keys = KeyRows<T, Config::kPaged>;
+
+// Start s = q k for the 64 queries of a warpgroup.
+__device__ __forceinline__ void start_scores(State& state, const QueryPanels& q, const KeyPanels& k, int row) {
+  hold(state.s);
+#pragma unroll
+  for (int step = 0; step < kWidth / 16; ++step) Wgmma<T, kKeys>::shared(state.s, q.across(row, step), k.across(0, step), step > 0);
+  wgmma_commit();
+}
+
+// Start y += weights v.
+__device__ __forceinline__ void start_values(State& state, const unsigned (&weights)[kSteps][4], const KeyPanels& v) {
+  hold(state.y);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) Wgmma<T, kWidth>::registers(state.y, weights[step], v.down(step));
+  wgmma_commit();
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
+                   long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
+                   DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind,
+                   long long table_width, long long page, DNNARRAY_RULE) {
+  extern __shared__ __align__(1024) unsigned char dynamic_shared[];
+  const QueryPanels rows_q = {shared_address(dynamic_shared)};
+  const unsigned first_panel = rows_q.start + QueryPanels::kBytes;
+  const Rule rule = DNNARRAY_RULE_VALUES;
+  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, heads);
+  const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * kQueries;
+  const Sequence sequence(rule, b);
+  if (i0 >= sequence.queries) return;
+  const Pages pages = {table, table_kind, table_width, page, k_batch, v_batch};
+  const T* first_q = q + b * q_batch + h * q_head + (sequence.q_first + i0) * q_row;
+  const Keys of_k = {k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + h / group * k_head, k_row, k_batch, sequence.k_end, b,
+                     pages};
+  const Keys of_v = {v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + h / group * v_head, v_row, v_batch, sequence.k_end, b,
+                     pages};
+  long long begin, end;
+  sequence.keys_of(i0, i0 + kQueries, begin, end);
+  const int panels = end > begin ? static_cast<int>((end - begin + kKeys - 1) / kKeys) : 0;
+  const auto panel_k = [&](int n) -> KeyPanels { return {first_panel + (n & 1) * KeyPanels::kBytes}; };
+  const auto panel_v = [&](int n) -> KeyPanels { return {first_panel + (2 + (n & 1)) * KeyPanels::kBytes}; };
+  const auto fetch_k = [&](int n) {
+    if (n < panels) panel_k(n).template fetch<kThreads>(k, width, [&](int r) { return of_k.at(begin + n * static_cast<long long>(kKeys) + r); });
+  };
+  const auto fetch_v = [&](int n) {
+    if (n < panels) panel_v(n).template fetch<kThreads>(v, value_width, [&](int r) { return of_v.at(begin + n * static_cast<long long>(kKeys) + r); });
+  };
+  rows_q.fetch<kThreads>(q, width, [&](int r) { return i0 + r < sequence.q_end ? first_q + r * q_row : nullptr; });
+  fetch_k(0);
+  copy_commit();
+
+  const int lane = threadIdx.x % kWarp, row = threadIdx.x / 128 * 64;
+  const long long i = i0 + threadIdx.x / kWarp * 16 + lane / 4;
+  const float unit = float(scale) * kLog2e;
+  const float sink = sinks ? parameter_at<T>(sinks, sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
+  State state;
+  state.start(sink);
+  float shrink[2];
+  unsigned weights[kSteps][4];
+  const auto absorb = [&](int n) {
+    const long long j0 = begin + n * static_cast<long long>(kKeys);
+    if (j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1)) state.hide(sequence, i, j0 + lane % 4 * 2);
+    state.absorb(unit, shrink);
+  };
+  const auto pack = [&] {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) state.template weights<Mma<T>>(step, weights[step]);
+  };
+
+  copy_wait<0>();
+  shared_for_wgmma();
+  __syncthreads();
+  fetch_k(1);
+  fetch_v(0);
+  copy_commit();
+  if (panels) {
+    wgmma_fence();
+    start_scores(state, rows_q, panel_k(0), row);
+    wgmma_wait<0>();
+    hold(state.s);
+    absorb(0);
+    pack();
+  }
+  for (int n = 0; n + 1 < panels; ++n) {
+    copy_wait<0>();
+    shared_for_wgmma();
+    __syncthreads();
+    wgmma_fence();
+    start_scores(state, rows_q, panel_k(n + 1), row);
+    start_values(state, weights, panel_v(n));
+    fetch_k(n + 2);
+    fetch_v(n + 1);
+    copy_commit();
+    wgmma_wait<1>();
+    hold(state.s);
+    absorb(n + 1);
+    wgmma_wait<0>();
+    hold(state.y);
+    state.rescale(shrink);
+    pack();
+  }
+  copy_wait<0>();
+  shared_for_wgmma();
+  __syncthreads();
+  if (panels) {
+    wgmma_fence();
+    start_values(state, weights, panel_v(panels - 1));
+    wgmma_wait<0>();
+    hold(state.y);
+  }
+  O* of_y = y + b * y_batch + h * y_head + sequence.q_first * y_row;
+  float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;
+  state.finish(of_y, of_lse, y_row, i, sequence, value_width, unit, float(keep_scale));
+}

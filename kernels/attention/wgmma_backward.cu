@@ -1,0 +1,157 @@
+// Attention backward on Hopper's tensor cores, half types: the sums of mma_backward.cu by asynchronous matrix instructions.
+//
+// Layout:  as in mma_backward.cu. Each warpgroup owns 64 rows (queries, or keys with kKeyRows) of a block of 64 kGroups; the columns (keys, or
+//          the queries of all heads of the group) come in panels of kColumns, two in flight.
+// Needs:   sm_90a; rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale, nothing else that changes scores.
+// Bound:   tensor cores: for each score 6 D + 2 D_v (queries) or 4 D + 4 D_v operations, less where D_v is not D.
+
+#include "dnnarray/attention_gradient.cuh"
+#include "dnnarray/wgmma.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  static constexpr bool kKeyRows = true;
+  static constexpr int kWidth = 128;
+  static constexpr int kGroups = 2;
+  static constexpr int kColumns = 64;
+};
+#define DNNARRAY_ENTRY attention_wgmma_backward_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using M = Mma<T>;
+constexpr bool kKeyRows = Config::kKeyRows;
+constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 128 * Config::kGroups, kRows = 64 * Config::kGroups;
+constexpr int kScoreTiles = kColumns / 8, kWidthTiles = kWidth / 8;
+using RowPanels = Panels<kRows, kWidth>;
+using ColumnPanels = Panels<kColumns, kWidth>;
+using Scores = float[kScoreTiles][4];
+using Total = float[kWidthTiles][4];
+
+// Start s = the products of a warpgroup's rows with the rows of a panel.
+__device__ __forceinline__ void start_scores(Scores& s, const RowPanels& rows, int row, const ColumnPanels& columns) {
+  hold(s);
+#pragma unroll
+  for (int step = 0; step < kWidth / 16; ++step) Wgmma<T, kColumns>::shared(s, rows.across(row, step), columns.across(0, step), step > 0);
+  wgmma_commit();
+}
+
+__device__ __forceinline__ void pack(const Scores& s, unsigned (&a)[kColumns / 16][4]) {
+#pragma unroll
+  for (int step = 0; step < kColumns / 16; ++step)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float(&of)[4] = s[2 * step + half];
+      a[step][2 * half] = M::pack(of[0], of[1]);
+      a[step][2 * half + 1] = M::pack(of[2], of[3]);
+    }
+}
+
+// Start total += a times the rows of a panel.
+__device__ __forceinline__ void start_sum(Total& total, const unsigned (&a)[kColumns / 16][4], const ColumnPanels& columns) {
+  hold(total);
+#pragma unroll
+  for (int step = 0; step < kColumns / 16; ++step) Wgmma<T, kWidth>::registers(total, a[step], columns.down(step));
+  wgmma_commit();
+}
+
+// `g` is grad_y, null where there is none. `out` is grad_q or grad_k, `value_out` grad_v.
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ g,
+                   const float* __restrict__ lse, const float* __restrict__ delta, T* __restrict__ out, T* __restrict__ value_out,
+                   long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
+                   DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(g), DNNARRAY_STRIDES(out), DNNARRAY_STRIDES(value_out),
+                   DNNARRAY_RULE) {
+  extern __shared__ __align__(1024) unsigned char dynamic_shared[];
+  constexpr unsigned kRowPanel = kRows * kWidth * 2, kPanel = kColumns * kWidth * 2;
+  constexpr int kKnown = kKeyRows ? kColumns : kRows;
+  const RowPanels rows = {shared_address(dynamic_shared)}, value_rows = {rows.start + kRowPanel};
+  const unsigned stages = value_rows.start + kRowPanel;
+  float* numbers = reinterpret_cast<float*>(dynamic_shared + 2 * kRowPanel + 4 * kPanel);
+  const Rule rule = DNNARRAY_RULE_VALUES;
+  const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, kKeyRows ? heads / group : heads);
+  const long long b = by_head.quotient, row_head = by_head.remainder, key_head = kKeyRows ? row_head : row_head / group;
+  const long long row0 = (kKeyRows ? by_tile.remainder : tiles - 1 - by_tile.remainder) * kRows;
+  const Sequence sequence(rule, b);
+  const long long row_end = kKeyRows ? sequence.keys : sequence.queries;
+  if (row0 >= row_end) return;
+  const Source<T> keys_ = {k + b * k_batch + key_head * k_head + sequence.k_first * k_row, k_row, sequence.k_end};
+  const Source<T> values = {v + b * v_batch + key_head * v_head + sequence.k_first * v_row, v_row, sequence.k_end};
+  const long long first_head = kKeyRows ? row_head * group : row_head, count = kKeyRows ? group : 1;
+  const auto queries_of = [&](long long h) -> Source<T> {
+    return {q + b * q_batch + h * q_head + sequence.q_first * q_row, q_row, sequence.q_end};
+  };
+  const auto grads_of = [&](long long h) -> Source<T> {
+    return {g ? g + b * g_batch + h * g_head + sequence.q_first * g_row : nullptr, g_row, sequence.q_end};
+  };
+  const auto lse_of = [&](long long h) { return b * lse_batch + h * lse_head + sequence.q_first; };
+  long long begin, end;
+  if constexpr (kKeyRows) {
+    sequence.queries_of(row0, row0 + kRows, begin, end);
+  } else {
+    sequence.keys_of(row0, row0 + kRows, begin, end);
+  }
+  const long long panels = end > begin ? (end - begin + kColumns - 1) / kColumns : 0;
+
+  // Panel n of all heads: the columns and, of queries, what is known of them.
+  const auto fetch = [&](long long n) {
+    const long long h = first_head + n / panels, c0 = begin + n % panels * kColumns;
+    const unsigned stage = stages + (n & 1) * 2 * kPanel;
+    const Source<T> column = kKeyRows ? queries_of(h) : keys_, value_column = kKeyRows ? grads_of(h) : values;
+    ColumnPanels{stage}.template fetch<kThreads>(q, width, [&](int r) { return column.at(c0 + r); });
+    ColumnPanels{stage + kPanel}.template fetch<kThreads>(q, value_width, [&](int r) { return value_column.at(c0 + r); });
+    copy_commit();
+    if constexpr (kKeyRows) {
+      float* known = numbers + (n & 1) * 2 * kKnown;
+      Known{known, known + kKnown}.fetch<kThreads>(lse + lse_of(h), delta + lse_of(h), c0, kColumns, sequence);
+    }
+  };
+  const Source<T> own = kKeyRows ? keys_ : queries_of(row_head), own_value = kKeyRows ? values : grads_of(row_head);
+  rows.fetch<kThreads>(q, width, [&](int r) { return own.at(row0 + r); });
+  value_rows.fetch<kThreads>(q, value_width, [&](int r) { return own_value.at(row0 + r); });
+  if constexpr (!kKeyRows) Known{numbers, numbers + kKnown}.fetch<kThreads>(lse + lse_of(row_head), delta + lse_of(row_head), row0, kRows, sequence);
+  if (panels) fetch(0);
+
+  const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16, group_row = threadIdx.x / 128 * 64;
+  const float unit = float(scale) * kLog2e;
+  Total total = {}, value_total = {};
+  for (long long n = 0; n < panels * count; ++n) {
+    copy_wait<0>();
+    shared_for_wgmma();
+    __syncthreads();
+    const long long c0 = begin + n % panels * kColumns;
+    const unsigned stage = stages + (n & 1) * 2 * kPanel;
+    const ColumnPanels columns = {stage}, value_columns = {stage + kPanel};
+    Scores s, d;
+    wgmma_fence();
+    start_scores(s, rows, group_row, columns);
+    start_scores(d, value_rows, group_row, value_columns);
+    if (n + 1 < panels * count) fetch(n + 1);
+    float* known = kKeyRows ? numbers + (n & 1) * 2 * kKnown : numbers;
+    const long long i0 = kKeyRows ? c0 : row0, i1 = i0 + (kKeyRows ? kColumns : kRows), j0 = kKeyRows ? row0 : c0;
+    const bool partial = i1 > sequence.q_end || j0 + (kKeyRows ? kRows : kColumns) - 1 > sequence.last(i0) || j0 < sequence.first(i1 - 1);
+    wgmma_wait<0>();
+    hold(s);
+    hold(d);
+    evaluate<kKeyRows>(s, d, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial,
+                       unit);
+    unsigned of_s[kColumns / 16][4], of_d[kColumns / 16][4];
+    pack(d, of_d);
+    if constexpr (kKeyRows) pack(s, of_s);
+    wgmma_fence();
+    start_sum(total, of_d, columns);
+    if constexpr (kKeyRows) start_sum(value_total, of_s, value_columns);
+    wgmma_wait<0>();
+    hold(total);
+    if constexpr (kKeyRows) hold(value_total);
+  }
+  copy_wait<0>();
+  const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
+  put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale));
+  if constexpr (kKeyRows) {
+    put(value_out + b * value_out_batch + row_head * value_out_head + first_row * value_out_row, value_out_row, value_total, row0 + row, row_end,
+        value_width, 1);
+  }
+}

@@ -1,0 +1,187 @@
+// What all attention kernels share: which keys a query sees, what changes a score, and the packed or paged sequences. Kernels take the
+// numbers of these structs as plain arguments of 64 bits; the macros keep their lists in one place.
+#pragma once
+
+#include "dnnarray/index.cuh"
+#include "dnnarray/math.cuh"
+#include "dnnarray/philox.cuh"
+#include "dnnarray/reduce.cuh"
+
+namespace dnnarray {
+
+constexpr long long kFar = 1ll << 40;  // beyond any sequence, and no sum of two of them overflows
+
+// Element i of an array of integers, held within kFar. `kind` is the bytes of one, plus 16 where they are unsigned.
+__device__ __forceinline__ long long integer_at(const void* p, long long kind, long long i) {
+  long long value;
+  switch (kind) {
+    case 1: value = static_cast<const signed char*>(p)[i]; break;
+    case 2: value = static_cast<const short*>(p)[i]; break;
+    case 4: value = static_cast<const int*>(p)[i]; break;
+    case 17: value = static_cast<const unsigned char*>(p)[i]; break;
+    case 18: value = static_cast<const unsigned short*>(p)[i]; break;
+    case 20: value = static_cast<const unsigned*>(p)[i]; break;
+    default: value = static_cast<const long long*>(p)[i];
+  }
+  if (kind == 24 && value < 0) return kFar;
+  return value > kFar ? kFar : value < -kFar ? -kFar : value;
+}
+
+// A parameter stored as T, or as float beside a half type.
+template <typename T>
+__device__ __forceinline__ arithmetic_t<T> parameter_at(const void* p, long long wide, long long i) {
+  if (wide) return arithmetic_t<T>(static_cast<const float*>(p)[i]);
+  return widen(static_cast<const T*>(p)[i]);
+}
+
+// Distances in elements between neighbours along batch, heads, sequence and features.
+struct Strides {
+  long long batch, head, row, column;
+};
+#define DNNARRAY_STRIDES(x) long long x##_batch, long long x##_head, long long x##_row, long long x##_column
+
+// How scores are made; pointers are null where nothing is given. `left` and `right` are -1 where unbounded.
+struct Rule {
+  double scale, softcap;
+  long long left, right, upper_left;
+  const void *offsets, *q_lengths, *kv_lengths;
+  long long offsets_kind, offsets_step, q_kind, kv_kind;
+  const void *slopes, *sinks;
+  long long slopes_wide, slopes_step, sinks_wide;
+  const void *q_bounds, *k_bounds;  // of packed sequences
+  long long q_bounds_kind, k_bounds_kind;
+  unsigned long long seed, place;  // of dropout
+  long long threshold;             // 0: nothing is dropped
+  double keep_scale;
+  long long heads, group, queries, keys;  // query heads, those that share a key head; the longest sequences
+};
+#define DNNARRAY_RULE                                                                                                                      \
+  double scale, double softcap, long long left, long long right, long long upper_left, const void *offsets, const void *q_lengths,        \
+      const void *kv_lengths, long long offsets_kind, long long offsets_step, long long q_kind, long long kv_kind, const void *slopes,    \
+      const void *sinks, long long slopes_wide, long long slopes_step, long long sinks_wide, const void *q_bounds, const void *k_bounds,  \
+      long long q_bounds_kind, long long k_bounds_kind, unsigned long long seed, unsigned long long place, long long threshold,           \
+      double keep_scale, long long heads, long long group, long long queries, long long keys
+#define DNNARRAY_RULE_VALUES                                                                                                              \
+  {scale, softcap, left, right, upper_left, offsets, q_lengths, kv_lengths, offsets_kind, offsets_step, q_kind, kv_kind, slopes, sinks, \
+   slopes_wide, slopes_step, sinks_wide, q_bounds, k_bounds, q_bounds_kind, k_bounds_kind, seed, place, threshold, keep_scale, heads,     \
+   group, queries, keys}
+
+// Arrays that broadcast to all scores: strides along batch, heads, queries and keys, 0 where repeated.
+struct Extra {
+  const void* bias;
+  Strides of_bias;
+  const unsigned char* mask;
+  Strides of_mask;
+};
+#define DNNARRAY_EXTRA \
+  const void *bias, DNNARRAY_STRIDES(bias), const unsigned char *mask, DNNARRAY_STRIDES(mask)
+#define DNNARRAY_EXTRA_VALUES \
+  {bias, {bias_batch, bias_head, bias_row, bias_column}, mask, {mask_batch, mask_head, mask_row, mask_column}}
+
+// One sequence: where its rows begin in packed arrays, how long it is, and which keys its queries see.
+struct Sequence {
+  long long q_first, k_first, queries, keys, q_end, k_end, diagonal, left, right;
+
+  __device__ __forceinline__ Sequence(const Rule& rule, long long b) : left(rule.left), right(rule.right) {
+    q_first = k_first = 0;
+    queries = q_end = rule.queries;
+    keys = k_end = rule.keys;
+    if (rule.q_bounds) {
+      q_first = integer_at(rule.q_bounds, rule.q_bounds_kind, b);
+      k_first = integer_at(rule.k_bounds, rule.k_bounds_kind, b);
+      queries = q_end = integer_at(rule.q_bounds, rule.q_bounds_kind, b + 1) - q_first;
+      keys = k_end = integer_at(rule.k_bounds, rule.k_bounds_kind, b + 1) - k_first;
+    }
+    if (rule.q_lengths) q_end = integer_at(rule.q_lengths, rule.q_kind, b);
+    if (rule.kv_lengths) k_end = integer_at(rule.kv_lengths, rule.kv_kind, b);
+    diagonal = rule.offsets ? integer_at(rule.offsets, rule.offsets_kind, b * rule.offsets_step) : rule.upper_left ? 0 : k_end - q_end;
+  }
+
+  // The keys that query i sees; only for queries before q_end.
+  __device__ __forceinline__ long long first(long long i) const {
+    const long long at = i + diagonal - left;
+    return left < 0 || at < 0 ? 0 : at;
+  }
+  __device__ __forceinline__ long long last(long long i) const {
+    const long long at = i + diagonal + right;
+    return right < 0 || at >= k_end ? k_end - 1 : at;
+  }
+  __device__ __forceinline__ bool sees(long long i, long long j) const { return i < q_end && j >= first(i) && j <= last(i); }
+
+  // The keys from `begin` to `end` that any query of i0 to i1 - 1 may see, and the queries that may see any key of j0 to j1 - 1.
+  __device__ __forceinline__ void keys_of(long long i0, long long i1, long long& begin, long long& end) const {
+    i1 = i1 < q_end ? i1 : q_end;
+    begin = end = 0;
+    if (i0 >= i1) return;
+    begin = first(i0);
+    end = last(i1 - 1) + 1;
+  }
+  __device__ __forceinline__ void queries_of(long long j0, long long j1, long long& begin, long long& end) const {
+    begin = 0;
+    end = q_end;
+    if (right >= 0 && j0 - diagonal - right > 0) begin = j0 - diagonal - right;
+    if (left >= 0 && j1 - diagonal + left < end) end = j1 - diagonal + left;
+    if (j0 >= k_end) end = begin;
+  }
+};
+
+// Scores of one head of one sequence.
+template <typename T>
+struct Head {
+  using A = arithmetic_t<T>;
+  A factor, softcap, slope;
+  const T* bias;
+  const unsigned char* mask;
+  long long bias_row, bias_column, mask_row, mask_column;
+  unsigned long long seed, drawn;  // `drawn` is the place of the random number of query 0, key 0
+  unsigned threshold;
+  long long keys;
+
+  __device__ __forceinline__ Head(const Rule& rule, const Extra& extra, long long b, long long h) {
+    factor = A(rule.softcap > 0 ? rule.scale / rule.softcap : rule.scale);
+    softcap = A(rule.softcap);
+    slope = rule.slopes ? parameter_at<T>(rule.slopes, rule.slopes_wide, b * rule.slopes_step + h) : A(0);
+    bias = extra.bias ? static_cast<const T*>(extra.bias) + b * extra.of_bias.batch + h * extra.of_bias.head : nullptr;
+    mask = extra.mask ? extra.mask + b * extra.of_mask.batch + h * extra.of_mask.head : nullptr;
+    bias_row = extra.of_bias.row, bias_column = extra.of_bias.column, mask_row = extra.of_mask.row, mask_column = extra.of_mask.column;
+    seed = rule.seed;
+    drawn = rule.place + static_cast<unsigned long long>((b * rule.heads + h) * rule.queries) * static_cast<unsigned long long>(rule.keys);
+    threshold = static_cast<unsigned>(rule.threshold);
+    keys = rule.keys;
+  }
+
+  // From the product of query i and key j; minus infinity where the key is not seen. `bend` is the derivative of the cap.
+  __device__ __forceinline__ A score(A product, const Sequence& sequence, long long i, long long j, A& bend) const {
+    bend = 1;
+    if (!sequence.sees(i, j)) return -infinity(A(0));
+    A s = product * factor;
+    if (softcap > 0) {
+      const A t = math_t<T>::tanh(s);
+      bend = 1 - t * t;
+      s = softcap * t;
+    }
+    if (slope != 0) s -= slope * absolute(A(i + sequence.diagonal - j));
+    if (bias) s += widen(bias[i * bias_row + j * bias_column]);
+    if (mask && !mask[i * mask_row + j * mask_column]) s = -infinity(A(0));
+    return s;
+  }
+
+  // Whether dropout leaves the weights of query i for N keys from j on.
+  template <int N>
+  __device__ __forceinline__ void keep(long long i, long long j, bool (&kept)[N]) const {
+    unsigned numbers[N];
+    random_numbers<N>(seed, drawn + static_cast<unsigned long long>(i) * keys + j, 0, numbers);
+#pragma unroll
+    for (int n = 0; n < N; ++n) kept[n] = numbers[n] >= threshold;
+  }
+};
+
+// Keys and values whose rows lie in the blocks of a cache.
+struct Pages {
+  const void* table;
+  long long kind, width, size, k_page, v_page;
+
+  __device__ __forceinline__ long long page(long long b, long long j) const { return integer_at(table, kind, b * width + j / size); }
+};
+
+}  // namespace dnnarray

@@ -1,0 +1,74 @@
+// Reductions of whole planes in parts: what a thread has found of a plane, and how two parts become one.
+#pragma once
+
+#include "dnnarray/reduce.cuh"
+#include "dnnarray/window.cuh"
+
+namespace dnnarray {
+
+// A vector from memory to shared memory, in the background where that is possible; `wait_for_copies` waits for all of a thread's own ones.
+template <typename T, int N>
+__device__ __forceinline__ void copy_vector(T* smem, const T* gmem) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(T) * N == 16) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(gmem) : "memory");
+    return;
+  }
+#endif
+  store(smem, load<T, N>(gmem));
+}
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// A sum, or a maximum and, where that is asked for, its place.
+template <typename A>
+struct Partial {
+  A value;
+  int place;
+};
+
+constexpr int kNowhere = 0x7fffffff;
+
+// The sum of both; or the larger one: the first of equal maxima, the last NaN, whichever stands first in memory.
+template <bool kSum, bool kPlaces, typename A>
+__device__ __forceinline__ Partial<A> combined(const Partial<A>& a, const Partial<A>& b) {
+  if constexpr (kSum) {
+    return {static_cast<A>(a.value + b.value), 0};
+  } else if constexpr (kPlaces) {
+    const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
+    const bool ahead = b.value > a.value || (b.value == a.value && b.place < a.place);
+    return (nan_b ? !nan_a || b.place > a.place : !nan_a && ahead) ? b : a;
+  } else {
+    return {larger(a.value, b.value), 0};
+  }
+}
+
+// The combination of the parts of each group of kLanes neighbouring lanes; every lane gets it. All 32 lanes of the warp must come.
+template <int kLanes, bool kSum, bool kPlaces, typename A>
+__device__ __forceinline__ Partial<A> combine_lanes(Partial<A> own) {
+#pragma unroll
+  for (int lane = kLanes / 2; lane > 0; lane /= 2) {
+    Partial<A> other{__shfl_xor_sync(kAllLanes, own.value, lane), 0};
+    if constexpr (kPlaces) other.place = __shfl_xor_sync(kAllLanes, own.place, lane);
+    own = combined<kSum, kPlaces>(own, other);
+  }
+  return own;
+}
+
+// What a norm's elements are divided by where their powers would leave the range of numbers.
+template <typename A>
+__device__ __forceinline__ A scale_of(A largest) {
+  return largest > A(0) && largest - largest == A(0) ? largest : A(1);
+}
+
+// Whether a sum of powers may have lost terms, or gained infinity, at the ends of the range of numbers.
+template <typename A>
+__device__ __forceinline__ bool out_of_range(A sum) {
+  return !(sum > A(1e-30) && sum < A(1e30));
+}
+
+}  // namespace dnnarray

@@ -1,0 +1,162 @@
+// Matrix products of half-type weights with float32 numbers on tensor cores. A number is split into two parts that add up to it within 2^-18
+// (bfloat16) or 2^-22 of it; each part is multiplied exactly and summed in float32.
+//
+// A tile is 16 rows of weights by 16 columns, times 16 x 8 numbers. Columns are numbered so that lane l holds columns 4 (l % 4) to + 3:
+// of rows l / 4 and l / 4 + 8 of the weights, and of column l / 4 of the numbers.
+#pragma once
+
+#include "dnnarray/dtype.cuh"
+
+namespace dnnarray {
+
+template <bool kFirst, typename First, typename Second>
+struct Either {
+  using type = First;
+};
+template <typename First, typename Second>
+struct Either<false, First, Second> {
+  using type = Second;
+};
+
+// What a lane holds of a tile of weights: pairs of columns 0, 1 of both rows, then of columns 2, 3.
+template <typename T>
+struct alignas(16) WeightFragment {
+  unsigned at[4];
+
+  __device__ __forceinline__ void set(int pair, T low, T high) { at[pair] = low.bits | static_cast<unsigned>(high.bits) << 16; }
+};
+template <>
+struct alignas(16) WeightFragment<float> {
+  float at[8];
+
+  __device__ __forceinline__ void set(int pair, float low, float high) { at[2 * pair] = low, at[2 * pair + 1] = high; }
+};
+
+__device__ __forceinline__ unsigned pack_pair(float low, float high, float16_t) {
+  unsigned y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+__device__ __forceinline__ unsigned pack_pair(float low, float high, bfloat16_t) {
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+template <typename T>
+__device__ __forceinline__ float low_of_pair(unsigned pair) {
+  return widen(T{static_cast<unsigned short>(pair)});
+}
+template <typename T>
+__device__ __forceinline__ float high_of_pair(unsigned pair) {
+  return widen(T{static_cast<unsigned short>(pair >> 16)});
+}
+
+__device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<float16_t>& a, unsigned b0, unsigned b1, float16_t) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma(float (&c)[4], const WeightFragment<bfloat16_t>& a, unsigned b0, unsigned b1, bfloat16_t) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_tf32(float (&c)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(a2)), "r"(__float_as_uint(a3)), "r"(__float_as_uint(b0)),
+        "r"(__float_as_uint(b1)));
+}
+
+// Numbers as two parts in the type of the weights: right for numbers within its range.
+template <typename T>
+struct Halves {
+  unsigned high[2], low[2];
+
+  __device__ __forceinline__ explicit Halves(float4 v) {
+    high[0] = pack_pair(v.x, v.y, T());
+    high[1] = pack_pair(v.z, v.w, T());
+    low[0] = pack_pair(v.x - low_of_pair<T>(high[0]), v.y - high_of_pair<T>(high[0]), T());
+    low[1] = pack_pair(v.z - low_of_pair<T>(high[1]), v.w - high_of_pair<T>(high[1]), T());
+  }
+  struct Weights {
+    WeightFragment<T> a;
+    __device__ __forceinline__ explicit Weights(const WeightFragment<T>& fragment) : a(fragment) {}
+  };
+  __device__ __forceinline__ void add_product(float (&c)[4], const Weights& w) const {
+    mma(c, w.a, high[0], high[1], T());
+    mma(c, w.a, low[0], low[1], T());
+  }
+};
+
+// Numbers of any magnitude as two parts of 11 bits; the weights, widened, are exact.
+template <typename T>
+struct WideParts {
+  float high[4], low[4];
+
+  __device__ __forceinline__ explicit WideParts(float4 v) {
+    const float at[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      high[i] = __uint_as_float(__float_as_uint(at[i]) & 0xffffe000u);
+      low[i] = at[i] - high[i];
+    }
+  }
+  struct Weights {
+    float a[8];
+    __device__ __forceinline__ explicit Weights(const WeightFragment<T>& fragment) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        a[2 * i] = low_of_pair<T>(fragment.at[i]);
+        a[2 * i + 1] = high_of_pair<T>(fragment.at[i]);
+      }
+    }
+  };
+  __device__ __forceinline__ void add_product(float (&c)[4], const Weights& w) const {
+    mma_tf32(c, w.a[0], w.a[2], w.a[1], w.a[3], high[0], high[1]);
+    mma_tf32(c, w.a[4], w.a[6], w.a[5], w.a[7], high[2], high[3]);
+    mma_tf32(c, w.a[0], w.a[2], w.a[1], w.a[3], low[0], low[1]);
+    mma_tf32(c, w.a[4], w.a[6], w.a[5], w.a[7], low[2], low[3]);
+  }
+};
+
+// The parts of a float32 number in TensorFloat-32: the first cut off, what is left rounded. They add up to it within 2^-22 of it.
+__device__ __forceinline__ float first_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+__device__ __forceinline__ float second_part(float x, float first) {
+  return __uint_as_float((__float_as_uint(x - first) + 0x1000u) & 0xffffe000u);
+}
+
+// Numbers and weights of float32 as two parts each. The product of the second parts is left out, as it is below the roundings of the others.
+struct FloatParts {
+  float high[4], low[4];
+
+  __device__ __forceinline__ explicit FloatParts(float4 v) {
+    const float at[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      high[i] = first_part(at[i]);
+      low[i] = second_part(at[i], high[i]);
+    }
+  }
+  struct Weights {
+    float high[8], low[8];
+    __device__ __forceinline__ explicit Weights(const WeightFragment<float>& fragment) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        high[i] = first_part(fragment.at[i]);
+        low[i] = second_part(fragment.at[i], high[i]);
+      }
+    }
+  };
+  __device__ __forceinline__ void add_product(float (&c)[4], const Weights& w) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int k = 4 * i;
+      mma_tf32(c, w.low[k], w.low[k + 2], w.low[k + 1], w.low[k + 3], high[2 * i], high[2 * i + 1]);
+      mma_tf32(c, w.high[k], w.high[k + 2], w.high[k + 1], w.high[k + 3], low[2 * i], low[2 * i + 1]);
+      mma_tf32(c, w.high[k], w.high[k + 2], w.high[k + 1], w.high[k + 3], high[2 * i], high[2 * i + 1]);
+    }
+  }
+};
+
+}  // namespace dnnarray

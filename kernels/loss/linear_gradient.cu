@@ -1,0 +1,80 @@
+// The gradient of the cross entropy with respect to a block of scores z + bias: dz = both exp(z - lse) - scale w, less `hard` at the
+// label, times `factor`, which keeps small gradients in the range of half types until the matrix products take it back. kSplit: what the
+// rounding to a half type leaves goes to `low`, so that the products lose nothing that float would keep.
+//
+// Layout:  z, dz and low (rows, pitch), `count` classes from class `first` on next to each other; a block of threads owns a row and takes vectors
+//          of kVector scores. With `ones` each row leaves a 1 there (two, kSplit), for the sum over rows by a matrix product.
+// Needs:   z and dz aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is written and never used.
+// Bound:   memory: z read once, mostly from the second-level cache, dz written once.
+
+#include "dnnarray/scores.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Target = long long;
+  static constexpr bool kSmoothing = false;
+  static constexpr bool kRowGradients = false;
+  static constexpr bool kSplit = false;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY linear_gradient_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+constexpr int kVector = Config::kVector;
+
+struct Factors {
+  A both, scale, hard, lse;
+  long long label;
+  bool kept;
+};
+
+// `total` is the sum of the rows' weights for the mean, `shares` that of all class weights; null where both are numbers known before.
+__device__ __forceinline__ Factors factors(const T* grad, const Label& label, const T* weight, const A* total, const A* shares, A lse,
+                                           long long r, long long classes, A smoothing, A factor) {
+  if (!label.kept) return {A(0), A(0), A(0), lse, -1, false};
+  const A own = (Config::kRowGradients ? widen(grad[r]) : total ? widen(grad[0]) / *total : widen(grad[0])) * factor;
+  const A hard = label.weight(weight) * own;
+  if constexpr (!Config::kSmoothing) return {hard, A(0), hard, lse, label.index, true};
+  const A scale = own * (smoothing / classes), rest = hard * (A(1) - smoothing);
+  return {rest + scale * (shares ? *shares : A(classes)), scale, rest, lse, label.index, true};
+}
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
+                   const Config::Target* __restrict__ target, const T* __restrict__ grad, const A* __restrict__ lse,
+                   const A* __restrict__ total, const A* __restrict__ shares, T* __restrict__ dz, T* __restrict__ low, T* __restrict__ ones,
+                   long long rows, long long pitch, long long count, long long first, long long classes, long long ignore, double smoothing, double factor) {
+  const long long r = blockIdx.x;
+  const Label label(target[r], classes, ignore);
+  const Factors f = factors(grad, label, weight, total, shares, lse[r], r, classes, A(smoothing), A(factor));
+  const long long position = f.label - first;
+  if (ones && threadIdx.x == 0) {
+    ones[r] = narrow<T>(A(1));
+    if (Config::kSplit) ones[rows + r] = narrow<T>(A(1));
+  }
+  for (int at = threadIdx.x * kVector; at < count; at += Config::kThreads * kVector) {
+    const Vec<A, kVector> reg_z = load<A, kVector>(z + r * pitch + at);
+    A d[kVector];
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      const bool there = at + v < count;
+      const A score = bias && there ? reg_z.at[v] + widen(bias[first + at + v]) : reg_z.at[v];
+      d[v] = f.kept ? f.both * quick_exp(score - f.lse) : A(0);
+      if (Config::kSmoothing && there) d[v] -= weight ? f.scale * widen(weight[first + at + v]) : f.scale;
+      if (at + v == position) d[v] -= f.hard;
+    }
+    const Vec<T, kVector> rounded = narrow_all<T, kVector>(d);
+    store(dz + r * pitch + at, rounded);
+    if constexpr (Config::kSplit) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) d[v] -= widen(rounded.at[v]);
+      store(low + r * pitch + at, narrow_all<T, kVector>(d));
+    }
+  }
+}

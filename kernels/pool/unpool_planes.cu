@@ -1,0 +1,97 @@
+// Unpooling in a plain memory order: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i], the last i where several name a place; or its gradient
+// dx[n, c, i] = grad[n, c, indices[n, c, i]].
+//
+// Layout:  arrays are (outer, place, channels), channels 1 in channels-first. Forward: a block owns `chunk` places of kGroup channels of y; it
+//          reads all indices of these channels, marks in shared memory each place with the last i that names it (a maximum of integers, so
+//          that the order of the threads does not show), then writes its part of y by vectors. Gradient: a thread owns an element of x. An
+//          index that is no position is left out, and its gradient is 0.
+// Needs:   pointers, chunk and the places (or the channels and kGroup) aligned to kWide elements; planes below 2^31.
+// Bound:   memory: indices and x read once for each chunk of a plane (from the second on out of the caches), y written once.
+
+#include "dnnarray/window.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Index = long long;
+  static constexpr bool kBackward = false;
+  static constexpr int kGroup = 1;
+  static constexpr int kWide = 4;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY pool_unpool_planes_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using Index = Config::Index;
+constexpr int kGroup = Config::kGroup, kWide = Config::kWide, kThreads = Config::kThreads, kFlight = 4;
+
+struct Block {
+  const T* x;            // from here on everything of this batch item and these channels
+  const Index* indices;
+  T* y;
+  int channels, mine;    // in memory, and how many of them are the block's
+  int begin, length;     // its places
+
+  // Marks the places of the block that the indices name.
+  __device__ __forceinline__ void mark(int* smem_marks, int x_size) const {
+    for (int first = threadIdx.x; first < x_size * kGroup; first += kThreads * kFlight) {
+      long long named[kFlight];
+#pragma unroll
+      for (int f = 0; f < kFlight; ++f) {
+        const int t = first + f * kThreads, i = t / kGroup, c = t % kGroup;
+        named[f] = -1;
+        if (i < x_size && c < mine) named[f] = static_cast<long long>(indices[static_cast<long long>(i) * channels + c]);
+      }
+#pragma unroll
+      for (int f = 0; f < kFlight; ++f) {
+        const int t = first + f * kThreads;
+        const long long local = named[f] - begin;
+        if (named[f] >= 0 && local >= 0 && local < length) atomicMax(smem_marks + local * kGroup + t % kGroup, t / kGroup + 1);
+      }
+    }
+  }
+
+  // The elements that are marked, and zeros.
+  __device__ __forceinline__ void fetch(const int* smem_marks) const {
+    for (int t = threadIdx.x * kWide; t < length * kGroup; t += kThreads * kWide) {
+      const int c = t % kGroup;
+      if (c >= mine) continue;
+      Vec<T, kWide> reg_y{};
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        const int mark = smem_marks[t + j];
+        if (mark) reg_y.at[j] = x[static_cast<long long>(mark - 1) * channels + (kGroup > 1 ? c + j : 0)];
+      }
+      store(y + static_cast<long long>(begin + t / kGroup) * channels + c, reg_y);
+    }
+  }
+};
+
+// `total` counts the blocks, or the elements of x; `chunks` and `groups` say how many parts of the places and of the channels there are.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, const Index* __restrict__ gmem_indices, T* __restrict__ gmem_y, long long total,
+                   long long channels64, long long x_size64, long long y_size64, long long chunk, long long chunks, long long groups) {
+  const int channels = static_cast<int>(channels64), x_size = static_cast<int>(x_size64), y_size = static_cast<int>(y_size64);
+  if constexpr (Config::kBackward) {
+    const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+    if (i >= total) return;
+    const Split channel = split(i, channels), place = split(channel.quotient, x_size);
+    const long long named = static_cast<long long>(gmem_indices[i]);
+    T result{};
+    if (named >= 0 && named < y_size) result = gmem_x[(place.quotient * y_size + named) * channels + channel.rest];
+    gmem_y[i] = result;
+  } else {
+    extern __shared__ int smem_marks[];
+    const Split by_chunk = split(blockIdx.x, static_cast<int>(chunks)), by_group = split(by_chunk.quotient, static_cast<int>(groups));
+    const int begin = by_chunk.rest * static_cast<int>(chunk), c = by_group.rest * kGroup;
+    const long long outer = by_group.quotient, x = outer * x_size * channels + c, y = outer * y_size * channels + c;
+    const Block block{gmem_x + x, gmem_indices + x, gmem_y + y, channels, min(channels - c, kGroup), begin, min(y_size - begin, static_cast<int>(chunk))};
+    for (int t = threadIdx.x; t < block.length * kGroup; t += kThreads) smem_marks[t] = 0;
+    __syncthreads();
+    block.mark(smem_marks, x_size);
+    __syncthreads();
+    block.fetch(smem_marks);
+  }
+}

@@ -1,0 +1,35 @@
+// How often each digit of the keys occurs in each part: the first half of a pass of the radix sort; sort_move.cu is the second.
+//
+// Layout:  keys (segments, length), sorted each for itself; a block owns part `blockIdx % parts` of a segment; table (segments, parts, bins).
+// Bound:   latency; keys are read once.
+
+#include "dnnarray/sort.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Key = unsigned;
+  static constexpr int kBits = 8;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY sort_count_default
+#endif
+
+using namespace dnnarray;
+constexpr int kThreads = Config::kThreads, kBins = 1 << Config::kBits;
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const Config::Key* __restrict__ keys, unsigned* __restrict__ table, long long length, long long parts, long long shift,
+                   long long buckets, long long left_out) {
+  __shared__ unsigned smem_counts[kBins];
+  for (int d = threadIdx.x; d < kBins; d += kThreads) smem_counts[d] = 0;
+  __syncthreads();
+  const SortPart part(length, parts);
+  const Config::Key* own = keys + part.segment * length;
+#pragma unroll 4
+  for (long long i = part.start + threadIdx.x; i < part.end; i += kThreads) {
+    atomicAdd(smem_counts + digit_of<Config::kBits>(bucket_of(own[i], buckets, left_out), shift), 1u);
+  }
+  __syncthreads();
+  unsigned* row = table + static_cast<long long>(blockIdx.x) * kBins;
+  for (int d = threadIdx.x; d < kBins; d += kThreads) row[d] = smem_counts[d];
+}
