@@ -161,7 +161,7 @@ struct Early {
 };
 
 // `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel.
-extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly && kVectors > 2))
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, A* __restrict__ mean_of,
                    A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, double eps, double p64,
