@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_channels, norm_local, norm_long, norm_rows, norm_slab, norm_strided
+from dnnarray._cuda import norm_channels, norm_cluster, norm_local, norm_long, norm_rows, norm_slab, norm_strided
 from dnnarray._select import Method
 
 _ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
@@ -12,6 +12,14 @@ _LONG_BACKWARD = Method(
 )
 _STRIDED = Method("strided", norm_strided.forward, "any axes, element by element", norm_strided.fits, cost=norm_strided.cost)
 _ROWS_BACKWARD = Method("rows", norm_rows.backward, "a row in the registers of a block that stays", norm_rows.fits, norm_rows.workspace)
+_CLUSTER = Method("cluster_rows", norm_cluster.forward, "a row in the shared memory of a cluster", norm_cluster.fits)
+_CLUSTER_BACKWARD = Method(
+    "cluster_rows",
+    norm_cluster.backward,
+    "a row in the shared memory of a cluster that stays",
+    norm_cluster.fits,
+    norm_cluster.workspace,
+)
 _STRIDED_BACKWARD = Method(
     "strided", norm_strided.backward, "any axes, element by element", norm_strided.fits, norm_strided.workspace, norm_strided.cost
 )
@@ -37,8 +45,8 @@ _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
 _CHANNEL = ("batch_norm", *_FOUND)
 ALGORITHMS = (
-    dict.fromkeys(_LAYER, (_ROWS, _LONG, _STRIDED))
-    | {f"{name}_backward": (_ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
+    dict.fromkeys(_LAYER, (_CLUSTER, _ROWS, _LONG, _STRIDED))
+    | {f"{name}_backward": (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
     | {"batch_norm": (_CHANNELS,)}
     | dict.fromkeys(_FOUND, (_SLAB, _CHANNELS))
     | {f"{name}_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _CHANNEL}

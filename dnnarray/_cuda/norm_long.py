@@ -126,5 +126,5 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         grid = (blocks_of(columns // vector, 32) * parts, 1, 1)
         arrays = (given.grad, given.x, given.residual, mean, rstd, of_weight, of_bias)
         plans.append(Plan(kernel, grid, _SUMS, (*arrays, rows, columns, step)))
-        plans.append(fold(x, of_weight, of_bias, dweight, dbias, parts, columns, specs.weight, specs.bias))
+        plans.append(fold(x, of_weight, of_bias, dweight, dbias, parts, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))

@@ -17,7 +17,7 @@ _LANES = (8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
-FOLD_COLUMNS, FOLD_THREADS = 32, 1024
+_FOLD_THREADS, _FOLD_WIDE = 1024, 2048  # threads of a block; columns from which there are blocks enough for vectors
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class FoldConfig(Config):
     """Compile-time settings of ``kernels/norm/fold.cu``."""
 
     element: str
+    vector: int
 
 
 class Operands(NamedTuple):
@@ -125,7 +126,7 @@ def spread(columns: int, x: Spec, gradient: bool, vector: int) -> Rows | None:
     """As few threads as hold the row in their registers; None where 1024 (512 for a gradient) do not."""
     values = (16 if gradient else 32) // (2 if x.dtype == FLOAT64 else 1)
     for lanes in _LANES[: -1 if gradient else None]:
-        most = (values // 2 if lanes == 1024 and x.dtype == FLOAT64 else values) // vector
+        most = (values // 2 if lanes < 32 or lanes == 1024 else values) // vector
         needed = max(blocks_of(columns, lanes * vector), 1)
         if needed <= min(most, _VECTORS[-1]):
             return Rows(vector, next(v for v in _VECTORS if v >= needed), lanes)
@@ -229,7 +230,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, given.mean, given.rstd, dx, dresidual)
         plans.append(Plan(kernel, (blocks, 1, 1), how.threads, (*pointers, of_weight, of_bias, rows, columns, problem.eps)))
     if columns and (dweight or dbias):
-        plans.append(fold(x, of_weight, of_bias, dweight, dbias, blocks if x.size else 0, columns, specs.weight, specs.bias))
+        plans.append(fold(x, of_weight, of_bias, dweight, dbias, blocks if x.size else 0, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))
 
 
@@ -241,11 +242,14 @@ def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, 
     return dx, dresidual, dweight, dbias
 
 
-def fold(x: Spec, of_weight: Any, of_bias: Any, dweight: Any, dbias: Any, parts: int, columns: int, weight: Any, bias: Any) -> Plan:
+def fold(
+    x: Spec, of_weight: Any, of_bias: Any, dweight: Any, dbias: Any, parts: int, columns: int, weight: Any, bias: Any, aligned: bool = False
+) -> Plan:
     """The sum of `parts` shares of the gradients of weight and bias."""
-    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}", FoldConfig(TYPES[x.dtype]), ("norm",))
+    vector = 4 if aligned and columns % 4 == 0 and columns >= _FOLD_WIDE and x.dtype != FLOAT64 else 1
+    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}", FoldConfig(TYPES[x.dtype], vector), ("norm",))
     arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
-    return Plan(kernel, (blocks_of(columns, FOLD_COLUMNS), 2, 1), FOLD_THREADS, arguments)
+    return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), _FOLD_THREADS, arguments)
 
 
 @dataclass(frozen=True)

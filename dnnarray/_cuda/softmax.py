@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dnnarray._cuda.channels import order_of
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._select import Device, Method
-from dnnarray._spec import Spec
+from dnnarray._spec import FLOAT64, Spec
 
 _THREADS = 128  # of a block that holds several rows in registers
+_SHORT = 1024  # vectors of rows that are best held in registers of one block
 _WIDEST = 512  # threads for one row in registers
 _REGISTERS = 32  # elements of each array that a thread holds at the most
 _COLUMN_THREADS = 256
 _COLUMN_VECTOR = 4  # each position has statistics of its own: more would leave no registers for loads in flight
+_CLUSTER = 8  # blocks of the largest cluster that every card which knows clusters can place
+_CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
+_SHORT_AXIS = 32  # elements of an axis that a single thread goes over
+_RESERVED = 1024  # bytes of shared memory that the system takes of each block
+_COLUMNS_STATIC = 8 << 10  # that the kernel for columns needs besides
 _STATIC = 1024  # bytes of shared memory that the kernel for long rows needs besides
 
 
@@ -50,6 +57,23 @@ class LongRowsConfig(SoftmaxConfig):
 
 
 @dataclass(frozen=True)
+class ClusterRowsConfig(SoftmaxConfig):
+    """Compile-time settings of ``kernels/softmax/cluster_rows.cu``."""
+
+    blocks: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ClusterColumnsConfig(SoftmaxConfig):
+    """Compile-time settings of ``kernels/softmax/cluster_columns.cu``."""
+
+    blocks: int
+    columns: int
+    threads: int
+
+
+@dataclass(frozen=True)
 class ColumnsConfig(SoftmaxConfig):
     """Compile-time settings of ``kernels/softmax/columns.cu``."""
 
@@ -57,6 +81,10 @@ class ColumnsConfig(SoftmaxConfig):
     batch: int
     vector: int
     threads: int
+
+
+def blocks_of(n: int, size: int) -> int:
+    return -(-n // size)
 
 
 def _x(problem: SoftmaxProblem) -> Spec:
@@ -103,6 +131,11 @@ def _program(problem: SoftmaxProblem, plan: Plan) -> Program:
     return Program((plan,), (order_of(_x(problem)),) * (sum(s is not None for s in problem.inputs)))
 
 
+def _on_chip(x: Spec, device: Device) -> bool:
+    """Whether there are kernels that keep all of x in shared memory: they need copies that run by themselves."""
+    return x.dtype != FLOAT64 and (device.capability or (0, 0)) >= _COPIES_FROM
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -123,8 +156,12 @@ def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     outer, extent, _ = _extents(problem)
     vector = vector_length(x.dtype, aligned, extent)
+    uneven = vector < vector_length(x.dtype, aligned) and extent > 2048
+    on_chip = _cluster_rows(problem, device) if aligned and (uneven or extent > _SHORT * vector) else None
+    if on_chip is not None:
+        return on_chip
     shape = _lanes(extent // vector, vector)
-    if shape is None or (vector < vector_length(x.dtype, aligned) and extent > 2048):
+    if shape is None or uneven:
         return _long_rows(problem, device, aligned)
     lanes, count = shape
     threads = max(lanes, _THREADS)
@@ -132,6 +169,49 @@ def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel("softmax/rows.cu", f"{_name(problem, 'rows')}x{vector}_{lanes}x{count}", config, ("math",))
     blocks = -(-outer // (threads // lanes))
     return _program(problem, Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent)))
+
+
+def _room(device: Device, blocks: int, static: int) -> int:
+    """Bytes of shared memory that a block may ask for if so many are to fit a multiprocessor, beside its own variables."""
+    return (device.shared_memory + _RESERVED) // blocks - _RESERVED - static
+
+
+class Share(NamedTuple):
+    """How a row is spread over a cluster of blocks."""
+
+    blocks: int
+    threads: int
+
+    def count(self, vectors: int) -> int:
+        """Vectors of 16 bytes for a thread."""
+        return blocks_of(vectors, self.blocks * self.threads)
+
+    def memory(self, vectors: int, arrays: int) -> int:
+        """Bytes of shared memory of a block."""
+        return self.threads * 16 * self.count(vectors) * arrays
+
+
+def _share(vectors: int, arrays: int, device: Device) -> Share | None:
+    """The smallest cluster of which two blocks fit a multiprocessor; None where the largest does not hold the row."""
+    most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
+    share = Share(1, _WIDEST)
+    while share.blocks < most and share.memory(vectors, arrays) > _room(device, 2, _STATIC):
+        share = share._replace(blocks=2 * share.blocks)
+    return share if share.memory(vectors, arrays) <= _room(device, 1, 2 * _STATIC) else None
+
+
+def _cluster_rows(problem: SoftmaxProblem, device: Device) -> Program | None:
+    """The plan for rows that a cluster holds on the chip."""
+    x, arrays = _x(problem), 1 + _gradient(problem)
+    outer, extent, _ = _extents(problem)
+    vectors = extent // (16 // x.dtype.itemsize)
+    share = _share(vectors, arrays, device)
+    if share is None or not _on_chip(x, device) or outer * share.blocks >= 2**31:
+        return None
+    config = ClusterRowsConfig(*_settings(problem), *share)
+    kernel = Kernel("softmax/cluster_rows.cu", f"{_name(problem, 'cluster_rows')}_{share.blocks}x{share.threads}", config)
+    arguments = (*_pointers(problem), extent, share.count(vectors))
+    return _program(problem, Plan(kernel, (outer * share.blocks, 1, 1), share.threads, arguments, share.memory(vectors, arrays)))
 
 
 def _long_rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
@@ -153,11 +233,58 @@ def _long_rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Progra
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
+class Tile(NamedTuple):
+    """How a cluster takes columns: vectors side by side; the rows of threads share the axis."""
+
+    blocks: int
+    columns: int
+    threads: int
+
+    def count(self, extent: int) -> int:
+        """Elements of a position for a thread."""
+        return blocks_of(extent, self.blocks * (self.threads // self.columns))
+
+    def memory(self, extent: int, arrays: int) -> int:
+        """Bytes of shared memory of a block."""
+        return self.threads * 16 * self.count(extent) * arrays
+
+
+def _tile(extent: int, arrays: int, device: Device) -> Tile | None:
+    """A thread per column where the axis is short, else 128 bytes side by side and the smallest cluster of which three blocks fit."""
+    if extent <= _SHORT_AXIS:
+        side = _COLUMN_THREADS // arrays
+        return Tile(1, side, side)
+    most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
+    tile = Tile(1, 8, _COLUMN_THREADS // arrays)
+    while tile.blocks < most and tile.memory(extent, arrays) > _room(device, 3, _COLUMNS_STATIC):
+        tile = tile._replace(blocks=2 * tile.blocks)
+    return tile if tile.memory(extent, arrays) <= _room(device, 1, 2 * _COLUMNS_STATIC) else None
+
+
+def _cluster_columns(problem: SoftmaxProblem, device: Device) -> Program | None:
+    """The plan for columns that a cluster holds on the chip."""
+    x, arrays = _x(problem), 1 + _gradient(problem)
+    outer, extent, inner = _extents(problem)
+    vector = 16 // x.dtype.itemsize
+    tile = _tile(extent, arrays, device)
+    if tile is None or inner % vector or not _on_chip(x, device):
+        return None
+    config = ClusterColumnsConfig(*_settings(problem), *tile)
+    text = f"{tile.blocks}x{tile.columns}x{tile.threads}"
+    kernel = Kernel("softmax/cluster_columns.cu", f"{_name(problem, 'cluster_columns')}_{text}", config)
+    blocks = blocks_of(inner, tile.columns * vector) * outer * tile.blocks
+    arguments = (*_pointers(problem), extent, inner, tile.count(extent))
+    return _program(problem, Plan(kernel, (blocks, 1, 1), tile.threads, arguments, tile.memory(extent, arrays)))
+
+
 def columns(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     """Neighbouring inner positions side by side, the extent shared by rows of threads."""
     x = _x(problem)
     if x.size == 0:
         return Program(())
+    on_chip = _cluster_columns(problem, device) if aligned else None
+    if on_chip is not None:
+        return on_chip
     outer, extent, inner = _extents(problem)
     vector = min(vector_length(x.dtype, aligned, inner), _COLUMN_VECTOR)
     side_by_side = min(16, 1 << (-(-inner // vector) - 1).bit_length())

@@ -33,11 +33,21 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
 
+constexpr bool kEarly = !Config::kChannels && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
+
 struct Registers {
   A at[kVectors][kVector];
 };
 
 __device__ __forceinline__ long long column(int k) { return static_cast<long long>(k * kLanes + threadIdx.x % kLanes) * kVector; }
+
+__device__ __forceinline__ A sum_over_row(A value, A* smem) {
+  if constexpr (kLanes <= kWarp) {
+    return warp_sum<kLanes>(value);
+  } else {
+    return block_reduce<kThreads>(value, Sum(), smem);
+  }
+}
 
 __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
   if constexpr (kLanes <= kWarp) {
@@ -74,16 +84,15 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
 
 // Leaves the distances from the mean in the registers; gives the mean and rstd.
 __device__ __forceinline__ void statistics(Registers& reg, long long columns, A eps, A& mean, A& rstd, A* smem) {
-  const A count = columns > 0 ? A(columns) : A(1);
-  A distance = A(0), square = A(0), unused = A(0);
+  const A share = A(1) / (columns > 0 ? A(columns) : A(1));
+  A distance = A(0), square = A(0);
   mean = A(0);
   if constexpr (Config::kCentred) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k)
 #pragma unroll
       for (int v = 0; v < kVector; ++v) mean += reg.at[k][v];
-    sum_over_row(mean, unused, smem);
-    mean /= count;
+    mean = sum_over_row(mean, smem) * share;
   }
 #pragma unroll
   for (int k = 0; k < kVectors; ++k)
@@ -93,9 +102,13 @@ __device__ __forceinline__ void statistics(Registers& reg, long long columns, A 
       distance += reg.at[k][v];
       square += reg.at[k][v] * reg.at[k][v];
     }
-  sum_over_row(distance, square, smem);
-  const A delta = Config::kCentred ? distance / count : A(0);
-  rstd = rstd_of(square / count - delta * delta, eps);
+  if constexpr (Config::kCentred) {
+    sum_over_row(distance, square, smem);
+  } else {
+    square = sum_over_row(square, smem);
+  }
+  const A delta = Config::kCentred ? distance * share : A(0);
+  rstd = rstd_for<T>(square * share - delta * delta, eps);
   mean += delta;
 #pragma unroll
   for (int k = 0; k < kVectors; ++k)
@@ -127,8 +140,28 @@ __device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent
   }
 }
 
+// A parameter of all columns of this thread, as it lies in memory: under way while the statistics are found.
+template <typename P>
+struct Early {
+  static constexpr int kPiece = kVector * sizeof(P) > 16 ? 16 / sizeof(P) : kVector, kPieces = kVector / kPiece;
+  Vec<P, kPiece> piece[kEarly ? kVectors * kPieces : 1];
+
+  __device__ __forceinline__ Early(const P* p, long long columns) {
+    if (!kEarly || p == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kVectors * kPieces; ++i) {
+      const long long j = column(i / kPieces);
+      if (j < columns) piece[i] = load<P, kPiece>(p + j + i % kPieces * kPiece);
+    }
+  }
+  __device__ __forceinline__ void read(A (&to)[kVector], int k, bool there, A absent) const {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) to[v] = there ? widen(piece[k * kPieces + v / kPiece].at[v % kPiece]) : absent;
+  }
+};
+
 // `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly && kVectors > 2))
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, A* __restrict__ mean_of,
                    A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, double eps, double p64,
@@ -138,6 +171,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const bool mine = wanted < rows;
   const long long row = mine ? wanted : rows - 1;
   const unsigned first = Config::kChannels ? static_cast<unsigned>(row % groups * (columns / space)) : 0;
+  Early<Config::Weight> early_weight(weight, columns);
+  Early<Config::Bias> early_bias(bias, columns);
   Registers reg = read(x, residual, sum, row * columns, columns, mine);
   A mean, rstd;
   statistics(reg, columns, A(eps), mean, rstd, smem);
@@ -151,11 +186,18 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const long long j = column(k);
     if (j >= columns) break;
     A w[kVector], b[kVector];
-    parameter(w, weight, A(1), j, first, static_cast<unsigned>(space));
-    parameter(b, bias, A(0), j, first, static_cast<unsigned>(space));
+    if constexpr (kEarly) {
+      early_weight.read(w, k, weight != nullptr, A(1));
+      early_bias.read(b, k, bias != nullptr, A(0));
+    } else {
+      parameter(w, weight, A(1), j, first, static_cast<unsigned>(space));
+      parameter(b, bias, A(0), j, first, static_cast<unsigned>(space));
+    }
     Vec<T, kVector> out;
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) out.at[v] = narrow<T>(Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64)));
+    for (int v = 0; v < kVector; ++v) {
+      out.at[v] = narrow<T>(Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64)));
+    }
     store(y + row * columns + j, out);
   }
 }

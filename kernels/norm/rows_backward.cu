@@ -90,7 +90,7 @@ __device__ __forceinline__ void unpack(const Row& row, Registers& grad, Register
 }
 
 // The statistics that the forward did not save.
-__device__ __forceinline__ void find_statistics(const Registers& x, long long columns, A count, A eps, A& mean, A& rstd, A* smem) {
+__device__ __forceinline__ void find_statistics(const Registers& x, long long columns, A share, A eps, A& mean, A& rstd, A* smem) {
   A sum = A(0), unused = A(0), distance = A(0), square = A(0);
   if constexpr (Config::kCentred) {
 #pragma unroll
@@ -99,7 +99,7 @@ __device__ __forceinline__ void find_statistics(const Registers& x, long long co
       for (int v = 0; v < kVector; ++v) sum += x.at[k][v];
     sum_over_row(sum, unused, smem);
   }
-  mean = sum / count;
+  mean = sum * share;
 #pragma unroll
   for (int k = 0; k < kVectors; ++k)
     if (column(k) < columns) {
@@ -111,8 +111,8 @@ __device__ __forceinline__ void find_statistics(const Registers& x, long long co
       }
     }
   sum_over_row(distance, square, smem);
-  const A delta = Config::kCentred ? distance / count : A(0);
-  rstd = rstd_of(square / count - delta * delta, eps);
+  const A delta = Config::kCentred ? distance * share : A(0);
+  rstd = rstd_for<T>(square * share - delta * delta, eps);
   mean += delta;
 }
 
@@ -163,14 +163,14 @@ __device__ __forceinline__ long long row_of(long long group, long long rows) {
 }
 
 // Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight and dbias where absent.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
                    const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
                    const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ dweight,
                    A* __restrict__ dbias, long long rows, long long columns, double eps) {
   __shared__ A smem[2 * kThreads / kWarp];
   Registers of_weight, of_bias;
-  const A count = columns > 0 ? A(columns) : A(1);
+  const A share = A(1) / (columns > 0 ? A(columns) : A(1));
   const Arrays arrays = {grad, x, residual, mean_of, rstd_of_row};
   Row fetched;
   fetch(fetched, arrays, row_of(blockIdx.x, rows), columns);
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const A saved_mean = fetched.mean, saved_rstd = fetched.rstd;
     if ((group + gridDim.x) * kRows < rows) fetch(fetched, arrays, row_of(group + gridDim.x, rows), columns);
     A mean = A(0), rstd = A(0);
-    if ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr) find_statistics(u, columns, count, A(eps), mean, rstd, smem);
+    if ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr) find_statistics(u, columns, share, A(eps), mean, rstd, smem);
     if (Config::kCentred && mean_of != nullptr) mean = saved_mean;
     if (rstd_of_row != nullptr) rstd = saved_rstd;
     A average = A(0), projection = A(0);
@@ -205,8 +205,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       }
     }
     sum_over_row(average, projection, smem);
-    average = Config::kCentred ? average / count : A(0);
-    projection /= count;
+    average = Config::kCentred ? average * share : A(0);
+    projection *= share;
     if (!mine) continue;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {

@@ -35,7 +35,7 @@ struct Pair {
 
 // Forward: out is y and more the sum; gradient: out is dx and more dresidual, `grad_sum` is added to both, and the statistics that the
 // gradients of the parameters need are written. Absent arrays are null.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* grad, const T* grad_sum, const T* x, const T* residual, const void* weight, const void* bias, const void* given_mean,
                    const void* given_rstd, T* out, T* more, A* mean_of, A* rstd_of_row, long long wide_weight, long long wide_bias,
                    long long wide_mean, long long wide_rstd, double eps, long long statistics, long long count, long long kept_1,

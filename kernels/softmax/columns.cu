@@ -122,7 +122,7 @@ struct Batch {
 };
 
 // `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long inner) {
   __shared__ Shared shared;
   const long long tiles = (inner + kColumns * V - 1) / (kColumns * V);

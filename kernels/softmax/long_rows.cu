@@ -102,7 +102,7 @@ struct Batch {
 };
 
 // `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long cached64) {
   const long long start = static_cast<long long>(blockIdx.x) * extent;
   const int head = static_cast<int>(start % V == 0 ? 0 : V - start % V);

@@ -62,6 +62,8 @@ _BATCH = [
 
 _LAYER = [
     Case("layer_norm", "rows", (normal(3, 4, 11), uniform(0.5, 2, 11), normal(11)), reason="the last axis", reduction=11),
+    Case("layer_norm", "even", (normal(3, 16), uniform(0.5, 2, 16), normal(16)), reason="rows of whole vectors", reduction=16),
+    Case("layer_norm", "long", (normal(1, 16392), normal(16392)), reason="a row for more than a block", reduction=16392, gradient=False),
     Case("layer_norm", "stats", (normal(3, 11), normal(11), normal(11)), {"return_stats": True}, "with its statistics", 11),
     Case("layer_norm", "first", (normal(9, 5), normal(9), normal(9)), {"axis": 0, "return_stats": True}, "an axis that is not last", 9),
     Case("layer_norm", "two", (normal(3, 4, 5), normal(4, 5), normal(4, 5)), {"axis": (-1, 1)}, "two axes in any order", 20),

@@ -5,7 +5,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._operation import forget
-from dnnarray._problems.base import leaves
+from dnnarray._problems.base import leaves, tree_map
 from tests.support import BFLOAT16, assert_close, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -22,11 +22,11 @@ def _draw(shape, dtype, seed=0):
 
 def _check(name, arrays, reduction, **options):
     """Against the CPU engine in float64, and against itself."""
-    there = tuple(None if a is None else cupy.asarray(a) for a in arrays)
+    there = tree_map(cupy.asarray, arrays)
     named = {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in options.items()}
     first, second = (leaves(call(name, there, named)) for _ in range(2))
     wide = {n: a.astype(np.float64) if isinstance(a, np.ndarray) else a for n, a in options.items()}
-    expected = leaves(call(name, tuple(None if a is None else a.astype(np.float64) for a in arrays), wide))
+    expected = leaves(call(name, tree_map(lambda a: a.astype(np.float64), arrays), wide))
     for a, b, e in zip(first, second, expected, strict=True):
         assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
         assert_close(cupy.asnumpy(a), e, reduction, note=name)
@@ -53,6 +53,33 @@ def test_rows_of_any_length(columns, dtype):
         _check("layer_norm_backward", (grad, x, w, b), max(columns, rows))
         _check("rms_norm_backward", (grad, x, w), max(columns, rows))
         _check("add_layer_norm_backward", (grad, x, grad[::-1].copy(), w, b), max(columns, rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1500, 1056), (700, 4096), (600, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)]
+)
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=str)
+def test_rows_that_share_blocks(rows, columns, dtype):
+    """Several rows for each block that stays, the last ones missing; statistics saved and not; parameters of either dtype, or none."""
+    x, grad, w, b = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2), _draw(columns, np.float32, 3)
+    exact = x.astype(np.float64)
+    mean = exact.mean(1, keepdims=True)
+    rstd = 1 / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
+    saved = {"mean": mean.astype(np.float32), "rstd": rstd.astype(np.float32)}
+    _check("layer_norm", (x, w, b), columns, return_stats=True)
+    _check("layer_norm_backward", (grad, x, w, b), max(rows, columns), **saved)
+    _check("layer_norm_backward", (grad, x, None, None), max(rows, columns))
+    _check("add_rms_norm_backward", ((grad, x), x, grad[::-1].copy(), w), max(rows, columns))
+    _check("rms_norm_backward", (grad, x, b), max(rows, columns))
+
+
+@pytest.mark.parametrize("columns", [8, 64, 96, 768, 1000, 1024])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16], ids=str)
+def test_gradients_of_short_rows(columns, dtype):
+    rows = 70_003 if columns < 100 else 6_007
+    x, grad, w = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2)
+    _check("layer_norm_backward", (grad, x, w, w), rows)
+    _check("rms_norm_backward", (grad, x, w), rows)
 
 
 def test_gradients_over_many_rows():

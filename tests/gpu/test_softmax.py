@@ -66,6 +66,19 @@ def test_columns(op, dtype, shape, axis):
     _check(op, dtype, shape, axis)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("shape", "axis"), [((300, 20_011), -1), ((9, 262_144), -1), ((3, 32, 1000), 1), ((2, 1100, 264), 1)], ids=str)
+def test_the_same_bits_every_run_and_any_alignment(dtype, shape, axis):
+    x, g = (cupy.asarray(a) for a in _arrays(dtype, *shape))
+    y = call("softmax", (x,), {"axis": axis})
+    first = call("softmax_backward", (g, x, y), {"axis": axis})
+    assert cupy.asnumpy(call("softmax_backward", (g, x, y), {"axis": axis})).tobytes() == cupy.asnumpy(first).tobytes()
+    assert cupy.asnumpy(call("softmax", (x,), {"axis": axis})).tobytes() == cupy.asnumpy(y).tobytes()
+    shifted = cupy.empty(x.size + 1, x.dtype)[1:].reshape(shape)
+    shifted[...] = x
+    np.testing.assert_allclose(*(cupy.asnumpy(call("softmax", (a,), {"axis": axis})).astype(np.float64) for a in (shifted, x)), rtol=1e-2)
+
+
 @_OPS
 def test_memory_orders(op):
     for axis in range(3):

@@ -15,6 +15,18 @@ __device__ __forceinline__ A rstd_of(A variance, A eps) {
   return A(1) / root_of((variance < A(0) ? A(0) : variance) + eps);
 }
 
+// The same to within 2e-7 of the result, without divisions, for results that are rounded to a half type T; else exactly as above.
+template <typename T>
+__device__ __forceinline__ arithmetic_t<T> rstd_for(arithmetic_t<T> variance, arithmetic_t<T> eps) {
+  if constexpr (sizeof(T) == 2) {
+    float y;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"((variance < 0.0f ? 0.0f : variance) + eps));
+    return y;
+  } else {
+    return rstd_of(variance, eps);
+  }
+}
+
 // A small array of the dtype of the data or of its arithmetic, told apart at run time; may be absent.
 template <typename T>
 struct Parameter {

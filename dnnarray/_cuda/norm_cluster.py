@@ -1,0 +1,280 @@
+"""Layer and RMS norm over long rows that a cluster of blocks holds on the chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dnnarray._cuda import norm_long, norm_rows
+from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of
+from dnnarray._cuda.norm_rows import extents, fold, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
+from dnnarray._problems.checks import statistics_dtype
+from dnnarray._problems.norm_base import NormProblem
+from dnnarray._select import Device
+from dnnarray._spec import FLOAT64
+
+_LEAST = 16384  # columns from which the forward of half types is faster here than in registers; of float beyond
+_SHORT = 1024  # columns up to which the gradient gives a row to a warp or less
+_RIGHT = "only float and half types in whole 16-byte vectors whose rows a cluster holds on the chip"
+_UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are meant to fill
+_RESIDENT = 1024  # threads of a multiprocessor, with 64 registers each
+_LARGEST = 8  # blocks of a cluster that every card of this kind can place
+_CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
+_STATIC = 4096  # bytes of shared memory that the kernels need besides
+
+
+@dataclass(frozen=True)
+class ClusterRowsBackwardConfig(Config):
+    """Compile-time settings of ``kernels/norm/cluster_rows_backward.cu``."""
+
+    element: str
+    weight: str
+    mean: str
+    rstd: str
+    centred: bool
+    add: bool
+    parameters: bool
+    given: bool
+    lanes: int
+    blocks: int
+    threads: int
+    vectors: int
+    stages: int
+    resident: int
+
+
+@dataclass(frozen=True)
+class ClusterRowsConfig(Config):
+    """Compile-time settings of ``kernels/norm/cluster_rows.cu``."""
+
+    element: str
+    weight: str
+    bias: str
+    centred: bool
+    add: bool
+    blocks: int
+    threads: int
+
+
+class Spread(NamedTuple):
+    """How the forward spreads a row over a cluster: blocks, threads of each."""
+
+    blocks: int
+    threads: int
+
+    def count(self, vectors: int) -> int:
+        """Vectors of 16 bytes of a row for a thread."""
+        return blocks_of(vectors, self.blocks * self.threads)
+
+    def memory(self, vectors: int, arrays: int) -> int:
+        """Bytes of shared memory of a block."""
+        return self.threads * 16 * self.count(vectors) * arrays
+
+
+def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
+    """Blocks small enough that several are at work on a multiprocessor; None where the row does not fit into the largest cluster."""
+    most = _LARGEST if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
+    limit = device.shared_memory - 2 * _STATIC
+    how = Spread(1, 128 if vectors <= 512 else 256 if vectors <= 1024 else 512)
+    while how.blocks < most and how.memory(vectors, arrays) > limit // 3:
+        how = how._replace(blocks=2 * how.blocks)
+    return how if how.memory(vectors, arrays) <= limit else None
+
+
+class Share(NamedTuple):
+    """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a cluster, threads of a block, vectors
+    of 16 bytes of each; groups of rows on the chip; blocks a multiprocessor.
+    """
+
+    lanes: int
+    blocks: int
+    threads: int
+    vectors: int
+    stages: int
+    resident: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a group."""
+        return self.threads // self.lanes if self.lanes else 1
+
+    def memory(self, arrays: int, kept: int) -> int:
+        """Bytes of shared memory of a block."""
+        return (self.stages * arrays + kept) * self.vectors * self.threads * 16
+
+
+def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
+    """The first way to spread rows that holds them."""
+    half = operands(problem, problem.inputs, None).x.dtype.itemsize == 2
+    vectors = columns // (8 if half else 4)
+    for blocks, threads, most in _ways(_given(problem), half, device):
+        each = blocks_of(vectors, blocks * threads)
+        if each * (8 if half else 4) > most:
+            continue
+        resident = _RESIDENT // threads if most <= 16 else 1
+        wanted = 2 if half and (problem.centred or resident == 1) else 1
+        stages = min(_stages(each * threads, resident, problem, device), wanted)
+        if stages > 0:
+            return Share(0, blocks, threads, each, stages, resident)
+    return None
+
+
+def _stages(vectors: int, resident: int, problem: NormProblem, device: Device) -> int:
+    """Groups of rows, of so many vectors, that fit a block's shared memory beside the weight."""
+    room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
+    return (room // (vectors * 16) - _kept(problem)) // _arrays(problem)
+
+
+def _ways(given: bool, half: bool, device: Device) -> list[tuple[int, int, int]]:
+    """(blocks of a cluster, threads of a block, most columns of a thread), best first.
+
+    With mean and rstd given the sums for sixteen columns, and what is computed with them, fit 64 registers, else those for eight; those for
+    32 columns always fit 128.
+    """
+    most = 16 if given and half else 8
+    ways = [(1, threads, most) for threads in (128, 256, 512)] + [(1, 1024, 8)] * (not half) + [(1, 512, 32)]
+    if (device.capability or (0, 0)) >= _CLUSTERS_FROM:
+        ways += [(blocks, 512, 32) for blocks in (2, 4, _LARGEST)]
+    return ways
+
+
+def _warp_share(columns: int, problem: NormProblem, device: Device) -> Share:
+    """Short rows of a half type: a row for some lanes of a warp."""
+    vectors, threads = columns // 8, 256
+    lanes = 8 if vectors <= 8 else 16 if vectors <= 16 else 32
+    each = blocks_of(vectors, lanes)
+    resident = 3 if each == 1 or (each == 2 and _given(problem)) else 2
+    stages = min(_stages(each * threads, resident, problem, device), 3 if each == 1 else 2)
+    return Share(lanes, 1, threads, each, max(stages, 1), resident)
+
+
+def _arrays(problem: NormProblem) -> int:
+    """Arrays of which whole rows come to shared memory."""
+    return 1 + problem.op.startswith("add_") + problem.op.endswith("_backward")
+
+
+def _kept(problem: NormProblem) -> int:
+    """How many elements of x a weight takes as much memory as."""
+    specs = operands(problem, problem.inputs, None)
+    return (statistics_dtype(specs.x) if specs.weight is None else specs.weight.dtype).itemsize // specs.x.dtype.itemsize
+
+
+def _columns(problem: NormProblem, device: Device) -> int:
+    """Columns of rows that these kernels could take, else 0."""
+    x, found = operands(problem, problem.inputs, None).x, extents(problem)
+    if found is None or (device.capability or (0, 0)) < _COPIES_FROM or x.dtype == FLOAT64:
+        return 0
+    return 0 if found[1] % (16 // x.dtype.itemsize) else found[1]
+
+
+def _forward(problem: NormProblem, device: Device) -> Spread | None:
+    columns, item = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize
+    return _spread(columns * item // 16, _arrays(problem), device) if columns >= _LEAST + (item == 4) else None
+
+
+def _backward(problem: NormProblem, device: Device) -> Share | None:
+    columns, half = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize == 2
+    if columns > _SHORT:
+        return _share(columns, problem, device)
+    return _warp_share(columns, problem, device) if columns and half else None
+
+
+def _given(problem: NormProblem) -> bool:
+    """Whether there are registers for sixteen columns: not where a gradient has to find mean and rstd first."""
+    specs = operands(problem, problem.inputs, None)
+    return not problem.op.endswith("_backward") or (specs.rstd is not None and (specs.mean is not None or not problem.centred))
+
+
+def fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the rows cannot be shared out, or None."""
+    if extents(problem) is None:
+        return "the normalised axes are not the fastest in memory"
+    if problem.op.endswith("_backward"):
+        return None if _backward(problem, device) else f"{_RIGHT}; float rows from {_SHORT + 1} columns on"
+    return None if _forward(problem, device) else f"{_RIGHT}, from {_LEAST} columns on"
+
+
+def _clusters(share: Share, rows: int) -> int:
+    """As many as are at work at once: of larger clusters, a card places 15 of 16."""
+    units = _UNITS if share.blocks <= 2 else _UNITS * 10 // 11
+    return max(min(blocks_of(rows, share.rows), units * share.resident // share.blocks), 1)
+
+
+def _otherwise(problem: NormProblem, device: Device) -> Any:
+    """The method for memory that is not aligned to 16 bytes."""
+    return norm_rows if norm_rows.fits(problem, device) is None else norm_long
+
+
+def workspace(problem: NormProblem) -> int:
+    """The clusters' shares of the gradients of weight and bias, or what other memory needs."""
+    specs, found = operands(problem, problem.inputs, None), extents(problem)
+    if found is None or not wants_parameters(problem):
+        return 0
+    own = min(found[0] * found[1], _UNITS * _RESIDENT * 16) * 4 * sum(s is not None for s in (specs.weight, specs.bias))
+    return max(own, norm_rows.workspace(problem), norm_long.workspace(problem))
+
+
+def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch: statistics and result."""
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x = operands(problem, arguments.inputs, 0), specs.x
+    if not aligned or x.size == 0:
+        return _otherwise(problem, device).forward(problem, device, aligned)
+    found, how = extents(problem), _forward(problem, device)
+    assert found is not None
+    assert how is not None
+    rows, columns = found
+    y, *rest = arguments.outputs
+    add = specs.residual is not None
+    total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
+    config = ClusterRowsConfig(TYPES[x.dtype], type_of(specs.weight, x), type_of(specs.bias, x), problem.centred, add, *how)
+    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_cluster_rows_{SHORT[x.dtype]}_{'x'.join(map(str, how))}"
+    kernel = Kernel("norm/cluster_rows.cu", f"{name}_{short(specs.weight, x)}_{short(specs.bias, x)}", config)
+    pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
+    vectors = columns * x.dtype.itemsize // 16
+    launch = (*pointers, columns, how.count(vectors), float(problem.eps))
+    grid = (rows * how.blocks, 1, 1)
+    return Program((Plan(kernel, grid, how.threads, launch, how.memory(vectors, _arrays(problem))),), orders(problem, x))
+
+
+def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """The gradient of x with each cluster's share of the gradients of the parameters, then the sum of the shares."""
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x = operands(problem, arguments.inputs, 0), specs.x
+    if not aligned or x.size == 0:
+        return _otherwise(problem, device).backward(problem, device, aligned)
+    if specs.grad is None:
+        return pass_on(problem, aligned)
+    found, share = extents(problem), _backward(problem, device)
+    assert found is not None
+    assert share is not None
+    rows, columns = found
+    dx, dresidual, dweight, dbias = results(problem, arguments)
+    add, wanted, clusters = specs.residual is not None, wants_parameters(problem), _clusters(share, rows)
+    part = clusters * columns * 4
+    of_weight = arguments.scratch() if dweight else 0
+    of_bias = arguments.scratch(part if dweight else 0) if dbias else 0
+    weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
+    config = ClusterRowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, wanted, _given(problem), *share)
+    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_cluster_rows_backward_{SHORT[x.dtype]}_{'x'.join(map(str, share))}"
+    name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
+    kernel = Kernel("norm/cluster_rows_backward.cu", f"{name}{'_parameters' * wanted}{'_given' * _given(problem)}", config)
+    pointers = (
+        given.grad,
+        given.grad_sum,
+        given.x,
+        given.residual,
+        given.weight,
+        given.mean,
+        given.rstd,
+        dx,
+        dresidual,
+        of_weight,
+        of_bias,
+    )
+    launch = (*pointers, rows, columns, float(problem.eps))
+    plans = [Plan(kernel, (clusters * share.blocks, 1, 1), share.threads, launch, share.memory(_arrays(problem), _kept(problem)))]
+    if dweight or dbias:
+        plans.append(fold(x, of_weight, of_bias, dweight, dbias, clusters, columns, specs.weight, specs.bias, aligned))
+    return Program(tuple(plans), orders(problem, x))

@@ -1,0 +1,189 @@
+// Softmax, log-softmax and softmin along an axis that does not run fastest, where the columns stay on the chip, and their gradients; the
+// formulas are those of rows.cu.
+//
+// Layout:  outer x extent x inner, dense. A cluster of kBlocks blocks owns kColumns vectors of inner positions for one outer index; the
+//          kThreads / kColumns rows of threads of each block share the extent: row r takes r, r + all rows, ... Every vector is copied to
+//          shared memory first, to a place where only its own thread looks. With one row of threads nobody needs to hear of others; else the
+//          maxima and sums meet over the lanes of a warp, the warps, the blocks.
+// Needs:   inner a multiple of kVector; pointers aligned to 16 bytes; shared memory for `count` vectors of each array and thread;
+//          kBlocks > 1 from sm_90 on; not for double.
+// Bound:   memory: each input read once, the output written once.
+
+#include "dnnarray/cluster.cuh"
+#include "dnnarray/index.cuh"
+#include "dnnarray/online.cuh"
+#include "dnnarray/slice.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr bool kLogarithm = false;
+  static constexpr bool kNegative = false;
+  static constexpr bool kGradient = false;
+  static constexpr bool kSaved = false;
+  static constexpr int kBlocks = 1;
+  static constexpr int kColumns = 8;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY softmax_cluster_columns_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using M = math_t<T>;
+constexpr int V = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks;
+constexpr int kColumns = Config::kColumns, kRows = kThreads / kColumns, kWidth = kColumns * V, kWarps = kThreads / kWarp;
+constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x, as read
+constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm, kPlain = Config::kGradient && !kDot;
+
+extern __shared__ __align__(16) unsigned char memory[];
+
+// Of one position: the maximum, the sum of exp(x - maximum), and the sum of g exp(x - maximum), of g y or of g.
+struct Found {
+  float largest = -infinity(0.0f), sum = 0, other = 0;
+
+  __device__ __forceinline__ void take(float g, float x) {
+    if constexpr (kOnline) {
+      const float e = M::exp(x - Online<float, M>::shift_of(largest));
+      sum += e;
+      if constexpr (kDot) other += g * e;
+    }
+    if constexpr (kPlain) other += Config::kLogarithm ? g : g * x;
+  }
+  // The same sums around a maximum that is larger.
+  __device__ __forceinline__ void raise(float to) {
+    if constexpr (!kOnline) return;
+    const float factor = M::exp(largest - Online<float, M>::shift_of(to));
+    largest = to;
+    sum *= factor;
+    if constexpr (kDot) other *= factor;
+  }
+};
+
+// A value of each position of the block's width.
+struct Table {
+  float at[3][kWidth];
+
+  __device__ __forceinline__ Found operator[](int position) const { return {at[0][position], at[1][position], at[2][position]}; }
+  __device__ __forceinline__ void put(int position, const Found& f) {
+    at[0][position] = f.largest, at[1][position] = f.sum, at[2][position] = f.other;
+  }
+  __device__ __forceinline__ void put(int position, const Found& f, int block) {
+    if constexpr (kOnline) store_remote(&at[0][position], block, f.largest), store_remote(&at[1][position], block, f.sum);
+    if constexpr (Config::kGradient) store_remote(&at[2][position], block, f.other);
+  }
+};
+
+// A position in all N tables, in a fixed order.
+template <int N>
+__device__ __forceinline__ Found merged(const Table* tables, int position) {
+  Found all;
+#pragma unroll
+  for (int i = 0; i < N; ++i) all.largest = Largest()(all.largest, tables[i].at[0][position]);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    Found one = tables[i][position];
+    one.raise(all.largest);
+    all.sum += one.sum, all.other += one.other;
+  }
+  return all;
+}
+
+// Brings together what the rows of threads of all blocks have found.
+__device__ __forceinline__ void combine(Found (&found)[V], int rank) {
+  __shared__ Table warps[kWarps], blocks[kBlocks];
+  const int column = threadIdx.x % kColumns * V, warp = threadIdx.x / kWarp;
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    float largest = found[j].largest;
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes >= kColumns && kOnline; lanes /= 2) largest = Largest()(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    found[j].raise(largest);
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes >= kColumns; lanes /= 2) {
+      if constexpr (kOnline) found[j].sum += __shfl_xor_sync(kAllLanes, found[j].sum, lanes);
+      if constexpr (Config::kGradient) found[j].other += __shfl_xor_sync(kAllLanes, found[j].other, lanes);
+    }
+    if (threadIdx.x % kWarp < kColumns) warps[warp].put(column + j, found[j]);
+  }
+  __syncthreads();
+  if constexpr (kBlocks > 1) {
+    cluster_wait();  // every block is there
+    for (int i = threadIdx.x; i < kWidth * kBlocks; i += kThreads) blocks[rank].put(i % kWidth, merged<kWarps>(warps, i % kWidth), i / kWidth);
+    cluster_barrier<kBlocks>();
+  } else {
+    for (int i = threadIdx.x; i < kWidth; i += kThreads) blocks[0].put(i, merged<kWarps>(warps, i));
+    __syncthreads();
+  }
+#pragma unroll
+  for (int j = 0; j < V; ++j) found[j] = merged<kBlocks>(blocks, column + j);
+}
+
+// What is left of a position for the results.
+struct Final {
+  float shift, scale, log_sum, dot;
+
+  __device__ __forceinline__ void set(const Found& f) {
+    shift = f.largest, scale = 1.0f / f.sum, log_sum = M::log(f.sum);
+    dot = kDot ? f.other * scale : f.other;
+  }
+  __device__ __forceinline__ float result(float g, float x) const {
+    if constexpr (!Config::kGradient) {
+      return Config::kLogarithm ? x - shift - log_sum : M::exp(x - shift) * scale;
+    } else {
+      const float y = Config::kSaved ? (Config::kLogarithm ? M::exp(x) : x) : M::exp(x - shift) * scale;
+      if constexpr (Config::kLogarithm) return g - y * dot;
+      return (Config::kNegative ? dot - g : g - dot) * y;
+    }
+  }
+};
+
+// `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
+extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long inner, long long count) {
+  if constexpr (kBlocks > 1) cluster_arrive();
+  const int rank = blockIdx.x % kBlocks, first = rank * kRows + threadIdx.x / kColumns;
+  const Divided place = divide_index(blockIdx.x / kBlocks, (inner + kWidth - 1) / kWidth);
+  const long long position = place.remainder * kWidth + threadIdx.x % kColumns * V, start = place.quotient * extent * inner + position;
+  const long long step = kBlocks * kRows * inner;
+  // How many elements of each of its positions this thread has; beyond the last position there is nothing to do.
+  const int mine = position < inner && first < extent ? static_cast<int>((extent - first + kBlocks * kRows - 1) / (kBlocks * kRows)) : 0;
+  Words* const of_x = reinterpret_cast<Words*>(memory) + threadIdx.x;
+  Words* const of_g = of_x + count * kThreads;
+  const long long origin = start + first * inner;
+#pragma unroll 4
+  for (int k = 0; k < mine; ++k) {
+    copy_async(of_x + k * kThreads, x + origin + k * step);
+    if constexpr (Config::kGradient) copy_async(of_g + k * kThreads, g + origin + k * step);
+  }
+  copies_commit();
+  copies_wait<0>();
+
+  Found found[V];
+  if constexpr (kOnline) {
+#pragma unroll 4
+    for (int k = 0; k < mine; ++k) {
+      const Words wx = of_x[k * kThreads];
+#pragma unroll
+      for (int j = 0; j < V; ++j) found[j].largest = Largest()(found[j].largest, kSign * element<T>(wx, j));
+    }
+  }
+#pragma unroll 2
+  for (int k = 0; k < mine; ++k) {
+    const Words wx = of_x[k * kThreads], wg = Config::kGradient ? of_g[k * kThreads] : wx;
+#pragma unroll
+    for (int j = 0; j < V; ++j) found[j].take(element<T>(wg, j), kSign * element<T>(wx, j));
+  }
+  if constexpr (kRows * kBlocks > 1) combine(found, rank);
+  Final final[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) final[j].set(found[j]);
+#pragma unroll 2
+  for (int k = 0; k < mine; ++k) {
+    const Words wx = of_x[k * kThreads], wg = Config::kGradient ? of_g[k * kThreads] : wx;
+    float y[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) y[j] = final[j].result(element<T>(wg, j), kSign * element<T>(wx, j));
+    store_words(out + origin + k * step, words_of<T>(y));
+  }
+}
