@@ -105,6 +105,8 @@ _DENSE = [
     _attention("eights_capped", normal(1, 2, 66, 72), normal(1, 1, 7, 72), normal(1, 1, 7, 72), *_scores(sink=normal(2)), softcap=2.0,
                reason="widths of more than 64 features, more than 64 queries, capped"),
     _attention("eights_many", normal(1, 2, 66, 72), normal(1, 1, 7, 72), normal(1, 1, 7, 72), reason="the same without a cap"),
+    _attention("eights_split", normal(1, 2, 1, 8), normal(1, 1, 260, 8), normal(1, 1, 260, 8), reduction=260,
+               reason="one query, and keys enough for two parts"),
     _attention("eights_wide", normal(1, 1, 5, 136), normal(1, 1, 7, 136), normal(1, 1, 7, 136), reason="widths of more than 128 features"),
     _attention("group_blocks", normal(1, 9, 130, 2), normal(1, 1, 140, 2), normal(1, 1, 140, 2), causal=True, gradient=False,
                reason="a group of heads too large for one block of scores", reduction=140),
