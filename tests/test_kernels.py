@@ -121,6 +121,11 @@ def test_the_cubin_cache_replaces_what_is_damaged(damage, tmp_path, monkeypatch)
     assert module.cubin(kernel, "sm_90a") == first
 
 
+def test_the_compiler_writes_only_to_memory_of_ours():
+    module.compile_kernel(_by_source("sm_90a")["common/zero.cu"][0], "sm_90a")
+    assert [bytes([i])[0] for i in range(256)] == list(range(256))  # Python shares bytes objects of length 1
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch):
     (tmp_path / "cubin").write_text("a file where the folder should be")
     monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))

@@ -18,7 +18,7 @@ from dnnarray import _observe
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
-from dnnarray._cuda.plan import Plan
+from dnnarray._cuda.plan import MatMul, Plan
 from dnnarray._cuda.warm import Shape, compile_call, span
 from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
 from dnnarray._options import Options
@@ -231,9 +231,10 @@ class Prepared:
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         pairs = enumerate(zip(self._specs, orders, strict=True))
         copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]
-        functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in program.plans if isinstance(plan, Plan)]
+        plans = tuple(plan for plan in program.plans if isinstance(plan, MatMul) or 0 not in plan.grid)
+        functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in plans if isinstance(plan, Plan)]
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
-        self._ready[aligned] = ready = Launches(program.plans, functions, count, copied)
+        self._ready[aligned] = ready = Launches(plans, functions, count, copied)
         # A family's problems may share a form that has more inputs than this operation takes; those are None.
         inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
         usual = not (self._nested or copied or self._telemetry or any(map(_backwards, self._specs)))

@@ -122,15 +122,18 @@ def compile_with_log(kernel: Kernel, architecture: str, *more: str) -> tuple[byt
     if _SERIALISED.search(log):
         raise DeviceError(f"{kernel.symbol} for {architecture}: the compiler serialised its matrix instructions:\n{log}")
     _, size = nvrtc.nvrtcGetCUBINSize(program)
-    cubin = b" " * size
+    cubin = bytes(size)
     nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(program)
     return cubin, log
 
 
 def _log(nvrtc: Any, program: Any) -> str:
+    """What the compiler said. It writes into a bytes object, which must be of our own: Python shares those of length 1, and an empty log has that."""
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    buffer = b" " * size
+    if size <= 1:
+        return ""
+    buffer = bytes(size)
     nvrtc.nvrtcGetProgramLog(program, buffer)
     return buffer.decode(errors="replace").strip("\0 \n")
 
