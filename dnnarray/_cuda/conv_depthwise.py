@@ -196,9 +196,16 @@ def _rejects(problem: ConvProblem, device: Device) -> str | None:
     return None
 
 
+def _turned(problem: ConvProblem, device: Device, gradient: int = 0) -> str | None:
+    """The weight's gradient is written in C order; axes of extent 1 may stand anywhere."""
+    dw = problem.outputs[gradient]
+    order = [i for i in order_of(dw) if dw.shape[i] != 1] if dw is not None else []
+    return _rejects(problem, device) or (None if order == sorted(order) else "a weight in another memory order than C")
+
+
 def _scattered(problem: ConvProblem, device: Device) -> str | None:
     residual, x = problem.inputs[4], problem.inputs[1]
-    reason = _rejects(problem, device)
+    reason = _turned(problem, device, 1)
     return reason if reason or residual is None else too_scattered(residual.shape, order_of(residual), order_of(x))
 
 
@@ -206,6 +213,6 @@ _SUMS = "each row of the window against all pixels, partial sums added up in a f
 METHODS: dict[str, tuple[Method, ...]] = {
     "conv": (Method("depthwise", forward, "one channel a group: windows in registers, or bands on the tensor cores", _rejects),),
     "conv_backward_input": (Method("depthwise", input_gradient, "the forward turned round, or a gather for strides", _rejects),),
-    "conv_backward_weight": (Method("depthwise", weight_gradient, _SUMS, _rejects, _weight_workspace),),
+    "conv_backward_weight": (Method("depthwise", weight_gradient, _SUMS, _turned, _weight_workspace),),
     "conv_backward": (Method("depthwise", gradients, "all gradients one after the other", _scattered, lambda p: _parts(p, 0).size),),
 }
