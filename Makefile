@@ -1,6 +1,8 @@
 # Everything a contributor runs. Each target makes the environment it needs in .venv.
 PYTHON ?= python3
 DEVICE ?= cpu
+# The extra that brings CuPy: cuda13, or cuda12 for a driver of CUDA 12.
+CUDA ?= cuda13
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= auto
@@ -40,7 +42,7 @@ test: lint types unit
 kernels: $(VENV)/.test
 	$(BIN)/python -m pytest tests/test_kernels.py --all-kernels -n $(JOBS)
 
-demo: $(VENV)/.demo
+demo: $(VENV)/.demo $(if $(filter cuda,$(DEVICE)),$(VENV)/.$(CUDA))
 	$(BIN)/python -m demo.digits --device $(DEVICE)
 
 docs: $(VENV)/.docs
