@@ -3,13 +3,14 @@ PYTHON ?= python3
 DEVICE ?= cpu
 # The extra that brings CuPy: cuda13, or cuda12 for a driver of CUDA 12.
 CUDA ?= cuda13
+THREADS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit kernels docs demo gpu asv clean
+.PHONY: help test lint types unit kernels docs demo bench gpu asv clean
 
 help:
 	@echo "make test    lint, types, tests, doctests (what CI runs)"
@@ -17,6 +18,7 @@ help:
 	@echo "make docs    build the site into docs/_build/html"
 	@echo "make kernels compile every kernel in every configuration for three architectures, without a GPU"
 	@echo "make gpu     on a machine with a GPU: its tests, compute-sanitizer, and the table beside PyTorch"
+	@echo "make bench   the table of the CPU engine beside PyTorch; THREADS=4 gives both so many, BENCH='--only conv' passes options"
 	@echo "make asv     run the benchmarks with asv on the environment of this checkout"
 	@echo "make clean   remove the environments and everything built"
 
@@ -57,8 +59,13 @@ gpu:
 	$(PYTHON) -m asv_bench.gpu_small
 	$(PYTHON) -m asv_bench.gpu
 
+# Set to an older processor, OPENBLAS_CORETYPE halves the matrix products of NumPy.
+MEASURED := env -u OPENBLAS_CORETYPE OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS)
+bench: $(VENV)/.torch $(VENV)/.bench $(VENV)/.demo
+	$(MEASURED) $(BIN)/python -m asv_bench.cpu --threads $(THREADS) $(BENCH)
+
 asv: $(VENV)/.bench
-	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --show-stderr --python=same
+	cd asv_bench && ../$(BIN)/asv machine --yes && $(MEASURED) ../$(BIN)/asv run --show-stderr --python=same
 
 clean:
 	rm -rf $(VENV) docs/_build docs/api/generated demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
