@@ -28,6 +28,12 @@ using T = Config::Element;
 using O = Config::Output;
 using M = Mma<T>;
 constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config::kRowTiles, kThreads = 128;
+// Where the assembler would spill: by itself it takes three blocks to a multiprocessor, and all addresses of a panel at once.
+#if __CUDA_ARCH__ >= 1000
+constexpr int kBlocks = Config::kExtras ? 0 : 2, kSteps = kWidth == 256 ? 1 : kRowTiles == 2 ? 2 : kWidth / 16;
+#else
+constexpr int kBlocks = 0, kSteps = kWidth / 16;
+#endif
 constexpr int kQueries = 64 * kRowTiles, kScoreTiles = kKeys / 8, kValueTiles = kWidth / 8;
 using Rows = Panel<kWidth>;
 using State = RowState<T, kKeys, kWidth>;
@@ -41,7 +47,7 @@ __device__ __forceinline__ void multiply_keys(State (&state)[kRowTiles], const R
     for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) state[m].s[n][e] = 0;
-#pragma unroll
+#pragma unroll kSteps
   for (int step = 0; step < kWidth / 16; ++step) {
     unsigned a[kRowTiles][4];
 #pragma unroll
@@ -79,7 +85,7 @@ __device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
                    long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
                    DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind,
