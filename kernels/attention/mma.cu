@@ -31,8 +31,10 @@ constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config
 // Where the assembler would spill: by itself it takes three blocks to a multiprocessor, and all addresses of a panel at once.
 #if __CUDA_ARCH__ >= 1000
 constexpr int kBlocks = Config::kExtras ? 0 : 2, kSteps = kWidth == 256 ? 1 : kRowTiles == 2 ? 2 : kWidth / 16;
+constexpr bool kLate = kWidth == 256;  // the next panel is asked for after the scores
 #else
 constexpr int kBlocks = 0, kSteps = kWidth / 16;
+constexpr bool kLate = false;
 #endif
 constexpr int kQueries = 64 * kRowTiles, kScoreTiles = kKeys / 8, kValueTiles = kWidth / 8;
 using Rows = Panel<kWidth>;
@@ -130,8 +132,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   for (long long j0 = begin; j0 < end; j0 += kKeys, stage ^= 1) {
     copy_wait<0>();
     __syncthreads();
-    if (j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
+    if (!kLate && j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
     multiply_keys(state, rows_q, {stages + stage * 2 * kPanel}, row);
+    if (kLate && j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
     const long long j = j0 + lane % 4 * 2;
     const bool partial = j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1);
 #pragma unroll
