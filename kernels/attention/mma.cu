@@ -31,7 +31,7 @@ constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config
 // Where the assembler would spill: by itself it takes three blocks to a multiprocessor, and all addresses of a panel at once.
 #if __CUDA_ARCH__ >= 1000
 constexpr int kBlocks = Config::kExtras ? 0 : 2, kSteps = kWidth == 256 ? 1 : kRowTiles == 2 ? 2 : kWidth / 16;
-constexpr bool kLate = kWidth == 256;  // the next panel is asked for after the scores
+constexpr bool kLate = kWidth == 256 && !Config::kExtras;  // the next panel is asked for after the scores
 #else
 constexpr int kBlocks = 0, kSteps = kWidth / 16;
 constexpr bool kLate = false;
