@@ -28,6 +28,14 @@ using T = Config::Element;
 using O = Config::Output;
 using M = Mma<T>;
 constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config::kRowTiles, kThreads = 128;
+// Where the assembler would spill: by itself it takes three blocks to a multiprocessor, and all addresses of a panel at once.
+#if __CUDA_ARCH__ >= 1000
+constexpr int kBlocks = Config::kExtras ? 0 : 2, kSteps = kWidth == 256 ? 1 : kRowTiles == 2 ? 2 : kWidth / 16;
+constexpr bool kLate = kWidth == 256 && !Config::kExtras;  // the next panel is asked for after the scores
+#else
+constexpr int kBlocks = 0, kSteps = kWidth / 16;
+constexpr bool kLate = false;
+#endif
 constexpr int kQueries = 64 * kRowTiles, kScoreTiles = kKeys / 8, kValueTiles = kWidth / 8;
 using Rows = Panel<kWidth>;
 using State = RowState<T, kKeys, kWidth>;
@@ -41,7 +49,7 @@ __device__ __forceinline__ void multiply_keys(State (&state)[kRowTiles], const R
     for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) state[m].s[n][e] = 0;
-#pragma unroll
+#pragma unroll kSteps
   for (int step = 0; step < kWidth / 16; ++step) {
     unsigned a[kRowTiles][4];
 #pragma unroll
@@ -79,7 +87,7 @@ __device__ __forceinline__ void multiply_values(State (&state)[kRowTiles], const
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
                    long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
                    DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind,
@@ -124,8 +132,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   for (long long j0 = begin; j0 < end; j0 += kKeys, stage ^= 1) {
     copy_wait<0>();
     __syncthreads();
-    if (j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
+    if (!kLate && j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
     multiply_keys(state, rows_q, {stages + stage * 2 * kPanel}, row);
+    if (kLate && j0 + kKeys < end) fetch(j0 + kKeys, stage ^ 1);
     const long long j = j0 + lane % 4 * 2;
     const bool partial = j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1);
 #pragma unroll

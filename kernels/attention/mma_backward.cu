@@ -30,6 +30,12 @@ using M = Mma<T>;
 constexpr bool kKeyRows = Config::kKeyRows;
 constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 32 * Config::kWarps, kRows = 16 * Config::kWarps;
 constexpr int kScoreTiles = kColumns / 8, kWidthTiles = kWidth / 8;
+// Where the assembler would spill the addresses of all steps, which it takes at once.
+#if __CUDA_ARCH__ < 900
+constexpr int kSteps = Config::kExtras && kWidth == 128 ? 1 : kWidth / 16;
+#else
+constexpr int kSteps = kWidth / 16;
+#endif
 using Block = Panel<kWidth>;
 using Scores = float[kScoreTiles][4];
 using Total = float[kWidthTiles][4];
@@ -40,7 +46,7 @@ __device__ __forceinline__ void multiply(Scores& s, const Block& rows, int row, 
   for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) s[n][e] = 0;
-#pragma unroll
+#pragma unroll kSteps
   for (int step = 0; step < kWidth / 16; ++step) {
     unsigned a[4];
     rows.a(row, step, a);

@@ -57,6 +57,8 @@ _DENSE = [
     _attention("window_right", *_QKV, window=(None, 0), reason="unbounded to the left"),
     _attention("offset", *_QKV, *_scores(offset=fixed(3, np.int32)), causal=True, reason="one diagonal for all"),
     _attention("offsets", *_QKV, *_scores(offset=fixed([-2, 4], np.int32)), causal=True, window=(3, None), reason="one per sequence"),
+    _attention("many_keys", normal(1, 2, 1, 8), normal(1, 1, 256, 8), normal(1, 1, 256, 8), gradient=False, return_lse=True, reduction=256,
+               reason="one query and keys enough to be split into parts"),
     _attention("scale", *_QKV, scale=0.3, reason="an explicit scale"),
     _attention("softcap", *_QKV, softcap=1.5, return_lse=True, reason="capped scores and their slope"),
     _attention("softcap_bias", *_QKV, *_scores(bias=normal(2, 4, 5, 7)), softcap=2.0, reason="the bias comes after the cap"),

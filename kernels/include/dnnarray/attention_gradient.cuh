@@ -75,6 +75,14 @@ __device__ __forceinline__ void slope(const float (&s)[kTiles][4], float (&d)[kT
     for (int e = 0; e < 4; ++e) d[n][e] = s[n][e] * (d[n][e] - known.delta[kKeyRows ? column + 8 * n + (e & 1) : row + (e >> 1) * 8]);
 }
 
+// Two weights of A. float16 is taken out into words of its own: where halves of a word are read, the assembler cuts the registers of A in two,
+// cannot put them together again in time, and serialises the matrix instructions.
+__device__ __forceinline__ void widen_weights(float& low, float& high, unsigned pair, bfloat16_t) { widen_pair(low, high, pair, bfloat16_t()); }
+__device__ __forceinline__ void widen_weights(float& low, float& high, unsigned pair, float16_t) {
+  asm("{.reg .b16 h; .reg .b32 t; prmt.b32 t, %1, 0, 0x4410; cvt.u16.u32 h, t; cvt.f32.f16 %0, h;}" : "=f"(low) : "r"(pair));
+  asm("{.reg .b16 h; .reg .b32 t; prmt.b32 t, %1, 0, 0x4432; cvt.u16.u32 h, t; cvt.f32.f16 %0, h;}" : "=f"(high) : "r"(pair));
+}
+
 // The same with the weights as they stand in A, rounded: their registers are free before the other product is there.
 template <typename T, bool kKeyRows, int kTiles>
 __device__ __forceinline__ void slope(const unsigned (&a)[kTiles / 2][4], float (&d)[kTiles][4], const Known& known, int row, int column) {
@@ -83,7 +91,7 @@ __device__ __forceinline__ void slope(const unsigned (&a)[kTiles / 2][4], float 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float weight[2];
-      widen_pair(weight[0], weight[1], a[n / 2][n % 2 * 2 + r], T());
+      widen_weights(weight[0], weight[1], a[n / 2][n % 2 * 2 + r], T());
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& of_d = d[n][2 * r + e];
