@@ -9,7 +9,7 @@ from dnnarray._cuda import module
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import Device
-from dnnarray._spec import Spec
+from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64, INT64, Spec
 from tests.registry import CASES
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
@@ -33,8 +33,8 @@ _TABLE = dict(_tables())
 
 
 def _kernels(device):
-    """Every kernel that any case plans, in every dtype, aligned and not."""
-    found = set()
+    """Every kernel that any case or large problem plans, in every dtype, aligned and not."""
+    found = set(_kernels_of(_large(), device))
     for case in CASES:
         operation = find(case.op)
         for dtype in case.dtypes:
@@ -47,11 +47,36 @@ def _kernels(device):
             if backward in _TABLE and case.gradient:
                 grad = next(s for s in leaves(problems[0][1].outputs))
                 problems.append((backward, _backward_problem(find(backward), operation, grad, bound, static)))
-            for name, problem in problems:
-                for method in _TABLE.get(name, ()):
-                    if method.rejects(problem, device) is None:
-                        found |= {k for aligned in (True, False) for k in method.run(problem, device, aligned).kernels}
+            found.update(_kernels_of(problems, device))
     return sorted(found, key=lambda k: k.symbol)
+
+
+def _kernels_of(problems, device):
+    for name, problem in problems:
+        for method in _TABLE.get(name, ()):
+            if method.rejects(problem, device) is None:
+                for aligned in (True, False):
+                    yield from method.run(problem, device, aligned).kernels
+
+
+def _large():
+    """Problems, without data, of kernels that no case reaches: extents that are too large for cases, a gradient of the sum alone."""
+    for dtype in (FLOAT16, FLOAT32, FLOAT64):
+        x, last, few, row = (Spec(shape, dtype) for shape in ((2, 3, 64, 64), (2, 64, 64, 8), (2, 3, 4, 4), (11,)))
+        places, rows, long = Spec(few.shape, INT64), Spec((3, 11), dtype), Spec((2, 262_145), dtype)
+        for op in ("max_pool", "avg_pool", "lp_pool"):
+            yield _planned(op, x, kernel_size=64)
+            yield _planned(op, last, kernel_size=64, layout="channels_last")
+        yield _planned("max_unpool", few, places, output_size=(512, 512))
+        yield _planned("softmax", long)
+        yield _planned("log_softmax_backward", long, long)
+        yield _planned("add_layer_norm_backward", (None, rows), rows, rows, row, row)
+
+
+def _planned(op, *specs, **options):
+    operation = find(op)
+    bound, chosen = operation.bind(specs, options)
+    return operation.base, operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
 
 
 def _backward_problem(backward, operation, grad, bound, static):
@@ -85,7 +110,7 @@ def test_every_kernel_compiles_without_a_spill(source, architecture, request):
         assert not re.search(r"[1-9]\d* bytes spill", log), f"{kernel.symbol}: {log}"
 
 
-def test_every_source_is_planned_by_some_case():
+def test_every_source_is_planned_by_some_problem():
     assert set(_SOURCES) <= set().union(*map(_by_source, _DEVICES))
 
 

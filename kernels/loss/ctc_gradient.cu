@@ -64,7 +64,7 @@ __device__ __forceinline__ void put(const Row& row, const A* alpha, const A* bet
   __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(A) == 8 ? 4 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const Config::Target* __restrict__ targets, const Config::Steps* __restrict__ input_lengths,
                    const Config::Count* __restrict__ target_lengths, const A* __restrict__ losses, const A* __restrict__ lattice,
                    const int* __restrict__ next, const int* __restrict__ first, T* d, long long batch, long long steps, long long classes,

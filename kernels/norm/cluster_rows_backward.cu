@@ -40,6 +40,8 @@ constexpr int kLanes = Config::kLanes, kStride = kLanes > 0 ? kLanes : kBlocks *
 constexpr int kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
 constexpr bool kHalf = sizeof(T) == 2;
 constexpr bool kBias = Config::kCentred && Config::kParameters;
+// Saved statistics come a row ahead, unless the sums of two vectors and the search for those that were not saved fill the 64 registers.
+constexpr bool kAhead = Config::kGiven || kHalf || !kBias || !Config::kAdd || kThreads * Config::kResident < 1024 || kVectors < 2;
 
 extern __shared__ __align__(16) Words memory[];
 
@@ -222,7 +224,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     }
     copies_commit();
   }
-  prefetch(first);
+  if constexpr (kAhead) prefetch(first);
   if constexpr (kBlocks > 1) cluster_barrier<kBlocks>();  // every block is there
   int stage = 0, turn = 0;
   for (long long group = cluster * kRows; group < rows; group += step) {
@@ -231,10 +233,12 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     Words* const mine = ring + stage * kSlot;
     Row of;
     of.set(next_mean, next_rstd);
-    prefetch(row + step);
+    if constexpr (kAhead) prefetch(row + step);
     copies_wait<kStages - 1>();
     if constexpr (!Config::kGiven) {
-      find_statistics(of, mine, there, share, static_cast<float>(eps), rank, mean_of != nullptr, rstd_of_row != nullptr);
+      find_statistics(of, mine, there, share, static_cast<float>(eps), rank, kAhead && mean_of != nullptr,
+                      kAhead && rstd_of_row != nullptr);
+      if constexpr (!kAhead) of.set(mean_of != nullptr ? widen(mean_of[row]) : of.mean, rstd_of_row != nullptr ? widen(rstd_of_row[row]) : of.rstd);
     }
     float average = 0, projection = 0;
     take_row(mine, there, weights, of, of_weight, of_bias, average, projection);

@@ -85,7 +85,7 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, 4) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(Config::kColumns * Config::kRows, sizeof(A) == 8 ? 2 : 4) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx,
     long long rows, long long planes_inner, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
     long long y_c, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long d3, long long h0,
