@@ -6,6 +6,7 @@ from functools import lru_cache
 import pytest
 
 from dnnarray._cuda import module
+from dnnarray._cuda.plan import Array, Plan
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import Device
@@ -34,7 +35,11 @@ _TABLE = dict(_tables())
 
 def _kernels(device):
     """Every kernel that any case plans, in every dtype, aligned and not."""
-    found = set()
+    return sorted({k for _, _, program in _programs(device) for k in program.kernels}, key=lambda k: k.symbol)
+
+
+def _programs(device):
+    """(problem, method, program) of all that any case plans, in every dtype, aligned and not."""
     for case in CASES:
         operation = find(case.op)
         for dtype in case.dtypes:
@@ -50,8 +55,7 @@ def _kernels(device):
             for name, problem in problems:
                 for method in _TABLE.get(name, ()):
                     if method.rejects(problem, device) is None:
-                        found |= {k for aligned in (True, False) for k in method.run(problem, device, aligned).kernels}
-    return sorted(found, key=lambda k: k.symbol)
+                        yield from ((problem, method, method.run(problem, device, aligned)) for aligned in (True, False))
 
 
 def _backward_problem(backward, operation, grad, bound, static):
@@ -87,6 +91,16 @@ def test_every_kernel_compiles_without_a_spill(source, architecture, request):
 
 def test_every_source_is_planned_by_some_case():
     assert set(_SOURCES) <= set().union(*map(_by_source, _DEVICES))
+
+
+def test_no_launch_takes_more_scratch_than_its_method_asks_for():
+    for problem, method, program in _programs(_DEVICES["sm_90a"]):
+        scratch = sum(spec is not None for spec in (*leaves(problem.inputs), *problem.outputs))
+        for plan in program.plans:
+            arguments = plan.arguments if isinstance(plan, Plan) else [m.array for m in (plan.a, plan.b, plan.c)]
+            places = [a for a in arguments if isinstance(a, Array)]
+            assert all(a.index < scratch + bool(method.workspace(problem)) for a in places), (problem.op, method.name)
+            assert all(a.offset <= method.workspace(problem) for a in places if a.index == scratch), (problem.op, method.name)
 
 
 def test_symbols_name_their_settings_uniquely():
