@@ -130,6 +130,10 @@ def attention(
         An option is outside its range, `causal_offset` would have no effect, `dropout` has no `seed`, or a length is outside
         its sequence.
 
+    Notes
+    -----
+    On a GPU nothing looks at the lengths before the work: one below 0 counts as 0, one beyond the array as all of it.
+
     References
     ----------
     Vaswani et al., "Attention is all you need", 2017. Dao et al., "FlashAttention", 2022: blocks. Milakov and Gimelshein, "Online

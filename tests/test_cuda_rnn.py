@@ -61,6 +61,7 @@ def test_persistent_launches_fit_the_device(kind, back, hidden, directions, batc
     resident = [p for p in program.plans if isinstance(p, Plan) and "persistent" in p.kernel.source]
     assert len(resident) >= 2 * (1 + back)
     for plan in resident:
+        assert plan.cooperative
         assert plan.grid[0] * plan.grid[1] * plan.grid[2] <= device.units
         assert plan.shared_memory <= device.shared_memory
     _assert_within_the_scratch(name, problem, method, program)

@@ -6,6 +6,7 @@ from functools import lru_cache
 import pytest
 
 from dnnarray._cuda import module
+from dnnarray._cuda.plan import Array, Plan
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import Device
@@ -34,7 +35,19 @@ _TABLE = dict(_tables())
 
 def _kernels(device):
     """Every kernel that any case or large problem plans, in every dtype, aligned and not."""
-    found = set(_kernels_of(_large(), device))
+    return sorted({k for _, _, program in _programs(device) for k in program.kernels}, key=lambda k: k.symbol)
+
+
+def _programs(device):
+    """(problem, method, program) of all that any case or large problem plans, in every dtype, aligned and not."""
+    for name, problem in _problems():
+        for method in _TABLE.get(name, ()):
+            if method.rejects(problem, device) is None:
+                yield from ((problem, method, method.run(problem, device, aligned)) for aligned in (True, False))
+
+
+def _problems():
+    yield from _large()
     for case in CASES:
         operation = find(case.op)
         for dtype in case.dtypes:
@@ -47,16 +60,7 @@ def _kernels(device):
             if backward in _TABLE and case.gradient:
                 grad = next(s for s in leaves(problems[0][1].outputs))
                 problems.append((backward, _backward_problem(find(backward), operation, grad, bound, static)))
-            found.update(_kernels_of(problems, device))
-    return sorted(found, key=lambda k: k.symbol)
-
-
-def _kernels_of(problems, device):
-    for name, problem in problems:
-        for method in _TABLE.get(name, ()):
-            if method.rejects(problem, device) is None:
-                for aligned in (True, False):
-                    yield from method.run(problem, device, aligned).kernels
+            yield from problems
 
 
 def _large():
@@ -112,6 +116,16 @@ def test_every_kernel_compiles_without_a_spill(source, architecture, request):
 
 def test_every_source_is_planned_by_some_problem():
     assert set(_SOURCES) <= set().union(*map(_by_source, _DEVICES))
+
+
+def test_no_launch_takes_more_scratch_than_its_method_asks_for():
+    for problem, method, program in _programs(_DEVICES["sm_90a"]):
+        scratch = sum(spec is not None for spec in (*leaves(problem.inputs), *problem.outputs))
+        for plan in program.plans:
+            arguments = plan.arguments if isinstance(plan, Plan) else [m.array for m in (plan.a, plan.b, plan.c)]
+            places = [a for a in arguments if isinstance(a, Array)]
+            assert all(a.index < scratch + bool(method.workspace(problem)) for a in places), (problem.op, method.name)
+            assert all(a.offset <= method.workspace(problem) for a in places if a.index == scratch), (problem.op, method.name)
 
 
 def test_symbols_name_their_settings_uniquely():

@@ -310,10 +310,10 @@ def _build(problem: MultiHeadProblem, precision: str, attention: Attention, alig
 
 
 def multi_head(precision: str, attention: Attention) -> Any:
-    """The planning function for float32 products of this precision around this attention; memory that is not aligned takes TILED."""
+    """The planning function for float32 products of this precision around this attention, whose rows lie in scratch memory, aligned."""
 
     def run(problem: MultiHeadProblem, device: Device, aligned: bool) -> Program:
-        make = _build(problem, precision, attention if aligned else TILED, aligned)
+        make = _build(problem, precision, attention, aligned)
         return Program(tuple(make.plans), _orders(make))
 
     return run

@@ -20,7 +20,7 @@ from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import MatMul, Plan
 from dnnarray._cuda.warm import Shape, compile_call, span
-from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
+from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves
@@ -259,7 +259,11 @@ class Prepared:
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
-            return check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
+            checked = check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
+            if checked.data.ptr % _VECTOR:
+                expected = f"memory at a multiple of {_VECTOR} bytes"
+                fail(OptionError, self.problem.op, "workspace", f"at address {checked.data.ptr:#x}", expected)
+            return checked
         try:
             return ARRAY((self.workspace,), np.uint8)
         except OutOfMemoryError:

@@ -12,7 +12,7 @@ from typing import Any
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
-from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchKernel
+from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
 from dnnarray._cuda.matmul import Product
 from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime
@@ -129,7 +129,13 @@ def _allow_shared(function: Any, dynamic: int) -> None:
 
 
 def _launcher(plan: Plan, function: Any) -> Callable[[int, int, int], None]:
-    return partial(launchKernel, function.ptr, *plan.grid, plan.block, 1, 1, plan.shared_memory)
+    launch = _launch_together if plan.cooperative else launchKernel
+    return partial(launch, function.ptr, *plan.grid, plan.block, 1, 1, plan.shared_memory)
+
+
+def _launch_together(*arguments: int) -> None:
+    """All blocks at once; this call of the driver does not have the last argument of the ordinary one."""
+    launchCooperativeKernel(*arguments[:-1])
 
 
 def _key(argument: Array | Runtime | int | float) -> Any:

@@ -67,13 +67,17 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch. `arguments` are `Array` pointers, `Runtime` options, ints (64 bits) and floats (double)."""
+    """One launch. `arguments` are `Array` pointers, `Runtime` options, ints (64 bits) and floats (double).
+
+    `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot.
+    """
 
     kernel: Kernel
     grid: tuple[int, int, int]
     block: int
     arguments: tuple[Array | Runtime | int | float, ...]
     shared_memory: int = 0
+    cooperative: bool = False
 
 
 @dataclass(frozen=True)

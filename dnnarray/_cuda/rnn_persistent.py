@@ -161,7 +161,7 @@ def _launches(layer: Layer, tile: Tile, kernel: Kernel, exchange: tuple[Array, .
         groups = min(tile.groups, total - first)
         here = counters.at(first * words)
         arguments = (n.memory["layer"].array, weights[0], [*weights, NOTHING][1], here.array, *exchange, first * tile.batch)
-        launches.append(Plan(kernel, (tile.across, groups, p.directions), _THREADS, arguments, tile.shared))
+        launches.append(Plan(kernel, (tile.across, groups, p.directions), _THREADS, arguments, tile.shared, cooperative=True))
     return launches
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from dnnarray._errors import OptionError, fail
 from dnnarray._problems import checks
@@ -41,6 +41,8 @@ def roi_align(
     checks.rank(op, "x", x, 4, "N C H W")
     checks.shape(op, "boxes", boxes, (None, 5), "boxes by batch index, x1, y1, x2, y2")
     nonempty_space(op, x, "N C H W")
+    if boxes.shape[0] and not x.shape[0]:
+        _fail_index(op, 0)
     bins = checks.per_axis(op, "output_size", output_size, 2, 1)
     output = x.like((boxes.shape[0], x.shape[1], *bins))
     return RoiAlignProblem(
@@ -62,14 +64,18 @@ def roi_align_backward(op: str, grad: Spec, x: Spec, boxes: Spec, **options: Any
     return replace(forward, inputs=(grad, x, boxes), outputs=(x.like(),))
 
 
+def _fail_index(op: str, images: int) -> NoReturn:
+    expected = f"batch indices (column 0) from 0 to {images - 1}" if images else "no boxes, since x has no images"
+    fail(OptionError, op, "boxes", "an array with a batch index outside of x", expected)
+
+
 def roi_values(problem: RoiAlignProblem, *arrays: Any) -> None:
     """Batch indices name images of x; coordinates are finite and not absurd."""
     boxes = arrays[-1]
     images = problem.x.shape[0]
     index = boxes[:, 0]
     if not ((index >= 0) & (index < images)).all():
-        expected = f"batch indices (column 0) from 0 to {images - 1}" if images else "no boxes, since x has no images"
-        fail(OptionError, problem.op, "boxes", "an array with a batch index outside of x", expected)
+        _fail_index(problem.op, images)
     largest = float(abs(boxes[:, 1:]).max()) if boxes.size else 0.0
     if not largest * problem.spatial_scale < _FARTHEST:
         got = f"an array with the coordinate {largest:g} or its negative"

@@ -5,8 +5,8 @@
 // Layout:  block (x, y, z) owns kUnits hidden units of direction z with all their gates and kBatch sequences; a thread kBatch * kUnits /
 //          kThreads elements of the state, which it keeps in registers. In every step a block reads the state of all units of its
 //          sequences, which the blocks of the same (y, z) have written, through the L2; a barrier among these blocks ends a step.
-// Needs:   all blocks resident at once: no more of them than multiprocessors. hidden a multiple of 16; layer.gates holds the input's
-//          products, `counters` zeros, 32 for each group of blocks.
+// Needs:   all blocks resident at once: a cooperative launch of no more of them than multiprocessors. hidden a multiple of 16;
+//          layer.gates holds the input's products, `counters` zeros, 32 for each group of blocks.
 // Bound:   latency: a barrier, the way of the state through the L2, and the weights read once from shared memory for each step.
 
 #include "dnnarray/resident.cuh"

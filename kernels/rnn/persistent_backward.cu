@@ -6,8 +6,8 @@
 //          kThreads elements of the state's gradient. In every step a block multiplies its gates' gradients with its rows of the weights;
 //          what it has to give to each unit goes to exchange[step % 2][block][batch][unit], and after a barrier among the blocks of the
 //          same (y, z) each unit's owner adds up what it got from all of them, in their order.
-// Needs:   all blocks resident at once: no more of them than multiprocessors. hidden a multiple of 16; layer.gates and layer.cell as the
-//          forward has kept them, `counters` zeros, 32 for each group of blocks.
+// Needs:   all blocks resident at once: a cooperative launch of no more of them than multiprocessors. hidden a multiple of 16;
+//          layer.gates and layer.cell as the forward has kept them, `counters` zeros, 32 for each group of blocks.
 // Bound:   latency: a barrier and the exchange through the L2, and the weights read once from shared memory for each step.
 
 #include "dnnarray/resident.cuh"
@@ -174,7 +174,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int g = 0; g < kGates; ++g) {
         shares.take(g, b, unit, given[g]);
-        largest = fmaxf(largest, absolute(given[g]));
+        const float size = absolute(given[g]);
+        if (size < infinity(0.0f)) largest = fmaxf(largest, size);  // an infinite one would scale the other sequences to nothing
       }
     }
     if (step < 0) break;

@@ -35,8 +35,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     const Split place = split(i, static_cast<int>(vectors));
     const long long row = static_cast<long long>(gmem_indices[place.quotient]);
     const bool named = row >= 0 && row < rows;
-    reg_y[k] = load<T, kVector>(gmem_weight + ((named ? row : 0) * vectors + place.rest) * kVector);
-    if (named) continue;
+    if (named) {
+      reg_y[k] = load<T, kVector>(gmem_weight + (row * vectors + place.rest) * kVector);
+      continue;
+    }
 #pragma unroll
     for (int j = 0; j < kVector; ++j) reg_y[k].at[j] = narrow<T>(A(0) / A(0));
   }

@@ -173,3 +173,31 @@ def test_a_network_can_be_captured_in_a_graph(kind):
     stream.synchronize()
     for a, b in zip(out, kept, strict=True):
         np.testing.assert_array_equal(cupy.asnumpy(a), cupy.asnumpy(b))
+
+
+def test_an_infinite_gradient_stays_with_its_sequence():
+    rng = np.random.default_rng(4)
+    x, weights = rng.standard_normal((5, 8, 24)).astype("float16"), _network(rng, "float16", "lstm", 24, 64, 1, 1, True)
+    grad = rng.standard_normal((5, 8, 64)).astype("float16")
+    broken = grad.copy()
+    broken[-1, 3] = np.inf
+    there = tuple(tree_map(cupy.asarray, w) for w in weights)
+    whole, other = (cupy.asnumpy(dnn.lstm_backward((cupy.asarray(g), None, None), cupy.asarray(x), there)[0]) for g in (grad, broken))
+    rest = [n for n in range(8) if n != 3]
+    np.testing.assert_allclose(other[:, rest].astype(np.float64), whole[:, rest].astype(np.float64), rtol=2e-2, atol=1e-3)
+
+
+def test_two_streams_at_once():
+    """Launches whose blocks wait for each other, side by side and in a graph."""
+    rng = np.random.default_rng(5)
+    x = cupy.asarray(rng.standard_normal((200, 64, 64)).astype("float16"))
+    weights = tuple(tree_map(cupy.asarray, w) for w in _network(rng, "float16", "lstm", 64, 512, 1, 1, True))
+    expected = cupy.asnumpy(dnn.lstm(x, weights)[0]).tobytes()
+    streams, results = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)], []
+    for _ in range(10):
+        for stream in streams:
+            with stream:
+                results.append(dnn.lstm(x, weights)[0])
+    for stream in streams:
+        stream.synchronize()
+    assert all(cupy.asnumpy(y).tobytes() == expected for y in results)

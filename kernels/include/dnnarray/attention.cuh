@@ -89,13 +89,16 @@ struct Sequence {
     if (rule.q_bounds) {
       q_first = integer_at(rule.q_bounds, rule.q_bounds_kind, b);
       k_first = integer_at(rule.k_bounds, rule.k_bounds_kind, b);
-      queries = q_end = integer_at(rule.q_bounds, rule.q_bounds_kind, b + 1) - q_first;
-      keys = k_end = integer_at(rule.k_bounds, rule.k_bounds_kind, b + 1) - k_first;
+      queries = q_end = held(integer_at(rule.q_bounds, rule.q_bounds_kind, b + 1) - q_first, rule.queries);
+      keys = k_end = held(integer_at(rule.k_bounds, rule.k_bounds_kind, b + 1) - k_first, rule.keys);
     }
-    if (rule.q_lengths) q_end = integer_at(rule.q_lengths, rule.q_kind, b);
-    if (rule.kv_lengths) k_end = integer_at(rule.kv_lengths, rule.kv_kind, b);
+    if (rule.q_lengths) q_end = held(integer_at(rule.q_lengths, rule.q_kind, b), queries);
+    if (rule.kv_lengths) k_end = held(integer_at(rule.kv_lengths, rule.kv_kind, b), keys);
     diagonal = rule.offsets ? integer_at(rule.offsets, rule.offsets_kind, b * rule.offsets_step) : rule.upper_left ? 0 : k_end - q_end;
   }
+
+  // A length within the array: nobody has looked at it before.
+  static __device__ __forceinline__ long long held(long long length, long long most) { return length < 0 ? 0 : length < most ? length : most; }
 
   // The keys that query i sees; only for queries before q_end.
   __device__ __forceinline__ long long first(long long i) const {
