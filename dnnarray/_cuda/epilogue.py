@@ -151,6 +151,11 @@ def rearrange(source: Operand, target: Operand, shape: Sequence[int]) -> Plan | 
     return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (source.array, target.array, size, *extents[1:], *s, *t))
 
 
+def too_many_axes(source: Operand, target: Operand, shape: Sequence[int]) -> bool:
+    """Whether `rearrange` cannot do it."""
+    return len(_merged(shape, source.strides, target.strides)) > _AXES
+
+
 def _merged(shape: Sequence[int], source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
     """(extent, step, step) of each axis, the target's slowest first; neighbours that lie alike in both count as one."""
     found: list[tuple[int, int, int]] = []
