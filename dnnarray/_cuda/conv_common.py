@@ -74,7 +74,10 @@ def too_large(g: Geometry) -> str | None:
     """Why kernels with 32-bit places cannot do it, or None."""
     largest = max(g.groups * g.k, g.groups * g.c, g.taps, *g.space, *g.out, *g.stride,
                   *(w * d for w, d in zip(g.window, g.dilation, strict=True)))  # fmt: skip
-    return "an extent of 2^29 or more" if largest >= 1 << 29 or max(map(abs, g.before)) >= 1 << 29 else None
+    if largest >= 1 << 29 or max(map(abs, g.before)) >= 1 << 29:
+        return "an extent of 2^29 or more"
+    last = max((o - 1) * s for o, s in zip(g.out, g.stride, strict=True))
+    return "a window that begins at 2^30 or further" if last >= 1 << 30 else None
 
 
 # --- the three maps ---------------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from typing import Any
 
 from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
 from dnnarray._cuda.channels import View, order_of, partial_bytes, reorder, sums, too_scattered, view, whole_lines
+from dnnarray._cuda.conv_common import too_large
 from dnnarray._cuda.conv_depthwise_common import Correlation, memory_of, too_many, turned
 from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
-from dnnarray._cuda.conv_depthwise_weight import added_up, weight_bytes, weight_plans
+from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, weight_bytes, weight_plans
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._problems.conv import ConvProblem
@@ -188,19 +189,16 @@ def _rejects(problem: ConvProblem, device: Device) -> str | None:
         return f"groups of {g.c} channels; it takes groups of one"
     if problem.activation is not None and problem.activation.name != "relu":
         return f"the fused activation {problem.activation.name}; it takes relu or none"
-    largest = max(g.groups * g.k, g.taps, *g.space, *g.out, *g.stride, *(w * d for w, d in zip(g.window, g.dilation, strict=True)))
-    if largest >= 1 << 29 or max(map(abs, g.before)) >= 1 << 29:
-        return "an extent of 2^29 or more"
-    if too_many(g):
-        return "2^31 strips of four outputs or more"
-    return None
+    return "2^31 strips of four outputs or more" if too_many(g) else too_large(g)
 
 
 def _turned(problem: ConvProblem, device: Device, gradient: int = 0) -> str | None:
     """The weight's gradient is written in C order; axes of extent 1 may stand anywhere."""
     dw = problem.outputs[gradient]
     order = [i for i in order_of(dw) if dw.shape[i] != 1] if dw is not None else []
-    return _rejects(problem, device) or (None if order == sorted(order) else "a weight in another memory order than C")
+    if order != sorted(order):
+        return _rejects(problem, device) or "a weight in another memory order than C"
+    return _rejects(problem, device) or ("a window of more taps than a grid has blocks" if too_wide(problem.geometry) else None)
 
 
 def _scattered(problem: ConvProblem, device: Device) -> str | None:

@@ -54,6 +54,11 @@ class _Sums:
     parts: int
 
 
+def too_wide(g: Geometry) -> bool:
+    """Whether the parts of the window are more than a grid's second axis can count."""
+    return -(-g.taps // _GROUP) >= 1 << 16
+
+
 def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
     """Any window, memory order, multiplier. `pointers` are of dy, x and the partial sums."""
     g, memory, dtype = c.g, c.memory, c.x.dtype

@@ -20,6 +20,7 @@ from dnnarray._spec import FLOAT32, HALF
 _SCRATCH = 256 << 20  # bytes of columns, and of results that wait for their epilogue, of a block of images
 _ROWS = 1 << 30  # of a product
 _BATCH = 1 << 15  # products in one call
+_EXTENT = 1 << 31  # that cuBLAS cannot count
 
 
 class GemmMaps:
@@ -194,7 +195,7 @@ class GemmMaps:
         """result += the transposed output gradient times the columns."""
         g, width, steps, k = self._g, self._width, self._steps, self._g.k
         dtype = small.dtype
-        columns = self._columns(large, n, start, count, dtype, image_inside=True)
+        columns = self._columns(large, n, start, count, dtype, image_inside=not self._last)
         c = Matrix(result.array, width, k * width)
         part = small.part(first * small.strides[0] + start * small.strides[4])
         if self._last:
@@ -223,6 +224,8 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
         return f"{dtype.name} arrays; it rounds float32 operands"
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
+    if max(g.pixels, g.groups * g.c * g.taps, g.groups * g.k) >= _EXTENT:
+        return f"a matrix with an extent of {_EXTENT} or more"
     if g.groups > _BATCH:
         return f"more than {_BATCH} groups"
     if Setting(op, problem, True).mixed:

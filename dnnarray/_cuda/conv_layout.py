@@ -12,7 +12,7 @@ from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_tiles import efficiency
-from dnnarray._cuda.epilogue import Epilogue, rearrange
+from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.scratch import Operand, Steps
@@ -148,6 +148,11 @@ class LayoutMaps:
 
     # --- weights ------------------------------------------------------------------------------------------------------
 
+    def scatters(self, weight: Operand) -> bool:
+        """Whether the axes of a weight cannot be brought to those of the filled one."""
+        (own, shape), filled_up = self._split(weight), self._diagonal(self._dense_weight(weight))
+        return not self._same_weight and (too_many_axes(own, filled_up, shape) or too_many_axes(filled_up, own, shape))
+
     @property
     def _same_weight(self) -> bool:
         return self._setting.weight_shape == self._inner.weight_shape
@@ -218,7 +223,19 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
         return "an extent of 0"
     if not fits(g):
         return f"{g.groups} groups of {g.c} and {g.k} channels, which do not make up multiples of {_CHUNK}"
-    return misfit(op, problem, filled(g))
+    return misfit(op, problem, filled(g)) or _scattered(op, problem)
+
+
+_WEIGHTS = {"conv": 1, "conv_transpose": 1, "conv_backward_input": 1, "conv_backward": 2, "conv_transpose_backward": 2}  # among the inputs
+
+
+def _scattered(op: str, problem: ConvProblem) -> str | None:
+    """Why the weight cannot be filled up; a weight gradient on its own is in C order."""
+    if op not in _WEIGHTS or filled(problem.geometry) == problem.geometry:
+        return None
+    setting = Setting(op, problem, True)
+    weight = setting.weight(problem.inputs[_WEIGHTS[op]], Array(0))
+    return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(weight) else None
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:

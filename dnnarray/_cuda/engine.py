@@ -210,10 +210,12 @@ class Prepared:
         for array in targets:
             pointers.append(pointer := array.data.ptr)
             bits |= pointer
-        if self.workspace or workspace is not None:
+        if self.workspace:
             scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
             pointers.append(pointer := scratch.data.ptr)
             bits |= pointer
+        elif workspace is not None:
+            check_workspace(self.problem.op, workspace, 0, ARRAY)
         ready = self._ready[bits % _VECTOR == 0] or self._prepare(bits % _VECTOR == 0)
         copies = []  # kept alive likewise
         for i, order in ready.copied:

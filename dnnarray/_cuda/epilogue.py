@@ -121,7 +121,7 @@ def add_channel_sums(steps: Steps, x: Operand, view: View, target: Operand) -> N
         return
     s = sums(view, x.dtype, steps.aligned)
     config = SumsConfig(TYPES[x.dtype], s.columns, s.vector, THREADS)
-    kernel = Kernel("linear/channel_sums.cu", f"channel_sums_{SHORT[x.dtype]}x{s.vector}_{s.name}", config)
+    kernel = Kernel("linear/channel_sums.cu", f"linear_channel_sums_{SHORT[x.dtype]}x{s.vector}_{s.name}", config)
     with steps.borrowed():
         wide = accumulator(x.dtype)
         partial = steps.take(wide, partial_bytes(view, x.dtype) // wide.itemsize)
@@ -149,6 +149,11 @@ def rearrange(source: Operand, target: Operand, shape: Sequence[int]) -> Plan | 
     config = RearrangeConfig(TYPES[source.dtype], TYPES[target.dtype], THREADS)
     kernel = Kernel("common/rearrange.cu", f"rearrange_{SHORT[source.dtype]}_to_{SHORT[target.dtype]}", config)
     return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (source.array, target.array, size, *extents[1:], *s, *t))
+
+
+def too_many_axes(source: Operand, target: Operand, shape: Sequence[int]) -> bool:
+    """Whether `rearrange` cannot do it."""
+    return len(_merged(shape, source.strides, target.strides)) > _AXES
 
 
 def _merged(shape: Sequence[int], source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:

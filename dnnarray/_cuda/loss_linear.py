@@ -347,8 +347,8 @@ def linear_cross_entropy_backward(problem: LinearProblem, device: Device, aligne
     return Program(tuple(every))
 
 
-def _backward_bytes(problem: LinearProblem) -> int:
-    layer = _layer(problem, problem.inputs[1], "highest", gradients=True)
+def _backward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
+    layer = _layer(problem, problem.inputs[1], precision, gradients=True)
     return _parts(problem, layer, 0, NOTHING).size if layer.rows else 0
 
 
@@ -397,6 +397,6 @@ ALGORITHMS = {
     ),
     "linear_cross_entropy_backward": (
         Method("blocks", linear_cross_entropy_backward, _AGAIN, rejects=_other_order, workspace=_backward_bytes),
-        _rounded(linear_cross_entropy_backward, _AGAIN, _backward_bytes, gradient=True),
+        _rounded(linear_cross_entropy_backward, _AGAIN, partial(_backward_bytes, precision="high"), gradient=True),
     ),
 }

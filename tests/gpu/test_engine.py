@@ -116,6 +116,16 @@ def test_a_call_with_out_can_be_captured_in_a_graph():
     np.testing.assert_array_equal(cupy.asnumpy(y), np.maximum(cupy.asnumpy(x), 0))
 
 
+def test_a_workspace_that_is_not_needed_or_at_an_odd_address():
+    x, w = cupy.asarray(np.ones((2, 8, 9, 9), np.float32)), cupy.asarray(np.ones((8, 8, 3, 3), np.float32))
+    scratch = cupy.empty((64 << 20) + 1, cupy.uint8)
+    for memory in (scratch, scratch[1:]):
+        np.testing.assert_array_equal(cupy.asnumpy(dnn.relu(x, workspace=memory)), np.ones(x.shape))
+    np.testing.assert_array_equal(cupy.asnumpy(dnn.conv(x, w, algorithm="gemm", workspace=scratch)), np.full((2, 8, 7, 7), 72))
+    with pytest.raises(dnn.OptionError, match="multiple of 16 bytes"):
+        dnn.conv(x, w, algorithm="gemm", workspace=scratch[1:])
+
+
 def test_host_arrays_do_not_mix_with_device_arrays():
     x = cupy.zeros(3)
     with pytest.raises(dnn.ArrayTypeError, match="relu_backward"):
