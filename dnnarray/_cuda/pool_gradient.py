@@ -122,7 +122,7 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     plans = []
     if saved is not None and grad.size:
         reduction = NORM if norm else TAP
-        plans.append(reduction_plan(g, x.dtype, saved, reduction, aligned, (Array(1), scratch, scratch), magnitude, p=problem.p))
+        plans.append(reduction_plan(g, device, x.dtype, saved, reduction, aligned, (Array(1), scratch, scratch), magnitude, p=problem.p))
     if saved is not None:
         rule, third = (3 if norm else 0), scratch
     elif indices is not None:

@@ -101,13 +101,13 @@ class PlanesConfig(Config):
     threads: int
 
 
-def reduction_plan(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
     """The reduction of each window."""
     if g.small and not g.whole and (reduction != NORM or p in (1.0, 2.0)):
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
-    if _fits(g, dtype):
-        return _planes(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
+    if _fits(g, dtype, device):
+        return _planes(g, device, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if g.whole and g.length < 1 << 30:
         return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
     vector = vector_length(dtype, aligned, g.channels) if g.last else 1
@@ -177,17 +177,17 @@ def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
     return lanes, taps
 
 
-def _fits(g: Geometry, dtype: np.dtype) -> bool:
+def _fits(g: Geometry, dtype: np.dtype, device: Device) -> bool:
     """Whether planes in channels-first memory are pooled out of shared memory: short ones as a whole, others by windows of any kind."""
     return (
         g.first
         and g.flat
-        and g.length * dtype.itemsize <= (_SHORT_PLANE if g.whole else _PLANE)
+        and g.length * dtype.itemsize <= (_SHORT_PLANE if g.whole else min(_PLANE, device.shared_memory))
         and g.axes[1].outputs * g.axes[2].outputs > 0
     )
 
 
-def _planes(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+def _planes(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
             magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
     """The reduction of windows of any kind out of planes in shared memory: a block takes several planes that follow each other."""
     row = WindowAxis(g.length, 1, g.length, g.length)
@@ -196,6 +196,8 @@ def _planes(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
     few = g.outer * windows < _FEW
     lanes = next(n for n in (32, 16, 8, 1) if w.window >= (n if few else 8 * n) or n == 8 <= w.window or n == 1)
     planes = _planes_of_a_block(g, wide, max(256 // lanes // windows, 1), dtype.itemsize)
+    if planes * g.length * dtype.itemsize > device.shared_memory:  # as many as make whole vectors are too large together
+        planes, wide = 1, vector_length(dtype, aligned, g.length)
     config = PlanesConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, g.whole, wide, lanes, 256)
     words = [f"{REDUCTIONS[reduction]}_pool_planes_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
     words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + ["whole"] * g.whole + [f"l{lanes}"]
@@ -211,7 +213,7 @@ def _planes_of_a_block(g: Geometry, wide: int, busy: int, itemsize: int) -> int:
     one = g.length * itemsize
     if g.length % wide == 0 and (2 * one > _STAGE or g.outer < _FEW):
         return 1
-    fitting = max(_STAGE // one // busy, 1) * busy if busy * one <= 2 * _STAGE else _STAGE // one
+    fitting = max(_STAGE // one // busy, 1) * busy if busy * one <= 2 * _STAGE else max(_STAGE // one, 1)
     return -(-min(fitting, max(g.outer // 256, 1)) // wide) * wide
 
 
@@ -232,5 +234,5 @@ def windows(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     pointers = (Array(0), Array(1), Array(len(outputs)))
     if len(outputs) == 2:
         reduction = INDICES
-    plan = reduction_plan(g, x.dtype, x.dtype, reduction, aligned, pointers, magnitude, problem.padded, problem.p)
+    plan = reduction_plan(g, device, x.dtype, x.dtype, reduction, aligned, pointers, magnitude, problem.padded, problem.p)
     return Program((plan,), (g.order,))

@@ -251,11 +251,12 @@ class Tile(NamedTuple):
 
 def _tile(extent: int, arrays: int, device: Device) -> Tile | None:
     """A thread per column where the axis is short, else 128 bytes side by side and the smallest cluster of which three blocks fit."""
-    if extent <= _SHORT_AXIS:
-        side = _COLUMN_THREADS // arrays
-        return Tile(1, side, side)
+    side = _COLUMN_THREADS // arrays
+    alone = Tile(1, side, side)
+    if extent <= _SHORT_AXIS and alone.memory(extent, arrays) <= device.shared_memory:
+        return alone
     most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
-    tile = Tile(1, 8, _COLUMN_THREADS // arrays)
+    tile = Tile(1, 8, side)
     while tile.blocks < most and tile.memory(extent, arrays) > _room(device, 3, _COLUMNS_STATIC):
         tile = tile._replace(blocks=2 * tile.blocks)
     return tile if tile.memory(extent, arrays) <= _room(device, 1, 2 * _COLUMNS_STATIC) else None

@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
                    long long planes, long long windows, long long by_windows, long long outputs, long long by_outputs, long long h0,
                    long long h1, long long h2, long long h3, long long w0, long long w1, long long w2, long long w3, long long padded, double p64) {
-  extern __shared__ double smem_x[];
+  extern __shared__ __align__(16) double smem_x[];
   T* smem = reinterpret_cast<T*>(smem_x);
   const WindowAxis axis_h(h0, h1, h2, h3), axis_w(w0, w1, w2, w3);
   const Divider by_plane(windows, by_windows), by_row(outputs, by_outputs);

@@ -63,6 +63,11 @@ def test_special_values_as_on_the_host(name, dtype):
         np.testing.assert_array_equal(np.isinf(actual), np.isinf(expected), err_msg=which)
 
 
+def test_softsign_at_the_end_of_the_range():
+    x = np.array([1e37, -9e37, 3e38, -3e38]).astype(BFLOAT16)
+    np.testing.assert_array_equal(cupy.asnumpy(dnn.softsign(cupy.asarray(x))).astype(np.float32), [1, -1, 1, -1])
+
+
 _SHAPES = [
     (1, 1, 1),
     (20, 16, 49),

@@ -82,6 +82,20 @@ def test_gradients_of_short_rows(columns, dtype):
     _check("rms_norm_backward", (grad, x, w), rows)
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (3, 40_000)], ids=str)
+def test_means_whose_squares_overflow(shape):
+    """Threads that have no values must not bring the square of a mean into the variance."""
+    x = np.full(shape, 1e160)
+    assert not cupy.asnumpy(dnn.layer_norm(cupy.asarray(x), axis=0)).any()
+
+
+@pytest.mark.parametrize("rows", [1, 5, 37])
+@pytest.mark.parametrize("columns", [8, 64, 128])
+def test_warps_with_rows_missing_that_find_the_statistics(rows, columns):
+    x, grad, w = (_draw(s, np.float16, i) for i, s in enumerate(((rows, columns), (rows, columns), (columns,))))
+    _check("layer_norm_backward", (grad, x, w, w), max(rows, columns))
+
+
 def test_gradients_over_many_rows():
     x, grad, w = _draw((3000, 96), np.float32), _draw((3000, 96), np.float32, 1), _draw(96, np.float32, 2)
     _check("layer_norm_backward", (grad, x, w, w), 3000)

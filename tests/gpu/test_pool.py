@@ -95,6 +95,13 @@ def test_exponents(p, size):
     _both_ways("lp_pool", x, {"kernel_size": size, "p": p}, reduction=400)
 
 
+@pytest.mark.parametrize("side", [63, 95, 127, 157])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_planes_of_odd_extent(side, dtype):
+    _both_ways("max_pool", _drawn((1, 3, side, side), dtype), {"kernel_size": 5})
+    _both_ways("avg_pool", _drawn((1, 3, side, side), dtype), {"kernel_size": 5, "padding": 2})
+
+
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 5, (2, 3), (7, 1)])
 @pytest.mark.parametrize("stride", [1, 2, 3, 5])
 def test_windows_and_strides(window, stride):

@@ -132,7 +132,10 @@ struct SoftplusOf {  // p: beta, q: threshold
 
 template <typename M>
 struct SoftsignOf {
-  DNNARRAY_FORWARD(A x, A, A) { return M::divide(x, absolute(x) + A(1)); }
+  DNNARRAY_FORWARD(A x, A, A) {
+    const A d = absolute(x) + A(1), scale = d > A(1e37) ? A(0.25) : A(1);  // 1 / d itself may be below the range of float
+    return M::divide(x * scale, d * scale);
+  }
   DNNARRAY_GRADIENT(A g, A x, A, A) {
     const A d = absolute(x) + A(1);
     return M::divide(M::divide(g, d), d);

@@ -54,8 +54,9 @@ struct Moments {
 };
 
 __device__ __forceinline__ Moments merge(const Moments& a, const Moments& b) {
+  if (b.count == 0) return a;
+  if (a.count == 0) return b;
   const double count = a.count + b.count;
-  if (count == 0) return a;
   const double share = b.count / count, distance = b.mean - a.mean;
   return {count, a.mean + distance * share, a.square + b.square + distance * distance * (a.count * share)};
 }

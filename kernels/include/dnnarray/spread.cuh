@@ -25,7 +25,8 @@ struct Spread {
       float sum = 0;
       visit([&](float x) { sum += x; }, own > 0 ? 1 : 0);
       const float first = warp_sum<kTogether>(own > 0 ? static_cast<float>(V) : 0.0f);
-      centre = first > 0 ? warp_sum<kTogether>(sum) * quick_reciprocal(first) : 0.0f;
+      sum = warp_sum<kTogether>(sum);  // by all lanes: those of a row that is not there have no first values
+      centre = first > 0 ? sum * quick_reciprocal(first) : 0.0f;
       if constexpr (kLanes == 0) count = warp_sum(static_cast<float>(own * V));
     }
     visit(
