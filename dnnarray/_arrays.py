@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._errors import ArrayTypeError, DeviceError
+from dnnarray._errors import ArrayTypeError, DeviceError, OptionError, fail
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, INT64, Spec, as_dtype
 
@@ -116,9 +116,10 @@ def _torch_key(tensor: Any) -> Any:
     """Everything that `_take_torch_cuda` looks at. What it would refuse has a key too, under which nothing is ever found."""
     if tensor is None:
         return None
-    refused = (tensor.requires_grad and sys.modules["torch"].is_grad_enabled()) or tensor.is_neg()
+    refused = tensor.requires_grad and sys.modules["torch"].is_grad_enabled()
     try:
-        return tensor.shape, tensor.dtype, tensor.stride(), tensor.get_device(), refused
+        key = tensor.shape, tensor.dtype, tensor.stride(), tensor.get_device(), refused
+        return [] if tensor.is_neg() else key  # memory that holds the negated values is copied on each call: no key to look up by
     except RuntimeError:  # a sparse tensor has no strides
         return object()
 
@@ -333,6 +334,10 @@ def take_beside(op: str, name: str, door: Door, array: Any) -> Any:
     namespace = _door(array, f"{op}: {name}")[0].namespace
     if namespace != door.namespace:
         raise ArrayTypeError(f"{op}: {name} is an array of {namespace}; expected one of {door.namespace}, as the inputs are.")
+    if namespace == "jax":
+        fail(OptionError, op, name, "an array of JAX, which never changes", "no array", "Use the result that is returned.")
+    if namespace == "torch" and (array.is_neg() or array.is_conj()):  # to borrow it would copy it
+        fail(OptionError, op, name, "a tensor whose memory holds other values", "plain memory", "Pass x.resolve_neg().resolve_conj().")
     return _through(door, op, name, array)
 
 

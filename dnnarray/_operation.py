@@ -8,8 +8,8 @@ What was decided is kept per signature of the call, so that a warm call costs a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -298,19 +298,20 @@ def _run(
     if borrowed:
         arrays = borrowed.arrays
     engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
+    arrays = _arrays.native_byte_order(arrays)
     key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
     prepared = _prepared.get(key) if key else None
     if prepared is None:
-        arrays = _arrays.native_byte_order(arrays)
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
         if key:  # where freezing changed an option (a torch.Size), the call as it was made is remembered too
             _prepared[key] = prepared
-    if short:
-        _prepared[short] = prepared
     if op.runtime:
         runtime = _checked_runtime(op, prepared.problem, runtime)
     if borrowed and not borrowed.door.native:
-        return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+        result = _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+        if short:  # not before the call went well: it finds out what the short way does not look for, such as another device
+            _prepared[short] = prepared
+        return result
     return _packed(prepared, prepared.call(arrays, runtime, out, workspace))
 
 
@@ -336,13 +337,15 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many."""
     specs = tuple(tree_map(_arrays.spec_of, a) for a in arrays)
     problem = op.problem(specs, dict(zip(op.static, options, strict=True)))
-    if config.autotune and algorithm is None:
-        _tune(engine, config, op, problem, arrays)
-    prepared = engine.prepare(op, problem, config, algorithm)
+    place = engine.place(next(iter(leaves(arrays))))
+    with engine.at(place):
+        if config.autotune and algorithm is None:
+            _tune(engine, config, op, problem, arrays)
+        prepared = engine.prepare(op, problem, config, algorithm)
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
+    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
     if key is not None:
         _prepared[key] = prepared
     return prepared
@@ -399,7 +402,17 @@ def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     if not any(numbers):
         return borrowed
     number = borrowed.engine.number
-    return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
+    with _in_place(borrowed):
+        return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
+
+
+@contextmanager
+def _in_place(borrowed: _arrays.Borrowed) -> Iterator[None]:
+    """A context in which the engine works on the device of the arrays and in order with what their library has queued there."""
+    way, engine = borrowed.door.direct, borrowed.engine
+    place = engine.place(next(iter(leaves(borrowed.arrays))))
+    with engine.at(place), engine.on_stream(way.stream(place)) if way else nullcontext():
+        yield
 
 
 def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -433,7 +446,7 @@ def _foreign(
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
     door = borrowed.door
     place = borrowed.engine.place(next(iter(leaves(arrays))))
-    with borrowed.engine.on_stream(door.direct.stream(place)) if door.direct else nullcontext():
+    with _in_place(borrowed):
         if out is None and door.direct:
             out = tuple([door.direct.empty(output, place) for output in prepared.outputs])
 

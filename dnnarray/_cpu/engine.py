@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -27,6 +28,7 @@ _GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- 
 _BANDWIDTH = 20e9  # bytes per second of two channels of memory, as a desktop or a small server slice has
 _NUMPY_CALL = 2e-6  # seconds that one NumPy call on small arrays costs
 _MIN_REPEATS, _MAX_REPEATS, _MEASURE_SECONDS = 3, 100, 0.05  # how long autotune looks at one algorithm
+_NOTHING = nullcontext()
 _OVERLAP_WORK = 1000  # how hard to look for a real overlap of strided arrays before taking it for one
 
 
@@ -42,6 +44,11 @@ def device() -> Device:
 def place(array: Any) -> str:
     """Where an array lives, as far as plans depend on it: one processor, one place."""
     return "cpu"
+
+
+def at(place: str) -> Any:
+    """A context in which the engine works there: nothing to do."""
+    return _NOTHING
 
 
 def methods(op: Operation) -> tuple[Method, ...]:

@@ -20,7 +20,7 @@ from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import MatMul, Plan
 from dnnarray._cuda.warm import Shape, compile_call, span
-from dnnarray._errors import ArrayTypeError, UnsupportedError, WorkspaceError
+from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves
@@ -44,6 +44,11 @@ def device() -> Device:
 def place(array: Any) -> int:
     """Where an array lives, as far as plans depend on it."""
     return array.data.device_id
+
+
+def at(place: int) -> Any:
+    """A context in which the device with this index is the current one."""
+    return _NOTHING if getDevice() == place else cupy.cuda.Device(place)
 
 
 current_place = getDevice
@@ -142,7 +147,7 @@ class Prepared:
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
         if getDevice() != self.device:
-            with cupy.cuda.Device(self.device):
+            with at(self.device):
                 return self.call(arrays, runtime, out, workspace)
         inputs: Any = arrays
         if not self._plain:
@@ -201,18 +206,16 @@ class Prepared:
         if self._telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
         pointers, bits, here = [], 0, self.device
-        for array in inputs:
+        given = [*inputs, *targets]
+        if self.workspace or workspace is not None:
+            scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
+            if self.workspace:  # launches that need none do not take a caller's either
+                given.append(scratch)
+        for array in given:
             data = array.data
             if data.device_id != here:
                 self._another_device(data.device_id)
             pointers.append(pointer := data.ptr)
-            bits |= pointer
-        for array in targets:
-            pointers.append(pointer := array.data.ptr)
-            bits |= pointer
-        if self.workspace or workspace is not None:
-            scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
-            pointers.append(pointer := scratch.data.ptr)
             bits |= pointer
         ready = self._ready[bits % _VECTOR == 0] or self._prepare(bits % _VECTOR == 0)
         copies = []  # kept alive likewise
@@ -259,7 +262,11 @@ class Prepared:
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
-            return check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
+            checked = check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
+            if self.workspace and checked.data.ptr % _VECTOR:
+                fix = "Begin it where an allocation begins."
+                fail(OptionError, self.problem.op, "workspace", "at an odd address", f"memory aligned to {_VECTOR} bytes", fix)
+            return checked
         try:
             return ARRAY((self.workspace,), np.uint8)
         except OutOfMemoryError:
