@@ -7,7 +7,8 @@ result of the engine back. Well-known namespaces have their own door; everything
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import ModuleType
@@ -294,6 +295,14 @@ class Borrowed:
     arrays: tuple[Any, ...]
     door: Door
     engine: ModuleType
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """A context in which the engine works on the device of the arrays and in order with what their library has queued there."""
+        way, engine = self.door.direct, self.engine
+        place = engine.place(next(iter(leaves(self.arrays))))
+        with engine.at(place), engine.on_stream(way.stream(place)) if way else nullcontext():
+            yield
 
 
 def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: frozenset[str] = frozenset()) -> Borrowed:

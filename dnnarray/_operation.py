@@ -8,8 +8,7 @@ What was decided is kept per signature of the call, so that a warm call costs a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -402,17 +401,8 @@ def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     if not any(numbers):
         return borrowed
     number = borrowed.engine.number
-    with _in_place(borrowed):
+    with borrowed.in_place():
         return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
-
-
-@contextmanager
-def _in_place(borrowed: _arrays.Borrowed) -> Iterator[None]:
-    """A context in which the engine works on the device of the arrays and in order with what their library has queued there."""
-    way, engine = borrowed.door.direct, borrowed.engine
-    place = engine.place(next(iter(leaves(borrowed.arrays))))
-    with engine.at(place), engine.on_stream(way.stream(place)) if way else nullcontext():
-        yield
 
 
 def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -446,7 +436,7 @@ def _foreign(
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
     door = borrowed.door
     place = borrowed.engine.place(next(iter(leaves(arrays))))
-    with _in_place(borrowed):
+    with borrowed.in_place():
         if out is None and door.direct:
             out = tuple([door.direct.empty(output, place) for output in prepared.outputs])
 

@@ -73,14 +73,14 @@ def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
     """Milliseconds by algorithm: the best of several repeats after a first run. A Spec among the arrays is given drawn data."""
-    rng = np.random.default_rng(0)
-    data = tuple(tree_map(lambda a: _drawn(a, rng) if isinstance(a, Spec) else np.asarray(a), a) for a in arrays)
+    data = tuple(tree_map(lambda a: drawn(a) if isinstance(a, Spec) else np.asarray(a), a) for a in arrays)
     return {m.name: _best_time(Prepared(op, problem, m, m.workspace(problem), Options(), candidates), data, runtime) for m in candidates}
 
 
-def _drawn(spec: Spec, rng: np.random.Generator) -> np.ndarray:
+def drawn(spec: Spec) -> np.ndarray:
+    """Data for a Spec that is to be measured."""
     if spec.dtype in FLOATING:
-        return rng.standard_normal(spec.shape).astype(spec.dtype)
+        return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
     return np.zeros(spec.shape, spec.dtype)
 
 

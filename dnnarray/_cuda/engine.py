@@ -14,7 +14,8 @@ from cupy.cuda import get_current_stream
 from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
 from cupy_backends.cuda.api.runtime import getDevice
 
-from dnnarray import _observe
+from dnnarray import _arrays, _observe
+from dnnarray._cpu.engine import drawn
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
@@ -23,7 +24,7 @@ from dnnarray._cuda.warm import Shape, compile_call, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
-from dnnarray._problems.base import Problem, leaves
+from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec
 
@@ -107,8 +108,19 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
-    """Milliseconds on the device by algorithm: the median of repeats between events, after a first run."""
-    return {m.name: _device_time(Prepared(op, problem, m, m.workspace(problem), Options()), arrays, runtime) for m in candidates}
+    """Milliseconds on the device by algorithm: the median of repeats between events, after a first run. A Spec among the arrays is given drawn data."""
+    data = tuple(tree_map(_data, a) for a in arrays)
+    return {m.name: _device_time(Prepared(op, problem, m, m.workspace(problem), Options()), data, runtime) for m in candidates}
+
+
+def _data(array: Any) -> Any:
+    """What stands for an array of any library, a number or a Spec as an array of the engine's own."""
+    if isinstance(array, Spec):
+        itemsize = array.dtype.itemsize
+        memory = cupy.asarray(drawn(Spec((span(array) // itemsize,), array.dtype)))
+        return ARRAY(array.shape, array.dtype, memory.data, tuple(s * itemsize for s in array.strides or array.c_strides))
+    found = _arrays.engine_view(array)
+    return found if found is None or isinstance(found, ARRAY) else cupy.asarray(found)
 
 
 def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...], repeats: int = 15) -> float:

@@ -175,3 +175,17 @@ def test_torch_tensors_on_another_device_than_the_current_one():
     for _ in range(2):
         with pytest.raises(dnn.ArrayTypeError, match="devices"):
             dnn.relu_backward(here, x)
+
+
+def test_torch_tensors_can_be_measured_and_checked(monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    x = torch.tensor(_X, device="cuda")
+    assert all(a.measured_ms > 0 for a in dnn.autotune("softmax", x, axis=-1))
+    assert all(a.measured_ms > 0 for a in dnn.autotune("relu_backward", x, dnn.Spec(_X.shape, "float32", (36, 6, 1))))
+    large = torch.full((1 << 26,), torch.inf, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()), dnn.options(check_finite=True):
+        torch.cuda._sleep(50_000_000)  # a look from another stream would see the infinities
+        large.fill_(1)
+        assert float(dnn.relu(large).max()) == 1.0
