@@ -298,7 +298,11 @@ def _run(
         arrays = borrowed.arrays
     engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
     arrays = _arrays.native_byte_order(arrays)
-    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
+    place = engine.place(next(iter(leaves(arrays))))
+    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
+    if key is None:  # a list or an array among the options: the call as it would be with tuples
+        options = tuple(map(freeze, options))
+        key = _key_of(_signature, config, op, algorithm, options, arrays, place)
     prepared = _prepared.get(key) if key else None
     if prepared is None:
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)

@@ -212,3 +212,11 @@ def test_out_whose_elements_share_memory_is_refused():
     shared = np.lib.stride_tricks.as_strided(np.zeros(2, np.float32), (2,), (0,))
     with pytest.raises(dnn.OptionError, match="relu: out is broadcast"):
         dnn.relu(X, out=shared)
+
+
+def test_lists_among_the_options_are_planned_once(monkeypatch):
+    x = np.ones((1, 1, 4, 6), np.float32)
+    expected = dnn.max_pool(x, [2, 2], stride=[2, 2])
+    monkeypatch.setattr(_operation, "prepare", None)
+    np.testing.assert_array_equal(dnn.max_pool(x, [2, 2], stride=[2, 2]), expected)
+    np.testing.assert_array_equal(dnn.max_pool(x, np.array([2, 2]), stride=[2, 2]), expected)
