@@ -7,7 +7,8 @@ result of the engine back. Well-known namespaces have their own door; everything
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import ModuleType
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._errors import ArrayTypeError, DeviceError
+from dnnarray._errors import ArrayTypeError, DeviceError, OptionError, fail
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, INT64, Spec, as_dtype
 
@@ -116,9 +117,10 @@ def _torch_key(tensor: Any) -> Any:
     """Everything that `_take_torch_cuda` looks at. What it would refuse has a key too, under which nothing is ever found."""
     if tensor is None:
         return None
-    refused = (tensor.requires_grad and sys.modules["torch"].is_grad_enabled()) or tensor.is_neg()
+    refused = tensor.requires_grad and sys.modules["torch"].is_grad_enabled()
     try:
-        return tensor.shape, tensor.dtype, tensor.stride(), tensor.get_device(), refused
+        key = tensor.shape, tensor.dtype, tensor.stride(), tensor.get_device(), refused
+        return [] if tensor.is_neg() else key  # memory that holds the negated values is copied on each call: no key to look up by
     except RuntimeError:  # a sparse tensor has no strides
         return object()
 
@@ -294,6 +296,14 @@ class Borrowed:
     door: Door
     engine: ModuleType
 
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """A context in which the engine works on the device of the arrays and in order with what their library has queued there."""
+        way, engine = self.door.direct, self.engine
+        place = engine.place(next(iter(leaves(self.arrays))))
+        with engine.at(place), engine.on_stream(way.stream(place)) if way else nullcontext():
+            yield
+
 
 def borrow(op: str, names: tuple[str, ...], arrays: tuple[Any, ...], nested: frozenset[str] = frozenset()) -> Borrowed:
     """All `arrays` of a call through the one door of their namespace.
@@ -333,6 +343,10 @@ def take_beside(op: str, name: str, door: Door, array: Any) -> Any:
     namespace = _door(array, f"{op}: {name}")[0].namespace
     if namespace != door.namespace:
         raise ArrayTypeError(f"{op}: {name} is an array of {namespace}; expected one of {door.namespace}, as the inputs are.")
+    if namespace == "jax":
+        fail(OptionError, op, name, "an array of JAX, which never changes", "no array", "Use the result that is returned.")
+    if namespace == "torch" and (array.is_neg() or array.is_conj()):  # to borrow it would copy it
+        fail(OptionError, op, name, "a tensor whose memory holds other values", "plain memory", "Pass x.resolve_neg().resolve_conj().")
     return _through(door, op, name, array)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnarray import _arrays
+from dnnarray._errors import ArrayTypeError, DeviceError
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from dnnarray._spec import FLOATING
@@ -54,9 +55,14 @@ def observed(config: Options, op: Operation, arrays: tuple[Any, ...], call: Call
 
 def _require_finite(op: str, what: str, tree: Any) -> None:
     for leaf in leaves(tree):
-        array = _arrays.engine_view(leaf)
-        if array is not None and array.dtype in FLOATING and not np.isfinite(array).all():
-            raise FloatingPointError(f"{op}: {what} holds NaN or infinity (check_finite=True).")
+        try:
+            borrowed = _arrays.borrow(op, (what,), (leaf,))
+        except (ArrayTypeError, DeviceError):  # no array, or none that a call would take: the call says so
+            continue
+        (array,) = borrowed.arrays
+        with borrowed.in_place():
+            if array.dtype in FLOATING and not np.isfinite(array).all():
+                raise FloatingPointError(f"{op}: {what} holds NaN or infinity (check_finite=True).")
 
 
 def _timed(op: str, call: Callable[[], Any]) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -298,19 +297,24 @@ def _run(
     if borrowed:
         arrays = borrowed.arrays
     engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
-    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
+    arrays = _arrays.native_byte_order(arrays)
+    place = engine.place(next(iter(leaves(arrays))))
+    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
+    if key is None:  # a list or an array among the options: the call as it would be with tuples
+        options = tuple(map(freeze, options))
+        key = _key_of(_signature, config, op, algorithm, options, arrays, place)
     prepared = _prepared.get(key) if key else None
     if prepared is None:
-        arrays = _arrays.native_byte_order(arrays)
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
         if key:  # where freezing changed an option (a torch.Size), the call as it was made is remembered too
             _prepared[key] = prepared
-    if short:
-        _prepared[short] = prepared
     if op.runtime:
         runtime = _checked_runtime(op, prepared.problem, runtime)
     if borrowed and not borrowed.door.native:
-        return _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+        result = _foreign(borrowed, prepared, arrays, runtime, out, workspace)
+        if short:  # not before the call went well: it finds out what the short way does not look for, such as another device
+            _prepared[short] = prepared
+        return result
     return _packed(prepared, prepared.call(arrays, runtime, out, workspace))
 
 
@@ -336,13 +340,15 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     """Problem and chosen algorithm for arrays of the engine's own; remembered, the oldest half forgotten when there are many."""
     specs = tuple(tree_map(_arrays.spec_of, a) for a in arrays)
     problem = op.problem(specs, dict(zip(op.static, options, strict=True)))
-    if config.autotune and algorithm is None:
-        _tune(engine, config, op, problem, arrays)
-    prepared = engine.prepare(op, problem, config, algorithm)
+    place = engine.place(next(iter(leaves(arrays))))
+    with engine.at(place):
+        if config.autotune and algorithm is None:
+            _tune(engine, config, op, problem, arrays)
+        prepared = engine.prepare(op, problem, config, algorithm)
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    key = _key_of(_signature, config, op, algorithm, options, arrays, engine.place(next(iter(leaves(arrays)))))
+    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
     if key is not None:
         _prepared[key] = prepared
     return prepared
@@ -399,7 +405,8 @@ def _borrow(op: Operation, arrays: tuple[Any, ...]) -> _arrays.Borrowed:
     if not any(numbers):
         return borrowed
     number = borrowed.engine.number
-    return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
+    with borrowed.in_place():
+        return replace(borrowed, arrays=tuple(number(a) if n else b for n, a, b in zip(numbers, arrays, borrowed.arrays, strict=True)))
 
 
 def with_numbers(op: Operation, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -433,7 +440,7 @@ def _foreign(
     """Run on borrowed arrays and hand the results back in the caller's namespace."""
     door = borrowed.door
     place = borrowed.engine.place(next(iter(leaves(arrays))))
-    with borrowed.engine.on_stream(door.direct.stream(place)) if door.direct else nullcontext():
+    with borrowed.in_place():
         if out is None and door.direct:
             out = tuple([door.direct.empty(output, place) for output in prepared.outputs])
 

@@ -153,3 +153,18 @@ def test_lists_and_mixed_namespaces_are_refused(case):
         if mixed[first] is not arrays[first]:
             with pytest.raises(dnn.ArrayTypeError, match=find(case.op).name):
                 call(case.op, mixed, case.options)
+
+
+def test_byte_swapped_half_types_are_converted_on_every_call():
+    x = np.linspace(-3, 3, 99).astype(np.float16)
+    for _ in range(3):
+        np.testing.assert_array_equal(dnn.gelu(_swapped(x)), dnn.gelu(x))
+
+
+def test_out_that_cannot_be_written_through_is_refused():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.raises(dnn.OptionError, match="relu: out is a tensor whose memory holds other values"):
+        dnn.relu(torch.ones(4), out=torch._neg_view(torch.zeros(4)))
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    with pytest.raises(dnn.OptionError, match="relu: out is an array of JAX"):
+        dnn.relu(jax.numpy.ones(4), out=jax.numpy.zeros(4))

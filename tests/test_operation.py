@@ -3,6 +3,8 @@
 import inspect
 import pickle
 import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import _operation
+from dnnarray._options import DEFAULT
 from dnnarray._spec import Spec
 
 X = np.array([-1.0, 2.0], np.float32)
@@ -212,3 +215,26 @@ def test_out_whose_elements_share_memory_is_refused():
     shared = np.lib.stride_tricks.as_strided(np.zeros(2, np.float32), (2,), (0,))
     with pytest.raises(dnn.OptionError, match="relu: out is broadcast"):
         dnn.relu(X, out=shared)
+
+
+def test_lists_among_the_options_are_planned_once(monkeypatch):
+    x = np.ones((1, 1, 4, 6), np.float32)
+    expected = dnn.max_pool(x, [2, 2], stride=[2, 2])
+    monkeypatch.setattr(_operation, "prepare", None)
+    np.testing.assert_array_equal(dnn.max_pool(x, [2, 2], stride=[2, 2]), expected)
+    np.testing.assert_array_equal(dnn.max_pool(x, np.array([2, 2]), stride=[2, 2]), expected)
+
+
+def test_plans_are_made_where_the_arrays_live(monkeypatch):
+    where = ["elsewhere"]
+
+    @contextmanager
+    def at(place):
+        where.append(place)
+        yield
+        where.pop()
+
+    engine = SimpleNamespace(place=lambda array: "there", at=at, prepare=lambda *_: where[-1])
+    monkeypatch.setattr(_operation, "_prepared", {})
+    relu = _operation.find("relu")
+    assert _operation.prepare(engine, DEFAULT, relu, None, (), (X,)) == "there"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -27,6 +28,7 @@ _GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- 
 _BANDWIDTH = 20e9  # bytes per second of two channels of memory, as a desktop or a small server slice has
 _NUMPY_CALL = 2e-6  # seconds that one NumPy call on small arrays costs
 _MIN_REPEATS, _MAX_REPEATS, _MEASURE_SECONDS = 3, 100, 0.05  # how long autotune looks at one algorithm
+_NOTHING = nullcontext()
 _OVERLAP_WORK = 1000  # how hard to look for a real overlap of strided arrays before taking it for one
 
 
@@ -42,6 +44,11 @@ def device() -> Device:
 def place(array: Any) -> str:
     """Where an array lives, as far as plans depend on it: one processor, one place."""
     return "cpu"
+
+
+def at(place: str) -> Any:
+    """A context in which the engine works there: nothing to do."""
+    return _NOTHING
 
 
 def methods(op: Operation) -> tuple[Method, ...]:
@@ -66,14 +73,14 @@ def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
     """Milliseconds by algorithm: the best of several repeats after a first run. A Spec among the arrays is given drawn data."""
-    rng = np.random.default_rng(0)
-    data = tuple(tree_map(lambda a: _drawn(a, rng) if isinstance(a, Spec) else np.asarray(a), a) for a in arrays)
+    data = tuple(tree_map(lambda a: drawn(a) if isinstance(a, Spec) else np.asarray(a), a) for a in arrays)
     return {m.name: _best_time(Prepared(op, problem, m, m.workspace(problem), Options(), candidates), data, runtime) for m in candidates}
 
 
-def _drawn(spec: Spec, rng: np.random.Generator) -> np.ndarray:
+def drawn(spec: Spec) -> np.ndarray:
+    """Data for a Spec that is to be measured."""
     if spec.dtype in FLOATING:
-        return rng.standard_normal(spec.shape).astype(spec.dtype)
+        return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
     return np.zeros(spec.shape, spec.dtype)
 
 

@@ -14,7 +14,8 @@ from cupy.cuda import get_current_stream
 from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
 from cupy_backends.cuda.api.runtime import getDevice
 
-from dnnarray import _observe
+from dnnarray import _arrays, _observe
+from dnnarray._cpu.engine import drawn
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
@@ -23,7 +24,7 @@ from dnnarray._cuda.warm import Shape, compile_call, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_workspace, users_own
-from dnnarray._problems.base import Problem, leaves
+from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec
 
@@ -44,6 +45,11 @@ def device() -> Device:
 def place(array: Any) -> int:
     """Where an array lives, as far as plans depend on it."""
     return array.data.device_id
+
+
+def at(place: int) -> Any:
+    """A context in which the device with this index is the current one."""
+    return _NOTHING if getDevice() == place else cupy.cuda.Device(place)
 
 
 current_place = getDevice
@@ -102,8 +108,19 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:
-    """Milliseconds on the device by algorithm: the median of repeats between events, after a first run."""
-    return {m.name: _device_time(Prepared(op, problem, m, m.workspace(problem), Options()), arrays, runtime) for m in candidates}
+    """Milliseconds on the device by algorithm: the median of repeats between events, after a first run. A Spec among the arrays is given drawn data."""
+    data = tuple(tree_map(_data, a) for a in arrays)
+    return {m.name: _device_time(Prepared(op, problem, m, m.workspace(problem), Options()), data, runtime) for m in candidates}
+
+
+def _data(array: Any) -> Any:
+    """What stands for an array of any library, a number or a Spec as an array of the engine's own."""
+    if isinstance(array, Spec):
+        itemsize = array.dtype.itemsize
+        memory = cupy.asarray(drawn(Spec((span(array) // itemsize,), array.dtype)))
+        return ARRAY(array.shape, array.dtype, memory.data, tuple(s * itemsize for s in array.strides or array.c_strides))
+    found = _arrays.engine_view(array)
+    return found if found is None or isinstance(found, ARRAY) else cupy.asarray(found)
 
 
 def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...], repeats: int = 15) -> float:
@@ -142,7 +159,7 @@ class Prepared:
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
         if getDevice() != self.device:
-            with cupy.cuda.Device(self.device):
+            with at(self.device):
                 return self.call(arrays, runtime, out, workspace)
         inputs: Any = arrays
         if not self._plain:
@@ -201,21 +218,17 @@ class Prepared:
         if self._telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
         pointers, bits, here = [], 0, self.device
-        for array in inputs:
+        given = [*inputs, *targets]
+        if self.workspace or workspace is not None:
+            scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
+            if self.workspace:  # launches that need none do not take a caller's either
+                given.append(scratch)
+        for array in given:
             data = array.data
             if data.device_id != here:
                 self._another_device(data.device_id)
             pointers.append(pointer := data.ptr)
             bits |= pointer
-        for array in targets:
-            pointers.append(pointer := array.data.ptr)
-            bits |= pointer
-        if self.workspace:
-            scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
-            pointers.append(pointer := scratch.data.ptr)
-            bits |= pointer
-        elif workspace is not None:
-            check_workspace(self.problem.op, workspace, 0, ARRAY)
         ready = self._ready[bits % _VECTOR == 0] or self._prepare(bits % _VECTOR == 0)
         copies = []  # kept alive likewise
         for i, order in ready.copied:
@@ -262,9 +275,9 @@ class Prepared:
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
             checked = check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
-            if checked.data.ptr % _VECTOR:
-                expected = f"memory at a multiple of {_VECTOR} bytes"
-                fail(OptionError, self.problem.op, "workspace", f"at address {checked.data.ptr:#x}", expected)
+            if self.workspace and checked.data.ptr % _VECTOR:
+                fix = "Begin it where an allocation begins."
+                fail(OptionError, self.problem.op, "workspace", "at an odd address", f"memory aligned to {_VECTOR} bytes", fix)
             return checked
         try:
             return ARRAY((self.workspace,), np.uint8)

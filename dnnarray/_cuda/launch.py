@@ -22,6 +22,7 @@ _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declare
 _WITHOUT_ASKING = 48 << 10  # bytes of shared memory that a block gets, both kinds together
 _WORD = 8  # bytes
 _thread = threading.local()
+_lock = threading.Lock()
 _shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that it may use by now
 
 
@@ -122,10 +123,11 @@ def _enter() -> None:
 
 def _allow_shared(function: Any, dynamic: int) -> None:
     """Raise the limit of a kernel's shared memory where a launch needs more; never lower it, since other launches of the kernel may count on it."""
-    allowed = _shared.get(function.ptr, _WITHOUT_ASKING - funcGetAttribute(_STATIC_SIZE, function.ptr))
-    if dynamic > allowed:
-        funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, dynamic)
-        _shared[function.ptr] = dynamic
+    with _lock:
+        allowed = _shared.get(function.ptr, _WITHOUT_ASKING - funcGetAttribute(_STATIC_SIZE, function.ptr))
+        if dynamic > allowed:
+            funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, dynamic)
+            _shared[function.ptr] = dynamic
 
 
 def _launcher(plan: Plan, function: Any) -> Callable[[int, int, int], None]:

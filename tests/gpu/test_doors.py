@@ -137,3 +137,55 @@ def test_each_call_runs_on_the_device_of_its_arrays():
     np.testing.assert_array_equal(cupy.asnumpy(y), np.maximum(_X, 0))
     with pytest.raises(dnn.ArrayTypeError, match="devices"):
         dnn.relu_backward(cupy.asarray(_X), x)
+
+
+def test_torch_tensors_whose_memory_holds_negated_values():
+    torch = pytest.importorskip("torch")
+    x = torch._neg_view(torch.tensor(_X, device="cuda"))
+    for _ in range(3):
+        assert torch.equal(dnn.relu(x), torch.relu(-torch.tensor(_X, device="cuda")))
+
+
+def test_numbers_are_made_on_the_stream_that_torch_has_set():
+    torch = pytest.importorskip("torch")
+    q = torch.randn(1, 2, 5, 16, device="cuda")
+    expected = dnn.attention(q, q, q, causal=True, causal_offset=1)
+    torch.cuda.synchronize()
+    cupy.full(1 << 28, 7, np.int64)  # keeps CuPy's own stream busy
+    with torch.cuda.stream(torch.cuda.Stream()):
+        actual = dnn.attention(q, q, q, causal=True, causal_offset=1)
+    torch.cuda.synchronize()
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.skipif(cupy.cuda.is_available() and cupy.cuda.runtime.getDeviceCount() < 2, reason="one device here")
+def test_torch_tensors_on_another_device_than_the_current_one():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(_X, device="cuda:1")
+    stream = torch.cuda.Stream("cuda:1")
+    stream.wait_stream(torch.cuda.current_stream("cuda:1"))
+    for _ in range(2):
+        with torch.cuda.stream(stream), torch.cuda.device(0):
+            y = dnn.relu(x)
+        stream.synchronize()
+        assert y.device == x.device
+        assert torch.equal(y, torch.relu(x))
+    here = torch.tensor(_X, device="cuda:0")
+    dnn.relu_backward(here, here)
+    for _ in range(2):
+        with pytest.raises(dnn.ArrayTypeError, match="devices"):
+            dnn.relu_backward(here, x)
+
+
+def test_torch_tensors_can_be_measured_and_checked(monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    x = torch.tensor(_X, device="cuda")
+    assert all(a.measured_ms > 0 for a in dnn.autotune("softmax", x, axis=-1))
+    assert all(a.measured_ms > 0 for a in dnn.autotune("relu_backward", x, dnn.Spec(_X.shape, "float32", (36, 6, 1))))
+    large = torch.full((1 << 26,), torch.inf, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()), dnn.options(check_finite=True):
+        torch.cuda._sleep(50_000_000)  # a look from another stream would see the infinities
+        large.fill_(1)
+        assert float(dnn.relu(large).max()) == 1.0

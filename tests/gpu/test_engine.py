@@ -122,7 +122,7 @@ def test_a_workspace_that_is_not_needed_or_at_an_odd_address():
     for memory in (scratch, scratch[1:]):
         np.testing.assert_array_equal(cupy.asnumpy(dnn.relu(x, workspace=memory)), np.ones(x.shape))
     np.testing.assert_array_equal(cupy.asnumpy(dnn.conv(x, w, algorithm="gemm", workspace=scratch)), np.full((2, 8, 7, 7), 72))
-    with pytest.raises(dnn.OptionError, match="multiple of 16 bytes"):
+    with pytest.raises(dnn.OptionError, match="aligned to 16 bytes"):
         dnn.conv(x, w, algorithm="gemm", workspace=scratch[1:])
 
 

@@ -1,0 +1,58 @@
+"""The host's side of a CUDA call, with a driver that only writes down what it is asked for."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._options import DEFAULT
+from dnnarray._select import Device
+from dnnarray._spec import Spec
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """A planned relu on device 0, and the launches that it asks for."""
+    from dnnarray._cuda import engine, launch
+
+    rates = dict.fromkeys(("float32", "float64", "tf32_mma", "bfloat16_mma", "float16_mma"), 1e13)
+    launched = []
+    monkeypatch.setattr(engine, "getDevice", lambda: 0)
+    monkeypatch.setattr(engine, "facts", lambda index: Device("none", "cuda", 100, rates, 1e12, 4e-6, (9, 0), 200_000, 1 << 36))
+    monkeypatch.setattr(engine.module, "load", lambda *_: SimpleNamespace(ptr=1))
+    monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
+    monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
+    monkeypatch.setattr(launch, "_enter", lambda: None)
+    monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
+    monkeypatch.setattr(launch, "launchKernel", lambda *given: launched.append(given))
+    op = find("relu")
+    return engine.prepare(op, op.problem((Spec((8,), "float32"),), {}), DEFAULT, None), launched
+
+
+def _memory(pointer, device=0):
+    return SimpleNamespace(data=SimpleNamespace(ptr=pointer, device_id=device))
+
+
+def test_scratch_memory_that_is_not_needed_is_left_alone(prepared):
+    plan, launched = prepared
+    assert plan.workspace == 0
+    for scratch in (_memory(1024), None):
+        plan._launch([_memory(256)], [_memory(512)], (), scratch)
+    assert len(launched) == 2
+
+
+def test_results_on_another_device_are_refused(prepared):
+    plan, launched = prepared
+    with pytest.raises(dnn.ArrayTypeError, match="devices 0 and 1"):
+        plan._launch([_memory(256)], [_memory(512, 1)], (), None)
+    assert not launched
+
+
+def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
+    plan, _ = prepared
+    plan.workspace = 64
+    with pytest.raises(dnn.OptionError, match=r"relu: workspace .* aligned to 16 bytes"):
+        plan._scratch(_memory(1025))
