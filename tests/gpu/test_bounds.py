@@ -49,3 +49,14 @@ def test_a_workspace_that_is_not_aligned_is_an_error():
     memory = cupy.empty(1 << 20, np.uint8)
     with pytest.raises(dnn.OptionError, match="a multiple of 16 bytes"):
         dnn.rnn(x, weights, workspace=memory[1:])
+
+
+def test_the_last_pixel_of_a_line_that_float32_cannot_count():
+    """16,777,219 is rounded up to a pixel that is not there."""
+    width = 2**24 + 4
+    x = cupy.ones((1, 1, 1, width), np.float32)
+    grid = cupy.asarray([[[[1.0, 0.0]]]], np.float32)
+    whole = cupy.full(2 * width, np.nan, np.float32)[:width].reshape(x.shape)
+    whole[...] = x
+    y = dnn.grid_sample(whole, grid, mode="nearest", padding_mode="border", align_corners=True)
+    assert float(y[0, 0, 0, 0]) == 1.0

@@ -16,6 +16,9 @@ __device__ __forceinline__ float ceil_of(float x) { return ceilf(x); }
 __device__ __forceinline__ double ceil_of(double x) { return ceil(x); }
 __device__ __forceinline__ float mod_of(float x, float y) { return fmodf(x, y); }
 __device__ __forceinline__ double mod_of(double x, double y) { return fmod(x, y); }
+// The number of the last pixel, rounded towards 0: never beyond it.
+__device__ __forceinline__ float last_of(int extent, float) { return __int2float_rz(extent - 1); }
+__device__ __forceinline__ double last_of(int extent, double) { return extent - 1; }
 // Into [0, last]; NaN becomes 0.
 __device__ __forceinline__ float clipped(float x, float last) { return fminf(fmaxf(x, 0.0f), last); }
 __device__ __forceinline__ double clipped(double x, double last) { return fmin(fmax(x, 0.0), last); }
@@ -37,7 +40,7 @@ struct Axis {
   A weight[kMode], slope[kMode], rate;  // rate: derivative of the place in pixels by the coordinate
 
   __device__ __forceinline__ Axis(A coordinate, int extent) {
-    const A last = A(extent - 1);
+    const A last = last_of(extent, A(0));
     A place = kCorners ? (coordinate + A(1)) * (last / A(2)) : ((coordinate + A(1)) * A(extent) - A(1)) / A(2);
     rate = kCorners ? last / A(2) : A(extent) / A(2);
     if constexpr (kMode == kBicubic) {
@@ -75,7 +78,7 @@ struct Axis {
   // Moves the place to where the padding reads instead; returns the derivative of the new place by the old.
   static __device__ __forceinline__ A padded(A& place, int extent) {
     if constexpr (kPadding == kZeros) return A(1);
-    const A last = A(extent - 1);
+    const A last = last_of(extent, A(0));
     A derivative = A(1);
     if constexpr (kPadding == kReflection) derivative = reflected(place, extent);
     if (!(place > A(0) && place < last)) derivative = A(0);
