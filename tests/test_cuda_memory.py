@@ -1,8 +1,8 @@
-"""No block asks for more shared memory than a device has, whatever the extents; needs no GPU."""
+"""No block asks for more shared memory than a device has, and no grid is too large, whatever the extents; needs no GPU."""
 
 import pytest
 
-from dnnarray._cuda import pool, softmax
+from dnnarray._cuda import norm, pool, softmax
 from dnnarray._operation import find
 from dnnarray._select import Device
 from dnnarray._spec import Spec
@@ -41,3 +41,15 @@ def test_columns_of_softmax_fit(extent, op, device):
     x = Spec((3, extent, 64), "float32")
     problem = find(op).problem((x, x, None) if op.endswith("backward") else (x,), {"axis": 1})
     _check(problem, softmax.ALGORITHMS[op], device)
+
+
+@pytest.mark.parametrize("device", _DEVICES.values(), ids=_DEVICES)
+@pytest.mark.parametrize(("op", "shape"), [("layer_norm", (2**31 + 8, 1)), ("group_norm", (2**31, 1, 1)), ("instance_norm", (2, 2**30, 2))])
+def test_statistics_of_their_own_for_very_many(op, shape, device):
+    operation = find(op)
+    row = Spec((shape[1],), "float16")
+    bound, chosen = operation.bind((Spec(shape, "float16"), row, row), {"num_groups": 1} if op == "group_norm" else {})
+    problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
+    for method in norm.ALGORITHMS[op]:
+        if method.rejects(problem, device) is None:
+            assert all(plan.grid[0] < 2**31 for plan in method.run(problem, device, True).plans)

@@ -149,10 +149,12 @@ def view(problem: NormProblem) -> View | None:
 
 
 def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the memory of x cannot be seen as batch, channels and space, or None."""
-    if view(problem) is None:
+    """Why the memory of x cannot be seen as batch, channels and space, or has too many of them, or None."""
+    v = view(problem)
+    if v is None:
         return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
-    return None
+    blocks = split(v, inputs(problem, problem.inputs, None).x).parts * (1 if v.last else v.channels)  # of the sums, at the least
+    return f"{blocks:,} blocks are more than a grid has" if blocks >= 1 << 31 else None
 
 
 class Split(NamedTuple):

@@ -41,8 +41,11 @@ class ColumnSumsConfig(Config):
 
 
 def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why x has no rows, or None."""
-    return "the normalised axes are not the fastest in memory" if extents(problem) is None else None
+    """Why x has no rows, or too many, or None."""
+    found = extents(problem)
+    if found is None:
+        return "the normalised axes are not the fastest in memory"
+    return f"{found[0]:,} rows are more than a grid has blocks" if found[0] >= 1 << 31 else None
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:

@@ -109,12 +109,14 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
     if v.size == 0:
         return "there is nothing to hold"
-    if tile(problem, v, device) is None:
+    held = tile(problem, v, device)
+    if held is None:
         return (
             f"the {_rows(v):,} values of each channel, with as many channels as make a group and rows that are worth reading, "
             f"do not fit in {device.shared_memory:,} bytes of shared memory"
         )
-    return None
+    blocks = blocks_of(v.channels, held.channels) * v.batch
+    return f"{blocks:,} blocks are more than a grid has" if blocks >= 1 << 31 else None
 
 
 def workspace(problem: NormProblem) -> int:
