@@ -151,7 +151,7 @@ def _bias(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool, g: Array, targ
         return [added_up(target, target, bias, 0)]
     s = sums(_channel_view(problem, x, dy), x.dtype, aligned)
     config = BiasBackwardConfig(TYPES[x.dtype], "dnnarray::Identity", False, s.columns, s.vector, _THREADS)
-    kernel = Kernel("activation/bias_backward.cu", f"channel_sums_{SHORT[x.dtype]}x{s.vector}_{s.name}", config, ("activation",))
+    kernel = Kernel("activation/bias_backward.cu", f"conv_depthwise_bias_{SHORT[x.dtype]}x{s.vector}_{s.name}", config, ("activation",))
     arguments = (g, g, g, g, NOTHING, NOTHING, partial, *s.sizes, 0.0, 0.0)
     return [Plan(kernel, (s.blocks, 1, 1), _THREADS, arguments), added_up(partial, target, bias, s.parts)]
 

@@ -27,6 +27,7 @@ class DirectConfig(Config):
     element: str
     activation: str
     gradient: bool
+    repair: bool
     last: bool
     threads: int
 
@@ -44,8 +45,8 @@ class DirectWeightConfig(Config):
 class DirectMaps:
     """The maps by their definitions: `conv_common.Maps`."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, setting: Setting, repair: bool = False) -> None:
+        self._setting, self._repair = setting, repair  # repair: only the elements of an image that are NaN
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._run(large, weight, small, epilogue, False)
@@ -59,9 +60,9 @@ class DirectMaps:
         if total == 0:
             return
         f = formula(e.activation, w.dtype)
-        config = DirectConfig(TYPES[x.dtype], TYPES[w.dtype], TYPES[y.dtype], f.type, gradient, setting.last, THREADS)
+        config = DirectConfig(TYPES[x.dtype], TYPES[w.dtype], TYPES[y.dtype], f.type, gradient, self._repair, setting.last, THREADS)
         words = ["conv_direct", SHORT[x.dtype], SHORT[w.dtype], SHORT[y.dtype], f.name, "last" if setting.last else "first"]
-        kernel = Kernel("conv/direct.cu", "_".join(words + ["gradient"] * gradient), config, ("activation",))
+        kernel = Kernel("conv/direct.cu", "_".join(words + ["gradient"] * gradient + ["repair"] * self._repair), config, ("activation",))
         k, c, *window = w.strides
         own, others = ((g.c, c), (g.k, k)) if gradient else ((g.k, k), (g.c, c))
         flags = 2 * (e.bias is not None) | 4 * (e.residual is not None)

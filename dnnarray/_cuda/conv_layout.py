@@ -61,6 +61,8 @@ class LayoutMaps:
         self._inner = copy.copy(setting)
         self._inner.g, self._inner.last = filled(setting.g), True
         self._maps, self._plain = ImplicitMaps(self._inner), GemmMaps(setting)
+        # A NaN or an infinity times the zeros between groups would reach all that were put together.
+        self._repair = DirectMaps(setting, repair=True) if self._inner.g.groups != setting.g.groups else None
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if large.dtype not in HALF:
@@ -71,6 +73,8 @@ class LayoutMaps:
             y = self._room(small, True)
             self._maps.correlate(x, w, y, e)
             self._out_of(y, small, True)
+        if self._repair:
+            self._repair.correlate(large, weight, small, epilogue)
 
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if small.dtype not in HALF:
@@ -81,6 +85,8 @@ class LayoutMaps:
             x = self._room(large, False)
             self._maps.spread(y, w, x, e)
             self._out_of(x, large, False)
+        if self._repair:
+            self._repair.spread(small, weight, large, epilogue)
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         if small.dtype not in HALF or large.dtype not in HALF:
@@ -244,7 +250,7 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     f, last = filled(g), Setting(op, problem, True).last
     images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
-    launches = problem.maps * (1 + len(copied)) + (op == "conv_backward_weight")
+    launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"])
     return Cost(2 * f.macs * problem.maps, problem.bytes + sum(copied) * problem.maps, share, launches, of_peak)

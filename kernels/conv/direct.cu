@@ -2,6 +2,8 @@
 // kGradient: its input gradient, x and y having changed places: y[n, c, i] = f(sum over k and r of x[n, k, (i + before - r * dilation) /
 // stride] * w[k, c, r] + bias[c]), where the division leaves no rest.
 //
+// kRepair: only elements of y that are NaN are computed again: those in which infinity met a zero that the definition does not have.
+//
 // Layout:  all memory by strides; those of the weight are along the channels of y, of x, and the window. A thread owns one element of y.
 // Needs:   nothing.
 // Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums in float32 (double for double).
@@ -16,6 +18,7 @@ struct Config {
   using Element = float;
   using Activation = dnnarray::Identity;
   static constexpr bool kGradient = false;
+  static constexpr bool kRepair = false;
   static constexpr bool kLast = true;
   static constexpr int kThreads = 128;
 };
@@ -48,6 +51,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
     const long long n = Config::kLast ? by_c.quotient / pixels : by_c.quotient;
     const Place at = Place::of(Config::kLast ? by_c.quotient - n * pixels : i % pixels, extent_h, extent_w);
     const Split by_group = split(by_c.rest, static_cast<int>(own));
+    T& result = y[n * y_n + by_c.rest * y_c + at.d * y_d + at.h * y_h + at.w * y_w];
+    if (Config::kRepair && widen(result) == widen(result)) continue;
     const Config::Source* x_at = x + n * x_n + by_group.quotient * others * x_c;
     const Config::Weight* w_at = weight + by_group.quotient * w_group + by_group.rest * w_own;
     A sum = 0;
@@ -67,6 +72,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
     }
     if (flags & 2) sum += widen(bias[by_c.rest]);
     if (flags & 4) sum += widen(residual[n * r_n + by_c.rest * r_c + at.d * r_d + at.h * r_h + at.w * r_w]);
-    y[n * y_n + by_c.rest * y_c + at.d * y_d + at.h * y_h + at.w * y_w] = narrow<T>(Config::Activation::forward(sum, A(p), A(q)));
+    result = narrow<T>(Config::Activation::forward(sum, A(p), A(q)));
   }
 }
