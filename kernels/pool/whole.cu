@@ -96,7 +96,8 @@ __device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long s
 }
 
 // `columns` is the number of rows, or of vectors of inner for all outer; `inner` counts vectors.
-extern "C" __global__ void __launch_bounds__(kTaps * kLanes)
+// Where 512 threads or float64 meet the limit of registers, one block must do: a second would cost spills.
+extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 512 || sizeof(A) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long columns,
                    long long length, long long inner, double p64) {
   const int tid = threadIdx.x, tap = Config::kAlong ? tid % kTaps : tid / kLanes, lane = Config::kAlong ? tid / kTaps : tid % kLanes;
