@@ -2,11 +2,13 @@
 
 import re
 from functools import lru_cache
+from importlib import import_module
 
 import pytest
 
 from dnnarray._cuda import module
 from dnnarray._cuda.plan import Array, Plan
+from dnnarray._names import FAMILIES
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import Device
@@ -21,16 +23,7 @@ _DEVICES = {
 }
 
 
-def _tables():
-    from importlib import import_module
-    from pathlib import Path
-
-    here = Path(module.__file__).parent
-    for family in sorted(p.stem for p in here.glob("*.py")):
-        yield from getattr(import_module(f"dnnarray._cuda.{family}"), "ALGORITHMS", {}).items() if family != "engine" else ()
-
-
-_TABLE = dict(_tables())
+_TABLE = {op: table for family in FAMILIES for op, table in import_module(f"dnnarray._cuda.{family}").ALGORITHMS.items()}
 
 
 def _kernels(device):
