@@ -34,7 +34,7 @@ __device__ __forceinline__ int other(const ConvAxis& axis, int at, int tap) {
 }
 
 // `total` elements of y with `own` channels a group, each the sum over `others` channels of x. flags: 2 bias, 4 residual.
-extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
     const Config::Source* __restrict__ x, const Config::Weight* __restrict__ weight, const Config::Weight* __restrict__ bias,
     const Config::Weight* __restrict__ residual, T* __restrict__ y, long long total, long long groups, long long own, long long others,
     long long flags, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long r_n, long long r_c, long long r_d,

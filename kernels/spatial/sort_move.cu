@@ -94,7 +94,12 @@ __device__ __forceinline__ void order(const Own& own, int warp, int lane) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kBlocks = 1;  // left to itself, the compiler keeps registers for more and spills there
+#else
+constexpr int kBlocks = 0;
+#endif
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const Config::Key* __restrict__ keys, const unsigned* __restrict__ places, const unsigned* __restrict__ table,
                    unsigned* __restrict__ moved_keys, unsigned* __restrict__ moved_places, long long length, long long parts, long long shift,
                    long long buckets, long long left_out) {
