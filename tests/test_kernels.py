@@ -83,7 +83,7 @@ def _backward_problem(backward, operation, grad, bound, static):
     return backward.problem(arrays, {n: v for n, v in chosen.items() if n in backward.static})
 
 
-_FEW = 4  # configurations of each source, spread over all; "make kernels" takes every one
+_FEW = 2  # configurations of each source, spread over all; "make kernels" takes every one
 _SOURCES = sorted(str(p.relative_to(module.kernels_folder())) for p in module.kernels_folder().rglob("*.cu"))
 
 

@@ -10,7 +10,7 @@ from dnnarray._cuda.conv_depthwise_common import Correlation, axes
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT64
+from dnnarray._spec import FLOAT32, FLOAT64
 
 _ROWS, _STRIP = 2, 7  # outputs of a thread; an odd strip puts the next one into other banks
 _MOST_THREADS, _BLOCKS = 256, 2
@@ -86,7 +86,8 @@ def tiled(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     tile = _tile(g, lanes, pixel, weights)
     assert tile is not None
     side, stride, added = g.window[2], g.stride[2], c.added
-    sizes = (vector, lanes, _ROWS, _STRIP, _MOST_THREADS, 1 if added else _BLOCKS)  # a residual needs more registers
+    crowded = added or (side == 5 and c.x.dtype == FLOAT32)  # more registers than two blocks of a multiprocessor have
+    sizes = (vector, lanes, _ROWS, _STRIP, _MOST_THREADS, 1 if crowded else _BLOCKS)
     config = DepthwiseTileConfig(TYPES[c.x.dtype], added, c.relu, side, stride, *sizes)
     name = f"conv_depthwise_tile_{SHORT[c.x.dtype]}{'_added' * added}{'_relu' * c.relu}_s{side}_by_{stride}"
     chunks = -(-c.channels // (lanes * vector))

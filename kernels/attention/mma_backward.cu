@@ -31,7 +31,7 @@ constexpr bool kKeyRows = Config::kKeyRows;
 constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 32 * Config::kWarps, kRows = 16 * Config::kWarps;
 constexpr int kScoreTiles = kColumns / 8, kWidthTiles = kWidth / 8;
 // Where the assembler would spill the addresses of all steps, which it takes at once.
-#if __CUDA_ARCH__ < 900
+#if __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1000
 constexpr int kSteps = Config::kExtras && kWidth == 128 ? 1 : kWidth / 16;
 #else
 constexpr int kSteps = kWidth / 16;
