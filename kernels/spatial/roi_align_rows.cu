@@ -47,7 +47,7 @@ __device__ __forceinline__ A walk_down(const T* plane, const int* pixels, const 
   return total;
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 0 : 1)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ boxes, T* __restrict__ y, long long images, long long channels,
                    long long height, long long width, long long p, long long q, double scale, long long each) {
   extern __shared__ __align__(16) char dnn_smem[];
