@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 import dnnarray as dnn
@@ -55,7 +57,7 @@ def glu_rows():
         cx, ch, co, cd = map(borrowed, (x, half, out, dx))
         peer, name = torch.nn.functional.glu, str(dtype)[6:]
         yield f"glu {name}", 3 * half.nbytes, (lambda x=cx, o=co: dnn.glu(x, out=o)), (lambda x=x, f=peer: f(x)), torch.compile(peer), (x,)
-        ours = lambda g=ch, x=cx, o=cd: dnn.glu_backward(g, x, out=o)  # noqa: E731
+        ours = partial(dnn.glu_backward, ch, cx, out=cd)
         yield f"glu_backward {name}", 5 * half.nbytes, ours, _gradient(peer, (x,), half), None, ()
 
 
@@ -103,7 +105,7 @@ def prelu_rows():
         name = str(dtype)[6:]
         ours, eager = (lambda x=cx, w=cw, o=co: dnn.prelu(x, w, out=o)), (lambda x=x, w=w: peer(x, w))
         yield f"prelu {name}", 2 * x.nbytes, ours, eager, torch.compile(peer), (x, w)
-        back = lambda g=cg, x=cx, w=cw, o=(co, cd): dnn.prelu_backward(g, x, w, out=o)  # noqa: E731
+        back = partial(dnn.prelu_backward, cg, cx, cw, out=(co, cd))
         yield f"prelu_backward {name}", 3 * x.nbytes, back, _gradient(peer, (x, w), g), None, ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 import dnnarray as dnn
@@ -130,8 +132,8 @@ def _linear_rows(rows=8192, features=4096, classes=128256):
         )
         leaves = x.detach().requires_grad_(), w.detach().requires_grad_()
         loss = peer(*leaves, target)
-        ours = lambda g=c1, x=cx, w=cw, t=ct, s=lse, o=(cdx, cdw, None): dnn.linear_cross_entropy_backward(g, x, w, t, lse=s, out=o)  # noqa: E731
-        again = lambda loss=loss, leaves=leaves, one=one: torch.autograd.grad(loss, leaves, one, retain_graph=True)  # noqa: E731
+        ours = partial(dnn.linear_cross_entropy_backward, c1, cx, cw, ct, lse=lse, out=(cdx, cdw, None))
+        again = partial(torch.autograd.grad, loss, leaves, one, retain_graph=True)
         yield f"linear_cross_entropy_backward {label}", 2 * flops, ours, again, None, ()
 
 

@@ -118,10 +118,11 @@ class Setting:
         self.steps = Steps(problem, aligned)
         inputs, outputs = IMAGES[op]
         given = [problem.inputs[i] for i in inputs if problem.inputs[i] is not None]
+        made = {i: s for i, s in enumerate(problem.outputs) if s is not None}
         found: dict[bool, int] = {}
         for last in (True, False):
             order = self._order(given[0].ndim, last)
-            if all(lies(problem.outputs[i], order) for i in outputs):  # type: ignore[arg-type]
+            if all(lies(made[i], order) for i in outputs):
                 found[last] = sum(lies(s, order) for s in given)
         self.mixed = not found
         self.last = max(found, key=lambda k: found[k]) if found else False

@@ -24,17 +24,17 @@ _UNITS = {"highest": {8: "float64", 4: "float32", 2: "bfloat16_mma"}, "high": {4
 
 
 def _itemsize(problem: RecurrentProblem) -> int:
-    return problem.outputs[0].dtype.itemsize  # type: ignore[union-attr]
+    return problem.result.dtype.itemsize
 
 
 def _halves(problem: RecurrentProblem) -> bool:
     """Whether what goes into a layer stays in half types: its parts are of their range, but for float16 behind a relu."""
-    cell, dtype = problem.cell, problem.outputs[0].dtype  # type: ignore[union-attr]
+    cell, dtype = problem.cell, problem.result.dtype
     return dtype in HALF and not (cell.kind == "rnn" and cell.activation == "relu" and dtype == FLOAT16)
 
 
 def _rounds_float32(precision: str, problem: RecurrentProblem) -> str | None:
-    if precision == "high" and problem.outputs[0].dtype != FLOAT32:  # type: ignore[union-attr]
+    if precision == "high" and problem.result.dtype != FLOAT32:
         return "TF32 is for float32"
     return None
 

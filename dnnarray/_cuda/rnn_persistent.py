@@ -109,7 +109,7 @@ def _tile(problem: RecurrentProblem, device: Device, block: _Block) -> Tile | No
 
 def best_tile(problem: RecurrentProblem, device: Device, back: bool, precision: str = "highest") -> Tile | None:
     """The fastest tile by estimate, None where the weights fit no way."""
-    itemsize = problem.outputs[0].dtype.itemsize  # type: ignore[union-attr]
+    itemsize = problem.result.dtype.itemsize
     tensor, gates = on_tensor_cores(itemsize, precision), GATES[problem.cell.kind]
     tiles = [
         _tile(problem, device, _Block(gates, problem.hidden, units, batch, itemsize, back, tensor))

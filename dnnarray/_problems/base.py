@@ -41,6 +41,13 @@ class Problem:
         """Whether random numbers are drawn although the operation itself does not require a seed (dropout that is 0 by default)."""
         return False
 
+    @property
+    def result(self) -> Spec:
+        """The first result, of an operation that always has one."""
+        first = self.outputs[0]
+        assert first is not None, self.op
+        return first
+
     def legend(self) -> str:
         """The problem in one line, for reports."""
         return ", ".join(str(s) for s in leaves(self.inputs))

@@ -193,7 +193,7 @@ def conv_backward_input(op: str, grad: Spec, weight: Spec, *, input_shape: Any, 
     x = Spec(_shape_option(op, "input_shape", input_shape), grad.dtype)
     checks.floating(op, "grad", grad)
     forward = conv(op, x, weight, None, None, activation=None, names=("input_shape", "weight"), **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, weight), outputs=(grad.like(x.shape),), geometry=_arranged(forward, grad))
 
 
@@ -205,14 +205,14 @@ def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **o
     """The gradient of the weight."""
     weight = Spec(_shape_option(op, "weight_shape", weight_shape), x.dtype)
     forward = conv(op, x, weight, None, None, activation=None, names=("x", "weight_shape"), **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, x), outputs=(weight,))
 
 
 def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, **options: Any) -> ConvProblem:
     """All gradients of `conv` at once."""
     forward = conv(op, x, weight, bias, residual, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     outputs: tuple[Spec | None, ...] = (x.like(), weight.like(), None if bias is None else bias.like())
     if residual is not None:
         outputs = (*outputs, residual.like())
@@ -308,7 +308,7 @@ def conv_transpose(
 def conv_transpose_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, **options: Any) -> ConvProblem:
     """All gradients of `conv_transpose` at once."""
     forward = conv_transpose(op, x, weight, bias, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(
         forward,
         inputs=(grad, x, weight, bias),

@@ -56,7 +56,7 @@ def unfold(op: str, x: Spec, *, kernel_size: Any, stride: Any, padding: Any, dil
 def unfold_backward(op: str, grad: Spec, x: Spec, **options: Any) -> UnfoldProblem:
     """Columns of gradients back to the image."""
     forward = unfold(op, x, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, x), outputs=(x.like(),))
 
 
@@ -89,5 +89,5 @@ def fold(op: str, x: Spec, *, output_size: Any, kernel_size: Any, stride: Any, p
 def fold_backward(op: str, grad: Spec, x: Spec, **options: Any) -> UnfoldProblem:
     """The image's gradient as columns."""
     forward = fold(op, x, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, x), outputs=(x.like(),))

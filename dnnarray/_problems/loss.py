@@ -167,7 +167,7 @@ def cross_entropy_backward(
     op: str, grad: Spec, logits: Spec, target: Spec, weight: Spec | None, lse: Spec | None, **options: Any
 ) -> ScoresProblem:
     forward = cross_entropy(op, logits, target, weight, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     _lse(op, lse, logits, forward.rows)
     inputs = (grad, logits, target, weight, lse)
     if forward.probabilities:
@@ -187,7 +187,7 @@ def nll_loss(op: str, log_probs: Spec, target: Spec, weight: Spec | None, *, axi
 
 def nll_loss_backward(op: str, grad: Spec, log_probs: Spec, target: Spec, weight: Spec | None, **options: Any) -> ScoresProblem:
     forward = nll_loss(op, log_probs, target, weight, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),))
 
 
@@ -215,7 +215,7 @@ def linear_cross_entropy_backward(
     op: str, grad: Spec, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, lse: Spec | None, **options: Any
 ) -> LinearProblem:
     forward = linear_cross_entropy(op, x, w, target, bias, weight, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     _lse(op, lse, x, forward.rows)
     outputs = (x.like(), w.like(), None if bias is None else bias.like())
     return replace(
@@ -316,7 +316,7 @@ def ctc_loss_backward(
     op: str, grad: Spec, log_probs: Spec, targets: Spec, input_lengths: Spec, target_lengths: Spec, **options: Any
 ) -> CTCProblem:
     forward = ctc_loss(op, log_probs, targets, input_lengths, target_lengths, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, *forward.inputs), outputs=(log_probs.like(),))
 
 

@@ -64,7 +64,7 @@ def nonempty_space(op: str, x: Spec, axes: str) -> None:
 
 def grid_sample_backward(op: str, grad: Spec, x: Spec, grid: Spec, **options: Any) -> GridSampleProblem:
     forward = grid_sample(op, x, grid, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, x, grid), outputs=(x.like(), grid.like()), returns=GridSampleGradients)
 
 
@@ -91,5 +91,5 @@ def affine_grid(op: str, theta: Spec, *, shape: Any, align_corners: Any) -> Affi
 
 def affine_grid_backward(op: str, grad: Spec, theta: Spec, **options: Any) -> AffineGridProblem:
     forward = affine_grid(op, theta, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, theta), outputs=(theta.like(),))

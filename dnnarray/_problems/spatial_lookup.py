@@ -39,7 +39,7 @@ def embedding(op: str, indices: Spec, weight: Spec, *, padding_index: Any) -> Em
 
 def embedding_backward(op: str, grad: Spec, indices: Spec, weight: Spec, **options: Any) -> EmbeddingProblem:
     forward = embedding(op, indices, weight, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, indices, weight), outputs=(weight.like(),))
 
 

@@ -60,7 +60,7 @@ def roi_align(
 
 def roi_align_backward(op: str, grad: Spec, x: Spec, boxes: Spec, **options: Any) -> RoiAlignProblem:
     forward = roi_align(op, x, boxes, **options)
-    checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+    checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, x, boxes), outputs=(x.like(),))
 
 

@@ -95,7 +95,7 @@ def undone(build: Callable[..., ShuffleProblem]) -> Callable[..., ShuffleProblem
 
     def backward(op: str, grad: Spec, x: Spec, **options: Any) -> ShuffleProblem:
         forward = build(op, x, **options)
-        checks.gradient(op, grad, forward.outputs[0])  # type: ignore[arg-type]
+        checks.gradient(op, grad, forward.result)
         return ShuffleProblem(op=op, inputs=(grad, x), outputs=(x.like(),), move=forward.move.inverse())
 
     return backward

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._cuda.norm import ALGORITHMS
 from dnnarray._operation import forget
 from dnnarray._problems.base import leaves, tree_map
 from tests.support import BFLOAT16, assert_close, call
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda.norm import ALGORITHMS  # noqa: E402
-
 pytestmark = pytest.mark.gpu
 
 _DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
