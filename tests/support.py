@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._operation import dispatch, find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
 
@@ -109,6 +109,14 @@ def call(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
     plain = {n: v for n, v in options.items() if n in ("out", "workspace", "algorithm")}
     bound, chosen = operation.bind(arrays, {n: v for n, v in options.items() if n not in plain})
     return operation.call(bound, chosen | plain)
+
+
+def call_by(algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """`call` by the algorithm of this name, also where the public function has no argument for it."""
+    operation = find(op)
+    bound, chosen = operation.bind(arrays, options)
+    static, runtime = (tuple(chosen[n] for n in names) for names in (operation.static, operation.runtime))
+    return dispatch(operation, bound, static, runtime, None, None, algorithm)
 
 
 def flat(result: Any) -> list[np.ndarray]:

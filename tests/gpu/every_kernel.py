@@ -1,4 +1,4 @@
-"""Every case of every operation, forward and backward, once aligned and once not, without looking at the results: for compute-sanitizer.
+"""Every case of every operation by every algorithm, forward and backward, once aligned and once not, without looking at the results: for compute-sanitizer.
 
     compute-sanitizer --tool memcheck python -m tests.gpu.every_kernel [--shard 0/8] [--dtypes float32,bfloat16]
 
@@ -13,9 +13,10 @@ import cupy
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray._problems.base import leaves, tree_map
+from dnnarray._operation import find
+from dnnarray._problems.base import tree_map
 from tests.registry import CASES
-from tests.support import call
+from tests.support import call_by
 
 
 def _apart(array, offset: int):
@@ -28,13 +29,19 @@ def _apart(array, offset: int):
 
 def _run(case, dtype, offset: int) -> None:
     arrays = tuple(tree_map(lambda a: _apart(a, offset), a) for a in case.draw(dtype))
-    if not case.gradient:
-        call(case.op, arrays, case.options)
-    else:
+    _by_every_algorithm(case.op, arrays, case.options)
+    if case.gradient:
         output, pullback = dnn.vjp(case.op, *arrays, **case.options)
         head, rest = (output[0], (None,) * (len(output) - 1)) if isinstance(output, tuple) else (output, None)
         grad = _apart(cupy.ones(head.shape, head.dtype), offset)
-        leaves(pullback(grad if rest is None else (grad, *rest)))
+        pullback(grad if rest is None else (grad, *rest))
+        if rest is None and case.op == find(case.op).base:
+            _by_every_algorithm(f"{case.op}_backward", (grad, *arrays), case.options)
+
+
+def _by_every_algorithm(op, arrays, options) -> None:
+    for name in (a.name for a in dnn.algorithms(op, *arrays, **options)):
+        call_by(name, op, arrays, options)
 
 
 def main() -> None:

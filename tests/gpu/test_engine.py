@@ -1,5 +1,7 @@
 """The CUDA engine on a card: every case of every operation it has, against the float64 oracle; memory, streams, capture."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import dnnarray as dnn
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES, ORACLES
-from tests.support import BFLOAT16, FLOAT64, as_float64, assert_close, call
+from tests.support import BFLOAT16, FLOAT64, as_float64, assert_close, call, call_by
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
@@ -35,16 +37,23 @@ _DIFFERENTIABLE = [c for c in _HERE if c.gradient and _has(f"{find(c.op).base}_b
 _FIRST = list({c.op: c for c in reversed(_HERE)}.values())
 
 
+def _names(op, arrays, options):
+    """The algorithms that may do it, the chosen one first."""
+    return [a.name for a in dnn.algorithms(op, *arrays, **options)]
+
+
 @pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _HERE for d in c.dtypes], ids=str)
-def test_forward_agrees_with_the_oracle(case, dtype):
+def test_every_algorithm_agrees_with_the_oracle(case, dtype):
     arrays = case.draw(dtype)
+    there = tuple(map(_there, arrays))
     try:
-        actual = _back(call(case.op, tuple(_there(a) for a in arrays), case.options))
+        names = _names(case.op, there, case.options)
     except dnn.UnsupportedError as error:
         pytest.skip(str(error))
     expected = [np.asarray(r) for r in leaves(ORACLES[find(case.op).base](*as_float64(arrays), **case.options))]
-    for a, e in zip(actual, expected, strict=True):
-        assert_close(a, e, case.reduction, case.condition, str(case))
+    for name in names:
+        for a, e in zip(_back(call_by(name, case.op, there, case.options)), expected, strict=True):
+            assert_close(a, e, case.reduction, case.condition, f"{case} by {name}")
 
 
 def _gradients(case, arrays, grad):
@@ -54,14 +63,22 @@ def _gradients(case, arrays, grad):
 
 
 @pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _DIFFERENTIABLE for d in c.dtypes], ids=str)
-def test_gradient_agrees_with_the_cpu_engine_in_float64(case, dtype):
+def test_gradients_agree_with_the_cpu_engine_in_float64(case, dtype):
+    """By `vjp`, which saves statistics for the gradient, and by every algorithm of the gradient, which then works them out."""
     arrays = case.draw(dtype)
-    head = leaves(call(case.op, arrays, case.options))[0]
+    results = call(case.op, arrays, case.options)
+    head = leaves(results)[0]
     grad = np.array(np.random.default_rng(3).standard_normal(head.shape), head.dtype)
-    actual = _back(_gradients(case, tuple(_there(a) for a in arrays), _there(grad)))
+    there, grad_there = tuple(map(_there, arrays)), _there(grad)
     expected = leaves(_gradients(case, as_float64(arrays), grad.astype(np.float64)))
-    for a, e in zip(actual, expected, strict=True):
-        assert_close(a, e, max(case.reduction, e.size), case.condition, str(case))
+    ways = {"vjp": lambda: _gradients(case, there, grad_there)}
+    backward = f"{find(case.op).base}_backward"
+    if case.op == find(case.op).base and not isinstance(results, tuple):
+        given = (grad_there, *there)
+        ways |= {n: partial(call_by, n, backward, given, case.options) for n in _names(backward, given, case.options)}
+    for way, run in ways.items():
+        for a, e in zip(_back(run()), expected, strict=True):
+            assert_close(a, e, max(case.reduction, e.size), case.condition, f"{case} by {way}")
 
 
 _SIZES = [1, 2, 3, 31, 127, 128, 129, 1023, 4096, 4097, 100_003]
