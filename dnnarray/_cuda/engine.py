@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cupy
@@ -74,6 +75,20 @@ def view(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[i
 def from_dlpack(array: Any) -> Any:
     """An array of any library over the same memory, in order with what its library has queued."""
     return cupy.from_dlpack(array)
+
+
+_held: list[tuple[Any, Any]] = []  # events, each with the arrays that may go when it has happened
+_holding = Lock()
+
+
+def hold(arrays: Any) -> None:
+    """Keep arrays of another library until the work queued so far on the current stream is done."""
+    if get_current_stream().is_capturing():
+        return  # the graph outlives the call in any case: its arrays are the caller's to keep
+    event = cupy.cuda.Event(disable_timing=True)
+    event.record()
+    with _holding:
+        _held[:] = [*((e, a) for e, a in _held if not e.done), (event, arrays)]
 
 
 def number(value: int) -> Any:

@@ -89,6 +89,27 @@ def test_jax_arrays_in_and_out(dtype):
     assert bool((y == jax.nn.relu(x)).all())
 
 
+def test_jax_arrays_are_held_until_the_device_is_done():
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU")
+    from dnnarray._cuda import engine
+
+    wait = cupy.RawKernel("extern \"C\" __global__ void wait() { for (long long t = clock64(); clock64() - t < 200000000;); }", "wait")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        wait((1,), (1,), ())
+        y = dnn.relu(jax.numpy.asarray(_X))  # nobody else keeps the argument
+        held = len(engine._held)
+    assert held >= 1
+    stream.synchronize()
+    dnn.relu(jax.numpy.asarray(_X))
+    cupy.cuda.Device().synchronize()
+    dnn.relu(jax.numpy.asarray(_X))
+    assert len(engine._held) == 1
+    np.testing.assert_array_equal(np.asarray(y), np.maximum(_X, 0))
+
+
 def test_a_new_thread_may_make_the_first_call():
     x, y = cupy.asarray(_X), cupy.empty(_X.shape, np.float32)
     dnn.relu(x, out=y)
