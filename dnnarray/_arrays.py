@@ -49,7 +49,9 @@ class Door:
     take: Callable[[Any], Any]
     give: Callable[[Any], Any]
     direct: Direct | None = None
-    holds: bool = False  # whether borrowed memory has to be held until the device is done: its library reuses it in the order of streams of its own
+    holds: bool = (
+        False  # whether borrowed memory has to be held until the device is done: its library reuses it in the order of streams of its own
+    )
 
     @property
     def native(self) -> bool:

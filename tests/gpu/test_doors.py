@@ -95,7 +95,7 @@ def test_jax_arrays_are_held_until_the_device_is_done():
         pytest.skip("JAX has no GPU")
     from dnnarray._cuda import engine
 
-    wait = cupy.RawKernel("extern \"C\" __global__ void wait() { for (long long t = clock64(); clock64() - t < 200000000;); }", "wait")
+    wait = cupy.RawKernel('extern "C" __global__ void wait() { for (long long t = clock64(); clock64() - t < 200000000;); }', "wait")
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         wait((1,), (1,), ())
