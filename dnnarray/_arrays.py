@@ -256,13 +256,7 @@ def _cpu() -> ModuleType:
 
 
 def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
-    try:
-        engine = _cuda()
-    except ImportError as error:
-        from dnnarray._cuda.requirements import problem
-
-        reason = problem() or f"the CUDA engine does not load: {error}."
-        raise DeviceError(f"{where} lives on a CUDA device. {reason} dnnarray.check() says more.") from error
+    engine = _cuda_engine(f"{where} lives on a CUDA device.")
     NATIVE[engine.ARRAY] = engine.current_place
     if family == "dlpack":
         return _dlpack_door(array, engine.from_dlpack, holds=True), engine
@@ -401,9 +395,19 @@ def _element_strides(array: Any) -> tuple[int, ...] | None:
     return None
 
 
-def engine_of(arrays: tuple[Any, ...]) -> ModuleType:
-    """The engine that would run a call on these arrays; for Specs alone, the CPU engine."""
+def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
+    """The engine that would run a call on these arrays; for Specs alone, the one that `specs_on` names."""
     for array in leaves(arrays):
         if not isinstance(array, Spec):
             return _door(array, "the array")[1]
-    return _cpu()
+    return _cpu() if specs_on == "cpu" else _cuda_engine("specs_on='cuda' asks for a CUDA device.")
+
+
+def _cuda_engine(where: str) -> ModuleType:
+    try:
+        return _cuda()
+    except ImportError as error:
+        from dnnarray._cuda.requirements import problem
+
+        reason = problem() or f"the CUDA engine does not load: {error}."
+        raise DeviceError(f"{where} {reason} dnnarray.check() says more.") from error

@@ -272,7 +272,7 @@ def dispatch(
     """
     config = CURRENT.get(DEFAULT)
     if config.observed:
-        return _observe.observed(config, op, arrays, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
+        return _observe.observed(config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
     return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
 
 
