@@ -210,3 +210,23 @@ def test_torch_tensors_can_be_measured_and_checked(monkeypatch, tmp_path):
         torch.cuda._sleep(50_000_000)  # a look from another stream would see the infinities
         large.fill_(1)
         assert float(dnn.relu(large).max()) == 1.0
+
+
+def test_without_memory_for_the_scratch_a_smaller_algorithm_takes_over(monkeypatch):
+    from dnnarray._cuda import engine
+
+    x, w = cupy.asarray(np.random.default_rng(1).standard_normal((2, 8, 9, 9))), cupy.ones((4, 8, 3, 3))
+    needs = {a.name: a.workspace for a in dnn.algorithms("conv", x, w)}
+    largest = max(needs, key=lambda name: needs[name])
+    assert needs[largest] > 0
+    assert 0 in needs.values()
+    expected = dnn.conv(x, w, algorithm=min(needs, key=lambda name: needs[name]))
+    asked = []
+
+    def none(self, workspace):
+        asked.append(self.method.name)
+        raise dnn.WorkspaceError("no memory")
+
+    monkeypatch.setattr(engine.Prepared, "_scratch", none)
+    np.testing.assert_allclose(cupy.asnumpy(dnn.conv(x, w, algorithm=largest)), cupy.asnumpy(expected), rtol=1e-12, atol=1e-12)
+    assert asked[0] == largest
