@@ -1,9 +1,9 @@
 """Side by side with PyTorch on one GPU: device time with a cold L2, share of the copy bandwidth, host time per call.
 
-    python -m asv_bench.gpu [--family WORD,WORD] [--only WORD,WORD] [--alone]
+    python -m asv_bench.gpu [--family WORD,WORD] [--only WORD,WORD] [--alone] [--markdown FILE]
 
 Prints one row per operation, dtype and direction; the ceiling (copy) is measured in the same run. With ``--alone`` the peers are left out, for
-the short way between an edit and its figure.
+the short way between an edit and its figure; with ``--markdown`` the table is written to a file too, as it stands in docs/measured.md.
 """
 
 from __future__ import annotations
@@ -146,6 +146,14 @@ def measure(family: str, only: list[str], alone: bool, ceiling: float):
         yield Measured(label, rate, moved / device_ms(eager) / 1e6, best, ceiling)
 
 
+def markdown(found: dict[str, list[Measured]]) -> str:
+    """The rows as a Markdown table."""
+    lines = ["| row | GB/s | share of copy | eager | compiled | ratio |", "|---|---|---|---|---|---|"]
+    for table in found.values():
+        lines += [f"| {r.label} | {r.ours:,.0f} | {r.share:.0%} | {r.eager:,.0f} | {r.compiled:,.0f} | {r.ratio:.2f} |" for r in table]
+    return "\n".join(lines) + "\n"
+
+
 def summary(found: dict[str, list[Measured]]) -> str:
     """A line for each family: how many rows, the geometric means, the worst, and how many fall short."""
     lines = [f"{'family':26} {'rows':>4} {'share':>6} {'least':>6} {'<85%':>5} {'ratio':>6} {'least':>6} {'<1':>4}"]
@@ -183,6 +191,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name holds one of these words, separated by commas")
     parser.add_argument("--family", default="", help="modules whose name holds one of these words, separated by commas")
     parser.add_argument("--alone", action="store_true", help="leave the peers out")
+    parser.add_argument("--markdown", type=Path, help="a file to write the table to as well")
     options = parser.parse_args()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
@@ -197,6 +206,8 @@ def main() -> None:
             for row in measure(family, options.only.split(","), options.alone, ceiling):
                 found[family].append(row)
                 print(row, flush=True)
+            if options.markdown:
+                options.markdown.write_text(markdown(found))
         print(host_line())
         print(summary(found))
 
