@@ -47,7 +47,7 @@ def test_boxes_without_images_are_an_error():
 def test_a_workspace_that_is_not_aligned_is_an_error():
     x, weights = cupy.ones((3, 2, 8), np.float32), [dnn.RNNWeights(cupy.ones((4, 8), np.float32), cupy.ones((4, 4), np.float32))]
     memory = cupy.empty(1 << 20, np.uint8)
-    with pytest.raises(dnn.OptionError, match="a multiple of 16 bytes"):
+    with pytest.raises(dnn.OptionError, match="memory aligned to 16 bytes"):
         dnn.rnn(x, weights, workspace=memory[1:])
 
 
