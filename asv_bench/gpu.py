@@ -165,10 +165,15 @@ def host_line() -> str:
     """Host time of a warm call beside PyTorch's."""
     small, out = torch.randn(1024, device="cuda"), torch.empty(1024, device="cuda")
     x, o = borrowed(small), borrowed(out)
+    shapes = (1, 64, 14, 14), (64, 64, 3, 3)
+    small_image, small_window = (torch.randn(s, device="cuda").bfloat16().to(memory_format=torch.channels_last) for s in shapes)
+    image, window = borrowed(small_image), borrowed(small_window)
     figures = {
         "relu": (lambda: dnn.relu(x)), "with out=": (lambda: dnn.relu(x, out=o)), "on a torch tensor": (lambda: dnn.relu(small)),
         "torch.relu": (lambda: torch.relu(small)), "layer_norm": (lambda: dnn.layer_norm(x)),
         "torch's layer_norm": (lambda: torch.nn.functional.layer_norm(small, (1024,))),
+        "conv": (lambda: dnn.conv(image, window, padding=1)),
+        "torch's conv": (lambda: torch.nn.functional.conv2d(small_image, small_window, padding=1)),
     }  # fmt: skip
     return "host us per warm call on 1024 numbers: " + ", ".join(f"{name} {host_us(call):.2f}" for name, call in figures.items())
 

@@ -1,20 +1,24 @@
-"""The command line: ``python -m dnnarray {info, check, bench, tune, explain, cache}``."""
+"""The command line: ``python -m dnnarray {info, check, bench, tune, record, explain, cache}``."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import inspect
+import runpy
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dnnarray as dnn
 from dnnarray._introspect import question
 from dnnarray._operation import Operation, operations
+from dnnarray._options import ENGINES
 from dnnarray._select import tuning
-from dnnarray._spec import as_dtype
+from dnnarray._select.calls import read_lines, read_spec, read_value
 
 _WRONG = 2  # the exit code of a wrong command line, as argparse has it
 _ABOUT = {
@@ -26,9 +30,17 @@ _CALL = """\
   python -m dnnarray {command} conv 8,64,56,56:float32 64,64,3,3 --padding 1
 
 One SHAPE[:DTYPE] for each array in the order of the function's signature, - for an array that is left out. A shape is its extents with
-commas between them; () has none. Without a DTYPE an array has that of the first one, which has float32. Everything else is
---name value, where a value is a Python literal or else a text, and an array given by name is a SHAPE[:DTYPE] again (an integer
-alone where the function takes one)."""
+commas between them; () has none. Without a DTYPE an array has that of the first one, which has float32. @0,2,3,1 behind it is the order of
+the axes in memory, the slowest first. Everything else is --name value, where a value is a Python literal or else a text, and an array
+given by name is a SHAPE[:DTYPE] again (an integer alone where the function takes one).
+
+In the place of OP and all behind it, the name of a file with one such call in each line, as `python -m dnnarray record` writes it:
+
+  python -m dnnarray {command} calls.txt"""
+
+
+_RECORD = """Run a Python script and add a line for each kind of call to dnnarray that its main thread makes to a file. Calls whose arguments have no form
+on the command line (lists of arrays) are left out."""
 
 
 class _CommandError(Exception):
@@ -48,30 +60,75 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if report.ok else 1
     if chosen.command == "cache":
         return _cache(chosen.action)
+    if chosen.command == "record":
+        return _told(lambda: _record(chosen.file, chosen.script, chosen.rest))
+    command = _COMMANDS[chosen.command]
+    with dnn.options(specs_on=chosen.device):
+        if chosen.op not in operations() and Path(chosen.op).is_file():
+            return _each(command, Path(chosen.op))
+        return _told(lambda: command(chosen.op, chosen.rest))
+
+
+def _told(run: Callable[[], str]) -> int:
+    """Print what a command gives, or in one line why it gives nothing."""
     try:
-        print(_COMMANDS[chosen.command](chosen.op, chosen.rest))
-    except (_CommandError, TypeError, ValueError, ArithmeticError, NotImplementedError, MemoryError, RuntimeError) as error:
+        print(run(), flush=True)
+    except (_CommandError, TypeError, ValueError, ArithmeticError, NotImplementedError, MemoryError, RuntimeError, OSError) as error:
         print("dnnarray: " + " ".join(str(error).split()), file=sys.stderr)
         return _WRONG
     return 0
 
 
+def _each(command: Callable[[str, Sequence[str]], str], file: Path) -> int:
+    """The command for each call of a file; one that goes wrong does not stop the others."""
+    lines = read_lines(file)
+    codes = []
+    for i, line in enumerate(lines, 1):
+        print(f"[{i}/{len(lines)}] {line}", flush=True)
+        codes.append(_told(partial(_from_line, command, line)))
+    return max(codes, default=0)
+
+
+def _from_line(command: Callable[[str, Sequence[str]], str], line: str) -> str:
+    name, *rest = shlex.split(line)
+    return command(name, rest)
+
+
+def _record(file: str, script: str, rest: Sequence[str]) -> str:
+    """Run a script as Python itself would, with a line in `file` for each kind of call that it makes."""
+    if not Path(script).is_file():
+        raise _CommandError(f"there is no script {script!r}.")
+    old = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = [script, *rest], str(Path(script).resolve().parent)
+    try:
+        with dnn.options(record=file):
+            runpy.run_path(script, run_name="__main__")
+    finally:
+        sys.argv, sys.path[0] = old
+    return f"{len(read_lines(Path(file))) if Path(file).exists() else 0} kinds of calls in {file}; python -m dnnarray tune {file} measures them."
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dnnarray", description="Deep-learning primitives for any array.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,check,bench,tune,explain,cache}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,check,bench,tune,record,explain,cache}")
     commands.add_parser("info", help="print versions, for bug reports")
     commands.add_parser("check", help="look for what keeps dnnarray from running right or fast; exit code 1 if there is a problem")
     cache = commands.add_parser("cache", help="show the folder of measured times, or clear it")
     cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do; show by default")
+    record = commands.add_parser("record", help="run a script and write down its calls, for tune", description=_RECORD)
+    record.add_argument("file", metavar="FILE", help="where the calls are added")
+    record.add_argument("script", metavar="SCRIPT", help="a Python script")
+    record.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the arguments of the script")
     for name, about in _ABOUT.items():
         command = commands.add_parser(
             name,
             help=about,
             description=f"{about}:\n\n{_CALL.format(command=name)}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            usage="%(prog)s OP [ARRAY ...] [--NAME VALUE ...]",
+            usage="%(prog)s [--device {cpu,cuda}] OP [ARRAY ...] [--NAME VALUE ...] | FILE",
         )
-        command.add_argument("op", help="name of a function of dnnarray")
+        command.add_argument("--device", choices=ENGINES, default="cpu", help="the engine that is asked; cpu by default")
+        command.add_argument("op", metavar="OP", help="name of a function of dnnarray, or a file of calls")
         command.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARRAY, --NAME VALUE", help="arrays and options of the call")
     return parser
 
@@ -119,10 +176,10 @@ def _call(name: str, rest: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     if {"-h", "--help"}.intersection(rest):
         raise _CommandError(f"the call is {name}{inspect.signature(operation.function)}; help({name}) in Python says more.")
     texts, options = _split(rest)
-    specs = [_spec(text) for text in texts]
+    specs = [read_spec(text) for text in texts]
     first = next((s for s in specs if s is not None), None)
     dtype = first.dtype.name if first is not None else "float32"
-    arrays = [_spec(text, dtype) for text in texts]
+    arrays = [read_spec(text, dtype) for text in texts]
     chosen = {n: _named(operation, n, text, dtype) for n, text in options.items()}
     _require_all(operation, arrays, chosen)
     return arrays, chosen
@@ -130,8 +187,8 @@ def _call(name: str, rest: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
 
 def _named(operation: Operation, name: str, text: str, dtype: str) -> Any:
     if name not in operation.arrays or (name in operation.numbers and text.lstrip("-").isdigit()):
-        return _value(text)
-    return _spec(text, dtype)
+        return read_value(text)
+    return read_spec(text, dtype)
 
 
 def _operation(name: str) -> Operation:
@@ -157,24 +214,6 @@ def _split(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             raise _CommandError(f"--{name} has no value; write --{name} VALUE.")
         options[name.replace("-", "_")] = found
     return arrays, options
-
-
-def _spec(text: str, dtype: str = "float32") -> dnn.Spec | None:
-    if text == "-":
-        return None
-    extents, _, named = text.partition(":")
-    try:
-        shape = tuple(int(n) for n in extents.strip("()").split(",") if n.strip())
-    except ValueError:
-        raise _CommandError(f"{text!r} is no array; write SHAPE[:DTYPE], for example 8,64,56,56:float32, or - for none.") from None
-    return dnn.Spec(shape, as_dtype(named or dtype))
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return text
 
 
 def _require_all(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> None:

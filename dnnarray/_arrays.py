@@ -49,6 +49,9 @@ class Door:
     take: Callable[[Any], Any]
     give: Callable[[Any], Any]
     direct: Direct | None = None
+    holds: bool = (
+        False  # whether borrowed memory has to be held until the device is done: its library reuses it in the order of streams of its own
+    )
 
     @property
     def native(self) -> bool:
@@ -174,9 +177,9 @@ def _give_jax_cuda(array: Any) -> Any:
     return jax.dlpack.from_dlpack(array)
 
 
-def _dlpack_door(array: Any, take: Callable[[Any], Any]) -> Door:
+def _dlpack_door(array: Any, take: Callable[[Any], Any], holds: bool = False) -> Door:
     namespace = array.__array_namespace__()
-    return Door(type(array).__module__.partition(".")[0], take, namespace.from_dlpack)
+    return Door(type(array).__module__.partition(".")[0], take, namespace.from_dlpack, holds=holds)
 
 
 NUMPY = Door("numpy", _take_numpy, _same)
@@ -190,7 +193,7 @@ _TORCH_CUDA = Door(
 # The types whose calls may go by addresses alone; torch's join when the first tensor on a CUDA device arrives.
 _DIRECT: dict[type, Direct] = {}
 _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
-_JAX_CUDA = Door("jax", _take_jax_cuda, _give_jax_cuda)
+_JAX_CUDA = Door("jax", _take_jax_cuda, _give_jax_cuda, holds=True)
 
 
 def _dlpack_device(array: Any, where: str) -> tuple[int, int]:
@@ -253,16 +256,10 @@ def _cpu() -> ModuleType:
 
 
 def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
-    try:
-        engine = _cuda()
-    except ImportError as error:
-        from dnnarray._cuda.requirements import problem
-
-        reason = problem() or f"the CUDA engine does not load: {error}."
-        raise DeviceError(f"{where} lives on a CUDA device. {reason} dnnarray.check() says more.") from error
+    engine = _cuda_engine(f"{where} lives on a CUDA device.")
     NATIVE[engine.ARRAY] = engine.current_place
     if family == "dlpack":
-        return _dlpack_door(array, engine.from_dlpack), engine
+        return _dlpack_door(array, engine.from_dlpack, holds=True), engine
     if family == "torch":
         torch = sys.modules["torch"]
         _DIRECT.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), _TORCH_CUDA.direct))
@@ -398,9 +395,19 @@ def _element_strides(array: Any) -> tuple[int, ...] | None:
     return None
 
 
-def engine_of(arrays: tuple[Any, ...]) -> ModuleType:
-    """The engine that would run a call on these arrays; for Specs alone, the CPU engine."""
+def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
+    """The engine that would run a call on these arrays; for Specs alone, the one that `specs_on` names."""
     for array in leaves(arrays):
         if not isinstance(array, Spec):
             return _door(array, "the array")[1]
-    return _cpu()
+    return _cpu() if specs_on == "cpu" else _cuda_engine("specs_on='cuda' asks for a CUDA device.")
+
+
+def _cuda_engine(where: str) -> ModuleType:
+    try:
+        return _cuda()
+    except ImportError as error:
+        from dnnarray._cuda.requirements import problem
+
+        reason = problem() or f"the CUDA engine does not load: {error}."
+        raise DeviceError(f"{where} {reason} dnnarray.check() says more.") from error

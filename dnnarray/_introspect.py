@@ -66,7 +66,7 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     bound = with_numbers(operation, bound)
     specs = tuple(_specs(operation, name, array) for name, array in zip(operation.arrays, bound, strict=True))
     problem = operation.problem(specs, {n: freeze(v) for n, v in chosen.items() if n in operation.static})
-    engine = engine_of(bound)
+    engine = engine_of(bound, current().specs_on)
     names = [m.name for m in engine.methods(operation)]
     if algorithm is not None and not (isinstance(algorithm, str) and algorithm in names):
         fail(OptionError, operation.name, "algorithm", repr(algorithm), f"one of {', '.join(map(repr, names))}")

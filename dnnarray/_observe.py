@@ -1,4 +1,4 @@
-"""Looking at calls from outside: `telemetry` and `check_finite`. With both off a call does not come through here at all."""
+"""Looking at calls from outside: `telemetry`, `check_finite` and `record`. With all off a call does not come through here at all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dnnarray import _arrays
 from dnnarray._errors import ArrayTypeError, DeviceError
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
+from dnnarray._select import calls
 from dnnarray._spec import FLOATING
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ _records: dict[str, _Record] = defaultdict(_Record)
 _active = threading.local()
 
 
-def observed(config: Options, op: Operation, arrays: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-    """Run `call`; count and time it, and check its arrays for NaN and infinity, as the options ask."""
+def observed(config: Options, op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+    """Run `call`; count and time it, write it down, and check its arrays for NaN and infinity, as the options ask."""
     if config.check_finite:
         for name, array in zip(op.arrays, arrays, strict=True):
             _require_finite(op.name, f"the input {name}", array)
     result = _timed(op.name, call) if config.telemetry else call()
+    if config.record is not None:
+        calls.record(config.record, op, arrays, options)
     if config.check_finite:
         _require_finite(op.name, "the output", result)
     return result

@@ -272,7 +272,7 @@ def dispatch(
     """
     config = CURRENT.get(DEFAULT)
     if config.observed:
-        return _observe.observed(config, op, arrays, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
+        return _observe.observed(config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
     return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
 
 
@@ -448,6 +448,8 @@ def _foreign(
             return _arrays.take_beside(prepared.problem.op, name, door, array)
 
         taken = prepared.call(arrays, runtime, tree_map(partial(take, "out"), out), tree_map(partial(take, "workspace"), workspace))
+        if door.holds:
+            borrowed.engine.hold(arrays)
         if out is None:
             return _packed(prepared, [None if r is None else door.give(r) for r in taken])
     users = iter(leaves(out))

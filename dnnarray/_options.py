@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
@@ -11,6 +12,8 @@ from typing import Any
 from dnnarray._errors import OptionError, fail
 
 PRECISIONS = ("highest", "high", "medium")
+ENGINES = ("cpu", "cuda")
+_CHOICES = {"float32_precision": PRECISIONS, "specs_on": ENGINES}
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -18,7 +21,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 class Options:
     """The settings in force. Compared by identity: one object per distinct setting keeps look-ups cheap.
 
-    `observed` says whether a call must be looked at from outside (counted, timed, or its arrays checked).
+    `observed` says whether a call must be looked at from outside (counted, timed, written down, or its arrays checked).
     """
 
     deterministic: bool = False
@@ -27,10 +30,12 @@ class Options:
     float32_precision: str = "highest"
     telemetry: bool = False
     check_finite: bool = False
+    specs_on: str = "cpu"
+    record: str | None = None
     observed: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "observed", self.telemetry or self.check_finite)
+        object.__setattr__(self, "observed", self.telemetry or self.check_finite or self.record is not None)
 
 
 _interned: dict[tuple, Options] = {}
@@ -72,17 +77,32 @@ def parse_bytes(op: str, value: Any) -> int | None:
     return number
 
 
+def _parse_path(op: str, value: Any) -> str | None:
+    """``None``, or the absolute path of a file whose folder is there."""
+    if value is None:
+        return None
+    try:
+        path = os.path.abspath(os.fsdecode(value))
+    except TypeError:
+        path = ""
+    if not path or not os.path.isdir(os.path.dirname(path)) or os.path.isdir(path):
+        fail(OptionError, op, "record", repr(value), "None or the name of a file in a folder that exists")
+    return path
+
+
+_PARSED = {"workspace_limit": parse_bytes, "record": _parse_path}
+
+
 def _checked(op: str, changes: dict[str, Any]) -> dict[str, Any]:
     for name, value in changes.items():
         if name not in _NAMES:
             fail(OptionError, op, "the option name", repr(name), f"one of {', '.join(_NAMES)}")
-        if name == "float32_precision" and not (isinstance(value, str) and value in PRECISIONS):
-            fail(OptionError, op, name, repr(value), f"one of {', '.join(map(repr, PRECISIONS))}")
-        if name not in ("float32_precision", "workspace_limit") and not isinstance(value, bool):
+        if name in _CHOICES:
+            if not (isinstance(value, str) and value in _CHOICES[name]):
+                fail(OptionError, op, name, repr(value), f"one of {', '.join(map(repr, _CHOICES[name]))}")
+        elif name not in _PARSED and not isinstance(value, bool):
             fail(OptionError, op, name, repr(value), "True or False")
-    if "workspace_limit" in changes:
-        changes = changes | {"workspace_limit": parse_bytes(op, changes["workspace_limit"])}
-    return changes
+    return {name: _PARSED[name](op, value) if name in _PARSED else value for name, value in changes.items()}
 
 
 class options:  # noqa: N801 - a context manager that is called like a function
@@ -102,6 +122,10 @@ class options:  # noqa: N801 - a context manager that is called like a function
         Count and time every call; see `dnnarray.telemetry`.
     check_finite : bool
         Raise `FloatingPointError` where an input or an output holds NaN or infinity.
+    specs_on : {"cpu", "cuda"}
+        The engine that `infer`, `algorithms`, `autotune` and `explain` ask about calls described by `Spec` alone.
+    record : path or None
+        Add a line for each kind of call to this file, in the words of the command line: what ``python -m dnnarray tune FILE`` reads.
 
     Raises
     ------

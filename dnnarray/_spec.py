@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -113,12 +114,7 @@ class Spec:
 
     def axis_order(self) -> tuple[int, ...] | None:
         """The axes from the slowest to the fastest if the memory is dense, else None."""
-        if self.strides is None:
-            return tuple(range(self.ndim))
-        order = sorted(range(self.ndim), key=lambda i: (-self.strides[i], i))  # type: ignore[index]
-        packed = _c_strides(tuple(self.shape[i] for i in order))
-        dense = all(self.shape[i] == 1 or self.strides[i] == s for i, s in zip(order, packed, strict=True))
-        return tuple(order) if dense else None
+        return _axis_order(self.shape, self.strides)
 
     def like(self, shape: tuple[int, ...] | None = None, dtype: np.dtype | None = None) -> Spec:
         """A result in the memory order of this array (C order where this array is not dense).
@@ -137,6 +133,17 @@ class Spec:
         return f"{self.dtype.name}{list(self.shape)}"
 
 
+@lru_cache(maxsize=4096)
+def _axis_order(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if strides is None:
+        return tuple(range(len(shape)))
+    order = sorted(range(len(shape)), key=lambda i: (-strides[i], i))
+    packed = _c_strides(tuple(shape[i] for i in order))
+    dense = all(shape[i] == 1 or strides[i] == s for i, s in zip(order, packed, strict=True))
+    return tuple(order) if dense else None
+
+
+@lru_cache(maxsize=4096)
 def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for n in reversed(shape):

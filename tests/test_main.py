@@ -126,3 +126,83 @@ def test_tune_remembers_and_cache_shows_and_clears(capsys, tmp_path, monkeypatch
     assert main(["cache", "clear"]) == 0
     assert "removed" in capsys.readouterr().out
     assert not list(tmp_path.glob("tuning_*.json"))
+
+
+_SCRIPT = """
+import sys
+import numpy as np
+import dnnarray as dnn
+x = np.ones((2, 8, 9, 5), np.float32).transpose(0, 3, 1, 2)
+for _ in range(3):
+    y = dnn.conv(x, np.ones((4, 5, 3, 3), np.float32), None, padding=((1, 1), (0, 2)), activation="relu")
+dnn.dropout(y, p=0.25, seed=3)
+dnn.attention(*[np.ones((1, 2, 3, 4), np.float16)] * 3, causal_offset=1, causal=True)
+dnn.layer_norm(np.float64(3) * np.ones((2, 2)))
+try:
+    dnn.relu(np.ones(2, int))
+except TypeError:
+    pass
+assert sys.argv[1:] == ["--words", "of the script"]
+"""
+
+
+@pytest.fixture
+def recorded(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path / "cache"))
+    script, file = tmp_path / "script.py", tmp_path / "calls.txt"
+    script.write_text(_SCRIPT)
+    for _ in range(2):  # the second time adds nothing
+        assert main(["record", str(file), str(script), "--words", "of the script"]) == 0
+        assert f"4 kinds of calls in {file}" in capsys.readouterr().out
+    return file
+
+
+def test_record_writes_what_a_script_calls(recorded):
+    assert recorded.read_text().splitlines() == [
+        "conv 2,5,8,9:float32@0,2,3,1 4,5,3,3:float32 --padding '((1,1),(0,2))' --activation relu",
+        "dropout 2,4,8,9:float32@0,2,3,1 --p 0.25 --seed 0",
+        "attention 1,2,3,4:float16 1,2,3,4:float16 1,2,3,4:float16 --causal_offset 1 --causal True",
+        "layer_norm 2,2:float64",
+    ]
+
+
+def test_commands_take_a_file_of_calls(recorded, capsys):
+    memory_order = dnn.Spec((2, 4, 8, 9), "float32", (288, 1, 36, 4))
+    assert main(["tune", str(recorded)]) == 0
+    out = capsys.readouterr().out
+    assert "[1/4] conv" in out
+    assert "[4/4] layer_norm" in out
+    assert main(["explain", str(recorded)]) == 0
+    assert str(dnn.explain("dropout", memory_order, p=0.25, seed=0)) in capsys.readouterr().out
+    recorded.write_text("# a comment\n\nrelu 4\nrelu 4,x\nsoftmax 4,4\n")
+    assert main(["explain", str(recorded)]) == 2
+    captured = capsys.readouterr()
+    assert "'4,x' is no array" in captured.err
+    assert "[3/3] softmax" in captured.out
+
+
+def test_record_needs_a_script_and_a_folder(tmp_path, capsys):
+    assert main(["record", str(tmp_path / "calls.txt"), str(tmp_path / "none.py")]) == 2
+    assert "there is no script" in capsys.readouterr().err
+    script = tmp_path / "script.py"
+    script.write_text("")
+    assert main(["record", str(tmp_path / "none" / "calls.txt"), str(script)]) == 2
+    assert "record is" in capsys.readouterr().err
+    assert main(["record", str(tmp_path / "calls.txt"), str(script)]) == 0
+    assert "0 kinds of calls" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["2,3@0", "2,3@0,0", "2,3@a", "2,3@2,1"])
+def test_an_order_of_axes_names_each_once(word, capsys):
+    assert main(["explain", "relu", word]) == 2
+    assert "dnnarray: '2,3@" in capsys.readouterr().err
+
+
+def test_specs_may_be_asked_of_the_other_engine(capsys):
+    try:
+        import dnnarray._cuda.engine  # noqa: F401
+    except ImportError:
+        assert main(["explain", "--device", "cuda", "relu", "4"]) == 2
+        assert "specs_on='cuda' asks for a CUDA device" in capsys.readouterr().err
+    else:
+        assert main(["explain", "--device", "cuda", "relu", "4"]) == 0

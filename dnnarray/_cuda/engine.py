@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cupy
@@ -74,6 +75,20 @@ def view(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[i
 def from_dlpack(array: Any) -> Any:
     """An array of any library over the same memory, in order with what its library has queued."""
     return cupy.from_dlpack(array)
+
+
+_held: list[tuple[Any, Any]] = []  # events, each with the arrays that may go when it has happened
+_holding = Lock()
+
+
+def hold(arrays: Any) -> None:
+    """Keep arrays of another library until the work queued so far on the current stream is done."""
+    if get_current_stream().is_capturing():
+        return  # the graph outlives the call in any case: its arrays are the caller's to keep
+    event = cupy.cuda.Event(disable_timing=True)
+    event.record()
+    with _holding:
+        _held[:] = [*((e, a) for e, a in _held if not e.done), (event, arrays)]
 
 
 def number(value: int) -> Any:
@@ -170,7 +185,7 @@ class Prepared:
             results = targets = self._users_own(out, inputs)
             if not all(map(_as_planned, results, self.outputs)):
                 targets = [r if _as_planned(r, o) else o.empty(ARRAY) for r, o in zip(results, self.outputs, strict=True)]
-        self._launch(inputs, targets, runtime, workspace)
+        self._launch_or_with_less(inputs, targets, runtime, workspace)
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
                 if target is not result:
@@ -214,6 +229,22 @@ class Prepared:
         filled = iter(results)
         return [None if i in self.absent else next(filled) for i in range(len(self.problem.outputs))]
 
+    def _launch_or_with_less(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:
+        """Launch; where there is no memory for the scratch, by the fastest algorithm that needs less."""
+        try:
+            self._launch(inputs, targets, runtime, workspace)
+        except WorkspaceError:
+            if workspace is not None or not self.workspace or (less := self._with_less()) is None:
+                raise
+            less._launch_or_with_less(inputs, targets, runtime, None)
+
+    def _with_less(self) -> Prepared | None:
+        """The same problem by an algorithm that needs less scratch memory, None where there is none."""
+        try:
+            return prepare(self.op, self.problem, replace(self.config, workspace_limit=self.workspace - 1), None)
+        except UnsupportedError:
+            return None
+
     def _launch(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:
         if self._telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
@@ -233,7 +264,7 @@ class Prepared:
         copies = []  # kept alive likewise
         for i, order in ready.copied:
             _observe.note_layout_copy()
-            copies.append(cupy.ascontiguousarray(inputs[i].transpose(order)))
+            copies.append(self._dense(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
         ready.queue(pointers, runtime)
 
@@ -283,6 +314,12 @@ class Prepared:
             return ARRAY((self.workspace,), np.uint8)
         except OutOfMemoryError:
             return self._after_freeing(lambda: ARRAY((self.workspace,), np.uint8), "workspace")
+
+    def _dense(self, array: Any) -> Any:
+        try:
+            return cupy.ascontiguousarray(array)
+        except OutOfMemoryError:
+            return self._after_freeing(lambda: cupy.ascontiguousarray(array), "copy of an input in another memory order")
 
     def _after_freeing(self, allocate: Callable[[], Any], what: str) -> Any:
         """Once more, after the memory that the pool keeps for later went back to the device."""

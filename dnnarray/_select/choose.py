@@ -43,13 +43,20 @@ _SAME = 1.02  # measured times this close are taken as equal: the simpler algori
 
 
 def rank(
-    problem: Problem, device: Device, options: Options, methods: Sequence[Method], measured: Mapping[str, float] | None = None
+    problem: Problem,
+    device: Device,
+    options: Options,
+    methods: Sequence[Method],
+    measured: Mapping[str, float] | None = None,
+    sized: bool = True,
 ) -> list[Judged]:
     """All candidates: those that may run first, fastest first; then those passed over, each with its reason.
 
-    `measured` holds milliseconds by algorithm name; they overrule the prediction, and what was measured comes before what was not.
+    `measured` holds milliseconds by algorithm name; they overrule the prediction, and what was measured comes before what was not. Without
+    `sized` the scratch memory is worked out only where the options limit it: on some engines that takes longer than all the rest.
     """
-    judged = [_judge(problem, device, options, method) for method in methods]
+    sized = sized or options.workspace_limit is not None
+    judged = [_judge(problem, device, options, method, sized) for method in methods]
     if measured:
         judged = [_with_time(j, measured.get(j.method.name)) for j in judged]
     return sorted(judged, key=lambda j: (j.reason is not None, *_duration(j.algorithm)))
@@ -66,12 +73,12 @@ def _duration(algorithm: Algorithm) -> tuple[bool, float]:
     return False, round(math.log(max(algorithm.measured_ms, 1e-9)) / math.log(_SAME))
 
 
-def _judge(problem: Problem, device: Device, options: Options, method: Method) -> Judged:
+def _judge(problem: Problem, device: Device, options: Options, method: Method, sized: bool) -> Judged:
     rejected = method.rejects(problem, device)
     if rejected is not None:
         nothing = Algorithm(method.name, 0, method.deterministic, method.precision, float("inf"), rounds=method.rounds)
         return Judged(method, nothing, Cost(0, 0), rejected)
-    cost, workspace = method.cost(problem, device), method.workspace(problem)
+    cost, workspace = method.cost(problem, device), method.workspace(problem) if sized else 0
     predicted = predict(problem, device, cost) * 1e3
     algorithm = Algorithm(method.name, workspace, method.deterministic, method.precision, predicted, rounds=method.rounds)
     return Judged(method, algorithm, cost, _forbidden(problem, options, method, workspace))
@@ -101,14 +108,18 @@ def choose(
 
     A named algorithm overrides the options (the caller has decided), but never `rejects`.
     """
-    judged = rank(problem, device, options, methods, measured)
+    judged = rank(problem, device, options, methods, measured, sized=False)
     usable = [j for j in judged if j.reason is None]
     if name is not None:
-        return _named(problem, device, methods, judged, name)
+        return _sized(problem, _named(problem, device, methods, judged, name))
     if not usable:
         reasons = "; ".join(f"{j.method.name}: {j.reason}" for m in methods for j in judged if j.method is m)
         raise UnsupportedError(f"{problem.op}: no algorithm does {problem.legend()} on {device.name} with these options. {reasons}.")
-    return usable[0]
+    return _sized(problem, usable[0])
+
+
+def _sized(problem: Problem, judged: Judged) -> Judged:
+    return replace(judged, algorithm=replace(judged.algorithm, workspace=judged.method.workspace(problem)))
 
 
 def _named(problem: Problem, device: Device, methods: Sequence[Method], judged: list[Judged], name: str) -> Judged:

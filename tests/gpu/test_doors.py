@@ -89,6 +89,27 @@ def test_jax_arrays_in_and_out(dtype):
     assert bool((y == jax.nn.relu(x)).all())
 
 
+def test_jax_arrays_are_held_until_the_device_is_done():
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU")
+    from dnnarray._cuda import engine
+
+    wait = cupy.RawKernel('extern "C" __global__ void wait() { for (long long t = clock64(); clock64() - t < 200000000;); }', "wait")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        wait((1,), (1,), ())
+        y = dnn.relu(jax.numpy.asarray(_X))  # nobody else keeps the argument
+        held = len(engine._held)
+    assert held >= 1
+    stream.synchronize()
+    dnn.relu(jax.numpy.asarray(_X))
+    cupy.cuda.Device().synchronize()
+    dnn.relu(jax.numpy.asarray(_X))
+    assert len(engine._held) == 1
+    np.testing.assert_array_equal(np.asarray(y), np.maximum(_X, 0))
+
+
 def test_a_new_thread_may_make_the_first_call():
     x, y = cupy.asarray(_X), cupy.empty(_X.shape, np.float32)
     dnn.relu(x, out=y)
@@ -189,3 +210,23 @@ def test_torch_tensors_can_be_measured_and_checked(monkeypatch, tmp_path):
         torch.cuda._sleep(50_000_000)  # a look from another stream would see the infinities
         large.fill_(1)
         assert float(dnn.relu(large).max()) == 1.0
+
+
+def test_without_memory_for_the_scratch_a_smaller_algorithm_takes_over(monkeypatch):
+    from dnnarray._cuda import engine
+
+    x, w = cupy.asarray(np.random.default_rng(1).standard_normal((2, 8, 9, 9))), cupy.ones((4, 8, 3, 3))
+    needs = {a.name: a.workspace for a in dnn.algorithms("conv", x, w)}
+    largest = max(needs, key=lambda name: needs[name])
+    assert needs[largest] > 0
+    assert 0 in needs.values()
+    expected = dnn.conv(x, w, algorithm=min(needs, key=lambda name: needs[name]))
+    asked = []
+
+    def none(self, workspace):
+        asked.append(self.method.name)
+        raise dnn.WorkspaceError("no memory")
+
+    monkeypatch.setattr(engine.Prepared, "_scratch", none)
+    np.testing.assert_allclose(cupy.asnumpy(dnn.conv(x, w, algorithm=largest)), cupy.asnumpy(expected), rtol=1e-12, atol=1e-12)
+    assert asked[0] == largest
