@@ -138,7 +138,7 @@ def _allocate(size: int) -> Any:
 def _apart(array: np.ndarray, offset: int) -> Any:
     """The array at the end of an allocation of its own, `offset` elements behind its beginning."""
     there = cupy.ndarray((array.size + offset,), array.dtype)[offset:].reshape(array.shape)
-    there.set(np.ascontiguousarray(array))
+    there.set(np.array(array, order="C"))
     return there
 
 
@@ -149,7 +149,7 @@ def run(part: list[tuple[Case, np.dtype]], once: bool) -> None:
     for i, (case, dtype) in enumerate(part):
         if (now := time.monotonic()) > last + _EVERY:
             last = now
-            print(f"{_PROGRESS} {i} {len(part)}", flush=True)
+            print(f"{_PROGRESS} {i} {len(part)} {case} {np.dtype(dtype).name}", flush=True)
         try:
             runner.case(case, dtype)
             cupy.cuda.get_current_stream().synchronize()
@@ -168,7 +168,7 @@ class Shard:
         command += ["--once"] * arguments.once
         if arguments.tool != "none":
             command = ["compute-sanitizer", "--error-exitcode", str(_ERROR), "--tool", arguments.tool, *command]
-        self.number, self.done, self.total = number, 0, 1
+        self.number, self.done, self.total, self.at = number, 0, 1, ""
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
         self._reader = Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
@@ -176,7 +176,8 @@ class Shard:
     def _read(self, lines: IO[str]) -> None:
         for line in lines:
             if line.startswith(_PROGRESS):
-                self.done, self.total = map(int, line.split()[1:])
+                _, done, total, self.at = line.split(maxsplit=3)
+                self.done, self.total = int(done), int(total)
             elif line.startswith(_RESULT):
                 self.done = self.total
                 print(f"[{self.number}] {line.removeprefix(_RESULT).strip()}", flush=True)
@@ -201,7 +202,7 @@ def lead(arguments: argparse.Namespace) -> int:
             running = [s for s in shards if s.process.poll() is None]
             for shard in running:
                 os.killpg(shard.process.pid, signal.SIGKILL)
-            left = ", ".join(f"[{s.number}] {s.total - s.done} of {s.total} cases" for s in running)
+            left = ", ".join(f"[{s.number}] {s.total - s.done} of {s.total} cases, at {s.at.strip()}" for s in running)
             print(f"not done after {arguments.seconds:.0f} s: {left}", flush=True)
             break
         if now > last + 2 * _EVERY:

@@ -123,6 +123,29 @@ def test_a_workspace_that_is_not_aligned_is_an_error():
         dnn.rnn(x, weights, workspace=memory[1:])
 
 
+def test_a_workspace_that_overlaps_is_an_error():
+    memory = cupy.zeros(1 << 22, np.uint8)
+    x, w = memory[-4 * 8 * 81 :].view(np.float32).reshape(1, 8, 9, 9), cupy.ones((8, 8, 3, 3), np.float32)
+    needed = next(a.workspace for a in dnn.algorithms("conv", x, w) if a.name == "gemm")
+    assert 0 < needed < memory.nbytes - x.nbytes
+    dnn.conv(x, w, algorithm="gemm", workspace=memory)
+    with pytest.raises(dnn.OptionError, match="workspace is memory shared with an input or an output"):
+        dnn.conv(x, w, algorithm="gemm", workspace=memory[-needed // 16 * 16 :])
+
+
+def test_addresses_between_elements_are_an_error():
+    memory = cupy.zeros(4096, np.uint8)
+    x, y = memory[1:401].view(np.float32), memory[1025:1425].view(np.float32)
+    good, other = memory[2048:2448].view(np.float32), memory[3076:3476].view(np.float32)
+    for _ in range(2):
+        for arrays, out in (((x,), None), ((good,), y), ((x,), other)):
+            with pytest.raises(dnn.ArrayTypeError, match="multiples of its 4 bytes"):
+                dnn.relu(*arrays, out=out)
+        dnn.relu(other)  # at a multiple of 4 bytes, not of 16
+    with pytest.raises(dnn.ArrayTypeError, match="multiples of its 4 bytes"):
+        dnn.relu(memory[:700].reshape(100, 7)[:, :4].view(np.float32))
+
+
 def test_the_last_pixel_of_a_line_that_float32_cannot_count():
     """16,777,219 is rounded up to a pixel that is not there."""
     width = 2**24 + 4
