@@ -51,11 +51,11 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 # On a machine with a GPU; uses the Python that has CuPy and PyTorch, since both are too heavy to install unasked.
-SANITIZE := compute-sanitizer --error-exitcode 1 --tool
+SHARDS ?= 16
 gpu:
 	$(PYTHON) -m pytest tests/gpu -p no:cacheprovider -n $(JOBS)
-	$(SANITIZE) memcheck $(PYTHON) -m tests.gpu.every_kernel
-	$(SANITIZE) racecheck $(PYTHON) -m tests.gpu.every_kernel --dtypes float32,bfloat16
+	$(PYTHON) -m tests.gpu.every_kernel --tool memcheck --shards $(SHARDS)
+	$(PYTHON) -m tests.gpu.every_kernel --tool racecheck --shards $(SHARDS) --once
 	$(PYTHON) -m asv_bench.gpu_small
 	$(PYTHON) -m asv_bench.gpu
 

@@ -383,15 +383,18 @@ def spec_of(array: Any, where: str = "the argument") -> Spec:
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
         raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array or a dnnarray.Spec.")
-    return Spec(tuple(array.shape), as_dtype(array.dtype), _element_strides(array))
+    return Spec(tuple(array.shape), as_dtype(array.dtype), _element_strides(array, where))
 
 
-def _element_strides(array: Any) -> tuple[int, ...] | None:
+def _element_strides(array: Any, where: str) -> tuple[int, ...] | None:
     """Strides in elements: PyTorch counts so, CuPy in bytes; other namespaces do not tell."""
     if callable(stride := getattr(array, "stride", None)):
         return tuple(stride())
     if isinstance(strides := getattr(array, "strides", None), tuple):
-        return tuple(s // array.dtype.itemsize for s in strides)
+        itemsize = array.dtype.itemsize
+        if any(s % itemsize for s, n in zip(strides, array.shape, strict=True) if n > 1):
+            raise ArrayTypeError(f"{where} has strides of {strides} bytes; expected multiples of its {itemsize} bytes an element.")
+        return tuple(s // itemsize for s in strides)
     return None
 
 

@@ -131,7 +131,7 @@ def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     Returns
     -------
     list of Algorithm
-        Each with ``name``, ``workspace`` (bytes), ``deterministic``, ``precision`` and ``predicted_ms``.
+        Each with ``name``, ``workspace`` (bytes), ``deterministic``, ``precision``, ``rounds`` and ``predicted_ms``.
 
     Raises
     ------
@@ -188,7 +188,8 @@ class Explanation:
         else:
             times = _milliseconds(a) / _milliseconds(best.algorithm) if best else 1.0
             why = f"{times:.3g} times the best; {judged.method.summary}"
-        return ("*" if judged is best else " ", a.name, f"{_milliseconds(a):.4g}", f"{a.workspace:,}", a.precision, why.rstrip("; "))
+        numerics = f"{a.precision}{', rounds' * a.rounds}"
+        return ("*" if judged is best else " ", a.name, f"{_milliseconds(a):.4g}", f"{a.workspace:,}", numerics, why.rstrip("; "))
 
 
 def _milliseconds(algorithm: Algorithm) -> float:

@@ -78,3 +78,9 @@ def check_workspace(op: str, workspace: Any, needed: int, kind: Any) -> Any:
         fix = "dnnarray.infer gives the size needed; options(workspace_limit=...) chooses an algorithm that needs less."
         fail(WorkspaceError, op, "workspace", f"{workspace.nbytes:,} bytes", f"{needed:,} bytes or more", fix)
     return workspace
+
+
+def check_apart(op: str, scratch: Any, arrays: Sequence[Any], overlap: Callable[..., bool]) -> None:
+    """The part of a caller's scratch memory that is used lies apart from all inputs and results."""
+    if any(overlap(scratch, array) for array in arrays):
+        fail(OptionError, op, "workspace", "memory shared with an input or an output", "memory of its own")

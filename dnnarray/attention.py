@@ -253,7 +253,8 @@ def attention_varlen(
         As in `attention`.
     OptionError
         An option is outside its range, or the bounds do not start with 0, fall, do not end with the total, or a sequence is longer
-        than said.
+        than said. On a GPU nothing looks at the bounds before the work: a sequence whose bounds lie outside of the arrays, fall, or are
+        farther apart than said gives NaN, and rows that no sequence has are not written.
 
     References
     ----------
@@ -359,7 +360,8 @@ def paged_attention(
     ShapeError, DTypeError
         As in `attention`.
     OptionError
-        An option is outside its range, a length does not fit into the block table, or a block that is used does not exist.
+        An option is outside its range, a length does not fit into the block table, or a block that is used does not exist. On a GPU
+        nothing looks at them before the work: such a length counts as all of the table, and such a block gives NaN.
 
     References
     ----------

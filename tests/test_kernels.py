@@ -1,11 +1,13 @@
 """Every kernel in every configuration compiles for every architecture; needs NVRTC, no GPU."""
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 
 import pytest
 
+import dnnarray as dnn
 from dnnarray._cuda import module
 from dnnarray._cuda.plan import Array, Plan
 from dnnarray._names import FAMILIES
@@ -156,6 +158,17 @@ def test_the_cubin_cache_replaces_what_is_damaged(damage, tmp_path, monkeypatch)
 def test_the_compiler_writes_only_to_memory_of_ours():
     module.compile_kernel(_by_source("sm_90a")["common/zero.cu"][0], "sm_90a")
     assert [bytes([i])[0] for i in range(256)] == list(range(256))  # Python shares bytes objects of length 1
+
+
+def test_a_kernel_that_does_not_compile_leaves_nothing_behind(monkeypatch):
+    from cuda.bindings import nvrtc
+
+    destroyed, destroy = [], nvrtc.nvrtcDestroyProgram
+    monkeypatch.setattr(nvrtc, "nvrtcDestroyProgram", lambda program: destroyed.append(program) or destroy(program))
+    kernel = _by_source("sm_90a")["common/zero.cu"][0]
+    with pytest.raises(dnn.DeviceError, match="does not compile for sm_90a"):
+        module.compile_kernel(replace(kernel, includes=("nothing",)), "sm_90a")
+    assert len(destroyed) == 1
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch):

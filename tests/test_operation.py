@@ -116,6 +116,14 @@ def test_workspace_is_checked():
         dnn.relu(X, workspace=np.zeros(4))
     with pytest.raises(dnn.OptionError, match="strided"):
         dnn.relu(X, workspace=np.zeros(8, np.uint8)[::2])
+    memory = np.zeros(1 << 20, np.uint8)
+    x = memory[-4096:].view(np.float64).reshape(1, 2, 16, 16)
+    weight = np.ones((2, 2, 3, 3))
+    needed = dnn.infer("conv", x, weight).workspace
+    assert 0 < needed < memory.nbytes - x.nbytes
+    dnn.conv(x, weight, workspace=memory)
+    with pytest.raises(dnn.OptionError, match="workspace is memory shared with an input"):
+        dnn.conv(x, weight, workspace=memory[-needed:])
 
 
 def test_vjp_takes_a_function_or_a_name_and_refuses_the_rest():

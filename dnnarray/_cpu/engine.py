@@ -16,7 +16,7 @@ import numpy as np
 from dnnarray import _observe
 from dnnarray._errors import WorkspaceError, fail
 from dnnarray._options import Options
-from dnnarray._outputs import Output, check_workspace, users_own
+from dnnarray._outputs import Output, check_apart, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
@@ -113,6 +113,8 @@ class Prepared:
             self.op.values(self.problem, *arrays)
         results = self._new_results() if out is None else self._users_own(out, arrays)
         scratch = self._scratch(workspace) if self.workspace or workspace is not None else None
+        if workspace is not None and self.workspace:
+            check_apart(self.problem.op, workspace[: self.workspace], [*leaves(arrays), *results], _overlap)
         if self._config.telemetry:
             _observe.note_algorithm(self.problem, self.method.name, self.workspace)
         named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}

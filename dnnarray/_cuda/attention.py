@@ -9,13 +9,14 @@ from dnnarray._select import Method
 _ROTARY = Method("elementwise", attention_rotary.rotary, "each pair of features turned", workspace=attention_rotary.workspace)
 _TILED = Method("tiled", attention_tiled.forward, "tiles of scores with an online softmax", cost=attention_tiled.cost)
 
-_MMA = Method("mma", attention_mma.forward, "the same on tensor cores", attention_mma.rejects, cost=attention_mma.cost)
+_MMA = Method("mma", attention_mma.forward, "the same on tensor cores", attention_mma.rejects, cost=attention_mma.cost, rounds=True)
 _WGMMA = Method(
     "wgmma",
     attention_mma.wgmma_forward,
     "the same by Hopper's asynchronous instructions",
     attention_mma.wgmma_rejects,
     cost=attention_mma.wgmma_cost,
+    rounds=True,
 )
 _DECODE = Method(
     "mma_decode",
@@ -24,6 +25,7 @@ _DECODE = Method(
     attention_decode.decode_rejects,
     attention_decode.workspace,
     attention_decode.cost,
+    rounds=True,
 )
 _MMA_BACKWARD = Method(
     "mma",
@@ -32,6 +34,7 @@ _MMA_BACKWARD = Method(
     attention_mma.rejects,
     attention_backward.workspace,
     attention_mma.cost,
+    rounds=True,
 )
 _WGMMA_BACKWARD = Method(
     "wgmma",
@@ -40,6 +43,7 @@ _WGMMA_BACKWARD = Method(
     attention_mma.wgmma_rejects,
     attention_backward.workspace,
     attention_mma.wgmma_cost,
+    rounds=True,
 )
 _BACKWARD = Method(
     "tiled",
@@ -74,6 +78,7 @@ _PROJECTED = (
         projected.tensor_rejects(attention_mma.rejects),
         projected.workspace(projected.MMA),
         projected.tensor_cost(attention_mma.cost),
+        rounds=True,
     ),
     Method(
         "wgmma",
@@ -82,6 +87,7 @@ _PROJECTED = (
         projected.tensor_rejects(attention_mma.wgmma_rejects),
         projected.workspace(projected.WGMMA),
         projected.tensor_cost(attention_mma.wgmma_cost),
+        rounds=True,
     ),
 )
 

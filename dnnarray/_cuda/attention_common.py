@@ -184,6 +184,7 @@ def rule_arguments(problem: AttentionProblem, arrays: Arrays) -> tuple[Argument,
         k_bounds.pointer,
         _kind(q_bounds),
         _kind(k_bounds),
+        *_packed_rows(arrays),
         *((Runtime(0), Runtime(1)) if dropped else (0, 0)),
         threshold,
         keep_scale,
@@ -192,6 +193,16 @@ def rule_arguments(problem: AttentionProblem, arrays: Arrays) -> tuple[Argument,
         sizes.queries,
         sizes.keys,
     )
+
+
+def _packed_rows(arrays: Arrays) -> tuple[int, int]:
+    """Rows of the arrays that bounds lead into."""
+    if "cu_seqlens_q" not in arrays.places:
+        return 0, 0
+    q, k = arrays["q"].spec, arrays["k"].spec
+    assert q is not None
+    assert k is not None
+    return q.shape[0], k.shape[0]
 
 
 def _wide(place: Place) -> bool:
@@ -206,10 +217,10 @@ def extra_arguments(arrays: Arrays) -> tuple[Argument, ...]:
 
 
 def page_arguments(arrays: Arrays) -> tuple[Argument, ...]:
-    """Table, its dtype, blocks of a sequence, keys of a block."""
+    """Table, its dtype, blocks of a sequence, keys of a block, blocks that there are."""
     table = arrays.places.get("block_table", Place(NOTHING, None))
     if table.spec is None:
-        return NOTHING, 0, 0, 1
+        return NOTHING, 0, 0, 1, 0
     k = arrays["k"].spec
     assert k is not None
-    return table.pointer, _kind(table), table.spec.shape[1], k.shape[1]
+    return table.pointer, _kind(table), table.spec.shape[1], k.shape[1], k.shape[0]

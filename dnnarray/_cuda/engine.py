@@ -24,7 +24,7 @@ from dnnarray._cuda.plan import MatMul, Plan
 from dnnarray._cuda.warm import Shape, compile_call, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
-from dnnarray._outputs import Output, check_workspace, users_own
+from dnnarray._outputs import Output, check_apart, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec
@@ -253,6 +253,8 @@ class Prepared:
         if self.workspace or workspace is not None:
             scratch = self._scratch(workspace)  # kept alive until the launches are queued; the pool reuses memory in stream order
             if self.workspace:  # launches that need none do not take a caller's either
+                if workspace is not None:
+                    check_apart(self.problem.op, scratch[: self.workspace], given, _overlap)
                 given.append(scratch)
         for array in given:
             data = array.data
@@ -260,13 +262,21 @@ class Prepared:
                 self._another_device(data.device_id)
             pointers.append(pointer := data.ptr)
             bits |= pointer
-        ready = self._ready[bits % _VECTOR == 0] or self._prepare(bits % _VECTOR == 0)
+        if not (aligned := bits % _VECTOR == 0):
+            self._check_addresses(given)
+        ready = self._ready[aligned] or self._prepare(aligned)
         copies = []  # kept alive likewise
         for i, order in ready.copied:
             _observe.note_layout_copy()
             copies.append(self._dense(inputs[i].transpose(order)))
             pointers[i] = copies[-1].data.ptr
         ready.queue(pointers, runtime)
+
+    def _check_addresses(self, given: list[Any]) -> None:
+        for array in given:
+            if array.data.ptr % array.dtype.itemsize and array.size:
+                expected = f"multiples of its {array.dtype.itemsize} bytes an element, as where an allocation begins"
+                fail(ArrayTypeError, self.problem.op, "an array", f"at the address {array.data.ptr:#x}", expected)
 
     def _another_device(self, other: int) -> NoReturn:
         raise ArrayTypeError(f"{self.problem.op}: the arrays live on CUDA devices {self.device} and {other}; expected one device.")

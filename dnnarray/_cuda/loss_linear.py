@@ -387,6 +387,7 @@ def _rounded(run: Any, summary: str, workspace: Any, gradient: bool) -> Method:
         workspace=workspace,
         cost=_rounded_cost,
         precision="high",
+        rounds=gradient,
     )
 
 

@@ -114,18 +114,20 @@ def compile_with_log(kernel: Kernel, architecture: str, *more: str) -> tuple[byt
     nvrtc = _nvrtc()
     root = kernels_folder()
     _, program = nvrtc.nvrtcCreateProgram(kernel.code().encode(), f"{kernel.symbol}.cu".encode(), 0, [], [])
-    options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS, *more]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-    log = _log(nvrtc, program)
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise DeviceError(f"{kernel.symbol} does not compile for {architecture} with NVRTC {nvrtc_version()}:\n{log}")
-    if _SERIALISED.search(log):
-        raise DeviceError(f"{kernel.symbol} for {architecture}: the compiler serialised its matrix instructions:\n{log}")
-    _, size = nvrtc.nvrtcGetCUBINSize(program)
-    cubin = bytes(size)
-    nvrtc.nvrtcGetCUBIN(program, cubin)
-    nvrtc.nvrtcDestroyProgram(program)
-    return cubin, log
+    try:
+        options = [f"-arch={architecture}", f"-I{root}", f"-I{root / 'include'}", *_OPTIONS, *more]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        log = _log(nvrtc, program)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise DeviceError(f"{kernel.symbol} does not compile for {architecture} with NVRTC {nvrtc_version()}:\n{log}")
+        if _SERIALISED.search(log):
+            raise DeviceError(f"{kernel.symbol} for {architecture}: the compiler serialised its matrix instructions:\n{log}")
+        _, size = nvrtc.nvrtcGetCUBINSize(program)
+        cubin = bytes(size)
+        nvrtc.nvrtcGetCUBIN(program, cubin)
+        return cubin, log
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
 
 
 def _log(nvrtc: Any, program: Any) -> str:

@@ -28,6 +28,11 @@ def strides_of(spec: Spec) -> tuple[int, ...]:
     return tuple(math.prod(spec.shape[a] for a in order[order.index(axis) + 1 :]) for axis in range(spec.ndim))
 
 
+def channels_last(spec: Spec) -> bool:
+    """Whether the channels, axis 1, are what lies closest together in memory. In C order they are not, even if nothing but extents of 1 follow."""
+    return spec.shape[1] > 1 and order_of(spec)[-1] == 1
+
+
 def five_strides(spec: Spec, channels: int = 1) -> tuple[int, ...]:
     """Strides along batch, channels and three spatial axes; missing ones stand first and have the stride 0."""
     strides = strides_of(spec)

@@ -9,6 +9,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Progr
 from dnnarray._cuda.spatial_common import (
     THREADS,
     arithmetic,
+    channels_last,
     five_strides,
     grid_1d,
     order_of,
@@ -87,10 +88,6 @@ def options(problem: GridSampleProblem) -> tuple[tuple[str, int, int, bool, int]
 
 def too_long(problem: GridSampleProblem, device: Device) -> str | None:
     return "spatial extents from 2**31 on" if max(problem.x.shape[2:]) >= 2**31 else None
-
-
-def channels_last(spec: Spec) -> bool:
-    return spec.shape[1] > 1 and strides_of(spec)[1] == 1
 
 
 def sizes(problem: GridSampleProblem, y: Spec) -> tuple[int, ...]:

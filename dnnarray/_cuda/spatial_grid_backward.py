@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.spatial_common import THREADS, fixed_bytes, float_bytes, grid_1d, order_of, scattered
-from dnnarray._cuda.spatial_grid import MODES, channels_last, options, sizes, split_channels, too_long
+from dnnarray._cuda.spatial_common import THREADS, channels_last, fixed_bytes, float_bytes, grid_1d, order_of, scattered
+from dnnarray._cuda.spatial_grid import MODES, options, sizes, split_channels, too_long
 from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists
 from dnnarray._cuda.spatial_grid_slopes import slopes
 from dnnarray._cuda.zero import zero

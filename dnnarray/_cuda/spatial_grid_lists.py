@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.spatial_common import THREADS, arithmetic, grid_1d, order_of, strides_of, three_extents
-from dnnarray._cuda.spatial_grid import MODES, channels_last, options, too_long
+from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, strides_of, three_extents
+from dnnarray._cuda.spatial_grid import MODES, options, too_long
 from dnnarray._cuda.spatial_grid_slopes import Slopes, most_ranges, slopes
 from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._cuda.zero import zero
@@ -48,7 +48,9 @@ def _fill(problem: GridSampleProblem, found: Lists) -> Plan:
 def lists(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     """Taps, their order by pixel, the gather, and the slopes of the places."""
     grad, x, grid = problem.inputs
-    orders = (order_of(x), order_of(x), tuple(range(grid.ndim)))
+    laid = x.like(grad.shape)  # the gradient as the gather reads it: in the memory order of x
+    problem = replace(problem, inputs=(laid, x, grid))
+    orders = (order_of(laid), order_of(x), tuple(range(grid.ndim)))
     if not grad.size:
         results = ((Array(3), x), (Array(4), grid))
         return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)

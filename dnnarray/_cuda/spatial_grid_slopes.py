@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.spatial_common import THREADS, five_strides, grid_1d, strides_of
-from dnnarray._cuda.spatial_grid import channels_last, options, sizes
+from dnnarray._cuda.spatial_common import THREADS, channels_last, five_strides, grid_1d, strides_of
+from dnnarray._cuda.spatial_grid import options, sizes
 from dnnarray._cuda.spatial_lists import planes_that_fit, planes_threads
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._select import Device

@@ -10,6 +10,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Progr
 from dnnarray._cuda.spatial_common import (
     THREADS,
     arithmetic,
+    channels_last,
     grid_1d,
     order_of,
     strides_of,
@@ -68,7 +69,7 @@ class SidesConfig(Config):
 def settings(problem: RoiAlignProblem) -> tuple[tuple[str, bool, bool, bool], str]:
     """The settings that both kernels have, and what names them in a symbol."""
     x, maximum = problem.x, problem.mode == "max"
-    last = strides_of(x)[1] == 1 and x.shape[1] > 1
+    last = channels_last(x)
     return (TYPES[x.dtype], maximum, problem.aligned, last), (
         f"{SHORT[x.dtype]}_{problem.mode}{'_aligned' * problem.aligned}{'_last' * last}"
     )
@@ -88,7 +89,7 @@ def roi_align(problem: RoiAlignProblem, device: Device, aligned: bool) -> Progra
     if not y.size:
         return Program(())
     own, name = settings(problem)
-    last = strides_of(x)[1] == strides_of(y)[1] == 1
+    last = channels_last(x) and channels_last(y)
     vector = vector_length(x.dtype, aligned, x.shape[1]) if last else 1
     kernel = Kernel("spatial/roi_align.cu", f"roi_align_{name}_x{vector}", PoolConfig(*own, vector, THREADS))
     plan = Plan(kernel, grid_1d(y.size // vector), THREADS, (Array(0), Array(1), Array(2), *sizes(problem, y)))

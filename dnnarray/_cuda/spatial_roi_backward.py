@@ -9,7 +9,17 @@ from functools import partial
 from typing import Any
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.spatial_common import THREADS, arithmetic, fixed_bytes, float_bytes, grid_1d, order_of, scattered, strides_of
+from dnnarray._cuda.spatial_common import (
+    THREADS,
+    arithmetic,
+    channels_last,
+    fixed_bytes,
+    float_bytes,
+    grid_1d,
+    order_of,
+    scattered,
+    strides_of,
+)
 from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._cuda.spatial_roi import settings, sizes
 from dnnarray._cuda.zero import zero
@@ -50,10 +60,10 @@ def lists(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
     grad, x, boxes = problem.inputs
     if not x.size:
         return Program(())
-    orders = (order_of(x), order_of(x), tuple(range(boxes.ndim)))
+    orders = (order_of(x.like(grad.shape)), order_of(x), tuple(range(boxes.ndim)))
     if not grad.size:
         return Program((zero(Array(3), x.nbytes, aligned),), orders)
-    found, last = _lists(problem), strides_of(x)[1] == 1 and x.shape[1] > 1
+    found, last = _lists(problem), channels_last(x)
     name = f"roi_align_taps_{SHORT[x.dtype]}{'_aligned' * problem.aligned}"
     kernel = Kernel("spatial/roi_align_taps.cu", name, TapsConfig(TYPES[x.dtype], problem.aligned, THREADS))
     sizes = (x.shape[0], *x.shape[2:], grad.shape[0], *problem.output_size, problem.sampling_ratio, float(problem.spatial_scale))

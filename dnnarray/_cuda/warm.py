@@ -109,6 +109,11 @@ def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
         pointers.append("s")
     condition = "" if shape.aligned else "not "
     lines.append(f"    if {condition}({' | '.join(pointers)}) % {vector}: return None")
+    if not shape.aligned:  # addresses that are no multiple of an element's size are an error, which the slow way raises
+        specs = [*(shape.inputs[i] for i in shape.given), *(output.spec for output in shape.outputs)]
+        wide = [(p, spec.dtype.itemsize) for p, spec in zip(pointers, specs, strict=False) if spec is not None and spec.dtype.itemsize > 1]
+        if wide:
+            lines.append(f"    if {' or '.join(f'{p} % {n}' for p, n in wide)}: return None")
     return lines + launches.lines(pointers)
 
 

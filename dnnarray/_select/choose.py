@@ -76,11 +76,11 @@ def _duration(algorithm: Algorithm) -> tuple[bool, float]:
 def _judge(problem: Problem, device: Device, options: Options, method: Method, sized: bool) -> Judged:
     rejected = method.rejects(problem, device)
     if rejected is not None:
-        nothing = Algorithm(method.name, 0, method.deterministic, method.precision, float("inf"))
+        nothing = Algorithm(method.name, 0, method.deterministic, method.precision, float("inf"), rounds=method.rounds)
         return Judged(method, nothing, Cost(0, 0), rejected)
     cost, workspace = method.cost(problem, device), method.workspace(problem) if sized else 0
     predicted = predict(problem, device, cost) * 1e3
-    algorithm = Algorithm(method.name, workspace, method.deterministic, method.precision, predicted)
+    algorithm = Algorithm(method.name, workspace, method.deterministic, method.precision, predicted, rounds=method.rounds)
     return Judged(method, algorithm, cost, _forbidden(problem, options, method, workspace))
 
 

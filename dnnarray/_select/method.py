@@ -43,6 +43,7 @@ class Method:
     cost : ``cost(problem, device)`` gives a `Cost`
     deterministic : the same bits from run to run
     precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like
+    rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
     native : the run takes the arrays in their own dtype; otherwise the CPU engine hands half types over as float32
     summary : one line for reports and docs
     """
@@ -55,6 +56,7 @@ class Method:
     cost: Callable[[Any, Device], Cost] = plain_cost
     deterministic: bool = True
     precision: str = "highest"
+    rounds: bool = False
     native: bool = False
 
 
@@ -76,6 +78,9 @@ class Algorithm:
         Time by the roofline model, milliseconds.
     measured_ms : float or None
         Time measured by `autotune`, milliseconds.
+    rounds : bool
+        An intermediate result is rounded to the dtype of the inputs before it enters a matrix product: each term of a sum carries an
+        error of up to half a unit in the last place of that dtype, where other algorithms have only the rounding of the result.
     """
 
     name: str
@@ -84,3 +89,4 @@ class Algorithm:
     precision: str
     predicted_ms: float
     measured_ms: float | None = None
+    rounds: bool = False

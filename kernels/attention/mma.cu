@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, float* __restrict__ lse,
                    long long tiles, long long width, long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q),
                    DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind,
-                   long long table_width, long long page, DNNARRAY_EXTRA, DNNARRAY_RULE) {
+                   long long table_width, long long page, long long page_count, DNNARRAY_EXTRA, DNNARRAY_RULE) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   constexpr unsigned kPanel = kKeys * kWidth * 2;
   const Rows rows_q = {shared_address(dynamic_shared)};
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * kQueries;
   const Sequence sequence(rule, b);
   if (i0 >= sequence.queries) return;
-  const Pages pages = {table, table_kind, table_width, page, k_batch, v_batch};
+  const Pages pages = {table, table_kind, table_width, page, page_count};
   const T* first_q = q + b * q_batch + h * q_head + (sequence.q_first + i0) * q_row;
   const Keys of_k = {k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + h / group * k_head, k_row, k_batch, sequence.k_end, b,
                      pages};
@@ -153,9 +153,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 
   copy_wait<0>();
-  __syncthreads();
+  const bool whole = of_k.all_there() && sound(rule, b);
   O* of_y = y + b * y_batch + h * y_head + sequence.q_first * y_row;
   float* of_lse = lse ? lse + b * lse_batch + h * lse_head + sequence.q_first : nullptr;
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) state[m].finish(of_y, of_lse, y_row, i + 16 * m, sequence, value_width, unit, float(keep_scale));
+  for (int m = 0; m < kRowTiles; ++m) state[m].finish(of_y, of_lse, y_row, i + 16 * m, sequence, value_width, unit, float(keep_scale), whole);
 }

@@ -158,9 +158,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
   copy_wait<0>();
   const long long first_row = kKeyRows ? sequence.k_first : sequence.q_first;
-  put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale));
+  put(out + b * out_batch + row_head * out_head + first_row * out_row, out_row, total, row0 + row, row_end, width, float(scale) * whole(rule, b));
   if constexpr (kKeyRows) {
     put(value_out + b * value_out_batch + row_head * value_out_head + first_row * value_out_row, value_out_row, value_total, row0 + row, row_end,
-        value_width, 1);
+        value_width, whole(rule, b));
   }
 }

@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                    float* __restrict__ shares, float* __restrict__ lse_shares, long long tiles, long long splits, long long width,
                    long long value_width, long long lse_batch, long long lse_head, DNNARRAY_STRIDES(q), DNNARRAY_STRIDES(k),
                    DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table, long long table_kind, long long table_width, long long page,
-                   DNNARRAY_RULE) {
+                   long long page_count, DNNARRAY_RULE) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   const unsigned start = shared_address(dynamic_shared);
   const Rule rule = DNNARRAY_RULE_VALUES;
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Sequence sequence(rule, b);
   const long long rows = sequence.queries * group, i0 = row0 / group, i1 = (row0 + kRows - 1) / group + 1;
   if (row0 >= rows) return;
-  const Pages pages = {table, table_kind, table_width, page, k_batch, v_batch};
+  const Pages pages = {table, table_kind, table_width, page, page_count};
   const T* first_q = q + b * q_batch + key_head * group * q_head + sequence.q_first * q_row;
   const Keys of_k = {k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + key_head * k_head, k_row, k_batch, sequence.k_end, b, pages};
   const Keys of_v = {v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + key_head * v_head, v_row, v_batch, sequence.k_end, b, pages};
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   float* shared = reinterpret_cast<float*>(dynamic_shared);
   share(state, shared, unit);
-  __syncthreads();
+  const bool whole = of_k.all_there() && sound(rule, b);
 
   const long long scratch_row = ((part * (gridDim.x / (splits * tiles * kv_heads)) + b) * kv_heads + key_head) * rule.queries * group + row0;
   for (int n = threadIdx.x; n < kRows * kWidth / 8; n += kThreads) {
@@ -180,6 +180,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const Divided place = divide_index(row0 + r, group);
     const long long i = place.quotient, h = key_head * group + place.remainder;
     float factor[kWarps], total = join(shared, r, factor), value[8] = {};
+    if (!whole) factor[0] = total = quiet_nan(0.0f);
     if (splits == 1 && sinks && i < sequence.q_end) {  // one share more, without a value
       const float sink = parameter_at<T>(sinks, sinks_wide, h) * kLog2e, higher = fmaxf(sink, total);
       if (higher != -infinity(0.0f)) {

@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, O* __restrict__ y, A* __restrict__ lse,
                    long long tiles, long long slices, long long width, long long value_width, long long lse_batch, long long lse_head,
                    DNNARRAY_STRIDES(q), DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(y), const void* table,
-                   long long table_kind, long long table_width, long long page, DNNARRAY_EXTRA, DNNARRAY_RULE) {
+                   long long table_kind, long long table_width, long long page, long long page_count, DNNARRAY_EXTRA, DNNARRAY_RULE) {
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
   A *staged_q = reinterpret_cast<A*>(dynamic_shared), *staged_k = staged_q + Tile::kStaged, *weights = staged_k + Tile::kStaged;
   A* staged_v = weights + Tile::kWeights;
@@ -92,13 +92,18 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
   const Sequence sequence(rule, b);
   if (i0 >= sequence.queries) return;
   const Head<T> head(rule, extra, b, h);
-  const Pages pages = {table, table_kind, table_width, page, k_batch, v_batch};
+  const Pages pages = {table, table_kind, table_width, page, page_count};
   const T* first_q = q + b * q_batch + h * q_head + (sequence.q_first + i0) * q_row;
   const T* first_k = k + (Config::kPaged ? 0 : b * k_batch + sequence.k_first * k_row) + h / group * k_head;
   const T* first_v = v + (Config::kPaged ? 0 : b * v_batch + sequence.k_first * v_row) + h / group * v_head;
+  bool missing = false;
   const auto key_row = [&](const T* first, long long j, long long step, long long of_page) -> const T* {
     if (j >= sequence.k_end) return nullptr;
-    if constexpr (Config::kPaged) return first + pages.page(b, j) * of_page + j % page * step;
+    if constexpr (Config::kPaged) {
+      const long long block = pages.page(b, j);
+      missing = missing || block < 0;
+      return block < 0 ? nullptr : first + block * of_page + j % page * step;
+    }
     return first + j * step;
   };
 
@@ -125,9 +130,12 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
     Tile::accumulate(weights, staged_v, d0, value_width, v_column, [&](int r) { return key_row(first_v, j0 + r, v_row, v_batch); }, mine.total);
   }
 
+  bool whole = sound(rule, b);
+  if constexpr (Config::kPaged) whole = !__syncthreads_or(missing);
 #pragma unroll
   for (int r = 0; r < P; ++r) {
     if (i + r >= sequence.queries) continue;
+    if (!whole) mine.sum[r] = quiet_nan(A(0));
     const A scaled = A(keep_scale) / (mine.sum[r] == 0 ? A(1) : mine.sum[r]);
     O* p = y + b * y_batch + h * y_head + (sequence.q_first + i + r) * y_row;
 #pragma unroll

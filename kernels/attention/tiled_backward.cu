@@ -98,6 +98,7 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
   }
 
   const long long out_width = kWeightsOnly ? value_width : width;
+  const A factor = (kWeightsOnly ? A(1) : A(scale)) * A(whole(rule, b));
   T* first = out + b * out_batch + row_head * out_head + (kKeyRows ? sequence.k_first : sequence.q_first) * out_row;
 #pragma unroll
   for (int r = 0; r < P; ++r) {
@@ -105,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
 #pragma unroll
     for (int c = 0; c < Tile::kOwn; ++c) {
       const long long at = d0 + Tile::feature(c);
-      if (row < rows && at < out_width) first[row * out_row + at * out_column] = narrow<T>(total[r][c] * (kWeightsOnly ? A(1) : A(scale)));
+      if (row < rows && at < out_width) first[row * out_row + at * out_column] = narrow<T>(total[r][c] * factor);
     }
   }
 }

@@ -1,5 +1,6 @@
 """The CUDA engine on a card: every case of every operation it has, against the float64 oracle; memory, streams, capture."""
 
+import zlib
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ import dnnarray as dnn
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from tests.registry import CASES, ORACLES
-from tests.support import BFLOAT16, FLOAT64, as_float64, assert_close, call, call_by
+from tests.support import BFLOAT16, FLOAT32, FLOAT64, as_float64, assert_close, call, call_by
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
@@ -37,9 +38,9 @@ _DIFFERENTIABLE = [c for c in _HERE if c.gradient and _has(f"{find(c.op).base}_b
 _FIRST = list({c.op: c for c in reversed(_HERE)}.values())
 
 
-def _names(op, arrays, options):
-    """The algorithms that may do it, the chosen one first."""
-    return [a.name for a in dnn.algorithms(op, *arrays, **options)]
+def _rounds(op, arrays, options):
+    """The algorithms that may do it, the chosen one first: whether each rounds in between."""
+    return {a.name: a.rounds for a in dnn.algorithms(op, *arrays, **options)}
 
 
 @pytest.mark.parametrize(("case", "dtype"), [(c, d) for c in _HERE for d in c.dtypes], ids=str)
@@ -47,13 +48,13 @@ def test_every_algorithm_agrees_with_the_oracle(case, dtype):
     arrays = case.draw(dtype)
     there = tuple(map(_there, arrays))
     try:
-        names = _names(case.op, there, case.options)
+        rounds = _rounds(case.op, there, case.options)
     except dnn.UnsupportedError as error:
         pytest.skip(str(error))
     expected = [np.asarray(r) for r in leaves(ORACLES[find(case.op).base](*as_float64(arrays), **case.options))]
-    for name in names:
+    for name in rounds:
         for a, e in zip(_back(call_by(name, case.op, there, case.options)), expected, strict=True):
-            assert_close(a, e, case.reduction, case.condition, f"{case} by {name}")
+            assert_close(a, e, case.reduction, case.condition, f"{case} by {name}", rounds[name])
 
 
 def _gradients(case, arrays, grad):
@@ -71,14 +72,43 @@ def test_gradients_agree_with_the_cpu_engine_in_float64(case, dtype):
     grad = np.array(np.random.default_rng(3).standard_normal(head.shape), head.dtype)
     there, grad_there = tuple(map(_there, arrays)), _there(grad)
     expected = leaves(_gradients(case, as_float64(arrays), grad.astype(np.float64)))
-    ways = {"vjp": lambda: _gradients(case, there, grad_there)}
-    backward = f"{find(case.op).base}_backward"
+    backward, ways, rounds = f"{find(case.op).base}_backward", {}, {}
     if case.op == find(case.op).base and not isinstance(results, tuple):
         given = (grad_there, *there)
-        ways |= {n: partial(call_by, n, backward, given, case.options) for n in _names(backward, given, case.options)}
+        rounds = _rounds(backward, given, case.options)
+        ways = {n: partial(call_by, n, backward, given, case.options) for n in rounds}
+    # The pullback runs what is chosen for forward and gradient.
+    ways["vjp"] = lambda: _gradients(case, there, grad_there)
+    rounds["vjp"] = any(rounds.values()) or any(_rounds(case.op, there, case.options).values())
     for way, run in ways.items():
         for a, e in zip(_back(run()), expected, strict=True):
-            assert_close(a, e, max(case.reduction, e.size), case.condition, f"{case} by {way}")
+            assert_close(a, e, max(case.reduction, e.size), case.condition, f"{case} by {way}", rounds[way])
+
+
+def _lying(tree, rng):
+    """The arrays with their axes in any order in memory."""
+
+    def turned(array):
+        order = rng.permutation(array.ndim)
+        return cupy.asarray(np.ascontiguousarray(array.transpose(order))).transpose(np.argsort(order).tolist())
+
+    return tree_map(turned, tree)
+
+
+@pytest.mark.parametrize("case", [c for c in _HERE if FLOAT32 in c.dtypes], ids=str)
+def test_every_algorithm_in_other_memory_orders(case):
+    arrays, rng = case.draw(FLOAT32), np.random.default_rng(zlib.crc32(str(case).encode()))
+    calls = [(case.op, arrays)]
+    head = leaves(call(case.op, arrays, case.options))[0]
+    if case in _DIFFERENTIABLE and case.op == find(case.op).base and not isinstance(call(case.op, arrays, case.options), tuple):
+        calls.append((f"{case.op}_backward", (rng.standard_normal(head.shape).astype(head.dtype), *arrays)))
+    for op, given in calls:
+        expected = leaves(call(op, as_float64(given), case.options))
+        for _ in range(2):
+            there = tuple(_lying(a, rng) for a in given)
+            for name in _rounds(op, there, case.options):
+                for a, e in zip(_back(call_by(name, op, there, case.options)), expected, strict=True):
+                    assert_close(a, np.asarray(e), max(case.reduction, np.size(e)), case.condition, f"{case}: {op} by {name}")
 
 
 _SIZES = [1, 2, 3, 31, 127, 128, 129, 1023, 4096, 4097, 100_003]

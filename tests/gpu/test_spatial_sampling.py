@@ -65,12 +65,12 @@ def test_grid_sample(shape, places, last, dtype):
 
 @pytest.mark.parametrize("algorithm", ["lists", "atomic", "fixed_point"])
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("last", "gradient_last"), [(False, False), (True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("shape, places", [((3, 10, 61, 47), (53, 40)), ((1, 2, 200, 301), (260, 230)), ((2, 3, 9, 11, 13), (4, 7, 6))])
-def test_every_way_to_the_gradient_of_grid_sample(shape, places, last, dtype, algorithm):
+def test_every_way_to_the_gradient_of_grid_sample(shape, places, last, gradient_last, dtype, algorithm):
     x, grid, g = _grid_inputs(shape, places, dtype)
     expected = dnn.grid_sample_backward(*[a.astype(np.float64) for a in (g, x, grid)])
-    dx, dgrid = _by(algorithm, "grid_sample_backward", _there(g, last), _there(x, last), cupy.asarray(grid))
+    dx, dgrid = _by(algorithm, "grid_sample_backward", _there(g, gradient_last), _there(x, last), cupy.asarray(grid))
     _close(dx, expected.x, 64)
     _close(dgrid, expected.grid, shape[1] * 8)
 
@@ -161,7 +161,9 @@ def test_roi_align(last, ratio, mode):
     for algorithm in ("lists", "atomic", "fixed_point"):
         if algorithm == "lists" and (mode == "max" or not ratio):
             continue
-        _close(_by(algorithm, "roi_align_backward", _there(g, last), _there(x, last), cupy.asarray(boxes), **options)[0], gradient, 256)
+        for gradient_last in (last, not last):
+            arrays = _there(g, gradient_last), _there(x, last), cupy.asarray(boxes)
+            _close(_by(algorithm, "roi_align_backward", *arrays, **options)[0], gradient, 256)
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)

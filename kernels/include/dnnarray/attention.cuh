@@ -49,7 +49,7 @@ struct Rule {
   const void *slopes, *sinks;
   long long slopes_wide, slopes_step, sinks_wide;
   const void *q_bounds, *k_bounds;  // of packed sequences
-  long long q_bounds_kind, k_bounds_kind;
+  long long q_bounds_kind, k_bounds_kind, q_rows, k_rows;  // rows of the packed arrays
   unsigned long long seed, place;  // of dropout
   long long threshold;             // 0: nothing is dropped
   double keep_scale;
@@ -59,12 +59,12 @@ struct Rule {
   double scale, double softcap, long long left, long long right, long long upper_left, const void *offsets, const void *q_lengths,        \
       const void *kv_lengths, long long offsets_kind, long long offsets_step, long long q_kind, long long kv_kind, const void *slopes,    \
       const void *sinks, long long slopes_wide, long long slopes_step, long long sinks_wide, const void *q_bounds, const void *k_bounds,  \
-      long long q_bounds_kind, long long k_bounds_kind, unsigned long long seed, unsigned long long place, long long threshold,           \
-      double keep_scale, long long heads, long long group, long long queries, long long keys
+      long long q_bounds_kind, long long k_bounds_kind, long long q_rows, long long k_rows, unsigned long long seed,                      \
+      unsigned long long place, long long threshold, double keep_scale, long long heads, long long group, long long queries, long long keys
 #define DNNARRAY_RULE_VALUES                                                                                                              \
   {scale, softcap, left, right, upper_left, offsets, q_lengths, kv_lengths, offsets_kind, offsets_step, q_kind, kv_kind, slopes, sinks, \
-   slopes_wide, slopes_step, sinks_wide, q_bounds, k_bounds, q_bounds_kind, k_bounds_kind, seed, place, threshold, keep_scale, heads,     \
-   group, queries, keys}
+   slopes_wide, slopes_step, sinks_wide, q_bounds, k_bounds, q_bounds_kind, k_bounds_kind, q_rows, k_rows, seed, place, threshold,        \
+   keep_scale, heads, group, queries, keys}
 
 // Arrays that broadcast to all scores: strides along batch, heads, queries and keys, 0 where repeated.
 struct Extra {
@@ -78,7 +78,8 @@ struct Extra {
 #define DNNARRAY_EXTRA_VALUES \
   {bias, {bias_batch, bias_head, bias_row, bias_column}, mask, {mask_batch, mask_head, mask_row, mask_column}}
 
-// One sequence: where its rows begin in packed arrays, how long it is, and which keys its queries see.
+// One sequence: where its rows begin in packed arrays, how long it is, and which keys its queries see. Nobody has looked at bounds and lengths
+// before: they are held within the arrays.
 struct Sequence {
   long long q_first, k_first, queries, keys, q_end, k_end, diagonal, left, right;
 
@@ -87,17 +88,16 @@ struct Sequence {
     queries = q_end = rule.queries;
     keys = k_end = rule.keys;
     if (rule.q_bounds) {
-      q_first = integer_at(rule.q_bounds, rule.q_bounds_kind, b);
-      k_first = integer_at(rule.k_bounds, rule.k_bounds_kind, b);
-      queries = q_end = held(integer_at(rule.q_bounds, rule.q_bounds_kind, b + 1) - q_first, rule.queries);
-      keys = k_end = held(integer_at(rule.k_bounds, rule.k_bounds_kind, b + 1) - k_first, rule.keys);
+      q_first = held(integer_at(rule.q_bounds, rule.q_bounds_kind, b), rule.q_rows);
+      k_first = held(integer_at(rule.k_bounds, rule.k_bounds_kind, b), rule.k_rows);
+      queries = q_end = held(held(integer_at(rule.q_bounds, rule.q_bounds_kind, b + 1), rule.q_rows) - q_first, rule.queries);
+      keys = k_end = held(held(integer_at(rule.k_bounds, rule.k_bounds_kind, b + 1), rule.k_rows) - k_first, rule.keys);
     }
     if (rule.q_lengths) q_end = held(integer_at(rule.q_lengths, rule.q_kind, b), queries);
     if (rule.kv_lengths) k_end = held(integer_at(rule.kv_lengths, rule.kv_kind, b), keys);
     diagonal = rule.offsets ? integer_at(rule.offsets, rule.offsets_kind, b * rule.offsets_step) : rule.upper_left ? 0 : k_end - q_end;
   }
 
-  // A length within the array: nobody has looked at it before.
   static __device__ __forceinline__ long long held(long long length, long long most) { return length < 0 ? 0 : length < most ? length : most; }
 
   // The keys that query i sees; only for queries before q_end.
@@ -127,6 +127,20 @@ struct Sequence {
     if (j0 >= k_end) end = begin;
   }
 };
+
+// Whether the bounds of packed sequence b lie within the arrays, do not fall, and are no farther apart than said. For the end of a kernel, which
+// reads them once more: to keep the answer would take a register all the way.
+__device__ __forceinline__ bool within(const void* bounds, long long kind, long long b, long long rows, long long longest) {
+  const long long begin = integer_at(bounds, kind, b), end = integer_at(bounds, kind, b + 1);
+  return begin >= 0 && begin <= end && end <= rows && end - begin <= longest;
+}
+__device__ __forceinline__ bool sound(const Rule& rule, long long b) {
+  if (!rule.q_bounds) return true;
+  return within(rule.q_bounds, rule.q_bounds_kind, b, rule.q_rows, rule.queries) &&
+         within(rule.k_bounds, rule.k_bounds_kind, b, rule.k_rows, rule.keys);
+}
+// A factor of results: NaN where the bounds are not sound.
+__device__ __forceinline__ float whole(const Rule& rule, long long b) { return sound(rule, b) ? 1.0f : quiet_nan(0.0f); }
 
 // A range of places counted from some base, both ends in it, cut to 32 bits.
 struct Span {
@@ -197,12 +211,16 @@ struct Head {
   }
 };
 
-// Keys and values whose rows lie in the blocks of a cache.
+// Keys and values whose rows lie in the blocks of a cache, of which there are `count`.
 struct Pages {
   const void* table;
-  long long kind, width, size, k_page, v_page;
+  long long kind, width, size, count;
 
-  __device__ __forceinline__ long long page(long long b, long long j) const { return integer_at(table, kind, b * width + j / size); }
+  // The block of key j; -1 where the table names one that there is not.
+  __device__ __forceinline__ long long page(long long b, long long j) const {
+    const long long page = integer_at(table, kind, b * width + j / size);
+    return page >= 0 && page < count ? page : -1;
+  }
 };
 
 }  // namespace dnnarray

@@ -118,16 +118,17 @@ struct RowState {
     }
   }
 
-  // Write y and, where given, lse; both point at query 0.
+  // Write y and, where given, lse; both point at query 0. What is not `whole` is NaN.
   template <typename O>
   __device__ __forceinline__ void finish(O* out, float* lse, long long step, long long i, const Sequence& sequence, long long width, float unit,
-                                         float keep_scale) {
+                                         float keep_scale, bool whole) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float total = sum[r];
       total += __shfl_xor_sync(kAllLanes, total, 1);
       total += __shfl_xor_sync(kAllLanes, total, 2);
+      if (!whole) total = quiet_nan(0.0f);
       const long long at = i + 8 * r;
       const bool live = at < sequence.q_end;
       const float scaled = live ? keep_scale / (total == 0 ? 1.0f : total) : 0.0f;
@@ -143,17 +144,28 @@ struct RowState {
   }
 };
 
-// The rows of keys or values of a head: in a sequence, or in the blocks of a cache. Null past the end.
+// The rows of keys or values of a head: in a sequence, or in the blocks of a cache. Null past the end, and for a block that there is not.
 template <typename T, bool kPaged>
 struct KeyRows {
   const T* first;
   long long step, of_page, end, sequence;
   Pages pages;
+  mutable bool missing = false;
 
   __device__ __forceinline__ const T* at(long long j) const {
     if (j >= end) return nullptr;
-    if constexpr (kPaged) return first + pages.page(sequence, j) * of_page + j % pages.size * step;
+    if constexpr (kPaged) {
+      const long long page = pages.page(sequence, j);
+      missing = missing || page < 0;
+      return page < 0 ? nullptr : first + page * of_page + j % pages.size * step;
+    }
     return first + j * step;
+  }
+  // Whether no thread of the block met a block of the cache that there is not; a barrier.
+  __device__ __forceinline__ bool all_there() const {
+    if constexpr (kPaged) return !__syncthreads_or(missing);
+    __syncthreads();
+    return true;
   }
 };
 

@@ -45,7 +45,7 @@ __device__ __forceinline__ CtcSequence ctc_sequence(long long n, const Steps* in
     long long before = 0;
     for (long long i = threadIdx.x; i < n; i += kThreads) before += static_cast<long long>(target_lengths[i]);
     found.start = block_reduce<kThreads>(before, Sum(), sums);
-    found.valid = found.valid && found.start >= 0 && found.start + found.labels <= extent;
+    found.valid = found.valid && found.start >= 0 && found.start <= extent - found.labels;
   }
   return found;
 }

@@ -172,8 +172,8 @@ struct Axis {
       return {start, 0, end - start};
     } else {
       const int start = i * stride - before;
-      const int first = start < 0 ? quotient(dilation - 1 - start, dilation) : 0;
-      const int room = quotient(max(extent - start, 0) + dilation - 1, dilation);
+      int first = max(-start, 0), room = max(extent - start, 0);
+      if (dilation != 1) first = (first + dilation - 1) / dilation, room = (room + dilation - 1) / dilation;
       return {start, first, max(min(window, room), first)};
     }
   }
@@ -181,7 +181,9 @@ struct Axis {
   // Taps that an average divides by: those in the input, or in the padded input; of nothing, 1.
   __device__ __forceinline__ int count(const Taps& t, bool padded) const {
     if (kAdaptive || !padded) return max(t.last - t.first, 1);
-    return max(min(window, quotient(extent + after - t.start + dilation - 1, dilation)), 1);
+    int room = extent + after - t.start;
+    if (dilation != 1) room = (room + dilation - 1) / dilation;
+    return max(min(window, room), 1);
   }
 
   __device__ __forceinline__ Cover cover(int place) const {
