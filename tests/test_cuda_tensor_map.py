@@ -154,7 +154,7 @@ class _Card:
     def __init__(self, plan, memory):
         self.plan, self.memory, self.config = plan, memory, plan.kernel.config
         self.x, self.w, *_ = plan.arguments
-        self.numbers = plan.arguments[5:-2]
+        self.numbers = plan.arguments[7:-2]
 
     def sums(self):
         """(place, channel) of all tiles, by place and channel of the result."""
@@ -168,8 +168,8 @@ class _Card:
             _, _, channels, backwards, tiles_m, tiles_n, groups, outs = n[:8]
             axes = [_axis(n[12 + 3 * i : 15 + 3 * i]) for i in range(3)]
             inner = tuple(a[0] for a in axes)
-        cluster, tile_m, tile_n = self.config.cluster, self.config.tile_m, self.config.tile_n
-        rows = tiles_m * cluster * tile_m
+        tile_m, tile_n = self.config.tile_m, self.config.tile_n
+        rows = tiles_m * tile_m
         found = np.zeros((groups, rows, tiles_n * tile_n))
         window = tuple(a[2] for a in axes)
         for group in range(groups):
@@ -264,7 +264,7 @@ def _drawn(rng, shape, order):
 
 def _store(target, plan, sums, inner, out):
     """What the kernel's last step does."""
-    halo, n = "halo" in plan.kernel.source, plan.arguments[5:-2]
+    halo, n = "halo" in plan.kernel.source, plan.arguments[7:-2]
     steps, outs = (n[10:13], n[9]) if halo else (n[8:12], n[7])
     steps = (steps[0], 0, *steps[1:]) if halo else steps
     images = n[0] if halo else n[0] // math.prod(out)
@@ -272,7 +272,7 @@ def _store(target, plan, sums, inner, out):
         *place, image = _unravel(i, inner)
         if any(p >= o for p, o in zip(place[::-1], out, strict=True)):
             continue
-        at = plan.arguments[4].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
+        at = plan.arguments[6].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
         for group in range(sums.shape[0]):
             target[at + group * outs : at + (group + 1) * outs] = sums[group, i]
 
@@ -283,8 +283,8 @@ def _store(target, plan, sums, inner, out):
         ((1, 8, 200, 8), (8, 8, 3, 1), {"padding": (130, 0)}, "image's end"),
         ((1, 8, 700, 8), (8, 8, 5, 1), {"dilation": (100, 1), "padding": ((0, 300), (0, 0))}, "window over 401"),
         ((1, 8, 40, 40), (8, 8, 3, 3), {"stride": 9}, "stride of 9"),
-        ((1, 64, 9, 9), (64, 32, 3, 3), {"groups": 2}, None),
-        ((1, 144, 9, 9), (144, 72, 3, 3), {"groups": 2}, "72 channels"),
+        ((1, 128, 9, 9), (128, 64, 3, 3), {"groups": 2}, None),
+        ((1, 144, 9, 9), (144, 72, 3, 3), {"groups": 2}, "72 and 72 channels"),
     ],
 )
 def test_what_the_copy_engine_does_not_take(x, w, options, reason):

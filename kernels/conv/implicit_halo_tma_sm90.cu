@@ -8,7 +8,6 @@
 //          whose dense channels are those of the result here.
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels (two buffers) and the weight of a tap (a ring of kStages). The others multiply, each some of the tile's rows, and write it.
-//          kCluster blocks side by side take the same channels of neighbouring rows; each fetches a part of the weight for all of them.
 // Needs:   sm_90a; C of a group a multiple of 64 where there are several groups, strides of x and w multiples of 16 bytes; padding less than the
 //          window's reach.
 // Bound:   the matrix units. Sums in float32.
@@ -28,16 +27,16 @@ struct Config {
   static constexpr int kStages = 8;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
-  static constexpr int kCluster = 1;
 };
 #define DNNARRAY_ENTRY conv_implicit_halo_tma_sm90_default
 #endif
 
 using namespace dnnarray;
 using C = TmaTile<Config>;
+using Out = TmaResult<Config>;
 using T = Config::Element;
 using R = Config::Result;
-constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages, kCluster = Config::kCluster;
+constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
 extern __shared__ char smem_memory[];
 
@@ -49,17 +48,19 @@ struct Arguments {
   int pitch, height, reach;
 };
 
-// Where things lie in shared memory: two input buffers, the ring of weights, the barriers.
+// Where things lie in shared memory: two input buffers, the ring of weights, the result's panels, the barriers.
 struct Shared {
-  unsigned input, input_bytes, rows, weight, input_full, input_empty, full, empty;
+  unsigned input, input_bytes, rows, weight, slots, input_full, input_empty, full, empty, slot_barriers;
 
   __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
     input_bytes = (rows * C::kRow + 1023) & ~1023u;
     weight = input + 2 * input_bytes;
-    input_full = weight + kStages * C::kBytesN;
+    slots = weight + kStages * C::kBytesN;
+    input_full = slots + Out::kBytes;
     input_empty = input_full + 16;
     full = input_empty + 16;
     empty = full + kStages * 8;
+    slot_barriers = empty + kStages * 8;
   }
 };
 
@@ -91,14 +92,15 @@ struct Release {
 
   __device__ __forceinline__ void run() {
     if (weight != 0) C::release(weight);
-    if (input != 0 && threadIdx.x % C::kGroup == 0) barrier_arrive(input);
+    if (input != 0) C::release(input);
     weight = input = 0;
   }
 };
 
 __device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[C::kMmas][kTileN / 2], int part, const Shared& smem, Ring<2>& inputs,
-                                              Ring<kStages>& ring) {
+                                              Ring<kStages>& ring, Out& out) {
   Release waiting = {0, 0};
+  int step = 0;
   C::clear(sums);
   for (int c = 0; c < a.weight.channels; c += C::kTileK) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
@@ -109,6 +111,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[
         C::multiply(sums, input + (r * a.h.dilation * a.pitch + s * a.w.dilation) * C::kRow, smem.weight + ring.stage * C::kBytesN);
         wgmma_wait<1>();
         waiting.run();
+        if (++step == 2) out.settle();
         waiting.weight = smem.empty + ring.stage * 8;
         ring.next();
       }
@@ -119,6 +122,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[
   waiting.run();
 }
 
+// From registers: results of single precision.
 __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[C::kMmas][kTileN / 2], const TmaPlace& tile, int part) {
 #pragma unroll
   for (int i = 0; i < C::kMmas; ++i)
@@ -131,9 +135,10 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
     }
 }
 
-// `channels` of the sum and `outs` of the result are of one group; `tiles_m` counts for clusters; steps of y in elements.
-extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_CLUSTER(kCluster) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const T* __restrict__ bias, const T* __restrict__ residual,
+// `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap residual_map, const T* __restrict__ bias, const T* __restrict__ residual,
     R* __restrict__ y, long long images, long long pitch, long long height, long long reach, long long channels, long long backwards,
     long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n, long long y_h, long long y_w, long long h0, long long h1,
     long long h2, long long w0, long long w1, long long w2, double p, double q) {
@@ -145,13 +150,19 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_CLUSTER(kC
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 + kStages; ++i) {
       barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
-      barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers * (i < 2 ? 1 : kCluster));
+      barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
     }
+    if (Config::kResidual) Out::init(smem.slot_barriers);
     barrier_init_done();
   }
-  cluster_barrier<kCluster>();
+  __syncthreads();
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   const long long tiles = tiles_m * tiles_n * groups;
+  char* const slot_memory = smem_memory + (smem.slots - smem_address(smem_memory));
+  const auto where = [&](long long m) {
+    const Split by_w = split(m, a.pitch), by_h = split(by_w.quotient, a.height);
+    return WindowPlace{0, by_w.rest, by_h.rest, 0, static_cast<int>(by_h.quotient)};
+  };
   Ring<2> inputs;
   Ring<kStages> ring;
   if (part < 0) {
@@ -159,18 +170,30 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_CLUSTER(kC
     if (threadIdx.x == 0) {
       prefetch_map(x);
       prefetch_map(weight);
-      for (long long i = blockIdx.x / kCluster; i < tiles; i += gridDim.x / kCluster) {
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
+      }
+    } else if (Config::kResidual && Out::kStaged && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
+      const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
+      Out out(slot_memory, smem.slots, smem.slot_barriers, whose);
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), whose, a.target.outs, where);
       }
     }
     __syncwarp();
   } else {
     take_registers<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
-    for (long long i = blockIdx.x / kCluster; i < tiles; i += gridDim.x / kCluster) {
-      multiply_tile(a, sums, part, smem, inputs, ring);
-      write_tile(a, sums, C::place(i, tiles_m, tiles_n), part);
+    Out out(slot_memory, smem.slots, smem.slot_barriers, part);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+      multiply_tile(a, sums, part, smem, inputs, ring, out);
+      const TmaPlace tile = C::place(i, tiles_m, tiles_n);
+      if constexpr (Out::kStaged) {
+        out.write(a.target, y_map, sums, tile, part, where);
+      } else {
+        write_tile(a, sums, tile, part);
+      }
     }
+    stores_read<0>();
   }
-  if constexpr (kCluster > 1) cluster_barrier<kCluster>();  // others may still write into this block or arrive at its barriers
 }

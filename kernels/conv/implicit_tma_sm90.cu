@@ -7,7 +7,6 @@
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
 //          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows, and write them from
 //          registers, four neighbouring lanes 64 bytes of a row.
-//          kCluster blocks side by side take the same channels of neighbouring rows; each fetches a part of the weight for all of them.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
 //          the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
@@ -28,16 +27,16 @@ struct Config {
   static constexpr int kStages = 4;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
-  static constexpr int kCluster = 1;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_sm90_default
 #endif
 
 using namespace dnnarray;
 using C = TmaTile<Config>;
+using Out = TmaResult<Config>;
 using T = Config::Element;
 using R = Config::Result;
-constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kCluster = Config::kCluster, kStage = C::kBytesM + C::kBytesN;
+constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kStage = C::kBytesM + C::kBytesN;
 
 extern __shared__ char smem_memory[];
 
@@ -74,7 +73,7 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
 }
 
 __device__ __forceinline__ void multiply_tile(float (&sums)[C::kMmas][kTileN / 2], int blocks, int part, unsigned smem, const Barriers& barriers,
-                                              Ring<kStages>& ring) {
+                                              Ring<kStages>& ring, Out& out) {
   unsigned before = 0;
   C::clear(sums);
   for (int block = 0; block < blocks; ++block) {
@@ -83,6 +82,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[C::kMmas][kTileN / 2
     C::multiply(sums, stage + part * C::kMmas * 64 * C::kRow, stage + C::kBytesM);
     wgmma_wait<1>();
     if (block > 0) C::release(before);
+    if (block == 1) out.settle();
     before = barriers.empty + ring.stage * 8;
     ring.next();
   }
@@ -90,6 +90,7 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[C::kMmas][kTileN / 2
   C::release(before);
 }
 
+// From registers: results of single precision.
 __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[C::kMmas][kTileN / 2], const TmaPlace& tile, int part) {
 #pragma unroll
   for (int i = 0; i < C::kMmas; ++i)
@@ -101,9 +102,10 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
     }
 }
 
-// `channels` of the sum and `outs` of the result are of one group; `tiles_m` counts for clusters; steps of y in elements.
-extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_CLUSTER(kCluster) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const T* __restrict__ bias, const T* __restrict__ residual,
+// `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap residual_map, const T* __restrict__ bias, const T* __restrict__ residual,
     R* __restrict__ y, long long rows, long long blocks, long long channels, long long backwards, long long tiles_m, long long tiles_n,
     long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2,
     long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
@@ -111,36 +113,56 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_CLUSTER(kC
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
   const Arguments a = {target, walk, axes, rows};
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
+  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Out::kBytes;
   const Barriers barriers = {first, first + kStages * 8};
+  const unsigned slots = first - Out::kBytes, slot_barriers = first + 2 * kStages * 8;
+  char* const slot_memory = smem_memory + (slots - smem_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(barriers.full + i * 8, 1);
-      barrier_init(barriers.empty + i * 8, C::kConsumers * kCluster);
+      barrier_init(barriers.empty + i * 8, C::kConsumers);
     }
+    if (Config::kResidual) Out::init(slot_barriers);
     barrier_init_done();
   }
-  cluster_barrier<kCluster>();
+  __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups;
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
-  Ring<kStages> ring;
+  const auto where = [&](long long m) {
+    const Pixel pixel = Pixel::of(axes, m);
+    return WindowPlace{0, pixel.w, pixel.h, pixel.d, static_cast<int>(pixel.n)};
+  };
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
       prefetch_map(x);
       prefetch_map(weight);
-      for (long long i = blockIdx.x / kCluster; i < tiles; i += gridDim.x / kCluster) {
+      Ring<kStages> ring;
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
+      }
+    } else if (Config::kResidual && Out::kStaged && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
+      const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
+      Out out(slot_memory, slots, slot_barriers, whose);
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), whose, a.target.outs, where);
       }
     }
     __syncwarp();
   } else {
     take_registers<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
-    for (long long i = blockIdx.x / kCluster; i < tiles; i += gridDim.x / kCluster) {
-      multiply_tile(sums, static_cast<int>(blocks), part, smem, barriers, ring);
-      write_tile(a, sums, C::place(i, tiles_m, tiles_n), part);
+    Ring<kStages> ring;
+    Out out(slot_memory, slots, slot_barriers, part);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+      multiply_tile(sums, static_cast<int>(blocks), part, smem, barriers, ring, out);
+      const TmaPlace tile = C::place(i, tiles_m, tiles_n);
+      if constexpr (Out::kStaged) {
+        out.write(a.target, y_map, sums, tile, part, where);
+      } else {
+        write_tile(a, sums, tile, part);
+      }
     }
+    stores_read<0>();
   }
-  if constexpr (kCluster > 1) cluster_barrier<kCluster>();  // others may still write into this block or arrive at its barriers
 }

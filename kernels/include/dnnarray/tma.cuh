@@ -21,34 +21,15 @@ __device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes)
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// At the same place in another block of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(unsigned barrier, int block) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}" ::"r"(barrier),
-      "r"(block)
-      : "memory");
-}
-
 struct BoxPlace {
   int at[5];
 };
 
-// A box of an array of five axes; to the same place in every block of a cluster whose bit is set where `blocks` is not 0.
+// A box of an array of five axes.
 __device__ __forceinline__ void copy_box(unsigned smem, const TensorMap& map, unsigned barrier, const BoxPlace& p) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(smem), "l"(&map),
       "r"(barrier), "r"(p.at[0]), "r"(p.at[1]), "r"(p.at[2]), "r"(p.at[3]), "r"(p.at[4])
-      : "memory");
-}
-__device__ __forceinline__ void copy_box(unsigned smem, const TensorMap& map, unsigned barrier, const BoxPlace& p, unsigned short blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], "
-      "%8;" ::"r"(smem),
-      "l"(&map), "r"(barrier), "r"(p.at[0]), "r"(p.at[1]), "r"(p.at[2]), "r"(p.at[3]), "r"(p.at[4]), "h"(blocks)
       : "memory");
 }
 
@@ -76,5 +57,30 @@ __device__ __forceinline__ void copy_windows(unsigned smem, const TensorMap& map
         : "memory");
   }
 }
+
+// The other way: neighbouring pixels of the result from shared memory; what lies outside of the array stays there. Stores run on by themselves, as
+// groups of the thread that asks, and what other threads wrote needs fence_async in each of them and a barrier first.
+template <int kAxes>
+__device__ __forceinline__ void store_windows(unsigned smem, const TensorMap& map, const WindowPlace& p) {
+  if constexpr (kAxes == 2) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%1, {%2, %3, %4, %5}], [%0];" ::"r"(smem), "l"(&map), "r"(p.c),
+                 "r"(p.w), "r"(p.h), "r"(p.n)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.im2col_no_offs.bulk_group [%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(smem), "l"(&map),
+                 "r"(p.c), "r"(p.w), "r"(p.h), "r"(p.d), "r"(p.n)
+                 : "memory");
+  }
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until at most kPending groups have yet to read their shared memory.
+template <int kPending>
+__device__ __forceinline__ void stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+// Of the threads of one warpgroup, by a barrier's number other than 0.
+__device__ __forceinline__ void group_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
 }  // namespace dnnarray
