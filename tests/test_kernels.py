@@ -9,7 +9,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cuda import module
-from dnnarray._cuda.plan import Array, Plan
+from dnnarray._cuda.plan import Array, Plan, TensorMap
 from dnnarray._names import FAMILIES
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
@@ -118,6 +118,7 @@ def test_no_launch_takes_more_scratch_than_its_method_asks_for():
         scratch = sum(spec is not None for spec in (*leaves(problem.inputs), *problem.outputs))
         for plan in program.plans:
             arguments = plan.arguments if isinstance(plan, Plan) else [m.array for m in (plan.a, plan.b, plan.c)]
+            arguments = [a.array if isinstance(a, TensorMap) else a for a in arguments]
             places = [a for a in arguments if isinstance(a, Array)]
             assert all(a.index <= scratch for a in places), (problem.op, method.name)
             assert all(a.offset <= method.workspace(problem) for a in places if a.index == scratch), (problem.op, method.name)

@@ -163,14 +163,14 @@ class ImplicitMaps:
             shared = chosen.tile.shared_memory
         else:
             r = chosen.raster
-            sizes = (g.n, r.pitch, r.height, r.reach, g.c, *tiles, g.k, w_group, *_across(w.strides))
-            numbers = (*sizes, *_across(x.strides), *_across(y.strides), *extents(g)[3:])
+            sizes = (g.n, r.pitch, r.height, r.reach, g.c, *tiles, g.k, w_group, *across(w.strides))
+            numbers = (*sizes, *across(x.strides), *across(y.strides), *extents(g)[3:])
             shared = conv_tiles.SHARED  # the same for every raster, since the limit that a kernel is given once is for all its launches
         grid = (min(math.prod(tiles), self._units), 1, 1)
         return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), shared)
 
 
-def _across(strides: Sequence[int]) -> tuple[int, ...]:
+def across(strides: Sequence[int]) -> tuple[int, ...]:
     """The first axis and the last two."""
     return (strides[0], *strides[3:])
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
-from dnnarray._cuda.conv_tiles import efficiency
+from dnnarray._cuda.conv_tiles import Timed, choose, efficiency
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
@@ -56,11 +57,11 @@ class TransposeConfig(Config):
 class LayoutMaps:
     """`ImplicitMaps` of the filled geometry between copies: `conv_common.Maps`."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, kind: type[ImplicitMaps] = ImplicitMaps) -> None:
         self._setting, self._steps, self._g = setting, setting.steps, setting.g
         self._inner = copy.copy(setting)
         self._inner.g, self._inner.last = filled(setting.g), True
-        self._maps, self._plain = ImplicitMaps(self._inner), GemmMaps(setting)
+        self._maps, self._plain = kind(self._inner), GemmMaps(setting)
         # A NaN or an infinity times the zeros between groups would reach all that were put together.
         self._repair = DirectMaps(setting, repair=True) if self._inner.g.groups != setting.g.groups else None
 
@@ -212,11 +213,11 @@ def transpose(
 # --- judgement --------------------------------------------------------------------------------------------------------
 
 
-def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:
+def maps(setting: Setting, kind: type[ImplicitMaps] = ImplicitMaps) -> ImplicitMaps | LayoutMaps | DirectMaps:
     """The kernels need 16-byte addresses; elsewhere the definition does it."""
     if not setting.steps.aligned:
         return DirectMaps(setting)
-    return ImplicitMaps(setting) if setting.last and filled(setting.g) == setting.g else LayoutMaps(setting)
+    return kind(setting) if setting.last and filled(setting.g) == setting.g else LayoutMaps(setting, kind)
 
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
@@ -244,7 +245,7 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
     return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(weight) else None
 
 
-def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose) -> Cost:
     """The filled geometry's operations, and what its copies move."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     f, last = filled(g), Setting(op, problem, True).last
@@ -252,5 +253,6 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
-    share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"])
+    seconds = tile(f, device.units).seconds
+    share = efficiency(op, f, seconds, device.peak.get(of_peak or "") or device.peak["float32"])
     return Cost(2 * f.macs * problem.maps, problem.bytes + sum(copied) * problem.maps, share, launches, of_peak)

@@ -7,6 +7,7 @@ gathering threads. The constants are fits to an H200 (docs/measured.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from dnnarray._problems.conv_geometry import Geometry
 
@@ -66,6 +67,13 @@ class Raster:
     def shared_memory(self, tile: Tile) -> int:
         image = -(-(tile.m + self.reach) * ROW // 1024) * 1024
         return 1024 + 2 * image + tile.stages * (tile.n * ROW + 16) + 64
+
+
+class Timed(Protocol):
+    """A way to do a correlation."""
+
+    @property
+    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -152,9 +160,8 @@ def split(g: Geometry) -> Split:
     return min(found, key=lambda s: s.seconds)
 
 
-def efficiency(op: str, g: Geometry, units: int, peak: float) -> float:
-    """The share of the peak rate that the products of an operation reach."""
-    forward = choose(g, units).seconds
+def efficiency(op: str, g: Geometry, forward: float, peak: float) -> float:
+    """The share of the peak rate that the products of an operation reach, of which a correlation takes `forward` seconds."""
     seconds = split(g).seconds if op == "conv_backward_weight" else forward
     if op in ("conv_backward", "conv_transpose_backward"):
         seconds = (forward + split(g).seconds) / 2

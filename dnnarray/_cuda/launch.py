@@ -15,12 +15,14 @@ from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
 from dnnarray._cuda.matmul import Product
-from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime
+from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, TensorMap
+from dnnarray._cuda.tensor_map import BYTES, Encoded
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declares itself
 _WITHOUT_ASKING = 48 << 10  # bytes of shared memory that a block gets, both kinds together
 _WORD = 8  # bytes
+_LINE = 8  # words that tensor maps begin at multiples of
 _thread = threading.local()
 _lock = threading.Lock()
 _shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that it may use by now
@@ -30,8 +32,8 @@ class Launches:
     """The steps of a problem for one alignment of its memory.
 
     The driver takes for each launch the addresses of its argument values. All values of all launches lie in one buffer of 64-bit words: first the
-    pointers of the call, then pointers with an offset, run-time options and constants, last the addresses. A call takes a buffer that no other thread
-    is using, since the driver works with the interpreter's lock released.
+    pointers of the call, then pointers with an offset, run-time options, constants and the addresses that tensor maps are encoded for, then the maps,
+    last the addresses. A call takes a buffer that no other thread is using, since the driver works with the interpreter's lock released.
 
     Attributes
     ----------
@@ -39,7 +41,7 @@ class Launches:
     scope : what the text of `lines` speaks of
     """
 
-    __slots__ = ("_functions", "_plans", "_queue", "_slots", "copied", "scope")
+    __slots__ = ("_functions", "_maps", "_plans", "_queue", "_slots", "copied", "scope")
 
     def __init__(
         self, plans: tuple[Plan | MatMul, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]
@@ -53,6 +55,7 @@ class Launches:
         for plan in kernels:
             for argument in plan.arguments:
                 self._slots.setdefault(_key(argument), len(self._slots))
+        self._maps = [argument for argument in self._slots if isinstance(argument, TensorMap)]
         free: list[Any] = []
         self.scope: dict[str, Any] = {
             "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._buffer,
@@ -77,6 +80,9 @@ class Launches:
                 text.append(f"_words[{slot}] = {pointers[argument.index]} + {argument.offset}")
             elif isinstance(argument, Runtime):
                 text.append(f"_words[{slot}] = runtime[{argument.index}]")
+            elif isinstance(argument, TensorMap):
+                text.append(f"_at = {pointers[argument.array.index]} + {argument.array.offset}")
+                text.append(f"if _words[{slot}] != _at: _words[{slot}] = _buffer[-1][{self._maps.index(argument)}].move(_at)")
         text += [f"_step{k}(_handle, _buffer[{k + 1}], 0)" for k in range(len(self._plans))]
         return ["    " + line for line in (*text, "_put(_buffer)")]
 
@@ -88,11 +94,14 @@ class Launches:
         self._queue(*pointers, runtime)
 
     def _buffer(self) -> tuple[Any, ...]:
-        """The words of a call, then for each step what it is called with beside the stream."""
+        """The words of a call, then for each step what it is called with beside the stream, last the tensor maps."""
         kernels = [plan for plan in self._plans if isinstance(plan, Plan)]
-        first = len(self._slots)
-        memory = np.zeros(first + sum(len(plan.arguments) for plan in kernels), np.uint64)
+        maps = -(-len(self._slots) // _LINE) * _LINE
+        first = maps + len(self._maps) * BYTES // _WORD
+        memory = _aligned(first + sum(len(plan.arguments) for plan in kernels))
         start = memory.ctypes.data
+        places: dict[Any, int] = {word: start + _WORD * slot for word, slot in self._slots.items()}
+        places |= {m: start + _WORD * maps + BYTES * i for i, m in enumerate(self._maps)}
         for word, slot in self._slots.items():
             if isinstance(word, int):
                 memory[slot] = word
@@ -101,11 +110,17 @@ class Launches:
             if isinstance(plan, MatMul):
                 given.append(memory.data)
                 continue
-            slots = [self._slots[_key(argument)] for argument in plan.arguments]
-            memory[first : first + len(slots)] = [start + _WORD * slot for slot in slots]
+            memory[first : first + len(plan.arguments)] = [places[_key(argument)] for argument in plan.arguments]
             given.append(start + _WORD * first)
-            first += len(slots)
-        return memory.data, *given
+            first += len(plan.arguments)
+        return memory.data, *given, [Encoded(m, places[m]) for m in self._maps]
+
+
+def _aligned(words: int) -> np.ndarray:
+    """Zeros that begin where a tensor map may."""
+    memory = np.zeros(words + _LINE, np.uint64)
+    skipped = -memory.ctypes.data % (_LINE * _WORD) // _WORD
+    return memory[skipped : skipped + words]
 
 
 def written(name: str, lines: list[str], scope: dict[str, Any]) -> Any:
@@ -140,9 +155,9 @@ def _launch_together(*arguments: int) -> None:
     launchCooperativeKernel(*arguments[:-1])
 
 
-def _key(argument: Array | Runtime | int | float) -> Any:
-    """What makes two arguments the same word: pointers and run-time options themselves, numbers as the 64 bits that the kernel reads."""
-    if isinstance(argument, (Array, Runtime)):
+def _key(argument: Array | TensorMap | Runtime | int | float) -> Any:
+    """What makes two arguments the same word: pointers, maps and run-time options themselves, numbers as the 64 bits that the kernel reads."""
+    if isinstance(argument, (Array, TensorMap, Runtime)):
         return argument
     if isinstance(argument, float):
         return int.from_bytes(struct.pack("<d", argument), "little")

@@ -66,8 +66,25 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A launch argument of 128 bytes: what the copy engine (sm_90) is told of an array, to fetch boxes of it as rows of 128 bytes, swizzled.
+
+    Axes run from the fastest to the slowest; `strides` are bytes, from the second axis on. Where `corners` is given, (lower, upper) along the
+    axes of space, the boxes are of windows: `box` is (channels, pixels) and `steps` are the window's along all axes.
+    """
+
+    array: Array
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...] = ()
+    corners: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
-    """One launch. `arguments` are `Array` pointers, `Runtime` options, ints (64 bits) and floats (double).
+    """One launch. `arguments` are `Array` pointers, `TensorMap`, `Runtime` options, ints (64 bits) and floats (double).
 
     `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot.
     """
@@ -75,7 +92,7 @@ class Plan:
     kernel: Kernel
     grid: tuple[int, int, int]
     block: int
-    arguments: tuple[Array | Runtime | int | float, ...]
+    arguments: tuple[Array | TensorMap | Runtime | int | float, ...]
     shared_memory: int = 0
     cooperative: bool = False
 

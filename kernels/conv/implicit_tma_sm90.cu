@@ -1,0 +1,168 @@
+// Convolution as one matrix product whose left operand, the windows, the copy engine gathers on the way into shared memory: y[m, k] =
+// f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
+//
+// Layout:  x channels-last in memory, behind a tensor map of windows (im2col) that has the strides, the padding and the extents; w (groups K, taps
+//          C) behind a tiled one; y and residual by steps along batch and space, their channels dense. kTransposed: the gradient of the input from
+//          the forward's weight, whose dense channels are those of the result here.
+//          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
+//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows, and write them from
+//          registers, four neighbouring lanes 64 bytes of a row.
+// Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
+//          the window within what a map can hold (conv_tma.py).
+// Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/gather.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Result = dnnarray::bfloat16_t;
+  using Activation = dnnarray::Relu;
+  static constexpr bool kBias = true;
+  static constexpr bool kResidual = false;
+  static constexpr int kTileM = 128;
+  static constexpr int kTileN = 256;
+  static constexpr int kStages = 4;
+  static constexpr bool kTransposed = false;
+  static constexpr int kAxes = 2;
+};
+#define DNNARRAY_ENTRY conv_implicit_tma_sm90_default
+#endif
+
+using namespace dnnarray;
+using C = TmaTile<Config>;
+using Out = TmaResult<Config>;
+using T = Config::Element;
+using R = Config::Result;
+constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kStage = C::kBytesM + C::kBytesN;
+
+extern __shared__ char smem_memory[];
+
+struct Arguments {
+  Target<T, R> target;
+  TmaWeight weight;
+  ConvAxes axes;
+  long long rows;
+};
+
+struct Barriers {
+  unsigned full, empty;  // of the first stage
+};
+
+__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, unsigned smem,
+                                         const Barriers& barriers, Ring<kStages>& ring) {
+  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
+  const Pixel pixel = Pixel::of(a.axes, tile.m);
+  WindowPlace place = {0, pixel.w * w.stride - w.before, pixel.h * h.stride - h.before, pixel.d * d.stride - d.before, static_cast<int>(pixel.n)};
+  Place tap = {0, 0, 0};
+  do {
+    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation), static_cast<unsigned short>(tap.h * h.dilation),
+                             static_cast<unsigned short>(tap.d * d.dilation)};
+    for (int c = 0; c < a.weight.channels; c += C::kTileK) {
+      const unsigned stage = smem + ring.stage * kStage, full = barriers.full + ring.stage * 8;
+      barrier_wait(barriers.empty + ring.stage * 8, ring.parity ^ 1);
+      barrier_expect(full, kStage);
+      place.c = tile.group * a.weight.channels + c;
+      copy_windows<Config::kAxes>(stage, x, full, place, offset);
+      C::ask_weight(a.weight, weight, tile, tap, c, a.target.outs, stage + C::kBytesM, full);
+      ring.next();
+    }
+  } while (!tap.next(d.window, h.window, w.window));
+}
+
+__device__ __forceinline__ void multiply_tile(float (&sums)[C::kMmas][kTileN / 2], int blocks, int part, unsigned smem, const Barriers& barriers,
+                                              Ring<kStages>& ring, Out& out) {
+  unsigned before = 0;
+  C::clear(sums);
+  for (int block = 0; block < blocks; ++block) {
+    const unsigned stage = smem + ring.stage * kStage;
+    barrier_wait(barriers.full + ring.stage * 8, ring.parity);
+    C::multiply(sums, stage + part * C::kMmas * 64 * C::kRow, stage + C::kBytesM);
+    wgmma_wait<1>();
+    if (block > 0) C::release(before);
+    if (block == 1) out.settle();
+    before = barriers.empty + ring.stage * 8;
+    ring.next();
+  }
+  C::finish(sums);
+  C::release(before);
+}
+
+// From registers: results of single precision.
+__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[C::kMmas][kTileN / 2], const TmaPlace& tile, int part) {
+#pragma unroll
+  for (int i = 0; i < C::kMmas; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const long long m = tile.m + C::row(part, i, half);
+      const long long at = a.target.row(a.axes, m);
+      write_row<Config, kTileN>(a.target, sums[i], half, tile.group, tile.n, at, m < a.rows);
+    }
+}
+
+// `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap residual_map, const T* __restrict__ bias, const T* __restrict__ residual,
+    R* __restrict__ y, long long rows, long long blocks, long long channels, long long backwards, long long tiles_m, long long tiles_n,
+    long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2,
+    long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
+  const Arguments a = {target, walk, axes, rows};
+  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Out::kBytes;
+  const Barriers barriers = {first, first + kStages * 8};
+  const unsigned slots = first - Out::kBytes, slot_barriers = first + 2 * kStages * 8;
+  char* const slot_memory = smem_memory + (slots - smem_address(smem_memory));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(barriers.full + i * 8, 1);
+      barrier_init(barriers.empty + i * 8, C::kConsumers);
+    }
+    if (Config::kResidual) Out::init(slot_barriers);
+    barrier_init_done();
+  }
+  __syncthreads();
+  const long long tiles = tiles_m * tiles_n * groups;
+  const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
+  const auto where = [&](long long m) {
+    const Pixel pixel = Pixel::of(axes, m);
+    return WindowPlace{0, pixel.w, pixel.h, pixel.d, static_cast<int>(pixel.n)};
+  };
+  if (part < 0) {
+    give_registers<C::kFewer>();
+    if (threadIdx.x == 0) {
+      prefetch_map(x);
+      prefetch_map(weight);
+      Ring<kStages> ring;
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
+      }
+    } else if (Config::kResidual && Out::kStaged && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
+      const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
+      Out out(slot_memory, slots, slot_barriers, whose);
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), whose, a.target.outs, where);
+      }
+    }
+    __syncwarp();
+  } else {
+    take_registers<C::kMore>();
+    float sums[C::kMmas][kTileN / 2];
+    Ring<kStages> ring;
+    Out out(slot_memory, slots, slot_barriers, part);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+      multiply_tile(sums, static_cast<int>(blocks), part, smem, barriers, ring, out);
+      const TmaPlace tile = C::place(i, tiles_m, tiles_n);
+      if constexpr (Out::kStaged) {
+        out.write(a.target, y_map, sums, tile, part, where);
+      } else {
+        write_tile(a, sums, tile, part);
+      }
+    }
+    stores_read<0>();
+  }
+}
