@@ -69,6 +69,7 @@ def _large():
         yield _planned("max_unpool", few, places, output_size=(512, 512))
         yield _planned("softmax", long)
         yield _planned("log_softmax_backward", long, long)
+        yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))
         yield _planned("add_layer_norm_backward", (None, rows), rows, rows, row, row)
 
 

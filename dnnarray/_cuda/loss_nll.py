@@ -1,4 +1,4 @@
-"""`nll_loss`: plans for look-ups at the labels, and for their gradient."""
+"""`nll_loss`: plans for look-ups at the labels, and for the gradient, zeros but for them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dnnarray._cuda.loss_rows import (
     total_weight,
 )
 from dnnarray._cuda.loss_sums import INTEGERS, Scratch, arithmetic, pointers
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._cuda.zero import zero
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Device, Method
-from dnnarray._spec import Spec
+
+_COUNT = 4  # vectors of a thread of the gradient
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,20 @@ class NllConfig(Config):
     element: str
     target: str
     loss: str
-    gradient: bool
-    row_gradients: bool
     threads: int
 
 
-def _nll(problem: ScoresProblem, scores: Spec, target: Spec, loss: str, gradient: bool) -> Kernel:
-    rows = gradient and problem.reduction == "none"
-    config = NllConfig(TYPES[scores.dtype], INTEGERS[target.dtype], loss, gradient, rows, THREADS)
-    kind = ("_backward_rows" if rows else "_backward") if gradient else "_sum" * (problem.reduction != "none")
-    return Kernel("loss/nll.cu", f"nll_{SHORT[scores.dtype]}_{target.dtype.name}{kind}", config)
+@dataclass(frozen=True)
+class NllBackwardConfig(Config):
+    """Compile-time settings of ``kernels/loss/nll_backward.cu``."""
+
+    element: str
+    target: str
+    row_gradients: bool
+    columns: bool
+    vector: int
+    count: int
+    threads: int
 
 
 def nll_loss(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
@@ -52,26 +56,31 @@ def nll_loss(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
     scratch, losses, weights = forward_scratch(problem, last, inputs, outputs)
     lie = arrangement(problem, scores, any_order=problem.reduction != "none")
     loss = TYPES[scores.dtype] if problem.reduction == "none" else TYPES[arithmetic(scores)]
+    config = NllConfig(TYPES[scores.dtype], INTEGERS[target.dtype], loss, THREADS)
+    kernel = Kernel("loss/nll.cu", f"nll_{SHORT[scores.dtype]}_{target.dtype.name}{'_sum' * (problem.reduction != 'none')}", config)
     arguments = (*inputs, losses, weights, lie.rows, problem.classes, lie.inner, problem.ignore_index)
-    plan = Plan(_nll(problem, scores, target, loss, False), (-(-lie.rows // THREADS), 1, 1), THREADS, arguments)
+    plan = Plan(kernel, (-(-lie.rows // THREADS), 1, 1), THREADS, arguments)
     return Program((plan, *finish(problem, scratch, losses, weights, lie.rows, outputs[0])), memory_orders(problem, lie, target=1))
 
 
 def nll_loss_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
-    """Zeros, then what stands at the labels."""
+    """The sum of the labels' weights where the mean needs it, then zeros but for what stands at the labels."""
     _, scores, target, _ = problem.inputs
     if not scores.size:
         return Program(())
     (grad, _, labels, weight), (out,), last = pointers(problem)
     sums, total = total_weight(problem, labels, weight, Scratch(last))
     lie = arrangement(problem, scores, any_order=True)
-    arguments = (out, labels, weight, grad, total, lie.rows, problem.classes, lie.inner, problem.ignore_index)
-    kernel = _nll(problem, scores, target, TYPES[scores.dtype], True)
-    plan = Plan(kernel, (-(-lie.rows // THREADS), 1, 1), THREADS, arguments)
-    return Program((*sums, zero(out, scores.nbytes, aligned), plan), memory_orders(problem, lie, target=2))
+    rows, columns, vector = problem.reduction == "none", lie.inner > 1, vector_length(scores.dtype, aligned)
+    config = NllBackwardConfig(TYPES[scores.dtype], INTEGERS[target.dtype], rows, columns, vector, _COUNT, THREADS)
+    name = f"nll_backward_{SHORT[scores.dtype]}x{vector}_{target.dtype.name}{'_columns' * columns}{'_rows' * rows}"
+    grid = -(-scores.size // (THREADS * vector * _COUNT))
+    arguments = (grad, labels, weight, total, out, scores.size, problem.classes, lie.inner, problem.ignore_index)
+    plan = Plan(Kernel("loss/nll_backward.cu", name, config), (grid, 1, 1), THREADS, arguments)
+    return Program((*sums, plan), memory_orders(problem, lie, target=2))
 
 
 ALGORITHMS = {
     "nll_loss": (Method("gather", nll_loss, "the scores at the labels", workspace=forward_bytes),),
-    "nll_loss_backward": (Method("scatter", nll_loss_backward, "zeros, then the labels", workspace=total_bytes),),
+    "nll_loss_backward": (Method("scatter", nll_loss_backward, "zeros but for the labels", workspace=total_bytes),),
 }

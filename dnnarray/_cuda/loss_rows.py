@@ -75,11 +75,6 @@ def target_type(problem: ScoresProblem, target: Spec) -> tuple[str, str]:
     return ("char", "probabilities") if problem.probabilities else (INTEGERS[target.dtype], target.dtype.name)
 
 
-def lanes_for(classes: int, most: tuple[tuple[int, int], ...], longest: int) -> int:
-    """Threads of a row: the first entry whose number of classes is enough."""
-    return next((lanes for lanes, limit in most if classes <= limit), longest)
-
-
 def forward_scratch(problem: ScoresProblem, scratch_index: int, inputs: list[Any], outputs: list[Any]) -> tuple[Scratch, Any, Any]:
     """Where the losses of the rows and their weights go."""
     scratch, scores = Scratch(scratch_index), problem.inputs[0]
@@ -144,9 +139,9 @@ def classes_at_once(classes: int) -> tuple[int, bool]:
     return unroll, unroll >= classes
 
 
-def column_vector(scores: Spec, aligned: bool, inner: int) -> int:
-    """Columns of a thread: 4 bytes. More would ask more of the second-level cache for the second reading than it holds."""
-    return min(vector_length(scores.dtype, aligned, inner), max(4 // scores.dtype.itemsize, 1))
+def column_vector(scores: Spec, aligned: bool, inner: int, size: int) -> int:
+    """Columns of a thread: `size` bytes, or fewer where the columns are not a multiple."""
+    return min(vector_length(scores.dtype, aligned, inner), max(size // scores.dtype.itemsize, 1))
 
 
 def memory_orders(problem: ScoresProblem, lie: Arrangement, target: int) -> tuple[tuple[int, ...], ...]:

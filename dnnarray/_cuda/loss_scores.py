@@ -14,7 +14,6 @@ from dnnarray._cuda.loss_rows import (
     finish,
     forward_bytes,
     forward_scratch,
-    lanes_for,
     memory_orders,
     nothing_to_do,
     several_rows,
@@ -24,14 +23,18 @@ from dnnarray._cuda.loss_rows import (
 )
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, arithmetic, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.softmax import COPIES_FROM, smallest_share
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Device, Method
+from dnnarray._spec import FLOAT64, Spec
 
 _COLUMN_CLASSES = 8  # that a thread of the forward fetches together where they do not lie beside each other
-_AT_ONCE = 8  # elements that a thread of the forward loads before it computes
-_FORWARD_LANES = ((8, 128), (32, 2048), (128, 16384))
-_KEEP = 128  # bytes of a row that a thread of the backward holds in registers; half of it for half types, which it unpacks
-_OTHERS = 4096  # bytes of shared memory that a block needs besides its row's
+_COLUMN_BYTES, _KEPT_BYTES = 8, 8  # of neighbouring columns of a thread: in the forward, in the backward where it holds all their classes
+_AGAIN_BYTES = 4  # in the backward where it reads them twice: more would ask more of the second-level cache than it holds
+_LANES = (16, 32, 64, 128)  # threads of a row that they hold in registers
+_MOST = 16  # vectors of a row that a thread holds in registers
+_LONG_LANES, _LONG_UNROLL = 512, 4  # threads of longer rows, and the vectors of each that are on their way together
+_CLUSTER_THREADS = 512
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,19 @@ class BackwardRowsConfig(Config):
 
 
 @dataclass(frozen=True)
+class BackwardClusterConfig(Config):
+    """Compile-time settings of ``kernels/loss/cross_entropy_backward_cluster.cu``."""
+
+    element: str
+    target: str
+    probabilities: bool
+    smoothing: bool
+    row_gradients: bool
+    blocks: int
+    threads: int
+
+
+@dataclass(frozen=True)
 class BackwardColumnsConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_backward_columns.cu``."""
 
@@ -96,6 +112,15 @@ class BackwardColumnsConfig(Config):
     unroll: int
     vector: int
     threads: int
+
+
+def _held(classes: int, vector: int) -> tuple[int, int] | None:
+    """Threads of a row and vectors of each, powers of two; None for rows that are too long for registers."""
+    vectors = -(-classes // vector)
+    for lanes in _LANES:
+        if vectors <= lanes * (2 if lanes < 32 else _MOST):
+            return lanes, 1 << (-(-vectors // lanes) - 1).bit_length()
+    return None
 
 
 def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
@@ -120,16 +145,15 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
         count, first = plan.grid[0], plan
     elif lie.inner == 1:
         vector = vector_length(scores.dtype, aligned)
-        lanes, ragged = lanes_for(problem.classes, _FORWARD_LANES, 512), problem.classes % vector != 0
-        threads = max(lanes, THREADS)
-        unroll = next(n for n in (1, 2, 4, 8) if n * lanes * vector >= problem.classes or n * vector >= _AT_ONCE)
+        lanes, unroll = _held(problem.classes, vector) or (_LONG_LANES, _LONG_UNROLL)
+        ragged, threads = problem.classes % vector != 0, lanes if lanes > 32 else THREADS
         config: Config = RowsConfig(element, kind, loss, *flags, problem.reduction != "none", ragged, vector, unroll, lanes, threads)
         symbol = f"cross_entropy_rows_{tail}_{unroll}x{vector}_{lanes}{'_ragged' * ragged}"
         kernel = Kernel("loss/cross_entropy_rows.cu", symbol, config)
         count = grid = -(-lie.rows // (threads // lanes))
         first = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
     else:
-        vector = column_vector(scores, aligned, lie.inner)
+        vector = column_vector(scores, aligned, lie.inner, _COLUMN_BYTES)
         unroll = _COLUMN_CLASSES
         config = ColumnsConfig(element, kind, loss, *flags, problem.reduction != "none", vector, unroll, THREADS)
         kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_{unroll}x{vector}", config)
@@ -139,22 +163,13 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
     return Program((first, *finish(problem, scratch, losses, weights, count, outputs[0])), orders)
 
 
-_BACKWARD_LANES = (8, 32, 128, 256, 512)
-_LONG_LANES = 1024  # of rows beyond those, with fewer registers each
-
-
-def _rows_in_block(classes: int, vector: int, size: int, device: Device) -> tuple[int, int, int]:
-    """Threads of a row, vectors of `size` bytes that each holds in registers, and in shared memory where a row is longer."""
-    most = min(_KEEP // size, 32 // vector)
-    vectors = -(-classes // vector) + (classes % vector > 0)  # a ragged row may reach into one more
-    lanes = lanes_for(vectors, tuple((n, n * most) for n in _BACKWARD_LANES), _BACKWARD_LANES[-1])
-    each = -(-vectors // lanes)
-    keep = next((n for n in (1, 2, 4, 8, 16, 32) if n >= each), most)
-    if each <= most:
-        return lanes, keep, 0
-    keep, room = max(most // 4, 1), max(device.shared_memory, 48 << 10) - _OTHERS
-    each = -(-vectors // _LONG_LANES)
-    return _LONG_LANES, keep, max(min(each - keep, room // (_LONG_LANES * size)), 1)
+def _cluster(problem: ScoresProblem, scores: Spec, device: Device) -> tuple[int, int] | None:
+    """Blocks of the cluster that holds a row on the chip, and vectors of each thread; None where there is none."""
+    vectors, capability = -(-problem.classes * scores.dtype.itemsize // 16), device.capability or (0, 0)
+    share = smallest_share(vectors, 1, device)
+    if share is None or scores.dtype == FLOAT64 or capability < COPIES_FROM:
+        return None
+    return share.blocks, share.count(vectors)
 
 
 def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
@@ -178,17 +193,24 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
         plan = short_plan
     elif lie.inner == 1:
         vector = vector_length(scores.dtype, aligned)
-        lanes, keep, held = _rows_in_block(problem.classes, vector, vector * scores.dtype.itemsize, device)
-        ragged, threads = problem.classes % vector != 0, max(lanes, THREADS)
-        config: Config = BackwardRowsConfig(element, kind, *flags, ragged, held > 0, vector, keep, lanes, threads)
-        symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{keep}_{lanes}{'_ragged' * ragged}{'_long' * (held > 0)}"
-        kernel = Kernel("loss/cross_entropy_backward_rows.cu", symbol, config)
-        grid = -(-lie.rows // (threads // lanes))
-        shared = held * threads * vector * scores.dtype.itemsize
-        plan = Plan(kernel, (grid, 1, 1), threads, (*arguments, held, *options), shared)
+        held = _held(problem.classes, vector)
+        cluster = None if held or not aligned else _cluster(problem, scores, device)
+        if cluster is not None:
+            blocks, count = cluster
+            config: Config = BackwardClusterConfig(element, kind, *flags, blocks, _CLUSTER_THREADS)
+            kernel = Kernel("loss/cross_entropy_backward_cluster.cu", f"cross_entropy_backward_cluster_{tail}_{blocks}", config)
+            where, shared = arguments[:7], count * _CLUSTER_THREADS * 16
+            plan = Plan(kernel, (lie.rows * blocks, 1, 1), _CLUSTER_THREADS, (*where, problem.classes, count, *options), shared)
+        else:
+            lanes, keep = held or (_LONG_LANES, _LONG_UNROLL)
+            ragged, threads = problem.classes % vector != 0, lanes if lanes > 32 else THREADS
+            config = BackwardRowsConfig(element, kind, *flags, ragged, held is None, vector, keep, lanes, threads)
+            symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{keep}_{lanes}{'_ragged' * ragged}{'_long' * (held is None)}"
+            kernel = Kernel("loss/cross_entropy_backward_rows.cu", symbol, config)
+            plan = Plan(kernel, (-(-lie.rows // (threads // lanes)), 1, 1), threads, (*arguments, *options))
     else:
-        vector = column_vector(scores, aligned, lie.inner)
         unroll, kept = classes_at_once(problem.classes)
+        vector = column_vector(scores, aligned, lie.inner, _KEPT_BYTES if kept else _AGAIN_BYTES)
         config = BackwardColumnsConfig(element, kind, *flags, kept, unroll, vector, THREADS)
         name = f"cross_entropy_backward_columns_{tail}_{unroll}x{vector}{'_kept' * kept}"
         kernel = Kernel("loss/cross_entropy_backward_columns.cu", name, config)

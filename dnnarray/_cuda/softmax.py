@@ -19,7 +19,7 @@ _REGISTERS = 32  # elements of each array that a thread holds at the most
 _COLUMN_THREADS = 256
 _COLUMN_VECTOR = 4  # each position has statistics of its own: more would leave no registers for loads in flight
 _CLUSTER = 8  # blocks of the largest cluster that every card which knows clusters can place
-_CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
+_CLUSTERS_FROM, COPIES_FROM = (9, 0), (8, 0)
 _SHORT_AXIS = 32  # elements of an axis that a single thread goes over
 _RESERVED = 1024  # bytes of shared memory that the system takes of each block
 _COLUMNS_STATIC = 8 << 10  # that the kernel for columns needs besides
@@ -133,7 +133,7 @@ def _program(problem: SoftmaxProblem, plan: Plan) -> Program:
 
 def _on_chip(x: Spec, device: Device) -> bool:
     """Whether there are kernels that keep all of x in shared memory: they need copies that run by themselves."""
-    return x.dtype != FLOAT64 and (device.capability or (0, 0)) >= _COPIES_FROM
+    return x.dtype != FLOAT64 and (device.capability or (0, 0)) >= COPIES_FROM
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Share(NamedTuple):
         return self.threads * 16 * self.count(vectors) * arrays
 
 
-def _share(vectors: int, arrays: int, device: Device) -> Share | None:
+def smallest_share(vectors: int, arrays: int, device: Device) -> Share | None:
     """The smallest cluster of which two blocks fit a multiprocessor; None where the largest does not hold the row."""
     most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
     share = Share(1, _WIDEST)
@@ -205,7 +205,7 @@ def _cluster_rows(problem: SoftmaxProblem, device: Device) -> Program | None:
     x, arrays = _x(problem), 1 + _gradient(problem)
     outer, extent, _ = _extents(problem)
     vectors = extent // (16 // x.dtype.itemsize)
-    share = _share(vectors, arrays, device)
+    share = smallest_share(vectors, arrays, device)
     if share is None or not _on_chip(x, device) or outer * share.blocks >= 2**31:
         return None
     config = ClusterRowsConfig(*_settings(problem), *share)

@@ -15,8 +15,9 @@ _MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}
 _SMOOTH = {"linear": 5, "cubic": 6}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 8  # of a thread
-_SMALL = 1 << 20  # elements read and written
-_LINES = 40 << 10  # bytes of rows that a block holds in shared memory
+_LINES = 40 << 10  # bytes of rows that a block may hold in shared memory
+_LINES_WANTED = 16 << 10  # that it holds where there are rows enough
+_BLOCKS = 16  # of each multiprocessor, before a block takes more rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class RowsConfig(Config):
     """Compile-time settings of ``kernels/spatial/resize_rows.cu``."""
 
     element: str
-    computed: bool
+    taps: int
     rank: int
     rows: int
     stride: int
@@ -129,14 +130,16 @@ def _gather_bytes(problem: InterpolateProblem) -> int:
     return _tables(problem, _gather_taps(problem))[-1].end
 
 
-def _computed(problem: InterpolateProblem) -> bool:
-    """Whether an array is so small that launches for tables cost more than taps computed again and again; transposed ones are searched for."""
-    y = problem.outputs[0]
-    return y is not None and not problem.transposed and problem.inputs[0].size + y.size <= _SMALL
+def _taps_in_block(problem: InterpolateProblem) -> int:
+    """Taps along each axis where a block of rows finds them itself: few, and none that are searched for; 0 where it needs tables."""
+    if problem.transposed or any(r.antialias and not _copied(r) for r in problem.resizes):
+        return 0
+    most = max(most_taps(r, False) for r in problem.resizes)
+    return next((n for n in (1, 2, 4) if most <= n), 0)
 
 
 def _rows_bytes(problem: InterpolateProblem) -> int:
-    return 0 if _computed(problem) else _tables(problem, 0)[-1].end
+    return 0 if _taps_in_block(problem) else _tables(problem, 0)[-1].end
 
 
 def _mode_of(resize: Resize) -> tuple[int, bool]:
@@ -228,22 +231,28 @@ def rows(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     assert y is not None
     if not y.size:
         return Program(())
-    scratch, tables = len(problem.inputs) + 1, _tables(problem, 0)
+    taps = _taps_in_block(problem)
+    scratch, tables = len(problem.inputs) + 1, [] if taps else _tables(problem, 0)
     read, written = _extents(problem)
     columns, per, lanes = _shape_of_block(problem)
     columns, vector = columns if aligned else 1, vector_length(x.dtype, aligned, read[-1])
-    computed, steps = _computed(problem), _steps(problem)
-    if computed:
-        tables = []
-    config = RowsConfig(TYPES[x.dtype], computed, len(problem.resizes), per, _stride(read[-1]), columns, vector, THREADS)
-    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_{per}x{columns}_{_stride(read[-1])}x{vector}{'_computed' * computed}"
-    kernel = Kernel("spatial/resize_rows.cu", name, config, ("sampling",))
-    count, block = y.size // written[-1], per * (THREADS >> lanes)
-    sizes = (count, *three_extents(written), *three_extents(read), _log_lanes(-(-read[-1] // vector)), lanes, *steps)
+    stride, itemsize = _stride(read[-1]), arithmetic(x).itemsize
+    config = RowsConfig(TYPES[x.dtype], taps, len(problem.resizes), per, stride, columns, vector, THREADS)
+    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_taps{taps}_{per}x{columns}_{stride}x{vector}"
+    kernel = Kernel("spatial/resize_rows.cu", name, config)
+    count, group = y.size // written[-1], per * (THREADS >> lanes)
+    passes = max(1, min(_LINES_WANTED // (group * stride * itemsize), count // (group * _BLOCKS * device.units)))
+    here = group * passes
+    sizes = (count, here, *three_extents(written), *three_extents(read), _log_lanes(-(-read[-1] // vector)), lanes, *_steps(problem))
     arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
-    shared = block * _stride(read[-1]) * arithmetic(x).itemsize
-    plan = Plan(kernel, (-(-count // block), 1, 1), THREADS, arguments, shared)
+    shared = here * (stride * itemsize + _origin_bytes(taps, itemsize))
+    plan = Plan(kernel, (-(-count // here), 1, 1), THREADS, arguments, shared)
     return Program((*(_taps(problem, t, scratch, False) for t in tables), plan))
+
+
+def _origin_bytes(taps: int, itemsize: int) -> int:
+    """What a block keeps of each row beside its line: a pointer, and along two axes two numbers, weights and a pointer."""
+    return 8 + 2 * (8 + -(-max(taps, 1) * itemsize // 8) * 8 + 8)
 
 
 def _steps(problem: InterpolateProblem) -> tuple[int | float, ...]:

@@ -1,13 +1,12 @@
 // Gradients of the cross entropy where the classes are not next to each other: z (outer, classes, inner); the formulas of
 // cross_entropy_backward_rows.
 //
-// Layout:  a thread owns kVector neighbouring rows and walks down the classes twice, the second time backwards.
-// Needs:   pointers aligned to kVector elements, inner a multiple of kVector.
+// Layout:  a thread owns kVector neighbouring rows and walks down the classes twice, the second time backwards; or (kKept) holds all of them.
+// Needs:   pointers aligned to kVector elements, inner a multiple of kVector; kKept: no more than kUnroll classes.
 // Bound:   memory: scores read once from memory and once more through the caches, gradients written once.
 
 #include "dnnarray/index.cuh"
-#include "dnnarray/scores.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -27,88 +26,65 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector;
+constexpr int kVector = Config::kVector, kUnroll = Config::kUnroll;
+constexpr bool kProbabilities = Config::kProbabilities, kShares = kProbabilities || Config::kSmoothing;
 using V = Vec<T, kVector>;
-constexpr int kUnroll = Config::kUnroll;
-constexpr bool kShares = Config::kProbabilities || Config::kSmoothing;
+using RowShares = Shares<T, kProbabilities>;
 
-struct Options {
-  long long classes, inner;
-  A smoothing, spread;
-  const T* weight;
-};
-
-__device__ __forceinline__ A class_weight(const Options& o, long long c) { return o.weight ? widen(o.weight[c]) : A(1); }
-
-// kUnroll classes from `c` on, of all columns of the thread.
-__device__ __forceinline__ void fetch(V (&part)[kUnroll], const T* z, const Options& o, long long c) {
+// kUnroll classes of all columns of the thread, of which `count` are there.
+__device__ __forceinline__ void fetch(V (&part)[kUnroll], const T* from, int count, long long inner) {
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    if (c + u < o.classes) part[u] = load<T, kVector>(z + (c + u) * o.inner);
+    part[u] = load_or_lowest<kVector>(from, u < count);
+    from += inner;
   }
 }
 
-__device__ __forceinline__ void take(Scores<A> (&found)[kVector], const V (&part)[kUnroll], const T* q, const Options& o, long long c) {
+// How many of the classes from c on belong to the next kUnroll.
+__device__ __forceinline__ int classes_here(long long classes, long long c) { return classes - c < kUnroll ? static_cast<int>(classes - c) : kUnroll; }
+
+__device__ __forceinline__ void take(Scores<A>& found, const V (&part)[kUnroll], int v, const RowShares& shares, long long c, int count) {
+  A values[kUnroll], peak = found.peak;
 #pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    A values[kUnroll], peak = found[v].peak;
+  for (int u = 0; u < kUnroll; ++u) {
+    values[u] = widen(part[u].at[v]);
+    peak = larger(peak, values[u]);
+  }
+  found.raise(peak);
+  found.add(values);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      values[u] = c + u < o.classes ? widen(part[u].at[v]) : -infinity(A(0));
-      peak = larger(peak, values[u]);
-    }
-    found[v].raise(peak);
-    found[v].add(values);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (kShares && c + u < o.classes) {
-        A own = A(1);
-        if constexpr (Config::kProbabilities) own = smoothed(widen(q[(c + u) * o.inner + v]), o.smoothing, o.spread);
-        found[v].share += own * class_weight(o, c + u);
-      }
-    }
+  for (int u = 0; u < kUnroll; ++u) {
+    if (kShares && u < count) found.share += shares.of(c + u);
   }
 }
 
-// Of a row: dz = both * exp(z - base) - scale * share, less `hard` at the label; dq = target * w * (z - base - log_sum).
-struct Factors {
-  A base, both, scale, hard, target, log_sum;
-  long long label;
+template <bool kFew>
+struct ClassNumber {
+  using type = long long;
 };
+template <>
+struct ClassNumber<true> {
+  using type = int;
+};
+using Class = ClassNumber<Config::kKept>::type;  // each class is compared with the label
 
-__device__ __forceinline__ Factors factors(const Scores<A>& found, const Options& o, const Config::Target* target, long long r, A own,
-                                           long long ignore) {
-  Factors f{finite_base(found.peak), own * found.share / found.sum, own, A(0), -own * (A(1) - o.smoothing), log_of(found.sum), -1};
-  if constexpr (!Config::kProbabilities) {
-    const Label label(target[r], o.classes, ignore);
-    f.hard = label.weight(o.weight) * own * (A(1) - o.smoothing);
-    f.scale = own * o.spread;
-    f.both = (Config::kSmoothing ? f.hard + f.scale * found.share : f.hard) / found.sum;
-    f.label = label.index;
-    if (!label.kept) f.hard = f.scale = f.both = A(0);
-  }
-  return f;
-}
-
-__device__ __forceinline__ void put(const Factors (&f)[kVector], const V& part, const T* q, T* dz, T* dq, const Options& o, long long c) {
-  const A w = kShares ? class_weight(o, c) : A(1);
-  V probability, result, other;
-  if constexpr (Config::kProbabilities) probability = load<T, kVector>(q + c * o.inner);
+__device__ __forceinline__ void put(const Factors<A> (&f)[kVector], const Class (&labels)[kVector], const V& part,
+                                    const RowShares (&shares)[kVector], T* dz, T* dq, Class c) {
+  A d[kVector], other[kVector];
+  widen_all<T>(other, part);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    const A shifted = widen(part.at[v]) - f[v].base;
-    A d = f[v].both * quick_exp(shifted);
-    if constexpr (Config::kProbabilities) {
-      d -= f[v].scale * smoothed(widen(probability.at[v]), o.smoothing, o.spread) * w;
-      other.at[v] = narrow<T>(f[v].target * w * (shifted - f[v].log_sum));
-    } else {
-      if (Config::kSmoothing) d -= f[v].scale * w;
-      if (c == f[v].label) d -= f[v].hard;
-    }
-    result.at[v] = narrow<T>(d);
+    other[v] -= f[v].base;
+    d[v] = f[v].both * quick_exp(other[v]);
+    if (kShares) d[v] -= f[v].scale * shares[v].of(c);
+    if (!kProbabilities && c == labels[v]) d[v] -= f[v].hard;
   }
-  store(dz + c * o.inner, result);
-  if constexpr (Config::kProbabilities) store(dq + c * o.inner, other);
+  store(dz, narrow_all<T>(d));
+  if constexpr (kProbabilities) {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) other[v] = f[v].target * shares[v].weight_of(c) * (other[v] - f[v].log_sum);
+    store(dq, narrow_all<T>(other));
+  }
 }
 
 // `grad`, `total` and `divisor` as in cross_entropy_backward_rows.
@@ -118,30 +94,52 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
                    long long classes, long long inner, long long ignore, double smoothing, double divisor) {
   const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (r >= rows) return;
-  const Options o{classes, inner, A(smoothing), A(smoothing / classes), weight};
   const Divided place = divide_index(r, inner);
   const long long offset = place.quotient * classes * inner + place.remainder;
-  const T* q = reinterpret_cast<const T*>(target) + offset;  // where the target holds probabilities
-  Scores<A> found[kVector];
+  const T* from = z + offset;
   V part[kUnroll];
-  for (long long c = 0; c < classes; c += kUnroll) {
-    fetch(part, z + offset, o, c);
-    take(found, part, q, o, c);
-    if (Config::kKept) break;
-  }
-  Factors f[kVector];
+  fetch(part, from, classes_here(classes, 0), inner);
+  // What is needed between both passes is on its way while the scores are read.
+  long long labels[kVector];
+  A incoming[kVector];
+  RowShares shares[kVector];
+  const A parts = !Config::kRowGradients && total ? *total : A(divisor);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    const A own = Config::kRowGradients ? widen(grad[r + v]) : widen(grad[0]) / (total ? *total : A(divisor));
-    f[v] = factors(found[v], o, target, r + v, own, ignore);
+    labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
+    incoming[v] = widen(grad[Config::kRowGradients ? r + v : 0]);
+    shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, inner, A(smoothing), A(smoothing / classes)};
   }
+  Scores<A> found[kVector];
+  for (long long c = 0; c < classes; c += kUnroll) {
+    const int count = classes_here(classes, c);
+    if (!Config::kKept && c > 0) fetch(part, from + c * inner, count, inner);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) take(found[v], part, v, shares[v], c, count);
+    if (Config::kKept) break;
+  }
+  Factors<A> f[kVector];
+  Class places[kVector];
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    const Label label(labels[v], classes, ignore);
+    const A own = kProbabilities ? A(1) : label.weight(weight), g = Config::kRowGradients ? incoming[v] : incoming[v] / parts;
+    f[v] = factors<Config::kSmoothing>(found[v], label, own, g, shares[v]);
+    places[v] = label.kept && label.valid ? static_cast<Class>(labels[v]) : -1;
+  }
+  T *to = dz + offset, *other = dq + offset;
   if constexpr (Config::kKept) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (u < classes) put(f, part[u], q, dz + offset, dq + offset, o, u);
+      forget_unpacked(part[u]);
+      if (u >= static_cast<int>(classes)) break;
+      put(f, places, part[u], shares, to, other, u);
+      to += inner, other += inner;
     }
   } else {
 #pragma unroll 4
-    for (long long c = classes - 1; c >= 0; --c) put(f, load<T, kVector>(z + offset + c * inner), q, dz + offset, dq + offset, o, c);
+    for (long long c = classes - 1; c >= 0; --c) {
+      put(f, places, load<T, kVector>(from + c * inner), shares, to + c * inner, other + c * inner, c);
+    }
   }
 }

@@ -1,15 +1,13 @@
 // Gradients of the cross entropy of each row: dz = g (sum(s) softmax(z) - s), where s is the smoothed target times the class weights;
 // for probabilities dq = -g (1 - e) w log_softmax(z) too.
 //
-// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, each kKeep vectors of it in registers and then
-//          `held` in shared memory; what a longer row has beyond is read again, backwards, since its end is still in the cache (kLong: there are such
-//          rows). kRagged: as in
+// Layout:  z (rows, classes), the classes next to each other. kLanes threads own a row, kKeep vectors of it in registers; what a longer row
+//          has beyond is read again, backwards, since its end is still in the cache (kLong: there are such rows). kRagged: as in
 //          cross_entropy_rows.
-// Needs:   pointers aligned to kVector elements.
+// Needs:   pointers aligned to kVector elements; kRagged: at least 2 (kVector - 1) lanes.
 // Bound:   memory: scores read once, gradients written once (long rows: read twice, the second time mostly from L2).
 
-#include "dnnarray/scores.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -31,126 +29,20 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector;
+constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kStep = kLanes * kVector, kKeep = Config::kKeep;
+constexpr int kBatch = 16 / kVector < 4 ? 16 / kVector : 4;
+constexpr bool kProbabilities = Config::kProbabilities, kShares = kProbabilities || Config::kSmoothing;
 using V = Vec<T, kVector>;
-constexpr int kStep = Config::kLanes * kVector, kBatch = 16 / kVector < 4 ? 16 / kVector : 4;
-constexpr bool kShares = Config::kProbabilities || Config::kSmoothing, kLong = Config::kLong;
+using Rows = RowKernel<T, kProbabilities, Config::kSmoothing>;
+static_assert(!Config::kRagged || kLanes >= 2 * (kVector - 1), "one thread for each class beside the vectors");
 
-__device__ __forceinline__ V read(const T* p, long long at, long long size) {
-  if constexpr (!Config::kRagged) {
-    return load<T, kVector>(p + at);
-  } else {
-    if (at + kVector <= size) return load<T, kVector>(p + at);
-    V part;
+// kCount vectors of the row, `count` of which are there: all are asked for before the first is looked at.
+template <int kCount>
+__device__ __forceinline__ void fetch(V (&part)[kCount], const T* from, int count) {
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) part.at[v] = at + v < size ? p[at + v] : narrow<T>(A(0));
-    return part;
+  for (int u = 0; u < kCount; ++u) {
+    part[u] = load_or_lowest<kVector>(from + u * kStep, u < count);
   }
-}
-
-struct Row {
-  long long start, end, size;
-  A smoothing, spread;
-  const T *q, *weight;
-};
-
-using RowMask = Mask<Config::kRagged, kVector>;
-
-__device__ __forceinline__ void write(T* p, long long at, const V& part, const Row& row) {
-  if (!Config::kRagged || (at >= row.start && at + kVector <= row.end)) {
-    store(p + at, part);
-  } else {
-    const RowMask mask(at, row.start, row.end);
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      if (mask.has(v)) p[at + v] = part.at[v];
-    }
-  }
-}
-
-__device__ __forceinline__ A class_weight(const Row& row, long long at) { return row.weight ? widen(row.weight[at - row.start]) : A(1); }
-
-__device__ __forceinline__ A share_of(const Row& row, long long at) {
-  const A own = Config::kProbabilities ? smoothed(widen(row.q[at]), row.smoothing, row.spread) : A(1);
-  return own * class_weight(row, at);
-}
-
-template <bool kWhole>
-__device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
-  const Mask<Config::kRagged && !kWhole, kVector> mask(at, row.start, row.end);
-  A values[kVector], scores[kVector];
-#pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    values[v] = scores[v] = mask.has(v) ? widen(part.at[v]) : -infinity(A(0));
-  }
-  found.raise(larger(found.peak, in_pairs(scores, Larger())));
-  found.add(values);
-#pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    if (kShares && mask.has(v)) found.share += share_of(row, at + v);
-  }
-}
-
-// A vector of the row, whether or not it holds elements of its neighbours.
-__device__ __forceinline__ void take(Scores<A>& found, const V& part, const Row& row, long long at) {
-  if (!Config::kRagged || (at >= row.start && at + kVector <= row.end)) {
-    take<true>(found, part, row, at);
-  } else {
-    take<false>(found, part, row, at);
-  }
-}
-
-// `count` vectors of the row, kStep elements apart: all are asked for before the first is looked at.
-__device__ __forceinline__ void fetch(V (&part)[kBatch], const T* z, long long at, int count, const Row& row) {
-#pragma unroll
-  for (int u = 0; u < kBatch; ++u) {
-    if (u < count && at + u * kStep < row.end) part[u] = read(z, at + u * kStep, row.size);
-  }
-}
-
-__device__ __forceinline__ void take(Scores<A>& found, const V (&part)[kBatch], long long at, int count, const Row& row) {
-#pragma unroll
-  for (int u = 0; u < kBatch; ++u) {
-    if (u < count && at + u * kStep < row.end) take(found, part[u], row, at + u * kStep);
-  }
-}
-
-// Of a row: dz = both * exp(z - base) - scale * share, less `hard` at the class standing at `label`;
-// dq = target * w * (z - base - log_sum).
-struct Factors {
-  A base, both, scale, hard, target, log_sum;
-  long long label;
-};
-
-__device__ __forceinline__ void put(const V& part, const Factors& f, const Row& row, T* dz, T* dq, long long at) {
-  const RowMask mask(at, row.start, row.end);
-  const int label = f.label - at < kVector && f.label >= at ? static_cast<int>(f.label - at) : -1;
-  V result, other;
-#pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    const A z = widen(part.at[v]) - f.base;
-    A d = f.both * quick_exp(z);
-    if (kShares && mask.has(v)) d -= f.scale * share_of(row, at + v);
-    if (!Config::kProbabilities && v == label) d -= f.hard;
-    result.at[v] = narrow<T>(d);
-    if (Config::kProbabilities && mask.has(v)) other.at[v] = narrow<T>(f.target * class_weight(row, at + v) * (z - f.log_sum));
-  }
-  write(dz, at, result, row);
-  if constexpr (Config::kProbabilities) write(dq, at, other, row);
-}
-
-__device__ __forceinline__ Factors factors(const Scores<A>& found, const Row& row, const Config::Target* target, long long r, A own,
-                                           long long classes, long long ignore) {
-  Factors f{finite_base(found.peak), own * found.share / found.sum, own, A(0), -own * (A(1) - row.smoothing), log_of(found.sum), -1};
-  if constexpr (!Config::kProbabilities) {
-    const Label label(target[r], classes, ignore);
-    f.hard = label.weight(row.weight) * own * (A(1) - row.smoothing);
-    f.scale = own * row.spread;
-    f.both = (Config::kSmoothing ? f.hard + f.scale * found.share : f.hard) / found.sum;
-    f.label = row.start + label.index;
-    if (!label.kept) f.hard = f.scale = f.both = A(0);
-  }
-  return f;
 }
 
 // `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over *total, or over `divisor` where that is
@@ -158,58 +50,51 @@ __device__ __forceinline__ Factors factors(const Scores<A>& found, const Row& ro
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
                    const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
-                   long long classes, long long held, long long ignore, double smoothing, double divisor) {
-  constexpr int kLanes = Config::kLanes, kKeep = Config::kKeep;
-  extern __shared__ __align__(16) char dnn_smem[];
+                   long long classes, long long ignore, double smoothing, double divisor) {
   __shared__ A shared[Config::kThreads / kWarp];
+  const int lane = threadIdx.x % kLanes;
   const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
-  const T* q = reinterpret_cast<const T*>(target);  // where the target holds probabilities
-  const Row row{r * classes, r < rows ? (r + 1) * classes : r * classes, rows * classes, A(smoothing), A(smoothing / classes), q, weight};
-  const long long first = (Config::kRagged ? row.start - row.start % kVector : row.start) + threadIdx.x % kLanes * kVector;
+  const bool there = r < rows;
+  const long long start = there ? r * classes : 0;
+  const RowVectors<kVector, Config::kRagged> vectors(start, there ? classes : 0);
+  // The target holds probabilities or labels.
+  const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(smoothing), A(smoothing / classes)};
+  const T* row = z + start;
+  // What is needed between both passes is on its way while the row is read.
+  const Label label(!kProbabilities && there ? target[r] : Config::Target(0), classes, ignore);
+  const A incoming = !there ? A(0) : widen(grad[Config::kRowGradients ? r : 0]), parts = !Config::kRowGradients && total ? *total : A(divisor);
+  const long long edge = vectors.edge(lane);
+  const T beside = edge >= 0 ? row[edge] : narrow<T>(-infinity(A(0)));
+  const int mine = vectors.of(lane, kLanes);
+  const long long first = vectors.first(lane);
   Scores<A> found;
-  V kept[kKeep];
-#pragma unroll
-  for (int k = 0; k < kKeep; ++k) {
-    if (first + k * kStep < row.end) kept[k] = read(z, first + k * kStep, row.size);
+  V kept[kKeep], part[kBatch];
+  fetch(kept, row + first, mine);
+  Rows::take(found, kept, shares, first, kStep, mine);
+  int k = kKeep;
+  for (; Config::kLong && k < mine; k += kBatch) {
+    const long long c = first + static_cast<long long>(k) * kStep;
+    fetch(part, row + c, mine - k);
+    Rows::take(found, part, shares, c, kStep, mine - k);
   }
-#pragma unroll
-  for (int k = 0; k < kKeep; ++k) {
-    if (first + k * kStep < row.end) take(found, kept[k], row, first + k * kStep);
-  }
-  V* line = reinterpret_cast<V*>(dnn_smem) + threadIdx.x;
-  const long long second = first + kKeep * kStep, third = second + held * kStep;
-  V part[kBatch];
-  for (int k = 0; kLong && k < held && second + k * kStep < row.end; k += kBatch) {
-    const int count = held - k < kBatch ? held - k : kBatch;
-    fetch(part, z, second + k * kStep, count, row);
-    take(found, part, second + k * kStep, count, row);
-#pragma unroll
-    for (int u = 0; u < kBatch; ++u) {
-      if (u < count) line[(k + u) * Config::kThreads] = part[u];
-    }
-  }
-  long long at = third;
-  for (; kLong && at < row.end; at += kBatch * kStep) {
-    fetch(part, z, at, kBatch, row);
-    take(found, part, at, kBatch, row);
-  }
+  if (edge >= 0) Rows::take(found, widen(beside), shares, edge);
+  const A own = kProbabilities ? A(1) : label.weight(weight);
   combine<kLanes, Config::kThreads, kShares>(found, shared);
-  if (r >= rows) return;
-  const A own = Config::kRowGradients ? widen(grad[r]) : widen(grad[0]) / (total ? *total : A(divisor));
-  const Factors f = factors(found, row, target, r, own, classes, ignore);
-  for (at -= kBatch * kStep; kLong && at >= third; at -= kBatch * kStep) {
-    fetch(part, z, at, kBatch, row);
+  if (!there) return;
+  const Factors<A> f = factors<Config::kSmoothing>(found, label, own, Config::kRowGradients ? incoming : incoming / parts, shares);
+  T *to = dz + start, *other = dq + start;
+  for (k -= kBatch; Config::kLong && k >= kKeep; k -= kBatch) {
+    const long long c = first + static_cast<long long>(k) * kStep;
+    fetch(part, row + c, mine - k);
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
-      if (at + u * kStep < row.end) put(part[u], f, row, dz, dq, at + u * kStep);
+      if (k + u < mine) Rows::put(part[u], f, shares, to, other, c + u * kStep);
     }
   }
 #pragma unroll
-  for (int k = 0; k < kKeep; ++k) {
-    if (first + k * kStep < row.end) put(kept[k], f, row, dz, dq, first + k * kStep);
+  for (int u = 0; u < kKeep; ++u) {
+    forget_unpacked(kept[u]);
+    if (u < mine) Rows::put(kept[u], f, shares, to, other, first + u * kStep);
   }
-#pragma unroll 2
-  for (int k = 0; kLong && k < held; ++k) {
-    if (second + k * kStep < row.end) put(line[k * Config::kThreads], f, row, dz, dq, second + k * kStep);
-  }
+  if (edge >= 0) Rows::put(Vec<T, 1>{beside}, f, shares, to, other, edge);
 }

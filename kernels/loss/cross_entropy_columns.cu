@@ -1,13 +1,13 @@
 // The cross entropy of scores whose classes are not next to each other: z (outer, classes, inner); the formulas of cross_entropy_rows.
 //
-// Layout:  a thread owns kVector neighbouring rows (columns of the matrix classes x inner) and walks down the classes, so that a
-//          warp reads contiguous memory at each step. Rows are numbered outer * inner + column.
+// Layout:  a thread owns kVector neighbouring rows (columns of the matrix classes x inner) and walks down the classes, kUnroll at a time with
+//          the next ones on their way, so that a warp reads contiguous memory at each step. Rows are numbered outer * inner + column. The score of
+//          the label is picked on the way: a look-up would fetch 32 bytes more for each row.
 // Needs:   pointers aligned to kVector elements, inner a multiple of kVector.
 // Bound:   memory: the scores (and probabilities) are read once.
 
 #include "dnnarray/index.cuh"
-#include "dnnarray/scores.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -27,68 +27,44 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector;
+constexpr int kVector = Config::kVector, kUnroll = Config::kUnroll;
+constexpr bool kProbabilities = Config::kProbabilities, kShares = kProbabilities || Config::kSmoothing;
 using V = Vec<T, kVector>;
-constexpr int kUnroll = Config::kUnroll;
-constexpr bool kShares = Config::kProbabilities || Config::kSmoothing;
+using RowShares = Shares<T, kProbabilities>;
 
-struct Options {
-  long long classes, inner, ignore;
-  A smoothing, spread;
-};
-
-// kUnroll classes from `c` on, of all columns of the thread.
-__device__ __forceinline__ void take(Scores<A> (&found)[kVector], const T* z, const T* q, const T* weight, const Options& o, long long c) {
-  V part[kUnroll], probability[kUnroll];
+// kUnroll classes of all columns of the thread, of which `left` are there; -inf for the rest.
+__device__ __forceinline__ void fetch(V (&part)[kUnroll], const T* from, long long left, long long inner) {
+  const int count = left < kUnroll ? static_cast<int>(left) : kUnroll;
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    if (c + u >= o.classes) continue;
-    part[u] = load<T, kVector>(z + (c + u) * o.inner);
-    if constexpr (Config::kProbabilities) probability[u] = load<T, kVector>(q + (c + u) * o.inner);
-  }
-#pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    A values[kUnroll], peak = found[v].peak;
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      values[u] = c + u < o.classes ? widen(part[u].at[v]) : -infinity(A(0));
-      peak = larger(peak, values[u]);
-    }
-    found[v].raise(peak);
-    found[v].add(values);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (kShares && c + u < o.classes) {
-        A share = A(1);
-        if constexpr (Config::kProbabilities) share = smoothed(widen(probability[u].at[v]), o.smoothing, o.spread);
-        if (weight) share *= widen(weight[c + u]);
-        found[v].add_share(values[u], share);
-      }
-    }
+    part[u] = load_or_lowest<kVector>(from, u < count);
+    from += inner;
   }
 }
 
-// The label of a row, the weight of its class and its score, fetched ahead of all else. `z` points at the thread's column.
-struct Target {
-  A own = A(0), score = A(0);
-  bool kept = false, valid = false;
-
-  __device__ __forceinline__ void fetch(const Config::Target* target, const T* weight, const T* z, long long r, const Options& o) {
-    const Label label(target[r], o.classes, o.ignore);
-    kept = label.kept;
-    valid = label.valid;
-    own = label.weight(weight);
-    if (kept && valid) score = widen(z[label.index * o.inner]);
-  }
+// What is found of a row, and the score at its label.
+struct Column {
+  Scores<A> found;
+  A score = A(0);
 };
 
-__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Target& target, const Options& o) {
-  if (Config::kProbabilities) return share_loss(found, log_sum);
-  if (!target.kept) return A(0);
-  if (!target.valid) return quiet_nan(A(0));
-  A loss = target.own * (log_sum - (target.score - finite_base(found.peak)));
-  if (Config::kSmoothing) loss = loss * (A(1) - o.smoothing) + share_loss(found, log_sum) * o.spread;
-  return loss;
+__device__ __forceinline__ void take(Column& column, const V (&part)[kUnroll], int v, long long label, const RowShares& shares, long long c,
+                                     long long classes) {
+  const unsigned long long ahead = static_cast<unsigned long long>(label - c);
+  const int place = ahead < kUnroll ? static_cast<int>(ahead) : -1;
+  A values[kUnroll], peak = column.found.peak;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    values[u] = widen(part[u].at[v]);
+    peak = larger(peak, values[u]);
+    if (!kProbabilities && u == place) column.score = values[u];
+  }
+  column.found.raise(peak);
+  column.found.add(values);
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (kShares && c + u < classes) column.found.add_share(values[u], shares.of(c + u));
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 || kShares ? 1 : 0)
@@ -97,26 +73,39 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 ||
                    long long classes, long long inner, long long ignore, double smoothing) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
   const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
-  const Options o{classes, inner, ignore, A(smoothing), A(smoothing / classes)};
   A loss_sum = A(0), weight_sum = A(0);
   if (r < rows) {
     const Divided place = divide_index(r, inner);
     const long long offset = place.quotient * classes * inner + place.remainder;
-    const T* q = reinterpret_cast<const T*>(target) + offset;  // where the target holds probabilities
-    Target own[kVector];
+    const T* from = z + offset;
+    V part[kUnroll];
+    fetch(part, from, classes, inner);
+    long long labels[kVector];
+    Column columns[kVector];
+    RowShares shares[kVector];
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      if (!Config::kProbabilities) own[v].fetch(target, weight, z + offset + v, r + v, o);
+      labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
+      shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, inner, A(smoothing), A(smoothing / classes)};
     }
-    Scores<A> found[kVector];
-    for (long long c = 0; c < classes; c += kUnroll) take(found, z + offset, q, weight, o, c);
+    for (long long c = 0; c < classes; c += kUnroll) {
+      V next[kUnroll];
+      fetch(next, from + (c + kUnroll) * inner, classes - c - kUnroll, inner);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) take(columns[v], part, v, labels[v], shares[v], c, classes);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) part[u] = next[u];
+    }
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      const A log_sum = log_of(found[v].sum), loss = row_loss(found[v], log_sum, own[v], o);
+      const Scores<A>& found = columns[v].found;
+      const Label label(labels[v], classes, ignore);
+      const A own = kProbabilities ? A(0) : label.weight(weight), log_sum = log_of(found.sum);
+      const A loss = row_loss<Config::kSmoothing>(found, log_sum, label, own, columns[v].score, shares[v]);
       loss_sum += loss;
-      weight_sum += own[v].own;
+      weight_sum += own;
       if (!Config::kSums) losses[r + v] = narrow<Config::Loss>(loss);
-      if (lse) lse[r + v] = log_sum_exp(found[v], log_sum);
+      if (lse) lse[r + v] = log_sum_exp(found, log_sum);
     }
   }
   if constexpr (Config::kSums) {

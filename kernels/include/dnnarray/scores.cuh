@@ -3,6 +3,7 @@
 
 #include "dnnarray/math.cuh"
 #include "dnnarray/reduce.cuh"
+#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 
@@ -102,15 +103,44 @@ __device__ __forceinline__ void combine(Scores<A>& found, A* shared) {
   }
 }
 
-// Which elements of a vector standing at `at` belong to the row [start, end): all, where rows begin at multiples of a vector.
-template <bool kRagged, int kVector>
-struct Mask {
-  int low, high;
+// The largest of some vectors, NaN aside; half types by two.
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, float16_t) {
+  unsigned y;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b, bfloat16_t) {
+  unsigned y;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
 
-  __device__ __forceinline__ Mask(long long at, long long start, long long end)
-      : low(at < start ? static_cast<int>(start - at) : 0), high(at + kVector > end ? static_cast<int>(end - at) : kVector) {}
-  __device__ __forceinline__ bool has(int v) const { return !kRagged || (v >= low && v < high); }
-};
+template <int kCount, typename T, int kVector>
+__device__ __forceinline__ arithmetic_t<T> peak_of(const Vec<T, kVector> (&part)[kCount]) {
+  using A = arithmetic_t<T>;
+  if constexpr (sizeof(T) == 2 && kVector % 2 == 0) {
+    unsigned top[kVector / 2];
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      unsigned pairs[kVector / 2];
+      memcpy(pairs, &part[u], sizeof part[u]);
+#pragma unroll
+      for (int j = 0; j < kVector / 2; ++j) top[j] = u == 0 ? pairs[j] : larger_pair(top[j], pairs[j], T());
+    }
+    const unsigned pair = in_pairs(top, [](unsigned a, unsigned b) { return larger_pair(a, b, T()); });
+    A low, high;
+    widen_pair(low, high, pair, T());
+    return larger(low, high);
+  } else {
+    A top[kVector];
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) top[v] = u == 0 ? widen(part[u].at[v]) : larger(top[v], widen(part[u].at[v]));
+    }
+    return in_pairs(top, Larger());
+  }
+}
 
 // The label of a row. One that names no class is never used as an index; its weight, and so the loss, is NaN.
 struct Label {
