@@ -11,6 +11,7 @@ from typing import Any
 from dnnarray._errors import OptionError, fail
 
 PRECISIONS = ("highest", "high", "medium")
+_MOST_THREADS = 1024
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -27,6 +28,7 @@ class Options:
     float32_precision: str = "highest"
     telemetry: bool = False
     check_finite: bool = False
+    threads: int | None = None
     observed: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +80,9 @@ def _checked(op: str, changes: dict[str, Any]) -> dict[str, Any]:
             fail(OptionError, op, "the option name", repr(name), f"one of {', '.join(_NAMES)}")
         if name == "float32_precision" and not (isinstance(value, str) and value in PRECISIONS):
             fail(OptionError, op, name, repr(value), f"one of {', '.join(map(repr, PRECISIONS))}")
-        if name not in ("float32_precision", "workspace_limit") and not isinstance(value, bool):
+        if name == "threads" and not (value is None or (type(value) is int and 0 < value <= _MOST_THREADS)):
+            fail(OptionError, op, name, repr(value), f"None, or an integer of 1 to {_MOST_THREADS}")
+        if name not in ("float32_precision", "workspace_limit", "threads") and not isinstance(value, bool):
             fail(OptionError, op, name, repr(value), "True or False")
     if "workspace_limit" in changes:
         changes = changes | {"workspace_limit": parse_bytes(op, changes["workspace_limit"])}
@@ -102,6 +106,9 @@ class options:  # noqa: N801 - a context manager that is called like a function
         Count and time every call; see `dnnarray.telemetry`.
     check_finite : bool
         Raise `FloatingPointError` where an input or an output holds NaN or infinity.
+    threads : int or None
+        Threads that a call on the CPU takes at the most. None follows the BLAS of NumPy, and with it ``threadpoolctl`` and
+        ``OPENBLAS_NUM_THREADS``, and takes no more than ``OMP_NUM_THREADS`` or the cores. Matrix products stay with the BLAS's own count.
 
     Raises
     ------

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import compiled
 from dnnarray._cpu.activation_formulas import FORMULAS
 from dnnarray._cpu.blocks import blocks, drop, select
 from dnnarray._problems.activation import PARAMETERS, Activation, BiasActivationProblem, ElementwiseProblem, GatedProblem, PReLUProblem
@@ -134,6 +135,10 @@ def _add_bias(problem: BiasActivationProblem, x: Array, bias: Array, residual: A
 _FUSED = "one pass over cache-sized blocks"
 ALGORITHMS = {
     **{name: (Method("elementwise", _forward, "the formula over each element"),) for name in PARAMETERS},
+    "relu": (
+        Method("elementwise", _forward, "the formula over each element", cost=compiled.numpy_cost(1)),
+        compiled.method("compiled", "activation", "relu", "the same, compiled and over all cores"),
+    ),
     **{f"{name}_backward": (Method("elementwise", _backward, "the gradient times the slope at each element"),) for name in PARAMETERS},
     "prelu": (Method("elementwise", _prelu, _FUSED),),
     "prelu_backward": (Method("elementwise", _prelu_backward, "one pass for each gradient"),),
