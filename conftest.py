@@ -9,3 +9,6 @@ collect_ignore = [] if find_spec("cupy") else [f"dnnarray/_cuda/{name}.py" for n
 
 def pytest_addoption(parser):
     parser.addoption("--all-kernels", action="store_true", help="compile every kernel in every configuration, not a few of each source")
+    parser.addoption(
+        "--compiled", action="store_true", help="take the algorithms that Numba compiles wherever there are any, also on small arrays"
+    )

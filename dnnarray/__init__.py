@@ -26,6 +26,7 @@ from dnnarray._spec import Spec
 from dnnarray._version import __version__
 from dnnarray._versions import check, show_versions
 from dnnarray._vjp import vjp
+from dnnarray._warmup import warmup
 
 if _TYPE_CHECKING:
     from dnnarray.activation import *
@@ -64,6 +65,7 @@ __all__ = [
     "show_versions",
     "telemetry",
     "vjp",
+    "warmup",
     *_FAMILY_OF,
 ]
 

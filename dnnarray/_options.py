@@ -14,6 +14,7 @@ from dnnarray._errors import OptionError, fail
 PRECISIONS = ("highest", "high", "medium")
 ENGINES = ("cpu", "cuda")
 _CHOICES = {"float32_precision": PRECISIONS, "specs_on": ENGINES}
+_MOST_THREADS = 1024
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -30,6 +31,7 @@ class Options:
     float32_precision: str = "highest"
     telemetry: bool = False
     check_finite: bool = False
+    threads: int | None = None
     specs_on: str = "cpu"
     record: str | None = None
     observed: bool = field(init=False)
@@ -90,7 +92,14 @@ def _parse_path(op: str, value: Any) -> str | None:
     return path
 
 
-_PARSED = {"workspace_limit": parse_bytes, "record": _parse_path}
+def _parse_threads(op: str, value: Any) -> int | None:
+    """``None``, or an integer of 1 to 1024."""
+    if value is not None and not (type(value) is int and 0 < value <= _MOST_THREADS):
+        fail(OptionError, op, "threads", repr(value), f"None, or an integer of 1 to {_MOST_THREADS}")
+    return value
+
+
+_PARSED = {"workspace_limit": parse_bytes, "record": _parse_path, "threads": _parse_threads}
 
 
 def _checked(op: str, changes: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +131,9 @@ class options:  # noqa: N801 - a context manager that is called like a function
         Count and time every call; see `dnnarray.telemetry`.
     check_finite : bool
         Raise `FloatingPointError` where an input or an output holds NaN or infinity.
+    threads : int or None
+        Threads that a call on the CPU takes at the most. None follows the BLAS of NumPy, and with it ``threadpoolctl`` and
+        ``OPENBLAS_NUM_THREADS``, and takes no more than ``OMP_NUM_THREADS`` or the cores. Matrix products stay with the BLAS's own count.
     specs_on : {"cpu", "cuda"}
         The engine that `infer`, `algorithms`, `autotune` and `explain` ask about calls described by `Spec` alone.
     record : path or None

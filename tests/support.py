@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 import dnnarray as dnn
+from dnnarray._cpu.compiled import Compiled
+from dnnarray._introspect import question
 from dnnarray._operation import dispatch, find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF
@@ -119,6 +121,17 @@ def call_by(algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str,
     return dispatch(operation, bound, static, runtime, None, None, algorithm)
 
 
+def candidates(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
+    """The algorithms that may run a call, those that have still to be compiled too: naming one compiles it."""
+    asked = question(op, arrays, dict(options))
+    device = asked.engine.device()
+    return [j.method.name for j in asked.rank() if j.reason is None or _awaited(j.method.run, asked.problem, device)]
+
+
+def _awaited(run: Any, problem: Any, device: Any) -> bool:
+    return isinstance(run, Compiled) and run.awaited(problem, device) is not None
+
+
 def flat(result: Any) -> list[np.ndarray]:
     """The results of a call as a list of NumPy arrays, None left out."""
     return [np.asarray(r) for r in leaves(result)]
@@ -167,10 +180,10 @@ def assert_close(actual: Any, expected: Any, reduction: int = 1, condition: floa
     )
 
 
-def check_forward(case: Case, dtype: np.dtype, oracle: Callable[..., Any], **extra: Any) -> None:
+def check_forward(case: Case, dtype: np.dtype, oracle: Callable[..., Any], algorithm: str | None = None) -> None:
     """The engine's result for a case agrees with its oracle."""
     arrays = case.draw(dtype)
-    actual = flat(call(case.op, arrays, case.options | extra))
+    actual = flat(call(case.op, arrays, case.options) if algorithm is None else call_by(algorithm, case.op, arrays, case.options))
     expected = flat(oracle(*as_float64(arrays), **case.options))
     assert len(actual) == len(expected), f"{len(actual)} results, the oracle gives {len(expected)}"
     for i, (a, e) in enumerate(zip(actual, expected, strict=True)):

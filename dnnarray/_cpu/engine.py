@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnarray import _observe
+from dnnarray._cpu import compiled, threads
 from dnnarray._errors import WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
+from dnnarray._select.choose import Judged
 from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _OVERLAP_WORK = 1000  # how hard to look for a real overlap of strided arrays be
 @lru_cache(maxsize=1)
 def device() -> Device:
     """This machine's processor."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = threads.cores()
     peak = {"float32": cores * _GFLOPS_PER_CORE, "float64": cores * _GFLOPS_PER_CORE / 2}
     peak |= dict.fromkeys(("float16", "bfloat16"), peak["float32"])
     return Device(f"CPU ({cores} cores)", "cpu", cores, peak, _BANDWIDTH, _NUMPY_CALL)
@@ -64,9 +65,12 @@ def number(value: int) -> np.ndarray:
 def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | None) -> Prepared:
     """Choose the algorithm for a problem; what comes back can be called any number of times."""
     table = methods(op)
+    if algorithm is not None:
+        compiled.compile_now(table, problem, device(), algorithm)
     measured = tuning.lookup(device(), tuning.key_of(problem, device(), config)) if len(table) > 1 else None
     chosen = choose(problem, device(), config, table, algorithm, measured)
-    return Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config, table)
+    prepared = Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config, table)
+    return prepared.awaiting() if algorithm is None else prepared
 
 
 def measure(
@@ -105,10 +109,19 @@ class Prepared:
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
-        self._widen = not method.native and any(s.dtype in HALF for s in specs)
+        self._half = any(s.dtype in HALF for s in specs)
+        self._widen = self._half and not method.native
+        self._awaited: compiled.Unit | None = None  # what is being compiled and would be faster
+
+    def awaiting(self) -> Prepared:
+        """Itself, having started the compiler on a faster algorithm where there is one; it changes over to that one when it is ready."""
+        self._awaited = compiled.await_better(self._table, self.problem, device(), self.method)
+        return self
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
         """Run on `arrays` and return the flat results, None where a result is absent."""
+        if self._awaited is not None and self._awaited.state is not compiled.PENDING:
+            self._change_over(workspace)
         if self.op.values is not None:
             self.op.values(self.problem, *arrays)
         results = self._new_results() if out is None else self._users_own(out, arrays)
@@ -171,9 +184,20 @@ class Prepared:
         smaller = [m for m in self._table if m.rejects(self.problem, device()) is None and m.workspace(self.problem) <= limit]
         if not smaller:
             raise WorkspaceError(f"{self.problem.op}: no memory for {self.workspace:,} bytes of workspace, and no algorithm needs less.")
-        chosen = choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller)
-        self.method, self.workspace = chosen.method, chosen.algorithm.workspace
+        self._take(choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller))
         return self._scratch(None) if self.workspace else None
+
+    def _take(self, chosen: Judged) -> None:
+        self.method, self.workspace = chosen.method, chosen.algorithm.workspace
+        self._widen = self._half and not chosen.method.native
+
+    def _change_over(self, workspace: Any) -> None:
+        """What was awaited has been compiled (or could not be): choose anew, within the caller's workspace if there is one."""
+        given = None if workspace is None else getattr(workspace, "nbytes", 0)
+        limits = [limit for limit in (self._config.workspace_limit, given) if limit is not None]
+        config = replace(self._config, workspace_limit=min(limits)) if limits else self._config
+        self._take(choose(self.problem, device(), config, self._table))
+        self._awaited = compiled.await_better(self._table, self.problem, device(), self.method)
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:

@@ -1,0 +1,120 @@
+"""Algorithms whose kernels Numba compiles, as entries of the ALGORITHMS tables.
+
+This file imports no Numba: a table can name a compiled algorithm where Numba is missing, and `rejects` then says so. The kernels and
+the functions that call them (drivers) stand in ``compiled/<module>.py``, imported when they are first wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+from dnnarray._cpu.compiled import compiler
+from dnnarray._cpu.compiled.compiler import PENDING, Unit
+from dnnarray._problems.base import Problem, leaves
+from dnnarray._select import Cost, Device, Method
+from dnnarray._spec import FLOAT32, FLOAT64, FLOATING
+
+__all__ = ["PENDING", "Compiled", "Unit", "await_better", "build", "compile_now", "method", "numpy_cost", "units"]
+_WORTH = 1 << 17  # bytes that a call must move before it starts a compiler in the background
+_DRIVER_CALLS = 3  # NumPy calls that are worth as much as a driver and the start of its kernel
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The `run` of a compiled algorithm: the driver of this name in ``compiled/<module>.py``."""
+
+    module: str
+    driver: str
+    accepts: Callable[[Any, Device], str | None]
+
+    def __call__(self, problem: Problem, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
+        self.function(problem, outputs, scratch, *arrays, **runtime)
+
+    @cached_property
+    def function(self) -> Any:
+        """The driver; its `kernels` are what must be compiled first."""
+        return getattr(import_module(f"dnnarray._cpu.compiled.{self.module}"), self.driver)
+
+    def unit(self, problem: Problem) -> Unit:
+        return compiler.unit(self, arithmetic(problem))
+
+    def rejects(self, problem: Problem, device: Device) -> str | None:
+        return compiler.missing() or self.accepts(problem, device) or self.unit(problem).reason()
+
+    def awaited(self, problem: Problem, device: Device) -> Unit | None:
+        """What the compiler has still to do before this algorithm can run the problem; None where there is nothing that would help."""
+        if compiler.missing() or self.accepts(problem, device):
+            return None
+        unit = self.unit(problem)
+        return unit if unit.state in (compiler.NEW, PENDING) else None
+
+
+def arithmetic(problem: Problem) -> str:
+    """The dtype that the kernels compute in: float64 for float64, float32 for it and the half types, which arrive widened."""
+    dtypes = [s.dtype for s in (*leaves(problem.inputs), *problem.outputs) if s is not None and s.dtype in FLOATING]
+    return FLOAT64.name if FLOAT64 in dtypes else FLOAT32.name
+
+
+def compiled_cost(problem: Problem, device: Device) -> Cost:
+    """The definition's own operations and bytes."""
+    return Cost(problem.flops, problem.bytes, launches=_DRIVER_CALLS)
+
+
+def numpy_cost(calls: int) -> Callable[[Problem, Device], Cost]:
+    """What the NumPy entry beside a compiled one is predicted to take: so many calls, each over blocks in the cache, on one core."""
+    return lambda problem, device: Cost(problem.flops, 2 * problem.bytes, launches=calls)
+
+
+def method(
+    name: str,
+    module: str,
+    driver: str,
+    summary: str,
+    *,
+    accepts: Callable[[Any, Device], str | None] = lambda problem, device: None,
+    cost: Callable[[Any, Device], Cost] = compiled_cost,
+    **attributes: Any,
+) -> Method:
+    """A table's entry. `accepts(problem, device)` gives None, or why the kernels cannot do this problem; the rest is as in `Method`."""
+    run = Compiled(module, driver, accepts)
+    return Method(name, run, summary, rejects=run.rejects, cost=cost, **attributes)
+
+
+def await_better(table: Sequence[Method], problem: Problem, device: Device, chosen: Method) -> Unit | None:
+    """Start the compiler on what would be faster than the algorithm that was chosen; gives the unit to wait for."""
+    if problem.bytes < _WORTH:
+        return None
+    for entry in table:
+        if isinstance(entry.run, Compiled) and entry is not chosen and (unit := entry.run.awaited(problem, device)):
+            unit.request()
+            return unit
+    return None
+
+
+def compile_now(table: Sequence[Method], problem: Problem, device: Device, name: str) -> None:
+    """A caller who names an algorithm waits for its compiler."""
+    for entry in table:
+        if entry.name == name and isinstance(entry.run, Compiled) and (unit := entry.run.awaited(problem, device)):
+            unit.wait()
+
+
+def units(tables: Iterable[Sequence[Method]], dtypes: Iterable[str]) -> list[Unit]:
+    """What the compiled algorithms of these tables need in these dtypes; none where Numba is missing."""
+    if compiler.missing():
+        return []
+    runs = dict.fromkeys(m.run for table in tables for m in table if isinstance(m.run, Compiled))
+    return [compiler.unit(run, dtype) for run in runs for dtype in dtypes]
+
+
+def build(units: list[Unit], progress: Callable[[int, int, str], None]) -> int:
+    """Compile all of these, telling `progress(done, total, name)` before each and at the end; gives the number of those that can run."""
+    for i, unit in enumerate(units):
+        progress(i, len(units), f"{unit.run.driver} {unit.dtype}")
+        unit.wait()
+    if units:
+        progress(len(units), len(units), "")
+    return sum(unit.reason() is None for unit in units)

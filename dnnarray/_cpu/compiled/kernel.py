@@ -1,0 +1,261 @@
+"""`@kernel` and `@device`: functions for Numba, and where their machine code is kept. Imports Numba."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import numba
+import numpy as np
+from numba import njit, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.np.ufunc import parallel
+
+from dnnarray._cpu import threads
+from dnnarray._select.tuning import folder
+from dnnarray._version import __version__
+
+# What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a product with a sum. Everything
+# else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
+_SUMS = frozenset({"contract", "reassoc"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array among a kernel's parameters: C-contiguous with this rank; `dtype` None is the dtype that the kernel is compiled for."""
+
+    ndim: int
+    written: bool = False
+    dtype: str | None = None
+
+    def numba_type(self, dtype: str) -> types.Type:
+        element = numba.from_dtype(np.dtype(self.dtype or dtype))
+        return types.Array(element, self.ndim, "C", readonly=not self.written)
+
+
+In1 = Annotated[Any, Place(1)]
+In2 = Annotated[Any, Place(2)]
+In3 = Annotated[Any, Place(3)]
+In4 = Annotated[Any, Place(4)]
+Out1 = Annotated[Any, Place(1, written=True)]
+Out2 = Annotated[Any, Place(2, written=True)]
+Out3 = Annotated[Any, Place(3, written=True)]
+Out4 = Annotated[Any, Place(4, written=True)]
+Integers1 = Annotated[Any, Place(1, dtype="int64")]
+Integers2 = Annotated[Any, Place(2, dtype="int64")]
+OutIntegers1 = Annotated[Any, Place(1, written=True, dtype="int64")]
+OutIntegers2 = Annotated[Any, Place(2, written=True, dtype="int64")]
+Bytes1 = Annotated[Any, Place(1, written=True, dtype="uint8")]
+
+
+class Kernel:
+    """A function ``(start, stop, ...)`` over a part of a range; annotations say what each parameter is: `In1` ..., ``int``, ``float`` (float64), ``bool``.
+
+    Calling it with the length of the range in the place of start and stop does the whole of it, spread over threads where that pays. What a part
+    writes must not depend on where the parts begin and end.
+    """
+
+    def __init__(self, function: Callable[..., None], sums: bool) -> None:
+        self.run: Any = njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False)(function)
+        self._spread: Any = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
+        hints = get_type_hints(function, include_extras=True)
+        self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
+        if cache_folder() is not None:
+            for each in (self.run, self._spread):
+                setattr(each, "_cache", _Cache(each.py_func))  # noqa: B010 - what enable_caching() sets, with a folder of our own
+
+    def build(self, dtype: str) -> None:
+        """Compile for this dtype, or load what was compiled before."""
+        types_ = tuple(p.numba_type(dtype) if isinstance(p, Place) else p for p in self._places)
+        _compile(self.run, types_)
+        _compile(self._spread, (types.intp, types.intp, types.Tuple(types_[2:])))
+
+    def __call__(self, total: int, *arguments: Any, work: int = 0) -> None:
+        """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one thread does it alone."""
+        parts = min(threads.worth(work), total)
+        if parts < 2:
+            self.run(0, total, *arguments)
+        elif not omp_is_safe():
+            threads.run(self.run, total, *arguments, work=work)
+        elif _one_team.acquire(blocking=False):
+            try:
+                _by_team(parts, self._spread, total, arguments)
+            finally:
+                _one_team.release()
+        else:  # another thread of the caller's has the team: there are no more cores to be had
+            self.run(0, total, *arguments)
+
+
+_one_team = threading.Lock()
+_forked = False
+
+
+@lru_cache(maxsize=1)
+def _layer() -> str:
+    """Numba's threading layer, started if it was not yet."""
+    try:
+        parallel._launch_threads()
+        return numba.threading_layer()
+    except (ValueError, RuntimeError):  # a layer was asked for that is not there
+        return "none"
+
+
+def omp_is_safe() -> bool:
+    """Whether Numba's own threads may be used: the workqueue layer bears no second caller, and GNU OpenMP does not outlive a fork."""
+    return not _forked and _layer() in ("omp", "tbb")
+
+
+def _by_team(parts: int, spread: Any, total: int, arguments: tuple[Any, ...]) -> None:
+    """A team of no more threads than there are parts; the caller's own setting of Numba stays."""
+    before = numba.get_num_threads()
+    if parts >= before:
+        spread(parts, total, arguments)
+        return
+    numba.set_num_threads(parts)
+    try:
+        spread(parts, total, arguments)
+    finally:
+        numba.set_num_threads(before)
+
+
+def _after_fork() -> None:
+    global _forked, _one_team
+    _forked, _one_team = True, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _compile(dispatcher: Any, signature: tuple[Any, ...]) -> None:
+    if signature in dispatcher.overloads:
+        return
+    if dispatcher.overloads:
+        dispatcher.disable_compile(False)
+    try:
+        dispatcher.compile(signature)
+    finally:
+        dispatcher.disable_compile(bool(dispatcher.overloads))
+
+
+_SPREAD = """
+def {name}_spread(parts, total, arguments):
+    for part in prange(parts):
+        run(total * part // parts, total * (part + 1) // parts, *arguments)
+"""
+
+
+def _spread_over_threads(function: Callable[..., None], run: Any) -> Callable[..., None]:
+    """A function of its own for each kernel, made of text: Numba keeps no code of closures."""
+    scope = {"run": run, "prange": numba.prange, "__name__": function.__module__}
+    exec(compile(_SPREAD.format(name=function.__name__), function.__code__.co_filename, "exec"), scope)  # noqa: S102 - the source is above
+    return scope[f"{function.__name__}_spread"]
+
+
+def _place(hint: Any) -> Any:
+    scalars = {int: types.intp, float: types.float64, bool: types.boolean}
+    return scalars[hint] if hint in scalars else hint.__metadata__[0]
+
+
+def kernel(function: Callable[..., None] | None = None, *, sums: bool = False) -> Any:
+    """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order."""
+    return partial(kernel, sums=sums) if function is None else Kernel(function, sums)
+
+
+def device(function: Callable[..., Any] | None = None, *, sums: bool = False) -> Any:
+    """A function that kernels of any module call; it is compiled into them."""
+    if function is None:
+        return partial(device, sums=sums)
+    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False)(function)
+
+
+def driver(*kernels: Kernel) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The Python function behind a table's entry, and the kernels that it calls."""
+
+    def mark(function: Callable[..., None]) -> Callable[..., None]:
+        function.kernels = kernels  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+# --- where the machine code is kept -----------------------------------------------------------------------------------
+
+
+_IMPORTED = re.compile(r"^from dnnarray\._cpu\.compiled\.(\w+) import|^from dnnarray\._cpu\.compiled import (\w+)", re.MULTILINE)
+
+
+@lru_cache
+def source_digest(path: str) -> str:
+    """Of a file of kernels and the files of this package that it imports: Numba itself looks at the former alone."""
+    found: dict[Path, bytes] = {}
+    waiting = [Path(path)]
+    while waiting:
+        if (now := waiting.pop()) not in found and now.exists():
+            found[now] = now.read_bytes()
+            names = ("".join(match) for match in _IMPORTED.findall(found[now].decode()))
+            waiting += [Path(__file__).parent / f"{name}.py" for name in names]
+    digest = sha256()
+    for source in sorted(found):
+        digest.update(source.name.encode() + found[source])
+    return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path | None:
+    """Beside the tuning tables; in the temporary folder where that cannot be written; None where neither can."""
+    for base in (folder(), Path(tempfile.gettempdir()) / f"dnnarray-{getattr(os, 'getuid', lambda: 'user')()}"):
+        path = base / f"compiled-{__version__}-numba-{numba.__version__}-numpy-{np.__version__}"
+        if _ours(base, path):
+            return path
+    return None
+
+
+def _ours(base: Path, path: Path) -> bool:
+    """Whether we can write there and nobody else's files can lie there: what is loaded is run."""
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        if hasattr(os, "getuid") and any(p.stat().st_uid != os.getuid() for p in (base, path)):
+            return False
+        with tempfile.TemporaryFile(dir=path):
+            return True
+    except OSError:
+        return False
+
+
+class _Locator(_CacheLocator):
+    """Numba's question where the cache of a function lies, answered by `cache_folder`."""
+
+    def __init__(self, function: Callable[..., Any], source: str) -> None:
+        self._py_file = source
+        self._line = function.__code__.co_firstlineno
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return source_digest(self._py_file)
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], source: str) -> _Locator:
+        return cls(function, source)
+
+
+class _CacheImpl(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 - as Numba declares it
+
+
+class _Cache(FunctionCache):
+    _impl_class = _CacheImpl

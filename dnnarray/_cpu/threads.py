@@ -1,0 +1,138 @@
+"""One small pool of threads for the whole CPU engine.
+
+`run` cuts a range into one part per thread and calls a function on each part, which gives up the interpreter's lock for most of its time: NumPy on
+large blocks, or a compiled kernel where OpenMP is not to be had. The caller works too; the others are persistent threads that sleep on a lock. A second caller who comes while the pool is at work does
+its own parts alone: callers who bring threads of their own never start more of them than there are cores.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from dnnarray._cpu import blas
+from dnnarray._options import current
+
+GRAIN = 65536  # elements of a light operation below which a second thread costs more than it brings
+
+WAKING = 8  # times as much work makes up for waking a thread that sleeps
+
+
+@lru_cache(maxsize=1)
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _environment() -> int:
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return min(int(told), cores()) if told.isdigit() and int(told) > 0 else cores()
+
+
+def count() -> int:
+    """Threads for a call made now: the option `threads`, else as many as the BLAS takes, else OMP_NUM_THREADS, else the cores."""
+    chosen = current().threads
+    if chosen is not None:
+        return chosen
+    return min(blas.threads() or _environment(), _environment())
+
+
+def split(total: int, parts: int) -> list[tuple[int, int]]:
+    """range(total) in this many runs of nearly the same length, fewer where there is too little."""
+    parts = max(min(parts, total), 1)
+    bounds = [total * i // parts for i in range(parts + 1)]
+    return list(pairwise(bounds))
+
+
+def worth(work: int) -> int:
+    """Threads for so much work, counted in elements of a light operation: none gets less than `GRAIN`."""
+    return 1 if work < 2 * GRAIN else min(count(), work // GRAIN)
+
+
+def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) -> None:
+    """``function(start, stop, *arguments)`` over all of range(total), cut into one part per thread.
+
+    For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin and end.
+    """
+    parts = split(total, worth(work // WAKING))
+    if len(parts) == 1 or not _pool.serve(function, parts, arguments):
+        function(0, total, *arguments)
+
+
+class _Helper:
+    """A thread that waits for one part of a job at a time."""
+
+    def __init__(self) -> None:
+        self._go, self._done = threading.Lock(), threading.Lock()
+        self._go.acquire()
+        self._done.acquire()
+        self._job: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._serve, name="dnnarray", daemon=True).start()
+
+    def start(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._job = function, arguments
+        self._go.release()
+
+    def wait(self) -> BaseException | None:
+        self._done.acquire()
+        error, self._error = self._error, None
+        return error
+
+    def _serve(self) -> None:
+        while True:
+            self._go.acquire()
+            assert self._job is not None
+            (function, arguments), self._job = self._job, None
+            try:
+                function(*arguments)
+            except BaseException as error:  # handed to the caller
+                self._error = error
+            del function, arguments  # no array is kept alive while waiting
+            self._done.release()
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self._free = threading.Lock()
+        self._helpers: list[_Helper] = []
+
+    def serve(self, function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...]) -> bool:
+        """Run the parts, the last one on the caller's own thread; False where the pool is at work already."""
+        if not self._free.acquire(blocking=False):
+            return False
+        try:
+            while len(self._helpers) < len(parts) - 1:
+                self._helpers.append(_Helper())
+            started = self._helpers[: len(parts) - 1]
+            for helper, part in zip(started, parts, strict=False):
+                helper.start(function, (*part, *arguments))
+            errors: list[BaseException | None] = []
+            try:
+                function(*parts[-1], *arguments)
+            finally:
+                errors += [helper.wait() for helper in started]
+            for error in errors:
+                if error is not None:
+                    raise error
+        finally:
+            self._free.release()
+        return True
+
+
+_pool = _Pool()
+
+
+def _forget_pool() -> None:
+    """A forked child has none of its parent's threads."""
+    global _pool
+    _pool = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
