@@ -13,8 +13,9 @@ from dnnarray._spec import HALF
 
 _STRIPS, _REACH = 16, 8  # rows of the matrix A and the pixels of each
 _LINES, _PASS = 2, 32  # rows of a step, pixels that a block brings at once
+_LEAVING = 4  # steps whose outputs are on their way
 _SHARES = (4, 8)  # passes for a step, the most that a kernel is compiled for
-_SHAPES = {3: (4, 4, 0, 3), 5: (6, 2, 3, 4), 7: (6, 2, 4, 4)}
+_SHAPES = {3: (6, 2, 0, 4), 5: (6, 2, 4, 5), 7: (6, 2, 4, 5)}
 """By the side of the window: warps of a block at most, 8 channels each; blocks of a multiprocessor; pairs of channels whose weights are
 packed; steps in shared memory."""
 _MOST_APART = 1 << 31  # elements
@@ -96,7 +97,7 @@ def multiplied(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Pla
     numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, xs[0], *xs[3:], ys[0], *ys[3:])
     extents = (*g.space[1:], *g.out[1:], *g.before[1:])
     pixel = (warps | 1) * 16
-    staged = 2 * (_LINES // (4 // tile.columns)) * _STRIPS * 4 * pixel  # outputs on their way
-    shared = stages * _LINES * tile.groups * tile.pitch * pixel + staged + 32 * warps
+    staged = _LEAVING * (_LINES // (4 // tile.columns)) * _STRIPS * 4 * pixel  # outputs on their way
+    shared = stages * _LINES * tile.groups * tile.pitch * pixel + staged + 32 * warps + 16 * stages
     kernel = Kernel("conv/depthwise_mma.cu", name, config)
     return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), 32 * warps, (image, weight, bias, target, *numbers, *extents), shared)

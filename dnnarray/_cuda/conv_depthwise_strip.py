@@ -10,10 +10,19 @@ from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
-_LINES, _THREADS = 2, 128  # rows of inputs in a step
+_THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
-_LANES = (32, 16, 8)  # channels of a block
-_BLOCKS, _STAGES = {3: 5, 5: 4, 7: 3}, {3: 3, 5: 4, 7: 4}  # of a multiprocessor and steps in shared memory, by the side of the window
+_LANES = (32, 16, 8)  # vectors of channels of a block
+_SHAPES = {
+    (3, 4): (1, 5, 2, 4),
+    (5, 4): (1, 4, 2, 4),
+    (7, 4): (1, 3, 2, 5),
+    (3, 2): (2, 4, 2, 4),
+    (5, 2): (2, 3, 2, 4),
+    (7, 2): (1, 3, 2, 5),
+}
+"""By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, rows of inputs in a step, steps in
+shared memory."""
 _MOST_APART = 1 << 31  # elements of an image
 
 
@@ -26,8 +35,10 @@ class DepthwiseStripConfig(Config):
     relu: bool
     side: int
     stride: int
+    vector: int
     lanes: int
     strip: int
+    lines: int
     share: int
     stages: int
     threads: int
@@ -44,17 +55,19 @@ def can_strip(c: Correlation) -> bool:
 
 def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
-    g, side, stride = c.g, c.g.window[2], c.g.stride[2]
-    lanes = min(_LANES, key=lambda n: (-(-c.channels // n) * n, -n))
-    across, pixel = _THREADS // lanes, lanes * c.x.dtype.itemsize
+    g, side, stride, size = c.g, c.g.window[2], c.g.stride[2], c.x.dtype.itemsize
+    vector, resident, lines, stages = _SHAPES[side, size]
+    lanes = min(_LANES, key=lambda n: (-(-c.channels // (n * vector)) * n, -n))
+    across, channels = _THREADS // lanes, lanes * vector
     pitch = (across * _STRIP - 1) * stride + side
-    share = -(-_LINES * pitch // (_THREADS * 16 // pixel))
-    settings = (side, stride, lanes, _STRIP, share, _STAGES[side], _THREADS, _BLOCKS[side])
+    share = -(-lines * pitch // (_THREADS * 16 // (channels * size)))
+    settings = (side, stride, vector, lanes, _STRIP, lines, share, stages, _THREADS, resident)
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}_by_{stride}_l{lanes}"
-    tiles = g.n * -(-g.out[2] // (across * _STRIP)) * -(-c.channels // lanes)
-    rows = rows_of_a_block(g.out[1], tiles, device.units * _BLOCKS[side], _LINES // stride, (side - 1) // stride)
+    tiles = g.n * -(-g.out[2] // (across * _STRIP)) * -(-c.channels // channels)
+    rows = rows_of_a_block(g.out[1], tiles, device.units * resident, lines // stride, (side - 1) // stride)
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     numbers = (g.n, c.channels, int(c.flip), rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
     kernel = Kernel("conv/depthwise_strip.cu", name, config)
-    return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), _THREADS, (*pointers, *numbers), _STAGES[side] * _LINES * pitch * pixel)
+    shared = stages * (lines * pitch * channels * size + 16)
+    return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), _THREADS, (*pointers, *numbers), shared)

@@ -153,7 +153,7 @@ class ImplicitMaps:
         steps = (*_across(small.strides), *_across(large.strides))
         tiles = -(-g.k // BLOCK) * (g.c // BLOCK) * g.groups
         grid = (min(tiles * split.count, self._units), 1, 1)
-        arguments = (small.array, large.array, partial.array, *sizes, *steps, *extents(g)[3:])
+        arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *steps, *extents(g)[3:])
         return Plan(kernel, grid, _HALO_THREADS, arguments, conv_tiles.SHARED)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:

@@ -35,7 +35,7 @@ constexpr int kSide = Config::kSide, kLines = 2, kStages = Config::kStages, kPai
 constexpr int kColumns = kSide > 5 ? 2 : 4, kRows = kSlots / kColumns;  // outputs of a strip: 8 pixels are kColumns + kSide - 1 at least
 constexpr int kBands = kSide + kRows - 1, kAlive = kBands / kRows;      // rows of inputs that outputs meet; outputs under way
 constexpr int kLag = (kSide - 1) / kLines, kBatches = kLines / kRows;   // steps until the first outputs; matrices of outputs in a step
-constexpr int kBatch = kStrips * kSlots;                                // pixels of such a matrix
+constexpr int kBatch = kStrips * kSlots, kLeaving = 4;                  // pixels of such a matrix; steps whose outputs are on their way
 
 extern __shared__ uint4 smem_memory[];
 
@@ -102,12 +102,20 @@ struct Bands {
   }
 };
 
+// The pixels of a lane's two strips in a row of inputs: four pairs of channels each.
+__device__ __forceinline__ void load_row(uint4 (&words)[4], const unsigned char* low, const unsigned char* high, int pixel) {
+  words[0] = *reinterpret_cast<const uint4*>(low);
+  words[1] = *reinterpret_cast<const uint4*>(high);
+  words[2] = *reinterpret_cast<const uint4*>(low + 4 * pixel);
+  words[3] = *reinterpret_cast<const uint4*>(high + 4 * pixel);
+}
+
 using Sums = float[kAlive][kPairs][4];
 
 // The outputs that a row of inputs meets, `line` counted within a step; new outputs begin with the bias.
 template <int kLine>
-__device__ __forceinline__ void add_row(Sums& sum, Bands& bands, const volatile int* smem_own, const unsigned char* low,
-                                        const unsigned char* high, int pixel, const float2* smem_bias) {
+__device__ __forceinline__ void add_row(Sums& sum, Bands& bands, const volatile int* smem_own, const uint4 (&words)[4],
+                                        const float2* smem_bias) {
   constexpr int kPhase = kLine % kRows;
   if constexpr (kPhase == 0) {
 #pragma unroll
@@ -127,8 +135,6 @@ __device__ __forceinline__ void add_row(Sums& sum, Bands& bands, const volatile 
   }
   // From memory in each row: else the compiler takes the registers apart for good.
   if constexpr (Bands::kPacked > 0) bands.choose(smem_own[threadIdx.x / 4 % 2]);
-  const uint4 words[4] = {*reinterpret_cast<const uint4*>(low), *reinterpret_cast<const uint4*>(high),
-                          *reinterpret_cast<const uint4*>(low + 4 * pixel), *reinterpret_cast<const uint4*>(high + 4 * pixel)};
 #pragma unroll
   for (int c = 0; c < kPairs; ++c) {
     const auto part = [c](const uint4& v) { return c == 0 ? v.x : c == 1 ? v.y : c == 2 ? v.z : v.w; };
@@ -253,28 +259,32 @@ struct Drain {
 // The tile's outputs from row p on, before row `end`.
 __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, int across, int p, int q, int end) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, stage = kLines * tile.groups * tile.pitch * tile.pixel;
+  const int matrices = kBatches * kBatch * tile.pixel;  // bytes of the outputs of a step
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
   unsigned char* smem_y = smem + kStages * stage;
-  float2* smem_bias = reinterpret_cast<float2*>(smem_y + 2 * kBatches * kBatch * tile.pixel);
+  float2* smem_bias = reinterpret_cast<float2*>(smem_y + kLeaving * matrices);
+  const unsigned base = smem_address(smem), barriers = smem_address(smem_bias + 4 * tile.vectors);
+  const StepRing<kStages> ring{barriers, barriers + kStages * 8};
+  ring.begin();
+  const int steps = (end - p - 1) / kLines + 1 + kLag;
+  RowStream<T, kLines, Config::kShare> stream(a.x, a.source, tile, p - a.before_h, kWarp);
+  const auto bring = [&](int place) {
+    stream.bring(base + place * stage, a.source, kWarp * tile.pixel);
+    ring.brought(place);
+  };
+  for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
   if (threadIdx.x < 8 * tile.vectors) {
     const int channel = tile.first + threadIdx.x;
     reinterpret_cast<float*>(smem_bias)[threadIdx.x] = a.bias && channel < a.source.channels ? widen(a.bias[channel]) : 0.0f;
   }
-  const int steps = (end - p - 1) / kLines + 1 + kLag;
-  RowStream<T, kLines, Config::kShare> stream(a.x, a.source, tile, p - a.before_h, kWarp);
-  const unsigned base = shared_address(smem);
-#pragma unroll
-  for (int s = 0; s < kStages - 1; ++s) {
-    if (s < steps) stream.bring(base + s * stage, a.source, kWarp * tile.pixel);
-    copy_commit();
-  }
   float* smem_w = reinterpret_cast<float*>(smem_y);  // until the first outputs
   stage_weights(smem_w, a.weights, tile.first, 8 * tile.vectors);
-  __syncthreads();
-  Bands bands(smem_w, tile.vectors);
   __shared__ volatile int smem_own[2];
   if (threadIdx.x < 2) smem_own[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  Bands bands(smem_w, tile.vectors);
   Drain drain(a, tile, p, q, end, across);
+  __syncthreads();
   int spot[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -284,26 +294,33 @@ __device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, i
   }
 
   bool strange = false;
-  const auto leave = [&](int step) { strange |= drain.store_step(smem_y + step % 2 * kBatches * kBatch * tile.pixel, a, tile.pixel); };
+  const auto leave = [&](int step) { strange |= drain.store_step(smem_y + step % kLeaving * matrices, a, tile.pixel); };
   Sums sum{};
-  for (int step = 0, slot = 0; step < steps; ++step) {
-    copy_wait<kStages - 2>();
-    __syncthreads();  // the step is there; nobody reads the one before any more; its outputs are there
-    const int next = slot == 0 ? kStages - 1 : slot - 1;
-    if (step + kStages - 1 < steps) stream.bring(base + next * stage, a.source, kWarp * tile.pixel);
-    copy_commit();
-    if (step > kLag) leave(step - 1);
-    const unsigned char *low = smem + slot * stage + spot[0], *high = smem + slot * stage + spot[1];
-    unsigned char* done = smem_y + step % 2 * kBatches * kBatch * tile.pixel + warp * 16;
-    add_row<0>(sum, bands, smem_own, low, high, tile.pixel, smem_bias + warp * kPairs);
-    if constexpr (kRows == 1) put(done, sum[kAlive - 1], tile.pixel);
+  int place = 0, ahead = ring.kAhead, last = kStages - 2;  // of this step, of the one to be brought, of the one before the last
+  unsigned parity = 0, last_parity = 1;
+  for (int step = 0; step < steps; ++step) {
+    if (step >= 2) ring.wait_for_all(last, last_parity);
+    if (step + ring.kAhead < steps) bring(ahead);
+    if (step >= kLag + 2) leave(step - 2);
+    ring.wait_for_inputs(place, parity);
+    const unsigned char *low = smem + place * stage + spot[0], *high = smem + place * stage + spot[1];
+    unsigned char* done = smem_y + step % kLeaving * matrices + warp * 16;
     const int line = tile.pitch * tile.pixel;
-    add_row<1>(sum, bands, smem_own, low + line, high + line, tile.pixel, smem_bias + warp * kPairs);
+    uint4 words[kLines][4];
+    load_row(words[0], low, high, tile.pixel);
+    load_row(words[1], low + line, high + line, tile.pixel);
+    add_row<0>(sum, bands, smem_own, words[0], smem_bias + warp * kPairs);
+    if constexpr (kRows == 1) put(done, sum[kAlive - 1], tile.pixel);
+    add_row<1>(sum, bands, smem_own, words[1], smem_bias + warp * kPairs);
     put(done + (kBatches - 1) * kBatch * tile.pixel, sum[kAlive - 1], tile.pixel);
-    slot = slot == kStages - 1 ? 0 : slot + 1;
+    ring.leave(place);
+    const auto next = [](int& at) { return (at = at == kStages - 1 ? 0 : at + 1) == 0; };
+    if (next(place)) parity ^= 1;
+    next(ahead);
+    if (next(last)) last_parity ^= 1;
   }
   __syncthreads();
-  leave(steps - 1);
+  for (int step = max(steps - 2, kLag); step < steps; ++step) leave(step);
   if (strange) repair(a, tile, p, q, end, across);
 }
 

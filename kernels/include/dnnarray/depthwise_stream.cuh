@@ -2,8 +2,8 @@
 // images, and brings kLines rows of it a step to shared memory, several steps ahead of those that it computes. Each row is brought once.
 #pragma once
 
+#include "dnnarray/barrier.cuh"
 #include "dnnarray/depthwise.cuh"
-#include "dnnarray/mma.cuh"
 
 namespace dnnarray {
 
@@ -60,6 +60,31 @@ struct RowStream {
     from += kLines * source.h;
     row += kLines;
   }
+};
+
+// The barriers of a ring of kStages steps in shared memory: its inputs are there; all warps have done with it. A step's place is filled again two
+// steps later, so that warps need not keep in step.
+template <int kStages>
+struct StepRing {
+  static constexpr int kAhead = kStages - 2;  // steps on their way
+  unsigned full, done;
+
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < kStages; ++s) {
+        barrier_init(full + s * 8, blockDim.x);
+        barrier_init(done + s * 8, blockDim.x / 32);
+      }
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ void brought(int place) const { barrier_arrive_after_copies(full + place * 8); }
+  __device__ __forceinline__ void wait_for_inputs(int place, unsigned parity) const { barrier_wait(full + place * 8, parity); }
+  __device__ __forceinline__ void leave(int place) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(done + place * 8);
+  }
+  __device__ __forceinline__ void wait_for_all(int place, unsigned parity) const { barrier_wait(done + place * 8, parity); }
 };
 
 }  // namespace dnnarray
