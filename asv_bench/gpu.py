@@ -96,9 +96,13 @@ def elementwise_rows(name, torch_function, shape=(16384, 4096)):
             lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)), None, ()  # fmt: skip
 
 
+_OWN = ("gpu_small", "gpu_selection")  # modules with a table of their own
+
+
 def families() -> list[str]:
     """The modules of this folder that have rows."""
-    return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("gpu_") and m.name != "gpu_small")
+    names = (m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    return sorted(name for name in names if name.startswith("gpu_") and name not in _OWN)
 
 
 def rows(family: str):

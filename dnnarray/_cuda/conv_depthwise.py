@@ -11,6 +11,7 @@ from dnnarray._cuda.conv_common import too_large
 from dnnarray._cuda.conv_depthwise_common import Correlation, memory_of, too_many, turned
 from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
+from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
 from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, weight_bytes, weight_plans
 from dnnarray._cuda.loss_sums import NOTHING, pointers
@@ -26,6 +27,8 @@ def _correlate(c: Correlation, device: Device, arrays: tuple[Any, ...]) -> Plan:
     """One launch from x to y. `arrays` are pointers of x, w, bias, residual and y."""
     if can_multiply(c):
         return multiplied(c, device, arrays)
+    if can_strip(c):
+        return stripped(c, device, arrays)
     return tiled(c, device, arrays) if can_tile(c) else direct(c, device, arrays)
 
 

@@ -106,6 +106,22 @@ def turned(g: Geometry) -> Geometry:
     return replace(g, space=g.out, out=g.space, before=(a, b, c))
 
 
+_START = 6  # steps of time until a block has its weights and its first rows
+
+
+def rows_of_a_block(rows: int, tiles: int, slots: int, each: int, late: int) -> int:
+    """How many of the rows of a tile a block walks down, `each` rows a step, the first of them `late` rows after those that it brings.
+
+    Fewer blocks start less often, more fill the slots of the device better.
+    """
+    steps = -(-rows // each)
+
+    def time(parts: int) -> int:
+        return -(-tiles * parts // slots) * (-(-steps // parts) + -(-late // each) + _START)
+
+    return -(-steps // min(range(1, steps + 1), key=time)) * each
+
+
 def axes(g: Geometry, into: tuple[int, ...], space: tuple[int, ...]) -> list[int]:
     """The launch arguments for three spatial axes: pairs of 32 bits."""
     found: list[int] = []

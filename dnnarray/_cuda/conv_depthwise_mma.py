@@ -1,4 +1,4 @@
-"""`depthwise` of half types on the tensor cores: rows of the window as banded matrices."""
+"""`depthwise` of half types on the tensor cores: strips of pixels times rows of the window, walking down the images."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat
+from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, is_flat, rows_of_a_block
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Device
 from dnnarray._spec import HALF
 
-_THREADS, _CHANNELS = 256, 16
-_STRIPS, _WIDTH = 16, 8  # rows of the matrix A, each a strip of columns
-_SHARE = 12  # halves of pixels that a thread brings, at most
-_MOST_COST = 4  # work for an output from which on the other kernels are as fast: small images fill a tile badly
-_ROWS = {5: (7,), 7: (6,)}  # of a group, by the side of the window: what the registers of two blocks hold
+_STRIPS, _REACH = 16, 8  # rows of the matrix A and the pixels of each
+_LINES, _PASS = 2, 32  # rows of a step, pixels that a block brings at once
+_LEAVING = 4  # steps whose outputs are on their way
+_SHARES = (4, 8)  # passes for a step, the most that a kernel is compiled for
+_SHAPES = {3: (6, 2, 0, 4), 5: (6, 2, 4, 5), 7: (6, 2, 4, 5)}
+"""By the side of the window: warps of a block at most, 8 channels each; blocks of a multiprocessor; pairs of channels whose weights are
+packed; steps in shared memory."""
+_MOST_APART = 1 << 31  # elements
 
 
 @dataclass(frozen=True)
@@ -26,65 +28,76 @@ class DepthwiseMmaConfig(Config):
     element: str
     relu: bool
     side: int
-    group: int
     share: int
+    packed: int
+    stages: int
+    most_threads: int
+    blocks: int
 
 
 @dataclass(frozen=True)
-class _Strips:
-    """How a tile lies: strips beside each other, groups of `rows` rows, and the planes in shared memory, in words."""
+class _Tile:
+    """Strips beside each other, images, and the pixels of a row that they read."""
 
     across: int
     groups: int
-    rows: int
     pitch: int
-    plane: int
-    share: int
-    cost: float
+    columns: int
+
+    @property
+    def passes(self) -> int:
+        return -(-_LINES * self.groups * self.pitch // _PASS)
 
 
 @lru_cache(maxsize=1024)
-def _strips(g: Geometry) -> _Strips | None:
-    """The cheapest tile; its cost are strips computed and inputs brought for each output."""
+def _tile(n: int, width: int, side: int) -> _Tile | None:
+    """The tile with the least work; among equals the one that brings the least."""
+    columns = 2 if side > 5 else 4  # outputs of a strip: eight pixels are columns + side - 1 at least
     options = []
-    for rows in _ROWS[g.window[1]]:
-        for across in range(1, _STRIPS + 1):
-            groups = min(_STRIPS // across, -(-g.out[1] // rows))
-            pitch, high = (across + 1) * _WIDTH, groups * rows
-            brought = (high + g.window[1] - 1) * pitch
-            tiles = -(-g.out[2] // (across * _WIDTH)) * -(-g.out[1] // high)
-            cost = tiles * (_STRIPS * _WIDTH * rows + brought) / (g.out[1] * g.out[2])
-            share = -(-brought * 2 // _THREADS)
-            if share <= _SHARE:
-                options.append(_Strips(across, groups, rows, pitch, brought + (4 - brought) % 32, share, cost))
-    return min(options, key=lambda s: s.cost) if options else None
+    for across in range(1, min(_STRIPS, -(-width // columns)) + 1):
+        groups = min(_STRIPS // across, n)
+        tile = _Tile(across, groups, across * columns + _REACH - columns, columns)
+        tiles = -(-n // groups) * -(-width // (across * columns))
+        if tile.passes <= _SHARES[-1]:
+            options.append((tiles * (_STRIPS * columns + groups * tile.pitch), tile.pitch, tile))
+    return min(options, key=lambda option: option[:2])[2] if options else None
+
+
+def _warps(channels: int, most: int) -> int:
+    """Warps of a block: the most that leave the fewest idle."""
+    pieces = channels // 8
+    return min(range(1, most + 1), key=lambda w: (-(-pieces // w) * w, -w))
 
 
 def can_multiply(c: Correlation) -> bool:
-    """Whether the tensor cores can do it, and well."""
+    """Whether the tensor cores can do it."""
     g = c.g
     ones = set(g.stride) == {1} and set(g.dilation) == {1}
-    square = g.window[1] == g.window[2] and g.window[2] in _ROWS
-    if not (c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and is_flat(g) and ones and square and not c.added):
-        return False
-    strips = _strips(g)
-    return strips is not None and strips.cost < _MOST_COST
+    square = g.window[1] == g.window[2] and g.window[2] in SIDES
+    near = _STRIPS * max(g.space[1], g.out[1]) * max(g.space[2], g.out[2]) * c.channels < _MOST_APART
+    fits = c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and is_flat(g) and ones and square and not c.added
+    return fits and near and _tile(g.n, g.out[2], g.window[2]) is not None
 
 
 def multiplied(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
-    g, strips = c.g, _strips(c.g)
-    assert strips is not None
-    side = g.window[2]
-    config = DepthwiseMmaConfig(TYPES[c.x.dtype], c.relu, side, strips.rows, strips.share)
-    name = f"conv_depthwise_mma_{SHORT[c.x.dtype]}_s{side}_{strips.rows}x{strips.share}{'_relu' * c.relu}"
-    tiles = g.n * -(-g.out[1] // (strips.groups * strips.rows)) * -(-g.out[2] // (strips.across * _WIDTH))
-    chunks = -(-c.channels // _CHANNELS)
-    blocks = min(tiles, max(2 * device.units // chunks, 1)) * chunks
+    g, side = c.g, c.g.window[2]
+    most, resident, packed, stages = _SHAPES[side]
+    warps = _warps(c.channels, most)
+    tile = _tile(g.n, g.out[2], side)
+    assert tile is not None
+    share = next(s for s in _SHARES if s >= tile.passes)
+    config = DepthwiseMmaConfig(TYPES[c.x.dtype], c.relu, side, share, packed, stages, 32 * most, resident)
+    name = f"conv_depthwise_mma_{SHORT[c.x.dtype]}_s{side}x{share}{'_relu' * c.relu}"
+    chunks = -(-c.channels // (8 * warps))
+    tiles = -(-g.n // tile.groups) * -(-g.out[2] // (tile.across * tile.columns)) * chunks
+    rows = rows_of_a_block(g.out[1], tiles, device.units * resident, _LINES, side - 1)
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     image, weight, bias, _, target = pointers
-    numbers = (g.n, c.channels, int(c.flip), strips.across, strips.groups, xs[0], *xs[3:], ys[0], *ys[3:])
-    extents = (*g.space[1:], *g.out[1:], *g.before[1:], strips.pitch, strips.plane)
-    shared = _CHANNELS // 2 * strips.plane * 4 + 2 * side * _THREADS * 8  # planes and bands
+    numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, xs[0], *xs[3:], ys[0], *ys[3:])
+    extents = (*g.space[1:], *g.out[1:], *g.before[1:])
+    pixel = (warps | 1) * 16
+    staged = _LEAVING * (_LINES // (4 // tile.columns)) * _STRIPS * 4 * pixel  # outputs on their way
+    shared = stages * _LINES * tile.groups * tile.pitch * pixel + staged + 32 * warps + 16 * stages
     kernel = Kernel("conv/depthwise_mma.cu", name, config)
-    return Plan(kernel, (blocks, 1, 1), _THREADS, (image, weight, bias, target, *numbers, *extents), shared)
+    return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), 32 * warps, (image, weight, bias, target, *numbers, *extents), shared)

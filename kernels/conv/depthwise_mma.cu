@@ -1,18 +1,17 @@
 // Depthwise convolution of half types on the tensor cores: y[n, c, p, q] = f(sum over r, s of x[n, c, p + r - before, q + s - before] *
-// w[c, r, s] + bias[c]). For each channel, row r of the window is a banded matrix B_r[k][q] = w[r, k - q] of 16 inputs and 8 outputs: a row
-// of inputs times B_r is what it adds to 8 outputs r rows above. Products are exact and sums in float.
+// w[c, r, s] + bias[c]). A row of the matrix A is a strip: 8 neighbouring pixels of two channels, as they stand in memory. B places a row of
+// the window for each of 4 outputs of both channels: kColumns beside and kRows below each other. Products are exact, sums in float.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block of 8 warps owns 16 channels of a tile of outputs: `across` strips of 8 columns
-//          times `groups` groups of kGroup rows, at most 16 of both together: those are the rows of the matrix A. Inputs stand in shared
-//          memory as a plane for each pair of channels; a warp owns a pair, takes every input row once and keeps the kGroup rows of
-//          results in registers, then writes them over its plane, from where the block stores whole pixels. The next tile comes to
-//          the second-level cache meanwhile.
-// Needs:   pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; planes of at most
-//          128 kShare words; less than 2^31 tiles.
+// Layout:  channels innermost in memory, w (K, taps). A block walks down `across` strips of each of `groups` images (16 strips at most:
+//          the rows of A), a step of two rows after the other, kStages of them under way. Each warp owns 8 channels: a word of a pixel is
+//          an element of A for two of them, so that nothing is transposed. An input row is used once, for all outputs that it meets; their sums
+//          are alive in registers, move on from step to step and leave for a place in shared memory, from where the block stores whole pixels.
+// Needs:   pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; less than 2^31
+//          blocks; tiles whose elements are less than 2^31 apart.
 // Bound:   memory: x and y once.
-// Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
+// Zeros of B times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
-#include "dnnarray/depthwise.cuh"
+#include "dnnarray/depthwise_stream.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/tensor_core.cuh"
 
@@ -20,174 +19,159 @@
 struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr bool kRelu = false;
-  static constexpr int kSide = 3;
-  static constexpr int kGroup = 8;
-  static constexpr int kShare = 10;
+  static constexpr int kSide = 7;
+  static constexpr int kShare = 4;
+  static constexpr int kPacked = 2;
+  static constexpr int kStages = 4;
+  static constexpr int kMostThreads = 192;
+  static constexpr int kBlocks = 2;
 };
 #define DNNARRAY_ENTRY conv_depthwise_mma_default
 #endif
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kSide = Config::kSide, kGroup = Config::kGroup, kPairs = 8, kWarps = 8, kThreads = kWarps * kWarp, kStrip = 8;
-constexpr int kShare = Config::kShare;  // halves of pixels that a thread brings
+constexpr int kSide = Config::kSide, kLines = 2, kStages = Config::kStages, kPairs = 4, kStrips = 16, kSlots = 4;
+constexpr int kColumns = kSide > 5 ? 2 : 4, kRows = kSlots / kColumns;  // outputs of a strip: 8 pixels are kColumns + kSide - 1 at least
+constexpr int kBands = kSide + kRows - 1, kAlive = kBands / kRows;      // rows of inputs that outputs meet; outputs under way
+constexpr int kLag = (kSide - 1) / kLines, kBatches = kLines / kRows;   // steps until the first outputs; matrices of outputs in a step
+constexpr int kBatch = kStrips * kSlots, kLeaving = 4;                  // pixels of such a matrix; steps whose outputs are on their way
 
-extern __shared__ unsigned smem_words[];
+extern __shared__ uint4 smem_memory[];
 
-// Extents and distances that all threads share, in shared memory: in registers they would crowd out what a tile needs. A word is a pair.
-struct Problem {
-  const T *x, *w, *bias;
-  T* y;
-  long long x_n, x_h, x_w, y_n, y_h, y_w;
-  int channels, height, width, out_height, out_width, before_h, before_w, across, groups, pitch, plane, rows, tiles_w, tiles_h;
+struct Weights {
+  const T* w;
+  int channels;
   bool flip;
 
-  __device__ __forceinline__ float weight(int channel, int r, int s) const {
+  __device__ __forceinline__ float at(int channel, int r, int s) const {
     const int tap = r * kSide + s;
     return widen(w[static_cast<long long>(channel) * (kSide * kSide) + (flip ? kSide * kSide - 1 - tap : tap)]);
   }
 };
 
-struct Tile {
-  int n, p, q, first;  // image; first row, column and channel
-};
-
-// A thread's share of a tile's inputs: halves of pixels, 128 pixels from one to the next. f(number, address, whether it is in the image).
-template <typename F>
-__device__ __forceinline__ void each_share(const Problem& a, const Tile& tile, F f) {
-  const int channel = tile.first + threadIdx.x % 2 * 8, top = tile.p - a.before_h, left = tile.q - a.before_w;
-  const int step_row = kThreads / 2 / a.pitch, step_column = kThreads / 2 - step_row * a.pitch;
-  int row = threadIdx.x / 2 / a.pitch, column = threadIdx.x / 2 - row * a.pitch;
-  const T* from = a.x + tile.n * a.x_n + (top + row) * a.x_h + (left + column) * a.x_w + channel;
-  const long long step = step_row * a.x_h + step_column * a.x_w, wrap = a.x_h - a.pitch * a.x_w;
-  const unsigned height = channel < a.channels ? max(min(a.height, top + a.rows), 0) : 0;
-#pragma unroll
-  for (int k = 0; k < kShare; ++k) {
-    f(k, from, static_cast<unsigned>(top + row) < height && static_cast<unsigned>(left + column) < static_cast<unsigned>(a.width));
-    column += step_column;
-    row += step_row;
-    from += step;
-    if (column >= a.pitch) column -= a.pitch, ++row, from += wrap;
+__device__ __forceinline__ void stage_weights(float* smem, const Weights& weights, int first, int channels) {
+  for (int i = threadIdx.x; i < kSide * kSide * channels; i += blockDim.x) {
+    const int channel = i / (kSide * kSide), tap = i - channel * (kSide * kSide), r = tap / kSide;
+    smem[tap * channels + channel] = first + channel < weights.channels ? weights.at(first + channel, r, tap - r * kSide) : 0.0f;
   }
 }
 
-// Brings the tile's inputs to the planes, zeros outside of the image.
-__device__ __forceinline__ void bring_tile(unsigned* smem, const Problem& a, const Tile& tile) {
-  uint4 v[kShare];
-  each_share(a, tile, [&](int k, const T* from, bool there) { v[k] = load_or_zero(from, there); });
-  unsigned* to = smem + threadIdx.x % 2 * 4 * a.plane + threadIdx.x / 2;
-#pragma unroll
-  for (int k = 0; k < kShare; ++k) {
-    if (static_cast<int>(threadIdx.x) / 2 + k * (kThreads / 2) >= a.rows * a.pitch) break;
-    to[k * (kThreads / 2)] = v[k].x;
-    to[k * (kThreads / 2) + a.plane] = v[k].y;
-    to[k * (kThreads / 2) + 2 * a.plane] = v[k].z;
-    to[k * (kThreads / 2) + 3 * a.plane] = v[k].w;
-  }
-}
-
-// The bands of a pair of channels as a lane holds them, which wait in shared memory between tiles.
+// B for each row of inputs that an output meets, for a warp's pairs of channels. A column is (output, channel of the pair), a row (pixel,
+// channel of the pair): of the two channels in a register one is zero, so that both registers of a lane can wait in one.
 struct Bands {
-  uint2* smem;
+  static constexpr int kPacked = Config::kPacked;  // pairs of channels
+  unsigned packed[kBands][kPacked + 1], at[kBands][kPacked < kPairs ? kPairs - kPacked : 1][2], pick[2];
 
-  __device__ __forceinline__ Bands(unsigned* words) : smem(reinterpret_cast<uint2*>(words) + threadIdx.x) {}
-  __device__ __forceinline__ uint2& at(int c, int r) const { return smem[(c * kSide + r) * kThreads]; }
-  __device__ __forceinline__ void build(const Problem& a, int channel) const {
-    const int lane = threadIdx.x % kWarp, n = lane / 4, k = lane % 4 * 2;
-#pragma unroll 1
-    for (int i = 0; i < 2 * kSide; ++i) {
-      const int c = i / kSide, r = i - c * kSide;
-      float w[4];
+  // From weights (taps, 8 `vectors`) in shared memory.
+  __device__ __forceinline__ Bands(const float* smem_w, int vectors) {
+    const int lane = threadIdx.x % kWarp, own = lane / 4 % 2, slot = lane / 8, u = slot / kColumns, v = slot % kColumns;
+    choose(own);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int s = k + j / 2 * 8 + j % 2 - n;
-        w[j] = s >= 0 && s < kSide && channel + c < a.channels ? a.weight(channel + c, r, s) : 0.0f;
+    for (int b = 0; b < kBands; ++b) {
+#pragma unroll
+      for (int c = 0; c < kPairs; ++c) {
+        float w[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int s = lane % 4 + 4 * half - v, r = b - u, k = threadIdx.x / kWarp * 8 + 2 * c + own;
+          const bool there = s >= 0 && s < kSide && r >= 0 && r < kSide;
+          w[half] = there ? smem_w[(r * kSide + s) * 8 * vectors + k] : 0.0f;
+        }
+        const unsigned both = narrow_pair(w[0], w[1], T());
+        if (c < kPacked) {
+          packed[b][c] = both;
+        } else {
+          at[b][c - kPacked][0] = __byte_perm(both, 0, pick[0]);
+          at[b][c - kPacked][1] = __byte_perm(both, 0, pick[1]);
+        }
       }
-      at(c, r) = uint2{narrow_pair(w[0], w[1], T()), narrow_pair(w[2], w[3], T())};
+      asm volatile("" ::: "memory");  // not all addresses at once
     }
   }
-  __device__ __forceinline__ void read(unsigned (&band)[kSide][2], int c) const {
-#pragma unroll
-    for (int r = 0; r < kSide; ++r) {
-      const uint2 words = at(c, r);
-      band[r][0] = words.x;
-      band[r][1] = words.y;
-    }
+  // How bytes of a packed register go to the place of the lane's own channel, which is `own` of the pair.
+  __device__ __forceinline__ void choose(int own) {
+    pick[0] = own ? 0x1044 : 0x4410;
+    pick[1] = own ? 0x3244 : 0x4432;
   }
-};
-
-// Where a lane's two rows of A begin in a plane, -1 where there is none.
-struct Spots {
-  int at[2];
-
-  __device__ __forceinline__ explicit Spots(const Problem& a) {
-    const int lane = threadIdx.x % kWarp;
+  __device__ __forceinline__ void get(unsigned (&b)[2], int band, int c) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int m = lane / 4 + half * 8, group = m / a.across;
-      at[half] = group < a.groups ? group * kGroup * a.pitch + (m - group * a.across) * kStrip + lane % 4 * 2 : -1;
+      b[half] = c < kPacked ? __byte_perm(packed[band][c], 0, pick[half]) : at[band][c - kPacked][half];
     }
   }
 };
-__device__ __forceinline__ unsigned halves(const uint2& words, int channel) {
-  return __byte_perm(words.x, words.y, channel ? 0x7632 : 0x5410);
+
+// The pixels of a lane's two strips in a row of inputs: four pairs of channels each.
+__device__ __forceinline__ void load_row(uint4 (&words)[4], const unsigned char* low, const unsigned char* high, int pixel) {
+  words[0] = *reinterpret_cast<const uint4*>(low);
+  words[1] = *reinterpret_cast<const uint4*>(high);
+  words[2] = *reinterpret_cast<const uint4*>(low + 4 * pixel);
+  words[3] = *reinterpret_cast<const uint4*>(high + 4 * pixel);
 }
 
-// One channel of the pair after the other: both at once would need more registers than two blocks have.
-__device__ __forceinline__ void compute(float (&sum)[kGroup][2][4], const unsigned* plane, const Spots& spots, int pitch,
-                                        const Bands& bands) {
+using Sums = float[kAlive][kPairs][4];
+
+// The outputs that a row of inputs meets, `line` counted within a step; new outputs begin with the bias.
+template <int kLine>
+__device__ __forceinline__ void add_row(Sums& sum, Bands& bands, const volatile int* smem_own, const uint4 (&words)[4],
+                                        const float2* smem_bias) {
+  constexpr int kPhase = kLine % kRows;
+  if constexpr (kPhase == 0) {
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    unsigned band[kSide][2];
-    bands.read(band, c);
-    const unsigned *low = plane + max(spots.at[0], 0), *high = plane + max(spots.at[1], 0);
+    for (int j = kAlive - 1; j > 0; --j) {
 #pragma unroll
-    for (int i = 0; i < kGroup + kSide - 1; ++i) {
-      const auto rows_at = [&](const unsigned* p) { return halves(*reinterpret_cast<const uint2*>(p), c); };
-      const unsigned rows[4] = {rows_at(low), rows_at(high), rows_at(low + kStrip), rows_at(high + kStrip)};
+      for (int c = 0; c < kPairs; ++c) {
 #pragma unroll
-      for (int p = 0; p < kGroup; ++p) {
-        if (i - p >= 0 && i - p < kSide) multiply_16x8x16(sum[p][c], rows, band[i - p], T());
+        for (int i = 0; i < 4; ++i) sum[j][c][i] = sum[j - 1][c][i];
       }
-      low += pitch;
-      high += pitch;
+    }
+#pragma unroll
+    for (int c = 0; c < kPairs; ++c) {
+      const float2 bias = smem_bias[c];
+      sum[0][c][0] = sum[0][c][2] = bias.x;
+      sum[0][c][1] = sum[0][c][3] = bias.y;
     }
   }
-}
-
-__device__ __forceinline__ void begin_sums(float (&sum)[kGroup][2][4], const T* bias, int channel) {
+  // From memory in each row: else the compiler takes the registers apart for good.
+  if constexpr (Bands::kPacked > 0) bands.choose(smem_own[threadIdx.x / 4 % 2]);
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const float start = bias ? widen(bias[channel + c]) : 0.0f;
+  for (int c = 0; c < kPairs; ++c) {
+    const auto part = [c](const uint4& v) { return c == 0 ? v.x : c == 1 ? v.y : c == 2 ? v.z : v.w; };
+    unsigned a[4] = {part(words[0]), part(words[1]), part(words[2]), part(words[3])};
+    asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]));  // put together once
 #pragma unroll
-    for (int p = 0; p < kGroup; ++p) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[p][c][i] = start;
+    for (int j = kAlive - 1; j >= 0; --j) {  // the oldest first: the next ones move to where they were
+      unsigned b[2];
+      bands.get(b, j * kRows + kPhase, c);
+      multiply_16x8x16(sum[j][c], a, b, T());
     }
   }
 }
 
 __device__ __forceinline__ float finished(float sum) { return Config::kRelu && sum < 0.0f ? 0.0f : sum; }
 
-// Writes the results of a pair over its plane and says whether one of them is not finite.
-__device__ __forceinline__ bool put(unsigned* plane, const float (&sum)[kGroup][2][4], const Spots& spots, int pitch) {
-  float none = 0;
+// The eight channels of the two outputs of a thread that are complete.
+__device__ __forceinline__ void put(unsigned char* smem, const float (&sum)[kPairs][4], int pixel) {
+  const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (spots.at[half] < 0) continue;
-    unsigned* to = plane + spots.at[half];
+    unsigned w[kPairs];
 #pragma unroll
-    for (int p = 0; p < kGroup; ++p) {
-      uint2 words;
-      words.x = narrow_pair(finished(sum[p][0][2 * half]), finished(sum[p][1][2 * half]), T());
-      words.y = narrow_pair(finished(sum[p][0][2 * half + 1]), finished(sum[p][1][2 * half + 1]), T());
-      *reinterpret_cast<uint2*>(to + p * pitch) = words;
-#pragma unroll
-      for (int c = 0; c < 2; ++c) none += 0.0f * sum[p][c][2 * half] + 0.0f * sum[p][c][2 * half + 1];
-    }
+    for (int c = 0; c < kPairs; ++c) w[c] = narrow_pair(finished(sum[c][2 * half]), finished(sum[c][2 * half + 1]), T());
+    *reinterpret_cast<uint4*>(smem + (lane + half * kWarp) * pixel) = uint4{w[0], w[1], w[2], w[3]};
   }
-  return none != none;
 }
+
+// Extents and distances, in elements.
+struct Problem {
+  const T *x, *bias;
+  T* y;
+  StreamSource source;
+  Weights weights;
+  long long y_n, y_h, y_w;
+  int out_height, out_width, before_h, before_w;
+};
 
 // One output by the definition.
 __device__ __forceinline__ float by_definition(const Problem& a, int n, int p, int q, int channel) {
@@ -195,105 +179,166 @@ __device__ __forceinline__ float by_definition(const Problem& a, int n, int p, i
 #pragma unroll 1
   for (int tap = 0; tap < kSide * kSide; ++tap) {
     const int r = tap / kSide, s = tap - r * kSide, at_h = p + r - a.before_h, at_w = q + s - a.before_w;
-    if (at_h < 0 || at_h >= a.height || at_w < 0 || at_w >= a.width) continue;
-    sum += widen(a.x[n * a.x_n + at_h * a.x_h + at_w * a.x_w + channel]) * a.weight(channel, r, s);
+    if (at_h < 0 || at_h >= a.source.height || at_w < 0 || at_w >= a.source.width) continue;
+    sum += widen(a.x[n * a.source.n + at_h * a.source.h + at_w * a.source.w + channel]) * a.weights.at(channel, r, s);
   }
   return finished(sum);
 }
 
-// Computes again what is NaN in the planes, by the definition.
-__device__ __forceinline__ void repair(unsigned* smem, const Problem& a, const Tile& tile) {
-  const int columns = a.across * kStrip;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < a.groups * kGroup * columns * 2 * kPairs; i += kThreads) {
-    const int pixel = i / (2 * kPairs), row = pixel / columns, column = pixel - row * columns, own = i % (2 * kPairs);
-    if (tile.first + own >= a.channels || tile.p + row >= a.out_height || tile.q + column >= a.out_width) continue;
-    T& result = reinterpret_cast<T*>(smem)[(own / 2 * a.plane + row * a.pitch + column) * 2 + own % 2];
-    if (widen(result) != widen(result)) {
-      result = narrow<T>(by_definition(a, tile.n, tile.p + row, tile.q + column, tile.first + own));
-    }
+// Which two pixels of a matrix of outputs a thread stores 16 bytes of.
+struct Place {
+  int image, row, column, channel;  // row: below the first of the matrix
+  bool there;
+
+  __device__ __forceinline__ Place(const Problem& a, const StreamTile& tile, int q, int across, int k) {
+    const Quotient own = divide(threadIdx.x, tile.vectors);
+    const int pixel = own.quotient + k * kWarp, slot = pixel % kSlots;
+    const Quotient by_strip = divide(pixel / kSlots, across);
+    channel = tile.first + own.rest * 8;
+    image = tile.image + by_strip.quotient;
+    row = slot / kColumns;
+    column = q + by_strip.rest * kColumns + slot % kColumns;
+    there = by_strip.quotient < tile.groups && image < tile.images && column < a.out_width && channel < a.source.channels;
   }
-}
-
-// Stores a tile from its planes, 8 channels of a pixel at once.
-__device__ __forceinline__ void store_tile(const unsigned* smem, const Problem& a, const Tile& tile) {
-  const int lane = threadIdx.x % kWarp, part = lane % 2, channel = tile.first + part * 8;
-  const int rows = min(a.groups * kGroup, a.out_height - tile.p), columns = min(a.across * kStrip, a.out_width - tile.q);
-  if (channel >= a.channels) return;
-  for (int row = threadIdx.x / kWarp; row < rows; row += kWarps) {
-    T* to = a.y + tile.n * a.y_n + (tile.p + row) * a.y_h + (tile.q + lane / 2) * a.y_w + channel;
-    const unsigned* from = smem + part * 4 * a.plane + row * a.pitch;
-#pragma unroll 1
-    for (int column = lane / 2; column < columns; column += kWarp / 2) {
-      unsigned words[4];
-      Vec<T, 8> pixel;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = from[i * a.plane + column];
-      memcpy(&pixel, words, sizeof pixel);
-      store(to, pixel);
-      to += kWarp / 2 * a.y_w;
-    }
-  }
-}
-
-struct Steps {
-  int first_tile, tiles, step, first_channel;
-
-  __device__ __forceinline__ Tile at(const Problem& a, int tile) const {
-    const Quotient by_w = divide(tile, a.tiles_w), by_h = divide(by_w.quotient, a.tiles_h);
-    return {by_h.quotient, by_h.rest * a.groups * kGroup, by_w.rest * a.across * kStrip, first_channel};
+  __device__ __forceinline__ T* target(const Problem& a, int p) const {
+    return a.y + image * a.y_n + (p + row) * a.y_h + column * a.y_w + channel;
   }
 };
 
-__device__ __forceinline__ void run(const Problem& a, const Steps& steps) {
-  __shared__ int smem_suspect[kWarps];
-  const int warp = threadIdx.x / kWarp, channel = steps.first_channel + 2 * warp;
-  const Bands bands(smem_words + kPairs * a.plane);
-  bands.build(a, channel);
-  const Spots spots(a);
-  for (int number = steps.first_tile; number < steps.tiles; number += steps.step) {
-    const Tile tile = steps.at(a, number);
-    bring_tile(smem_words, a, tile);
-    __syncthreads();
-    if (number + steps.step < steps.tiles) {
-      each_share(a, steps.at(a, number + steps.step), [](int, const T* from, bool there) { prefetch_if(from, there); });
+// Computes again what is NaN of the outputs that this thread stored.
+__device__ __forceinline__ void repair(const Problem& a, const StreamTile& tile, int p, int q, int end, int across) {
+#pragma unroll 1
+  for (int i = 0; i < 2 * 8; ++i) {
+    const Place place(a, tile, q, across, i / 8);
+    for (int at = p + place.row; place.there && at < end; at += kRows) {
+      T* to = place.target(a, at - place.row) + i % 8;
+      if (widen(*to) == widen(*to)) continue;
+      *to = narrow<T>(by_definition(a, place.image, at, place.column, place.channel + i % 8));
     }
-    unsigned* plane = smem_words + warp * a.plane;
-    float sum[kGroup][2][4];
-    begin_sums(sum, channel < a.channels ? a.bias : nullptr, channel);
-    compute(sum, plane, spots, a.pitch, bands);
-    __syncwarp();
-    const bool strange = __any_sync(kAllLanes, put(plane, sum, spots, a.pitch));
-    if (threadIdx.x % kWarp == 0) smem_suspect[warp] = strange;
-    __syncthreads();
-    int suspect = 0;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) suspect |= smem_suspect[i];
-    if (suspect) {
-      repair(smem_words, a, tile);
-      __syncthreads();
-    }
-    store_tile(smem_words, a, tile);
-    __syncthreads();
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, long long batch, long long channels,
-    long long flip, long long across, long long groups, long long x_n, long long x_h, long long x_w, long long y_n, long long y_h,
-    long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h, long long before_w,
-    long long pitch, long long plane) {
-  __shared__ Problem problem;
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const int tiles_w = (i(out_width) - 1) / (i(across) * kStrip) + 1, tiles_h = (i(out_height) - 1) / (i(groups) * kGroup) + 1;
-  if (threadIdx.x == 0) {
-    problem = Problem{x,           w,           bias,           y,           x_n,          x_h,          x_w,
-                      y_n,         y_h,         y_w,            i(channels), i(height),    i(width),     i(out_height),
-                      i(out_width), i(before_h), i(before_w),   i(across),   i(groups),    i(pitch),     i(plane),
-                      i(groups) * kGroup + kSide - 1, tiles_w, tiles_h, flip != 0};
+// Stores the outputs of one step after the other, 16 bytes of two pixels of each matrix a thread.
+struct Drain {
+  T* to;
+  int apart, rows[2];  // elements between the pixels, rows that are to come for each
+  unsigned from;
+
+  __device__ __forceinline__ Drain(const Problem& a, const StreamTile& tile, int p, int q, int end, int across) {
+    const Quotient own = divide(threadIdx.x, tile.vectors);
+    from = own.quotient * tile.pixel + own.rest * 16;
+    const Place first(a, tile, q, across, 0), second(a, tile, q, across, 1);
+    to = first.target(a, p);
+    apart = static_cast<int>(second.target(a, p) - to);
+    rows[0] = first.there ? end - p - first.row : 0;
+    rows[1] = second.there ? end - p - second.row : 0;
+  }
+
+  // Whether a number was not finite.
+  __device__ __forceinline__ bool store_step(const unsigned char* smem, const Problem& a, int pixel) {
+    unsigned strange = 0;
+#pragma unroll
+    for (int b = 0; b < kBatches; ++b) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        if (rows[k] <= b * kRows) continue;
+        const uint4 v = *reinterpret_cast<const uint4*>(smem + from + (b * kBatch + k * kWarp) * pixel);
+        Vec<T, 8> values;
+        memcpy(&values, &v, sizeof v);
+        store(to + k * apart + b * a.y_h, values);
+        strange |= not_finite(v.x, not_finite(v.y, not_finite(v.z, not_finite(v.w, 0, T()), T()), T()), T()) & 0x7fff7fffu;
+      }
+    }
+    to += kLines * a.y_h;
+    rows[0] -= kLines;
+    rows[1] -= kLines;
+    return strange != 0;
+  }
+};
+
+// The tile's outputs from row p on, before row `end`.
+__device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, int across, int p, int q, int end) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, stage = kLines * tile.groups * tile.pitch * tile.pixel;
+  const int matrices = kBatches * kBatch * tile.pixel;  // bytes of the outputs of a step
+  unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
+  unsigned char* smem_y = smem + kStages * stage;
+  float2* smem_bias = reinterpret_cast<float2*>(smem_y + kLeaving * matrices);
+  const unsigned base = smem_address(smem), barriers = smem_address(smem_bias + 4 * tile.vectors);
+  const StepRing<kStages> ring{barriers, barriers + kStages * 8};
+  ring.begin();
+  const int steps = (end - p - 1) / kLines + 1 + kLag;
+  RowStream<T, kLines, Config::kShare> stream(a.x, a.source, tile, p - a.before_h, kWarp);
+  const auto bring = [&](int place) {
+    stream.bring(base + place * stage, a.source, kWarp * tile.pixel);
+    ring.brought(place);
+  };
+  for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
+  if (threadIdx.x < 8 * tile.vectors) {
+    const int channel = tile.first + threadIdx.x;
+    reinterpret_cast<float*>(smem_bias)[threadIdx.x] = a.bias && channel < a.source.channels ? widen(a.bias[channel]) : 0.0f;
+  }
+  float* smem_w = reinterpret_cast<float*>(smem_y);  // until the first outputs
+  stage_weights(smem_w, a.weights, tile.first, 8 * tile.vectors);
+  __shared__ volatile int smem_own[2];
+  if (threadIdx.x < 2) smem_own[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  Bands bands(smem_w, tile.vectors);
+  Drain drain(a, tile, p, q, end, across);
+  __syncthreads();
+  int spot[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const Quotient by_strip = divide(lane / 4 + half * 8, across);
+    const int place = by_strip.quotient < tile.groups ? by_strip.quotient * kLines * tile.pitch + by_strip.rest * kColumns : 0;
+    spot[half] = (place + lane % 4) * tile.pixel + warp * 16;
+  }
+
+  bool strange = false;
+  const auto leave = [&](int step) { strange |= drain.store_step(smem_y + step % kLeaving * matrices, a, tile.pixel); };
+  Sums sum{};
+  int place = 0, ahead = ring.kAhead, last = kStages - 2;  // of this step, of the one to be brought, of the one before the last
+  unsigned parity = 0, last_parity = 1;
+  for (int step = 0; step < steps; ++step) {
+    if (step >= 2) ring.wait_for_all(last, last_parity);
+    if (step + ring.kAhead < steps) bring(ahead);
+    if (step >= kLag + 2) leave(step - 2);
+    ring.wait_for_inputs(place, parity);
+    const unsigned char *low = smem + place * stage + spot[0], *high = smem + place * stage + spot[1];
+    unsigned char* done = smem_y + step % kLeaving * matrices + warp * 16;
+    const int line = tile.pitch * tile.pixel;
+    uint4 words[kLines][4];
+    load_row(words[0], low, high, tile.pixel);
+    load_row(words[1], low + line, high + line, tile.pixel);
+    add_row<0>(sum, bands, smem_own, words[0], smem_bias + warp * kPairs);
+    if constexpr (kRows == 1) put(done, sum[kAlive - 1], tile.pixel);
+    add_row<1>(sum, bands, smem_own, words[1], smem_bias + warp * kPairs);
+    put(done + (kBatches - 1) * kBatch * tile.pixel, sum[kAlive - 1], tile.pixel);
+    ring.leave(place);
+    const auto next = [](int& at) { return (at = at == kStages - 1 ? 0 : at + 1) == 0; };
+    if (next(place)) parity ^= 1;
+    next(ahead);
+    if (next(last)) last_parity ^= 1;
   }
   __syncthreads();
-  const int chunks = (i(channels) - 1) / (2 * kPairs) + 1;
-  const Quotient by_chunk = divide(blockIdx.x, chunks);
-  run(problem, {by_chunk.quotient, i(batch) * tiles_h * tiles_w, static_cast<int>(gridDim.x) / chunks, by_chunk.rest * 2 * kPairs});
+  for (int step = max(steps - 2, kLag); step < steps; ++step) leave(step);
+  if (strange) repair(a, tile, p, q, end, across);
+}
+
+// Neighbouring blocks have the same pixels of other channels; each does `rows` rows of outputs.
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBlocks) DNNARRAY_ENTRY(
+    const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, long long batch, long long channels,
+    long long flip, long long across, long long groups, long long rows, long long x_n, long long x_h, long long x_w, long long y_n,
+    long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h,
+    long long before_w) {
+  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const int vectors = blockDim.x / kWarp, wide = i(across) * kColumns;
+  const Problem problem{x, bias, y, {x_n, x_h, x_w, i(height), i(width), i(channels)}, {w, i(channels), flip != 0}, y_n, y_h, y_w,
+                        i(out_height), i(out_width), i(before_h), i(before_w)};
+  const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / (8 * vectors) + 1);
+  const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
+  const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / wide + 1);
+  const int p = by_part.rest * i(rows), q = by_tile.rest * wide;
+  const StreamTile tile{by_tile.quotient * i(groups), i(batch), i(groups), q - i(before_w), wide + 8 - kColumns,
+                        by_chunk.rest * 8 * vectors, vectors, (vectors | 1) * 16};
+  walk(problem, tile, i(across), p, q, min(p + i(rows), i(out_height)));
 }

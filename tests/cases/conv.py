@@ -64,6 +64,9 @@ _CONV = [
         **LAST,
     ),
     _conv("depthwise_strips", (1, 24, 23, 8), (8, 5, 5, 1), "enough pixels to fill a matrix", groups=8, padding=2, bias=True, **LAST),
+    _conv("depthwise_row", (2, 17, 8), (8, 3, 1), "one axis in whole vectors", groups=8, padding=1, **LAST),
+    _conv("depthwise_steps", (1, 9, 18, 8), (8, 3, 3, 1), "strips of a strided window", groups=8, padding=1, stride=2, **LAST),
+    _conv("depthwise_beyond", (1, 4, 5, 8), (8, 3, 3, 1), "windows that see padding alone, above and below", groups=8, padding=4, **LAST),
     _conv("flip", (1, 2, 5, 6), (3, 2, 3, 2), "true convolution", flip=True, padding=(1, 0)),
     _conv("flip_last", (1, 5, 6, 2), (3, 3, 2, 2), "true convolution, channels last, strided", flip=True, stride=2, **LAST),
     _conv(

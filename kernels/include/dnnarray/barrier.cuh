@@ -40,17 +40,23 @@ __device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
 }
 
 // Until the phase of this parity is complete.
+#if __CUDA_ARCH__ >= 900
+#define DNNARRAY_LOOK "mbarrier.try_wait.parity.shared::cta.b64"
+#else
+#define DNNARRAY_LOOK "mbarrier.test_wait.parity.shared::cta.b64"
+#endif
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      DNNARRAY_LOOK " done, [%0], %1;\n"
       "@!done bra again;\n"
       "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
 }
+#undef DNNARRAY_LOOK
 
 // Orders ordinary accesses of shared memory before those of the copy engine and of the matrix units.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -19,4 +19,16 @@ __device__ __forceinline__ void multiply_16x8x16(float (&d)[4], const unsigned (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Both halves times zero, added to `so_far`: not zero, but for the signs, once one of them is infinite or no number.
+__device__ __forceinline__ unsigned not_finite(unsigned pair, unsigned so_far, bfloat16_t) {
+  unsigned y;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(pair), "r"(0u), "r"(so_far));
+  return y;
+}
+__device__ __forceinline__ unsigned not_finite(unsigned pair, unsigned so_far, float16_t) {
+  unsigned y;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(pair), "r"(0u), "r"(so_far));
+  return y;
+}
+
 }  // namespace dnnarray

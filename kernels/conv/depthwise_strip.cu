@@ -1,0 +1,190 @@
+// Depthwise convolution by strips: y[n, c, p] = f(sum over r of x[n, c, p * stride + r - before] * w[c, r] + bias[c] + residual). The input
+// gradient of a stride of 1 is the same with the weights turned round.
+//
+// Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image, kLines rows a step, which come to
+//          shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kVector channels, kLanes such vectors beside each
+//          other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
+//          registers and move on from row to row.
+// Needs:   pointers aligned to 16 bytes, channels in whole vectors; a square window of kSide, kStride along both axes, no dilation; less
+//          than 2^31 blocks; images of less than 2^31 elements.
+// Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
+
+#include "dnnarray/depthwise_stream.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr bool kAdded = false;
+  static constexpr bool kRelu = false;
+  static constexpr int kSide = 7;
+  static constexpr int kStride = 1;
+  static constexpr int kVector = 1;
+  static constexpr int kLanes = 32;
+  static constexpr int kStrip = 7;
+  static constexpr int kLines = 2;
+  static constexpr int kShare = 5;
+  static constexpr int kStages = 4;
+  static constexpr int kThreads = 128;
+  static constexpr int kBlocks = 3;
+};
+#define DNNARRAY_ENTRY conv_depthwise_strip_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+constexpr int kSide = Config::kSide, kStride = Config::kStride, kLanes = Config::kLanes, kStrip = Config::kStrip, kStages = Config::kStages;
+constexpr int kVector = Config::kVector, kChannels = kLanes * kVector, kPixel = kChannels * sizeof(T);
+constexpr int kLines = Config::kLines, kWide = (kStrip - 1) * kStride + kSide;  // rows of inputs in a step; inputs of a strip in a row
+constexpr int kAlive = (kSide - 1) / kStride + 1;                               // outputs that a row meets
+constexpr int kRows = kLines / kStride;                                         // of outputs, in a step
+
+extern __shared__ uint4 smem_memory[];
+
+using Sums = float[kAlive][kStrip][kVector];
+using Weights = float[kSide][kSide][kVector];
+
+// What row kPhase of each kStride rows adds to the outputs that it meets. In the first one they move on and new ones begin with the bias: the
+// oldest first, so that each takes the place of the one before.
+template <int kPhase>
+__device__ __forceinline__ void add_row(Sums& sum, const Weights& w, const T* smem, const float (&bias)[kVector]) {
+  float x[kWide][kVector];
+#pragma unroll
+  for (int k = 0; k < kWide; ++k) widen_all(x[k], load<T, kVector>(smem + k * kChannels));
+#pragma unroll
+  for (int j = kAlive - 1; j >= 0; --j) {
+#pragma unroll
+    for (int t = 0; t < kStrip; ++t) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        if (kPhase == 0) sum[j][t][v] = j > 0 ? sum[j > 0 ? j - 1 : 0][t][v] : bias[v];
+#pragma unroll
+        for (int s = 0; s < kSide; ++s) {
+          if (j * kStride + kPhase < kSide) sum[j][t][v] += x[t * kStride + s][v] * w[j * kStride + kPhase][s][v];
+        }
+      }
+    }
+  }
+}
+
+// Where a thread stores.
+struct Target {
+  const T* residual;
+  T* y;
+  long long h, w;
+  int columns;
+
+  __device__ __forceinline__ void put(const float (&sum)[kStrip][kVector]) const {
+    const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
+    if (columns == kStrip) {
+#pragma unroll
+      for (int t = 0; t < kStrip; ++t) finish.put(sum[t], t * w);
+    } else {
+#pragma unroll
+      for (int t = 0; t < kStrip; ++t) {
+        if (t < columns) finish.put(sum[t], t * w);
+      }
+    }
+  }
+  __device__ __forceinline__ void next_row() {
+    y += h;
+    if (Config::kAdded) residual += h;
+  }
+};
+
+// Rows of outputs p to `end`, which read `groups` groups of kStride rows of the image from `row` on; `skipped` such groups stand above it.
+struct Range {
+  int p, end, row, groups, skipped;
+
+  __device__ __forceinline__ Range(int first, int last, int before, int height) : p(first), end(last) {
+    const int top = first * kStride - before;
+    skipped = min(max(-top, 0) / kStride, kAlive - 1);
+    row = top + skipped * kStride;
+    const int inside = (min((last - 1) * kStride - before + kSide, height) - row + kStride - 1) / kStride;
+    groups = max(inside, last - first - skipped);  // behind the last one, kAlive - 1 rows of outputs are under way
+  }
+};
+
+__device__ __forceinline__ void walk(const T* x, const Weights& w, const float (&bias)[kVector], const StreamSource& source,
+                                     const StreamTile& tile, const Range& range, Target target, int strip) {
+  const int steps = (range.groups + kRows - 1) / kRows, stage = kLines * tile.pitch * kPixel;
+  constexpr int kPass = Config::kThreads / (kPixel / 16);
+  RowStream<T, kLines, Config::kShare> stream(x, source, tile, range.row, kPass);
+  const unsigned base = smem_address(smem_memory), barriers = base + kStages * stage;
+  const StepRing<kStages> ring{barriers, barriers + kStages * 8};
+  ring.begin();
+  const auto bring = [&](int place) {
+    stream.bring(base + place * stage, source, kPass * kPixel);
+    ring.brought(place);
+  };
+  for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
+  const T* from = reinterpret_cast<const T*>(smem_memory) + strip * kStrip * kStride * kChannels + threadIdx.x % kLanes * kVector;
+  Sums sum;
+#pragma unroll
+  for (int j = 0; j < kAlive; ++j) {
+#pragma unroll
+    for (int t = 0; t < kStrip; ++t) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) sum[j][t][v] = bias[v];
+    }
+  }
+  int coming = range.p - (kAlive - 1) + range.skipped, left = range.groups, place = 0, ahead = ring.kAhead, last = kStages - 2;
+  unsigned parity = 0, last_parity = 1;
+  const auto emit = [&](int j) {
+    if (coming >= range.p && coming < range.end) {
+      target.put(sum[j]);
+      target.next_row();
+    }
+    ++coming;
+  };
+  for (int step = 0; step < steps; ++step, left -= kRows) {
+    if (step >= 2) ring.wait_for_all(last, last_parity);
+    if (step + ring.kAhead < steps) bring(ahead);
+    ring.wait_for_inputs(place, parity);
+    const T* line = from + place * (stage / static_cast<int>(sizeof(T)));
+#pragma unroll 1
+    for (int i = 0; i < min(kRows, left); ++i, line += kStride * tile.pitch * kChannels) {
+      add_row<0>(sum, w, line, bias);
+      if constexpr (kStride == 2) add_row<1>(sum, w, line + tile.pitch * kChannels, bias);
+      emit(kAlive - 1);
+    }
+    ring.leave(place);
+    const auto next = [](int& at) { return (at = at == kStages - 1 ? 0 : at + 1) == 0; };
+    if (next(place)) parity ^= 1;
+    next(ahead);
+    if (next(last)) last_parity ^= 1;
+  }
+#pragma unroll
+  for (int j = kAlive - 2; j >= 0; --j) emit(j);  // those that end below the image
+}
+
+// Neighbouring blocks have the same pixels of other channels; each does `rows` rows of `across` strips.
+extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
+    const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
+    T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long rows, long long x_n, long long x_h, long long x_w,
+    long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width,
+    long long before_h, long long before_w) {
+  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  constexpr int kAcross = Config::kThreads / kLanes, kColumns = kAcross * kStrip;
+  const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / kChannels + 1);
+  const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
+  const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / kColumns + 1);
+  const int p = by_part.rest * i(rows), q = by_tile.rest * kColumns, strip = threadIdx.x / kLanes, own = q + strip * kStrip;
+  const int first = by_chunk.rest * kChannels, channel = first + threadIdx.x % kLanes * kVector;
+  const bool there = channel < channels && own < out_width;
+  Weights w;
+  float bias[kVector];
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    const T* from = gmem_w + static_cast<long long>(channel + v) * (kSide * kSide);
+#pragma unroll
+    for (int tap = 0; tap < kSide * kSide; ++tap) {
+      w[tap / kSide][tap % kSide][v] = there ? widen(from[flip ? kSide * kSide - 1 - tap : tap]) : 0.0f;
+    }
+    bias[v] = gmem_bias && there ? widen(gmem_bias[channel + v]) : 0.0f;
+  }
+  const long long at = by_tile.quotient * y_n + p * y_h + own * y_w + channel;
+  const Target target{gmem_residual + at, gmem_y + at, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0};
+  const StreamTile tile{by_tile.quotient, i(batch), 1, q * kStride - i(before_w), (kColumns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
+  walk(gmem_x, w, bias, {x_n, x_h, x_w, i(height), i(width), i(channels)}, tile, Range(p, min(p + i(rows), i(out_height)), i(before_h), i(height)),
+       target, strip);
+}
