@@ -1,10 +1,13 @@
 """Selection is pure: tested with made-up algorithms and made-up devices."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 import dnnarray as dnn
+from dnnarray._cuda import attention
+from dnnarray._introspect import Explanation
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem
 from dnnarray._select import Cost, Device, Method, choose, rank
@@ -48,6 +51,14 @@ def test_rejected_candidates_come_last_with_their_reason():
     judged = rank(PROBLEM, CPU, Options(), [never, _method("always")])
     assert _names(judged) == ["always", "never"]
     assert judged[1].reason == "it needs stride 1"
+
+
+def test_what_rounds_in_between_says_so():
+    judged = rank(PROBLEM, CPU, Options(), [_method("half_weights", rounds=True), _method("exact")])
+    assert {j.algorithm.name: j.algorithm.rounds for j in judged} == {"half_weights": True, "exact": False}
+    assert re.search(r"half_weights .* highest, rounds ", str(Explanation(PROBLEM, CPU, judged)))
+    entries = [*attention.ALGORITHMS["attention"], *attention.ALGORITHMS["attention_backward"]]
+    assert {m.name for m in entries if not m.rounds} == {"tiled"}
 
 
 def test_deterministic_leaves_out_what_may_differ():

@@ -11,7 +11,6 @@ import numpy as np
 
 from dnnarray._cuda.plan import Array, Runtime
 from dnnarray._problems.attention import AttentionProblem
-from dnnarray._problems.base import leaves
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 NOTHING = 0  # the pointer of an array that is not there
@@ -126,7 +125,9 @@ def arrays_of(problem: AttentionProblem) -> Arrays:
         if rows and spec is not None:
             strides = _paged_query(spec) if base == "paged_attention" and spec.ndim == 3 else rows_of(spec, problem.layout)
         results.append(Place(NOTHING if spec is None else Array(count + len([r for r in results if r.given])), spec, strides))
-    orders = tuple(order_of(spec) for spec in leaves(inputs))
+    any_order = _ROWS | _SCORES  # the others are read in C order
+    given = [(name, spec) for name, spec in zip(names, inputs, strict=True) if spec is not None]
+    orders = tuple(order_of(spec) if name in any_order else tuple(range(spec.ndim)) for name, spec in given)
     return Arrays(places, orders, count, tuple(results), count + sum(r.given for r in results))
 
 

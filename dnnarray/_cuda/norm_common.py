@@ -38,9 +38,13 @@ def memory_order(spec: Spec) -> tuple[int, ...]:
 
 
 def orders(problem: Problem, x: Spec) -> tuple[tuple[int, ...], ...]:
-    """`Program.orders`: what has the shape of x lies as x does, everything else in C order."""
-    own = memory_order(x)
-    return tuple(own if s.shape == x.shape else tuple(range(s.ndim)) for s in leaves(problem.inputs))
+    """`Program.orders`: gradients, x itself and residuals lie as x does, parameters and statistics in C order, even where they have the shape of x."""
+    own, each_channel = memory_order(x), problem.op.startswith("batch_norm")  # its residual comes after the parameters, which have one axis
+    end = max(i for i, s in enumerate(problem.inputs) if s is x) + 1 + problem.op.startswith("add_")
+    first = len(leaves(problem.inputs[:end]))
+    return tuple(
+        own if i < first or (each_channel and s.shape == x.shape) else tuple(range(s.ndim)) for i, s in enumerate(leaves(problem.inputs))
+    )
 
 
 def arithmetic(x: Spec) -> str:

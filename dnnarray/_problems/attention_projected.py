@@ -67,7 +67,8 @@ def multi_head_attention(op: str, *specs: Any, num_heads: Any, num_kv_heads: Any
     q, k, v = _projected(op, given, heads, kv_heads)
     core = attention(op, q, k, v, *specs[11:], layout="BSHD", return_lse=True, **options)
     x_q, out_width = given["x_q"], given["w_o"].shape[0]
-    return MultiHeadProblem(op=op, inputs=specs, outputs=(x_q.like((*x_q.shape[:2], out_width)),), core=core, arrays=_PROJECTED)
+    output = Spec((*x_q.shape[:2], out_width), x_q.dtype)
+    return MultiHeadProblem(op=op, inputs=specs, outputs=(output,), core=core, arrays=_PROJECTED)
 
 
 def _projected(op: str, given: dict[str, Any], heads: int, kv_heads: int) -> tuple[Spec, Spec, Spec]:
@@ -106,7 +107,7 @@ def multi_head_attention_backward(op: str, grad: Spec, *specs: Any, **options: A
     return MultiHeadProblem(
         op=op,
         inputs=(grad, *specs),
-        outputs=tuple(None if s is None else s.like() for s in wanted),
+        outputs=tuple(None if s is None else s.like() if s is given["bias"] else Spec(s.shape, s.dtype) for s in wanted),
         returns=MultiHeadAttentionGradients,
         core=forward.core,
         arrays=("grad", *_PROJECTED),

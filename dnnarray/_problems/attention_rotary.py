@@ -51,7 +51,7 @@ def rotary_embedding_backward(op: str, grad: Spec, x: Spec, cos: Spec, sin: Spec
     return RotaryProblem(
         op=op,
         inputs=(grad, x, cos, sin),
-        outputs=(x.like(), cos.like(), sin.like()),
+        outputs=(x.like(), Spec(cos.shape, cos.dtype), Spec(sin.shape, sin.dtype)),
         returns=RotaryGradients,
         interleaved=forward.interleaved,
         layout=forward.layout,

@@ -105,7 +105,7 @@ def batch_norm_backward(
     return NormProblem(
         op=op,
         inputs=(grad, *forward.inputs),
-        outputs=outputs if residual is None else (*outputs, residual.like()),
+        outputs=outputs if residual is None else (*outputs, x.like()),
         returns=BatchNormGradients if residual is None else BatchNormResidualGradients,
         geometry=forward.geometry,
         eps=forward.eps,
@@ -175,7 +175,7 @@ def batch_norm_train_backward(
     return NormProblem(
         op=op,
         inputs=(grad, x, weight, bias, running_mean, running_var, residual, mean, rstd),
-        outputs=outputs if residual is None else (*outputs, residual.like()),
+        outputs=outputs if residual is None else (*outputs, x.like()),
         returns=NormGradients if residual is None else NormResidualGradients,
         **fields,
     )

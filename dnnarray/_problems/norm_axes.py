@@ -140,7 +140,7 @@ def add_layer_norm_backward(
     return NormProblem(
         op=op,
         inputs=(grad, x, residual, weight, bias),
-        outputs=(x.like(), residual.like(), *plain(weight, bias)),
+        outputs=(x.like(), x.like(), *plain(weight, bias)),
         returns=AddLayerNormGradients,
         **fields,
     )
@@ -153,7 +153,7 @@ def add_rms_norm_backward(op: str, grad: Any, x: Spec, residual: Spec, weight: S
     return NormProblem(
         op=op,
         inputs=(grad, x, residual, weight),
-        outputs=(x.like(), residual.like(), *plain(weight)),
+        outputs=(x.like(), x.like(), *plain(weight)),
         returns=AddRMSNormGradients,
         **fields,
     )

@@ -90,18 +90,18 @@ def _lying(tree, rng):
 
     def turned(array):
         order = rng.permutation(array.ndim)
-        return cupy.asarray(np.ascontiguousarray(array.transpose(order))).transpose(np.argsort(order).tolist())
+        return cupy.asarray(np.array(array.transpose(order), order="C")).transpose(np.argsort(order).tolist())
 
     return tree_map(turned, tree)
 
 
 @pytest.mark.parametrize("case", [c for c in _HERE if FLOAT32 in c.dtypes], ids=str)
 def test_every_algorithm_in_other_memory_orders(case):
-    arrays, rng = case.draw(FLOAT32), np.random.default_rng(zlib.crc32(str(case).encode()))
-    calls = [(case.op, arrays)]
-    head = leaves(call(case.op, arrays, case.options))[0]
-    if case in _DIFFERENTIABLE and case.op == find(case.op).base and not isinstance(call(case.op, arrays, case.options), tuple):
-        calls.append((f"{case.op}_backward", (rng.standard_normal(head.shape).astype(head.dtype), *arrays)))
+    arrays, rng = case.draw(FLOAT32), np.random.default_rng(zlib.crc32(f"{case} turned".encode()))
+    calls, kept = [(case.op, arrays)], call(case.op, arrays, case.options)
+    head = leaves(kept)[0]
+    if case in _DIFFERENTIABLE and case.op == find(case.op).base and not isinstance(kept, tuple):
+        calls.append((f"{case.op}_backward", (np.array(rng.standard_normal(head.shape), head.dtype), *arrays)))
     for op, given in calls:
         expected = leaves(call(op, as_float64(given), case.options))
         for _ in range(2):
@@ -109,6 +109,13 @@ def test_every_algorithm_in_other_memory_orders(case):
             for name in _rounds(op, there, case.options):
                 for a, e in zip(_back(call_by(name, op, there, case.options)), expected, strict=True):
                     assert_close(a, np.asarray(e), max(case.reduction, np.size(e)), case.condition, f"{case}: {op} by {name}")
+    if case in _DIFFERENTIABLE and isinstance(kept, tuple):  # a gradient by the algorithms that are chosen
+        grad = np.array(rng.standard_normal(head.shape), head.dtype)
+        expected = leaves(_gradients(case, as_float64(arrays), grad.astype(np.float64)))
+        there = tuple(_lying(a, rng) for a in arrays)
+        actual = _back(_gradients(case, there, cupy.asarray(grad)))
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(a, np.asarray(e), max(case.reduction, np.size(e)), case.condition, f"{case}: pullback")
 
 
 _SIZES = [1, 2, 3, 31, 127, 128, 129, 1023, 4096, 4097, 100_003]

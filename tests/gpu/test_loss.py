@@ -115,6 +115,11 @@ def test_ctc_out_of_range_gives_nan():
     lengths, counts = np.array([10, 10, 10, 11, 10]), np.array([3, 3, 3, 3, 4])
     loss = dnn.ctc_loss(*map(cupy.asarray, (z, targets, lengths, counts)), reduction="none")
     assert cupy.asnumpy(cupy.isnan(loss)).tolist() == [False, True, True, True, True]
+    # One behind another: where a sequence's labels begin may be any number.
+    behind = cupy.asarray(np.arange(15) % 3 + 1)
+    for counts, bad in (([3, 2**63 - 1, 3, 3, 3], [1, 2, 3, 4]), ([3, -9, 3, 3, 3], [1, 2, 3]), ([3, 2**40, 3, -(2**40), 3], [1, 2, 3])):
+        loss = dnn.ctc_loss(cupy.asarray(z), behind, cupy.full(5, 10), cupy.asarray(np.array(counts)), reduction="none")
+        assert cupy.asnumpy(cupy.isnan(loss)).nonzero()[0].tolist() == bad
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
