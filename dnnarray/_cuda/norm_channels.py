@@ -19,9 +19,10 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import Spec
 
 _SUM_BLOCKS = 132 * 8  # blocks that a pass of sums is split into
+_LAST_BLOCKS = 132 * 4, 132 * 5  # and channels last, where they are all to be at work at once; with statistics per batch index
 _PART = 8192  # elements that are worth a block
 _SHARES = 16  # bytes of the result of a part
-_FINISH = 128
+_FINISH, _TASKS = 128, 2048  # threads of a block; tasks that are enough for the card with a warp each
 _SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
 _APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
@@ -175,11 +176,12 @@ def split(v: View, x: Spec) -> Split:
     vector = vector_length(x.dtype, True, v.channels)
     alone = v.per_batch or v.last  # an outer index a part
     columns = blocks_of(v.channels, 32 * vector) if v.last else v.channels
-    wanted = blocks_of(_SUM_BLOCKS // (2 if v.last and not v.per_batch else 1), max(columns, 1))
+    wanted = _LAST_BLOCKS[v.per_batch] // max(columns, 1) if v.last else blocks_of(_SUM_BLOCKS, max(columns, 1))
     wanted = max(min(wanted, blocks_of(v.outer * v.inner * (min(v.channels, 32 * vector) if v.last else 1), _PART)), 1)
     outer_step = 1 if alone else blocks_of(v.outer, min(wanted, max(v.outer, 1)))
     outer_parts = blocks_of(v.outer, max(outer_step, 1))
-    inner_step = blocks_of(blocks_of(v.inner, max(blocks_of(wanted, max(outer_parts, 1)), 1)), 32) * 32
+    inner_parts = wanted // max(outer_parts, 1) if v.last else blocks_of(wanted, max(outer_parts, 1))
+    inner_step = blocks_of(blocks_of(v.inner, max(inner_parts, 1)), 32) * 32
     if v.inner <= inner_step:
         inner_step = v.inner
     return Split(max(outer_step, 1), max(inner_step, 1), outer_parts, blocks_of(v.inner, max(inner_step, 1)))
@@ -226,6 +228,13 @@ class Launches:
         return shares(self.problem)
 
     @property
+    def direct(self) -> bool:
+        """Whether the sums of the gradient take the means as they were saved, and nobody need write coefficients before."""
+        v, specs = self.view, self.specs
+        saved = specs.rstd is not None and wide(specs.mean, self.x) and v.statistics == v.channels
+        return bool(saved) and self.problem.activation is None and v.size > 0
+
+    @property
     def partial(self) -> Array:
         return self.arguments.scratch()
 
@@ -256,8 +265,10 @@ class Launches:
         name = f"{'both_' if both else 'backward_' if gradient else ''}{'residual_' if residual else ''}{_layout(v, side)}_{SHORT[self.x.dtype]}x{vector}_{threads}_{activation.name}"
         kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation", "norm"))
         tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
-        pointers = (self.given.x, self.given.grad if gradient else 0, residual, self.coefficients if gradient else 0)
-        numbers = (v.outer, v.channels, v.inner, s.outer_step, s.inner_step, s.inner_parts, v.channels // v.groups, int(v.per_batch))
+        means = self.given.mean if self.direct else self.coefficients
+        pointers = (self.given.x, self.given.grad if gradient else 0, residual, means if gradient else 0)
+        sizes = (v.outer, v.channels, v.inner, s.outer_step, s.inner_step, s.inner_parts, v.channels // v.groups, int(v.per_batch))
+        numbers = (*sizes, 1 if self.direct else _COEFFICIENTS)
         launch = (*pointers, self.partial, self.partial_gradient, *numbers, self.formula.p, self.formula.q)
         return Plan(kernel, (s.parts * tiles, 1, 1), threads, launch)
 
@@ -265,9 +276,9 @@ class Launches:
         """Parts of one instance."""
         return self.split.inner_parts if self.view.per_batch else self.split.parts
 
-    def _finish_kernel(self, stage: str, parts: int) -> tuple[Kernel, int]:
-        """The kernel for tasks of so many parts, and how many of them a block takes."""
-        lanes = 32 if parts <= 256 else _FINISH
+    def _finish_kernel(self, stage: str, parts: int, tasks: int) -> tuple[Kernel, int]:
+        """The kernel for so many tasks of so many parts, and how many of them a block takes."""
+        lanes = 32 if parts <= 256 or tasks >= _TASKS else _FINISH
         config = FinishConfig(TYPES[self.x.dtype], lanes)
         return Kernel(
             f"norm/channel_{stage}.cu", f"norm_channel_{stage}_{SHORT[self.x.dtype]}_{lanes}", config, ("norm",)
@@ -277,7 +288,7 @@ class Launches:
         """Coefficients; `found` says that the parts of x were summed."""
         v, g, specs, x = self.view, self.given, self.specs, self.x
         members = v.channels // v.groups
-        kernel, tasks = self._finish_kernel("finish", self._parts() * members if found else 1)
+        kernel, tasks = self._finish_kernel("finish", self._parts() * members if found else 1, v.statistics)
         pointers = (g.x, self.partial if found else 0, g.weight, g.bias, g.mean, g.rstd, g.variance, g.running_mean, g.running_var)
         results = (self.coefficients, mean, rstd, next_mean, next_var)
         typed = (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance, specs.running_mean, specs.running_var)
@@ -290,14 +301,16 @@ class Launches:
         """Coefficients of the gradient of x, and the gradients of the parameters; `both` says what the sums are around."""
         v, specs, x = self.view, self.specs, self.x
         fixed = specs.variance is not None
-        flags = (wide(specs.weight, x), wide(specs.bias, x), wide(specs.mean, x), wide(specs.variance, x))
-        known = (self.given.weight, self.coefficients, self.slopes)
+        flags = (wide(s, x) for s in (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance))
+        saved = (self.given.mean, self.given.rstd) if self.direct else (0, 0)
+        known = (self.given.weight, self.coefficients, self.slopes, *saved)
         pointers = (self.given.x if both else 0, self.partial_gradient, *known, dweight, dbias, dmean, dvariance)
         parts, members = self._parts() if v.size else 0, v.channels // v.groups
-        kernel, tasks = self._finish_kernel("finish_backward", parts * max(members, v.batch))
+        wanted = v.statistics + v.channels
+        kernel, tasks = self._finish_kernel("finish_backward", parts * max(members, v.batch), wanted)
         pitches = (v.channels * v.inner, 1 if v.last else v.inner)
         numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last))
-        return Plan(kernel, (blocks_of(v.statistics + v.channels, tasks), 1, 1), _FINISH, (*pointers, *flags, *numbers))
+        return Plan(kernel, (blocks_of(wanted, tasks), 1, 1), _FINISH, (*pointers, *flags, *numbers))
 
     def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool) -> tuple[Kernel, ApplyConfig]:
         v, specs, x = self.view, self.specs, self.x
@@ -340,7 +353,7 @@ class Launches:
         blocks = tiles * blocks_of(v.inner, rows) * v.batch if v.last else blocks_of(v.size, _APPLY * config.vector)
         known = (0, 0, g.mean, g.variance, g.weight, g.bias) if given else (self.coefficients, self.slopes, 0, 0, 0, 0)
         widths = (wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))
-        sizes = (v.size, v.batch, v.channels, v.inner, rows, divisor(v.inner), divisor(v.instances))
+        sizes = (v.size, v.batch, v.channels, v.inner, rows, blocks_of(v.inner, rows), divisor(v.inner), divisor(v.instances))
         numbers = (*sizes, float(self.problem.eps), self.formula.p, self.formula.q)
         return Plan(kernel, (blocks, 1, 1), _APPLY, (g.x, g.grad, residual, *known, out, more, *widths, *numbers))
 
@@ -406,7 +419,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     found = not fixed and (specs.mean is None or specs.rstd is None)
     both = found and problem.activation is None
     plans = [launches.sums(both, both)] if found else []
-    plans.append(launches.finish(found))
+    plans += [] if launches.direct else [launches.finish(found)]
     plans += [] if both else [launches.sums(True)]
     plans.append(launches.finish_backward(dweight, dbias, dmean, dvariance, both))
     return launches.program(*plans, launches.apply(True, dx, dresidual))

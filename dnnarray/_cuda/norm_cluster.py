@@ -9,7 +9,6 @@ from dnnarray._cuda import norm_long, norm_rows
 from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of
 from dnnarray._cuda.norm_rows import extents, fold, operands, pass_on, results, wants_parameters
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
-from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
@@ -21,6 +20,7 @@ _UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are
 _RESIDENT = 1024  # threads of a multiprocessor, with 64 registers each
 _LARGEST = 8  # blocks of a cluster that every card of this kind can place
 _CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
+_LARGE = 1 << 22  # elements from which the barriers that it takes to add up sums on chip are worth it
 _STATIC = 4096  # bytes of shared memory that the kernels need besides
 
 
@@ -38,6 +38,7 @@ class ClusterRowsBackwardConfig(Config):
     given: bool
     lanes: int
     blocks: int
+    fold: int
     threads: int
     vectors: int
     stages: int
@@ -83,12 +84,13 @@ def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
 
 
 class Share(NamedTuple):
-    """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a cluster, threads of a block, vectors
-    of 16 bytes of each; groups of rows on the chip; blocks a multiprocessor.
+    """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a row, blocks that add up their sums
+    before they write them, threads of a block, vectors of 16 bytes of each; groups of rows on the chip; blocks a multiprocessor.
     """
 
     lanes: int
     blocks: int
+    fold: int
     threads: int
     vectors: int
     stages: int
@@ -116,7 +118,7 @@ def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
         wanted = 2 if half and (problem.centred or resident == 1) else 1
         stages = min(_stages(each * threads, resident, problem, device), wanted)
         if stages > 0:
-            return Share(0, blocks, threads, each, stages, resident)
+            return Share(0, blocks, _fold(blocks, problem, device), threads, each, stages, resident)
     return None
 
 
@@ -146,7 +148,13 @@ def _warp_share(columns: int, problem: NormProblem, device: Device) -> Share:
     each = blocks_of(vectors, lanes)
     resident = 3 if each == 1 or (each == 2 and _given(problem)) else 2
     stages = min(_stages(each * threads, resident, problem, device), 3 if each == 1 else 2)
-    return Share(lanes, 1, threads, each, max(stages, 1), resident)
+    return Share(lanes, 1, 1, threads, each, max(stages, 1), resident)
+
+
+def _fold(blocks: int, problem: NormProblem, device: Device) -> int:
+    """Blocks that add up their sums in shared memory: half of them goes through device memory. Of four blocks not all would be placed at once."""
+    large = operands(problem, problem.inputs, None).x.size >= _LARGE and (device.capability or (0, 0)) >= _CLUSTERS_FROM
+    return 2 if large and blocks == 1 and wants_parameters(problem) else 1
 
 
 def _arrays(problem: NormProblem) -> int:
@@ -155,9 +163,8 @@ def _arrays(problem: NormProblem) -> int:
 
 
 def _kept(problem: NormProblem) -> int:
-    """How many elements of x a weight takes as much memory as."""
-    specs = operands(problem, problem.inputs, None)
-    return (statistics_dtype(specs.x) if specs.weight is None else specs.weight.dtype).itemsize // specs.x.dtype.itemsize
+    """How many elements of x a weight, kept as float, takes as much memory as."""
+    return 4 // operands(problem, problem.inputs, None).x.dtype.itemsize
 
 
 def _columns(problem: NormProblem, device: Device) -> int:
@@ -198,7 +205,8 @@ def fits(problem: NormProblem, device: Device) -> str | None:
 def _clusters(share: Share, rows: int) -> int:
     """As many as are at work at once: of larger clusters, a card places 15 of 16."""
     units = _UNITS if share.blocks <= 2 else _UNITS * 10 // 11
-    return max(min(blocks_of(rows, share.rows), units * share.resident // share.blocks), 1)
+    size = share.blocks * share.fold
+    return max(min(blocks_of(rows, share.rows * share.fold), units * share.resident // size), 1)
 
 
 def _otherwise(problem: NormProblem, device: Device) -> Any:
@@ -274,7 +282,8 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         of_bias,
     )
     launch = (*pointers, rows, columns, float(problem.eps))
-    plans = [Plan(kernel, (clusters * share.blocks, 1, 1), share.threads, launch, share.memory(_arrays(problem), _kept(problem)))]
+    grid = (clusters * share.blocks * share.fold, 1, 1)
+    plans = [Plan(kernel, grid, share.threads, launch, share.memory(_arrays(problem), _kept(problem)))]
     if dweight or dbias:
         plans.append(fold(x, of_weight, of_bias, dweight, dbias, clusters, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from dnnarray._cuda.norm_channels import divisor
 from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, orders
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
@@ -16,7 +17,9 @@ from dnnarray._spec import FLOAT64
 _THREADS = 256
 _WINDOWS = (3, 5, 7, 9)  # that there are kernels for
 _WINDOW_THREADS = 128
-_CHANNELS = 4  # that a thread finishes at a time, channels first
+_CHANNELS = 4  # that a thread finishes at a time, channels first, at the least
+_TINY = 2.0**-100  # a k from which on the sum that is raised to a power is a normal number
+_QUARTERS = {0.5: 2, 0.75: 3, 1.0: 4}  # the exponents that roots give
 _WALK = 16  # times that it does so, at the most
 _RESIDENT = 1024  # threads that a multiprocessor should have at the least
 _FORWARD, _BACKWARD = 4, 2  # elements of a thread, twice as many of half types
@@ -40,6 +43,9 @@ class WindowConfig(Config):
     last: bool
     apart: bool
     window: int
+    quarters: int
+    tiny: bool
+    wide: bool
     vector: int
     threads: int
 
@@ -124,15 +130,16 @@ def window(problem: LocalResponseProblem, device: Device, aligned: bool) -> Prog
     if x.size == 0:
         return Program(())
     name = f"{'backward' if gradient else 'forward'}_{'last' if last else 'first'}_{SHORT[x.dtype]}x{vector}_{problem.size}"
-    apart = last and not aligned
-    config = WindowConfig(TYPES[x.dtype], gradient, last, apart, problem.size, vector, _WINDOW_THREADS)
-    symbol = f"norm_local_response_window_{name}{'_apart' if apart else ''}"
-    channels = x.shape[problem.axis]
+    apart, quarters = last and not aligned, _QUARTERS.get(float(problem.beta), 0)
+    tiny, wide = problem.k < _TINY or problem.alpha < 0, last and x.size // vector >= 1 << 31
+    config = WindowConfig(TYPES[x.dtype], gradient, last, apart, problem.size, quarters, tiny, wide, vector, _WINDOW_THREADS)
+    symbol = f"norm_local_response_window_{name}_{quarters}{'_apart' * apart}{'_tiny' * tiny}{'_wide' * wide}"
+    channels, step = x.shape[problem.axis], max(problem.size - 1, _CHANNELS)
     columns, walk = x.size // channels // vector, _WALK
-    while walk > 1 and columns * blocks_of(channels, _CHANNELS * walk) < device.units * _RESIDENT:
+    while walk > 1 and columns * blocks_of(channels, step * walk) < device.units * _RESIDENT:
         walk //= 2
-    threads = x.size // vector if last else columns * blocks_of(channels, _CHANNELS * walk)
+    threads = x.size // vector if last else columns * blocks_of(channels, step * walk)
     pointers = (0,) * (not gradient) + (*arguments.inputs, *arguments.outputs)
-    numbers = (x.size, channels, inner, walk, *_numbers(problem))
+    numbers = (x.size, channels, inner, divisor(channels // vector) if last else walk, *_numbers(problem))
     kernel = Kernel("norm/local_response_window.cu", symbol, config)
     return Program((Plan(kernel, (blocks_of(threads, _WINDOW_THREADS), 1, 1), _WINDOW_THREADS, (*pointers, *numbers)),), orders(problem, x))

@@ -17,7 +17,7 @@ _LANES = (8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
-_FOLD_THREADS, _FOLD_WIDE = 1024, 2048  # threads of a block; columns from which there are blocks enough for vectors
+_FOLD_WIDE, _FOLD_FEW = 2048, 16384  # columns from which there are blocks enough for vectors, and for few threads in each
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class FoldConfig(Config):
 
     element: str
     vector: int
+    rows: int
 
 
 class Operands(NamedTuple):
@@ -247,9 +248,10 @@ def fold(
 ) -> Plan:
     """The sum of `parts` shares of the gradients of weight and bias."""
     vector = 4 if aligned and columns % 4 == 0 and columns >= _FOLD_WIDE and x.dtype != FLOAT64 else 1
-    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}", FoldConfig(TYPES[x.dtype], vector), ("norm",))
+    rows = 8 if columns >= _FOLD_FEW else 32
+    kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows), ("norm",))
     arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
-    return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), _FOLD_THREADS, arguments)
+    return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments)
 
 
 @dataclass(frozen=True)

@@ -184,21 +184,22 @@ __device__ __forceinline__ void apply_single(const Arrays& arrays, const Coeffic
   if (Config::kMore) arrays.more[i] = narrow<T>(before);
 }
 
-// Null: what is absent. `batch` is 1 where instances are channels.
+// Null: what is absent. `batch` is 1 where instances are channels; `steps` times `rows_step` cover the rows of a batch index.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, const A* __restrict__ slopes, const void* __restrict__ mean,
                    const void* __restrict__ variance, const void* __restrict__ weight, const void* __restrict__ bias, T* __restrict__ out,
                    T* __restrict__ more, long long wide_mean, long long wide_variance, long long wide_weight, long long wide_bias,
-                   long long size, long long batch, long long channels, long long inner, long long rows_step, long long inner_divisor,
-                   long long instances_divisor, double eps, double p64, double q64) {
+                   long long size, long long batch, long long channels, long long inner, long long rows_step, long long steps,
+                   long long inner_divisor, long long instances_divisor, double eps, double p64, double q64) {
   const Arrays arrays = {x, grad, residual, out, more, A(p64), A(q64)};
   const Source from = {coefficients,          slopes, {mean, wide_mean != 0}, {variance, wide_variance != 0}, {weight, wide_weight != 0},
                        {bias, wide_bias != 0}, A(eps)};
   const long long block = gridDim.x - 1 - blockIdx.x, instances = batch * channels;
   if constexpr (Config::kLast) {
-    const long long tiles = (channels / kVector + kSide - 1) / kSide, steps = (inner + rows_step - 1) / rows_step;
-    const long long tile = block % tiles, step = block / tiles % steps, b = block / tiles / steps;
+    const unsigned tiles = static_cast<unsigned>((channels / kVector + kSide - 1) / kSide), of_batch = static_cast<unsigned>(steps);
+    const unsigned place = static_cast<unsigned>(block) / tiles;
+    const long long tile = static_cast<unsigned>(block) % tiles, step = place % of_batch, b = place / of_batch;
     const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector;
     if (channel >= channels) return;
     const long long end = min((step + 1) * rows_step, inner);

@@ -46,7 +46,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
   const long long statistic = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (statistic >= statistics) return;  // whole warps, or the whole block
   const int lane = threadIdx.x % kLanes;
-  const long long groups = channels / members, batch = statistic / groups, first = statistic % groups * members;
+  const unsigned groups = static_cast<unsigned>(channels) / static_cast<unsigned>(members);  // long division takes longer than all the rest
+  const long long batch = static_cast<unsigned>(statistic) / groups, first = static_cast<unsigned>(statistic) % groups * members;
   const A first_weight = lane < members ? w.at(first + lane, A(1)) : A(1), first_bias = lane < members ? b.at(first + lane, A(0)) : A(0);
   Shares sums = {0, 0};
   double origin = 0;
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
     sums = block_shares<1, kThreads>(sums, smem);
   }
   const auto found = known.find(sums, origin, statistic, lane == 0);
-  const Table<A> table(coefficients, statistics / groups * channels, last != 0);
+  const Table<A> table(coefficients, statistics * members, last != 0);
   for (long long j = lane; j < members; j += kLanes) {
     const bool early = j < kLanes;  // fetched before the sums were there
     const Affine<A> own = found.affine(early ? first_weight : w.at(first + j, A(1)), early ? first_bias : b.at(first + j, A(0)));

@@ -28,11 +28,12 @@ __device__ __forceinline__ Shares over_lanes(Shares s, Shares* smem) {
   return block_shares<1, kThreads>(s, smem);
 }
 
-// Null: what is absent or not asked for.
+// Null: what is absent or not asked for. With `given_mean` and `given_rstd`, which go with channels as statistics and no activation, nobody
+// has written the coefficients yet that kernels/norm/channel_apply.cu needs then.
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
     DNNARRAY_ENTRY(const T* __restrict__ x, const Shares* __restrict__ partial, const void* weight, A* __restrict__ coefficients,
-                   A* __restrict__ slopes, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
-                   long long wide_bias, long long wide_mean, long long wide_variance, long long statistics, long long parts,
+                   A* __restrict__ slopes, const void* given_mean, const void* given_rstd, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
+                   long long wide_bias, long long wide_mean, long long wide_rstd, long long wide_variance, long long statistics, long long parts,
                    long long channels, long long members, long long batch_pitch,
                    long long channel_pitch, double share, long long fixed, long long last) {
   __shared__ Shares smem[kThreads / kWarp];
@@ -40,28 +41,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
   const long long task = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (task >= statistics + channels) return;  // whole warps, or the whole block
   const int lane = threadIdx.x % kLanes;
-  const long long groups = channels / members, batches = statistics / groups;
+  // Long division takes longer than all the rest.
+  const unsigned of_group = static_cast<unsigned>(members), groups = static_cast<unsigned>(channels) / of_group, each = static_cast<unsigned>(parts);
+  const long long batches = static_cast<unsigned>(statistics) / groups;
   const Table<A> affine(coefficients, batches * channels, last != 0), slope(slopes, batches * channels, last != 0);
+  const Parameter<T> mean = {given_mean, wide_mean != 0}, known = {given_rstd, wide_rstd != 0};
+  const auto rstd_of = [&](long long instance) { return known.data != nullptr ? known.at(instance, A(0)) : affine.at(3, instance); };
   // How far the mean of an instance is from what its sums are around.
   const auto distance = [&](long long batch, long long channel) {
     if (x == nullptr) return 0.0;
-    return double(affine.at(0, batch * channels + channel)) - double(widen(x[batch * batch_pitch + channel / members * members * channel_pitch]));
+    return double(affine.at(0, batch * channels + channel)) - double(widen(x[batch * batch_pitch + static_cast<unsigned>(channel) / of_group * members * channel_pitch]));
   };
   Shares sums = {0, 0};
   if (task < statistics) {
-    const long long batch = task / groups, first = task % groups * members;
-    const double rstd = double(affine.at(3, batch * channels + first));
+    const long long batch = static_cast<unsigned>(task) / groups, first = static_cast<unsigned>(task) % groups * members;
+    const double rstd = double(rstd_of(batch * channels + first));
     const Shares* mine = partial + task * members * parts;
     if (!fixed)
 #pragma unroll 4
       for (long long i = lane; i < parts * members; i += kLanes) {
-        const double of = double(w.at(first + i / parts, A(1)));
+        const double of = double(w.at(first + (of_group == 1 ? 0 : static_cast<unsigned>(i) / each), A(1)));
         sums.add({of * mine[i].plain, of * mine[i].along});
       }
     sums = over_lanes(sums, smem);
     if (!fixed) sums.along -= distance(batch, first) * sums.plain;
     for (long long j = lane; j < members; j += kLanes) {
       const long long instance = batch * channels + first + j;
+      if (known.data != nullptr) affine.at(0, instance) = mean.at(instance, A(0)), affine.at(3, instance) = A(rstd);
       slope.at(0, instance) = w.at(first + j, A(1));
       slope.at(1, instance) = A(sums.plain * share);
       slope.at(2, instance) = A(rstd * rstd * sums.along * share);
@@ -70,14 +76,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
     const long long channel = task - statistics;
 #pragma unroll 4
     for (long long i = lane; i < batches * parts; i += kLanes) {
-      const long long at = i / parts * channels + channel;
-      const Shares share = partial[at * parts + i % parts];
-      sums.add({share.plain, (share.along - distance(i / parts, channel) * share.plain) * double(affine.at(3, at))});
+      const long long batch = batches == 1 ? 0 : static_cast<unsigned>(i) / each, at = batch * channels + channel;
+      const Shares share = partial[at * parts + i - batch * parts];
+      sums.add({share.plain, (share.along - distance(batch, channel) * share.plain) * double(rstd_of(at))});
     }
     sums = over_lanes(sums, smem);
     if (lane != 0) return;
     if (dweight != nullptr) put<T>(dweight, wide_weight != 0, channel, A(sums.along));
     if (dbias != nullptr) put<T>(dbias, wide_bias != 0, channel, A(sums.plain));
+    if (!fixed) return;
     const double scale = double(affine.at(1, channel)), rstd = double(affine.at(3, channel));  // `fixed` goes with one batch of instances
     if (dmean != nullptr) put<T>(dmean, wide_mean != 0, channel, A(-scale * sums.plain));
     if (dvariance != nullptr) put<T>(dvariance, wide_variance != 0, channel, A(-0.5 * scale * rstd * sums.along));

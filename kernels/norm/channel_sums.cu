@@ -65,10 +65,20 @@ struct Channel {
 };
 
 // The channels of a thread from `instance` on; `first` is where its values begin.
-__device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficients, long long instances, long long instance, const T* first) {
+__device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficients, long long mean_step, long long instances, long long instance,
+                                      const T* first) {
   if constexpr (kMoments) {
 #pragma unroll
     for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(first != nullptr ? widen(first[v]) : A(0)), A(0), A(1), A(0), A(0), A(0)};
+  } else if constexpr (!kCurved) {  // the mean is all that is needed
+    A mean[kOwn];
+    if constexpr (Config::kLast) {
+      read_all(mean, coefficients + instance);
+    } else {
+      mean[0] = coefficients[instance * mean_step];
+    }
+#pragma unroll
+    for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(), mean[v], A(1), A(0), A(0), A(0)};
   } else if constexpr (Config::kLast) {
     A mean[kOwn], scale[kOwn], shift[kOwn];
     read_all(mean, coefficients + instance);
@@ -130,45 +140,54 @@ __device__ __forceinline__ void write(Channel& own, bool mine, double common, lo
 }
 
 // `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
-extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 && kThreads == 128 ? 6 : 0)
+// Without an activation `coefficients` may be the means alone, `mean_step` numbers apart.
+extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? kThreads == 128 ? 5 : 4 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
                    long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
-                   double p64, double q64) {
+                   long long mean_step,                    double p64, double q64) {
   __shared__ Shares smem[kThreads / kWarp * kSide];
   const Arrays arrays = {x, grad, residual, A(p64), A(q64)};
-  const long long tiles = Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels;
-  const long long part = blockIdx.x / tiles, tile = blockIdx.x % tiles;
-  const long long first_outer = part / inner_parts * outer_step, first_inner = part % inner_parts * inner_step;
+  const unsigned tiles = static_cast<unsigned>(Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels);
+  const unsigned along = static_cast<unsigned>(inner_parts), part = blockIdx.x / tiles;  // long division takes longer than a small block
+  const long long tile = blockIdx.x % tiles, first_outer = part / along * outer_step, first_inner = part % along * inner_step;
   const long long end_outer = min(first_outer + outer_step, outer), end_inner = min(first_inner + inner_step, inner);
   const long long instances = per_batch ? outer * channels : channels;
   const long long batch = per_batch ? first_outer * channels : 0, parts = per_batch ? inner_parts : gridDim.x / tiles;
-  const long long slot = per_batch ? part % inner_parts : part;
+  const long long slot = per_batch ? part % along : part;
   Channel own[kOwn];
   Batch batched;
   if constexpr (Config::kLast) {
     const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector, row = first_inner + threadIdx.x / kSide;
     const bool mine = channel < channels;
-    const long long start = first_outer * inner * channels + channel;
-    if (mine) begin(own, coefficients, instances, batch + channel, row < end_inner ? x + start + row * channels : nullptr);
-    for (long long r = row; mine && r < end_inner; r += kBatch * kSteps) {
+    const int count = row < end_inner ? static_cast<int>((end_inner - row + kSteps - 1) / kSteps) : 0;
+    const long long pitch = kSteps * channels;
+    long long at = (first_outer * inner + row) * channels + channel;
+    if (mine) begin(own, coefficients, mean_step, instances, batch + channel, count > 0 ? x + at : nullptr);
+    for (int left = mine ? count : 0; left > 0; left -= kBatch, at += kBatch * pitch) {
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k) batched.fetch(k, arrays, start + (r + k * kSteps) * channels, r + k * kSteps < end_inner);
+      for (int k = 0; k < kBatch; ++k) batched.fetch(k, arrays, at + k * pitch, k < left);
       batched.add(own, arrays);
     }
-    const long long count = row < end_inner ? (end_inner - row + kSteps - 1) / kSteps : 0;
+    const unsigned group = static_cast<unsigned>(members);
+    long long origin = static_cast<unsigned>(channel) / group * group;  // the channel whose first value a statistic is summed around
+    A common[kOwn] = {};
 #pragma unroll
     for (int v = 0; v < kOwn; ++v) {
-      double common = 0;
-      if (kMoments && mine) common = double(widen(x[first_outer * inner * channels * per_batch + (channel + v) / members * members]));
-      write(own[v], mine, common, count, partial, gradients, (batch + channel + v) * parts + slot, smem);
+      if (channel + v == origin + members) origin += members;
+      if (kMoments && mine) common[v] = widen(x[first_outer * inner * channels * per_batch + origin]);
+    }
+#pragma unroll
+    for (int v = 0; v < kOwn; ++v) {
+      write(own[v], mine, common[v], count, partial, gradients, (batch + channel + v) * parts + slot, smem);
     }
   } else {
     const int vectors = static_cast<int>((end_inner - first_inner) / kVector), over = kThreads / vectors, rest = kThreads % vectors;
     long long n = first_outer + threadIdx.x / vectors, count = 0;
     int i = threadIdx.x % vectors;
     const long long base = tile * inner + first_inner, pitch = channels * inner;
-    begin(own, coefficients, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
+    begin(own, coefficients, mean_step, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
+    const A common = kMoments ? widen(x[per_batch * first_outer * pitch + static_cast<unsigned>(tile) / static_cast<unsigned>(members) * members * inner]) : A(0);
     while (n < end_outer) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
@@ -180,7 +199,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 &&
       }
       batched.add(own, arrays);
     }
-    const double common = kMoments ? double(widen(x[per_batch * first_outer * pitch + tile / members * members * inner])) : 0;
     write(own[0], true, common, count, partial, gradients, (batch + tile) * parts + slot, smem);
   }
 }

@@ -24,6 +24,7 @@ struct Config {
   static constexpr bool kParameters = true;
   static constexpr bool kGiven = true;
   static constexpr int kBlocks = 1;
+  static constexpr int kFold = 1;
   static constexpr int kThreads = 512;
   static constexpr int kLanes = 0;
   static constexpr int kVectors = 4;
@@ -37,8 +38,9 @@ using namespace dnnarray;
 using T = Config::Element;
 constexpr int V = 16 / sizeof(T), kBlocks = Config::kBlocks, kThreads = Config::kThreads, kVectors = Config::kVectors;
 constexpr int kLanes = Config::kLanes, kStride = kLanes > 0 ? kLanes : kBlocks * kThreads, kRows = kLanes > 0 ? kThreads / kLanes : 1;
-constexpr int kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
+constexpr int kFold = Config::kFold, kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
 constexpr bool kHalf = sizeof(T) == 2;
+static_assert(kBlocks == 1 || kFold == 1, "a cluster shares a row, or the sums of its blocks' rows");
 constexpr bool kBias = Config::kCentred && Config::kParameters;
 // Saved statistics come a row ahead, unless the sums of two vectors and the search for those that were not saved fill the 64 registers.
 constexpr bool kAhead = Config::kGiven || kHalf || !kBias || !Config::kAdd || kThreads * Config::kResident < 1024 || kVectors < 2;
@@ -48,11 +50,11 @@ extern __shared__ __align__(16) Words memory[];
 struct Arrays {
   const T *grad, *x, *residual;
 
-  // Vector k of this thread in a row that starts at `start`, to its place in shared memory.
+  // Vector k of this thread in a row, the first of which is `at`, to its place in shared memory.
   __device__ __forceinline__ void fetch(Words* to, int k, long long at) const {
-    copy_async(to + (0 * kVectors + k) * kThreads, grad + at);
-    copy_async(to + (1 * kVectors + k) * kThreads, x + at);
-    if constexpr (Config::kAdd) copy_async(to + (2 * kVectors + k) * kThreads, residual + at);
+    copy_async(to + (0 * kVectors + k) * kThreads, grad + at + k * kStride * V);
+    copy_async(to + (1 * kVectors + k) * kThreads, x + at + k * kStride * V);
+    if constexpr (Config::kAdd) copy_async(to + (2 * kVectors + k) * kThreads, residual + at + k * kStride * V);
   }
 };
 
@@ -71,9 +73,10 @@ struct Pair {
   }
 };
 
-// This thread's vectors of the weight, which stay in shared memory behind the rows: from L2, each row's share of it would cost as much as x.
+// This thread's vectors of the weight, widened once, which stay in shared memory behind the rows: from L2, each row's share of it would cost as
+// much as x, and to widen it for every row as much as all its other arithmetic.
 struct Weights {
-  static constexpr int kWords = V * sizeof(Config::Weight) / 16;
+  static constexpr int kWords = V / 4;
   Words* kept;
 
   __device__ __forceinline__ void fetch(const Config::Weight* weight, int own, int vectors) const {
@@ -81,18 +84,13 @@ struct Weights {
     for (int k = 0; k < kVectors; ++k) {
       const int i = own + k * kStride;
       if (i >= vectors) break;
+      float w[V];
 #pragma unroll
-      for (int part = 0; part < kWords; ++part) {
-        Words* const to = kept + (k * kWords + part) * kThreads;
-        float ones[V / kWords];
+      for (int j = 0; j < V; ++j) w[j] = 1.0f;
+      if (weight != nullptr) read_parameter<Config::Weight, V>(w, weight + i * V);
 #pragma unroll
-        for (int j = 0; j < V / kWords; ++j) ones[j] = 1.0f;
-        if (weight != nullptr) {
-          copy_async(to, weight + i * V + part * (V / kWords));
-        } else {
-          *to = words_of<Config::Weight>(ones);
-        }
-      }
+      for (int part = 0; part < kWords; ++part)
+        kept[(k * kWords + part) * kThreads] = words_of<float>({w[4 * part], w[4 * part + 1], w[4 * part + 2], w[4 * part + 3]});
     }
   }
   __device__ __forceinline__ void read(float (&to)[V], int k) const {
@@ -100,7 +98,7 @@ struct Weights {
     for (int part = 0; part < kWords; ++part) {
       const Words words = load_again(kept + (k * kWords + part) * kThreads);
 #pragma unroll
-      for (int j = 0; j < V / kWords; ++j) to[part * (V / kWords) + j] = element<Config::Weight>(words, j);
+      for (int j = 0; j < 4; ++j) to[4 * part + j] = element<float>(words, j);
     }
   }
 };
@@ -109,16 +107,37 @@ struct Weights {
 using Table = Gathered<kBlocks, kThreads, 2>;
 
 __device__ __forceinline__ void sum_over_row(float& average, float& projection, Table& table, int rank) {
-  const float mine[2] = {Config::kCentred ? warp_sum<kLanes == 0 ? kWarp : kLanes>(average) : 0.0f,
-                         warp_sum<kLanes == 0 ? kWarp : kLanes>(projection)};
-  average = mine[0], projection = mine[1];
+  constexpr int kTogether = kLanes > 0 ? kLanes : kWarp;
+  if constexpr (Config::kCentred) {
+    warp_sum_both<kTogether>(average, projection);
+  } else {
+    projection = warp_sum<kTogether>(projection);
+  }
   if constexpr (kLanes == 0) {
-    table.put(mine, rank);
+    table.put({average, projection}, rank);
     cluster_barrier<kBlocks>();
-    if constexpr (Config::kCentred) average = Table::reduce(Sum(), [&](int i) { return table.at[0][i]; });
-    projection = Table::reduce(Sum(), [&](int i) { return table.at[1][i]; });
+    if constexpr (Config::kCentred) {
+      table.sum_both(average, projection);
+    } else {
+      projection = Table::reduce(Sum(), [&](int i) { return table.at[1][i]; });
+    }
   }
 }
+
+// A statistic of the next row, on its way. Of a row that all threads share one lane fetches it: a value that is the same in all lanes the
+// compiler moves to a uniform register, for which it waits at once, a whole latency for every row.
+template <typename P, int kLane, bool kWanted>
+struct Saved {
+  const P* from;
+  float value = 0;
+
+  __device__ __forceinline__ explicit Saved(const P* p) : from(p) {}
+  __device__ __forceinline__ void fetch(long long row) {
+    if constexpr (!kWanted) return;
+    if ((Config::kGiven || from != nullptr) && (kLanes > 0 || threadIdx.x % kWarp == kLane)) value = widen(from[row]);
+  }
+  __device__ __forceinline__ float get() const { return kLanes > 0 ? value : __shfl_sync(kAllLanes, value, kLane); }
+};
 
 // A row's mean and rstd, and u = (s - mean) * rstd; for half types in one operation, whose rounding is far below that of s.
 struct Row {
@@ -128,6 +147,19 @@ struct Row {
   __device__ __forceinline__ float u(float s) const {
     if constexpr (!Config::kCentred) return s * rstd;
     return kHalf ? s * rstd + shift : (s - mean) * rstd;
+  }
+};
+
+// rstd * (h - average - u * projection); for half types as a straight line in s, like u.
+struct Line {
+  Row row;
+  float average, projection, slope, level;
+
+  __device__ __forceinline__ Line(const Row& of, float a, float p)
+      : row(of), average(a), projection(p), slope(-of.rstd * of.rstd * p), level(-(slope * of.mean) - of.rstd * a) {}
+  __device__ __forceinline__ float gradient(float h, float s) const {
+    if constexpr (kHalf) return h * row.rstd + (Config::kCentred ? s * slope + level : s * slope);
+    return row.rstd * ((Config::kCentred ? h - average : h) - row.u(s) * projection);
   }
 };
 
@@ -169,32 +201,87 @@ __device__ __forceinline__ void find_statistics(Row& row, const Words* from, int
   row.set(Config::kCentred && has_mean ? row.mean : mean + delta, has_rstd ? row.rstd : rstd);
 }
 
-// This thread's columns of a share; with kLanes those of the block's rows are added up first, in the shared memory that the rows leave.
-__device__ __forceinline__ void write_share(float* share, const float (&sums)[kVectors][V], int own, int vectors) {
-  float* const together = kLanes > 0 ? reinterpret_cast<float*>(memory) : share;
-  const int columns = vectors * V, row = kLanes > 0 ? threadIdx.x / kStride : 0;
-  if constexpr (kLanes > 0) __syncthreads();
+// of(0) + of(1) + ... + of(kCount - 1); up to eight are under way before the first is used.
+template <int kCount, typename Of>
+__device__ __forceinline__ Vec<float, 4> sum_four(Of of) {
+  constexpr int kFlight = kCount < 8 ? kCount : 8;
+  Vec<float, 4> total = {}, terms[kFlight];
+#pragma unroll
+  for (int start = 0; start < kCount; start += kFlight) {
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i)
+      if (start + i < kCount) terms[i] = of(start + i);
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v)
+        if (start + i < kCount) total.at[v] += terms[i].at[v];
+    }
+  }
+  return total;
+}
+
+// f(column, four sums) for the columns of this thread.
+template <typename F>
+__device__ __forceinline__ void each_four(const float (&sums)[kVectors][V], int own, int vectors, F f) {
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     const int i = own + k * kStride;
     if (i >= vectors) break;
 #pragma unroll
-    for (int j = 0; j < V; j += 4)
-      store(together + row * columns + i * V + j, Vec<float, 4>{sums[k][j], sums[k][j + 1], sums[k][j + 2], sums[k][j + 3]});
+    for (int j = 0; j < V; j += 4) f(i * V + j, Vec<float, 4>{sums[k][j], sums[k][j + 1], sums[k][j + 2], sums[k][j + 3]});
   }
-  if constexpr (kLanes > 0) {
+}
+
+// The shares of a block, or of a cluster, each null where nobody asks for it. The rows of a block (kLanes) and the sums of the kFold blocks
+// of a cluster are added up before, in the shared memory that rows and weight leave.
+__device__ __forceinline__ void write_shares(float* dweight, float* dbias, const float (&of_weight)[kVectors][V],
+                                             const float (&of_bias)[kVectors][V], int own, int vectors) {
+  constexpr int kSums = kBias ? 2 : 1;
+  const int columns = vectors * V;
+  const auto put_columns = [&](int s, int j, const Vec<float, 4>& four) {
+    float* const share = s == 0 ? dweight : dbias;
+    if (share != nullptr) store(share + j, four);
+  };
+  if constexpr (kLanes == 0 && kFold == 1) {
+    each_four(of_weight, own, vectors, [&](int j, const Vec<float, 4>& four) { put_columns(0, j, four); });
+    if constexpr (kBias) each_four(of_bias, own, vectors, [&](int j, const Vec<float, 4>& four) { put_columns(1, j, four); });
+  } else {
+    float* const together = reinterpret_cast<float*>(memory);  // [sum][row of the block][column]
+    const int row = kLanes > 0 ? threadIdx.x / kStride : 0;
     __syncthreads();
-    for (int j = threadIdx.x; j < columns; j += kThreads) {
-      float total = together[j];
+    each_four(of_weight, own, vectors, [&](int j, const Vec<float, 4>& four) { store(together + row * columns + j, four); });
+    if constexpr (kBias)
+      each_four(of_bias, own, vectors, [&](int j, const Vec<float, 4>& four) { store(together + (kRows + row) * columns + j, four); });
+    __syncthreads();
+    if constexpr (kRows > 1) {
+      for (int j = threadIdx.x * 4; j < columns; j += kThreads * 4) {
 #pragma unroll
-      for (int r = 1; r < kRows; ++r) total += together[r * columns + j];
-      share[j] = total;
+        for (int s = 0; s < kSums; ++s) {
+          float* const here = together + s * kRows * columns + j;
+          const auto total = sum_four<kRows>([&](int r) { return load<float, 4>(here + r * columns); });
+          if constexpr (kFold == 1) {
+            put_columns(s, j, total);
+          } else {
+            store(here, total);
+          }
+        }
+      }
+    }
+    if constexpr (kFold > 1) {
+      cluster_barrier<kFold>();
+      for (int j = (blockIdx.x % kFold * kThreads + threadIdx.x) * 4; j < columns; j += kFold * kThreads * 4) {
+#pragma unroll
+        for (int s = 0; s < kSums; ++s)
+          put_columns(s, j, sum_four<kFold>([&](int block) { return load_remote(together + s * kRows * columns + j, block); }));
+      }
+      cluster_barrier<kFold>();  // nobody leaves while others read
     }
   }
 }
 
 // Null: grad_sum, residual, weight, dresidual, dweight and dbias where absent, mean_of and rstd_of_row too without kGiven.
-extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads, Config::kResident)
+extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kThreads, Config::kResident)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
                    const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
                    const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, float* __restrict__ dweight,
@@ -202,37 +289,36 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
   __shared__ Table tables[kLanes > 0 ? 1 : 2];
   const int rank = blockIdx.x % kBlocks, own = kLanes > 0 ? threadIdx.x % kStride : rank * kThreads + threadIdx.x;
   const int vectors = static_cast<int>(columns / V), count = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
-  const long long cluster = blockIdx.x / kBlocks, step = static_cast<long long>(gridDim.x / kBlocks) * kRows;
-  const long long first = cluster * kRows + (kLanes > 0 ? threadIdx.x / kStride : 0);  // row of this thread in the first group
+  const long long step = static_cast<long long>(gridDim.x / kBlocks) * kRows, pitch = step * columns;
+  const long long leader = static_cast<long long>(blockIdx.x / kBlocks) * kRows;  // the first row of a group
   const float share = 1.0f / static_cast<float>(columns);
   const Arrays arrays = {grad, x, residual};
-  float of_weight[kVectors][V] = {}, of_bias[kVectors][V] = {}, next_mean = 0, next_rstd = 0;
+  float of_weight[kVectors][V] = {}, of_bias[kVectors][V] = {};
+  Saved<Config::Mean, 0, Config::kCentred> next_mean(mean_of);
+  Saved<Config::Rstd, 1, true> next_rstd(rstd_of_row);
   const auto prefetch = [&](long long row) {
-    if (row >= rows) return;
-    if (Config::kCentred && (Config::kGiven || mean_of != nullptr)) next_mean = widen(mean_of[row]);
-    if (Config::kGiven || rstd_of_row != nullptr) next_rstd = widen(rstd_of_row[row]);
+    if (row < rows) next_mean.fetch(row), next_rstd.fetch(row);
   };
   Words* const ring = memory + threadIdx.x;
   const Weights weights = {ring + kStages * kSlot};
-  weights.fetch(weight, own, vectors);
+  long long row = leader + (kLanes > 0 ? threadIdx.x / kStride : 0), at = row * columns + own * V;  // this thread's row and first element
 #pragma unroll
   for (int s = 0; s < kStages; ++s) {
-    const long long row = first + s * step;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (row < rows && k < count) arrays.fetch(ring + s * kSlot, k, row * columns + (own + k * kStride) * V);
+      if (row + s * step < rows && k < count) arrays.fetch(ring + s * kSlot, k, at + s * pitch);
     }
     copies_commit();
   }
-  if constexpr (kAhead) prefetch(first);
+  weights.fetch(weight, own, vectors);
+  if constexpr (kAhead) prefetch(row);
   if constexpr (kBlocks > 1) cluster_barrier<kBlocks>();  // every block is there
   int stage = 0, turn = 0;
-  for (long long group = cluster * kRows; group < rows; group += step) {
-    const long long row = group + (first - cluster * kRows), start = row * columns;
+  for (long long group = leader; group < rows; group += step, row += step, at += pitch) {
     const int there = kRows == 1 || row < rows ? count : 0;  // who has no row comes along for the company of its warp
     Words* const mine = ring + stage * kSlot;
     Row of;
-    of.set(next_mean, next_rstd);
+    of.set(next_mean.get(), next_rstd.get());
     if constexpr (kAhead) prefetch(row + step);
     copies_wait<kStages - 1>();
     if constexpr (!Config::kGiven) {
@@ -243,28 +329,27 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
     float average = 0, projection = 0;
     take_row(mine, there, weights, of, of_weight, of_bias, average, projection);
     sum_over_row(average, projection, tables[turn], rank);
-    average *= share, projection *= share;
+    const Line line(of, average * share, projection * share);
+    const bool more_rows = row + kStages * step < rows;
+    const long long ahead = at + kStages * pitch;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
       if (k >= there) break;
-      const int j0 = (own + k * kStride) * V;
+      const long long here = at + k * kStride * V;
       const Pair p(mine, k);
       float w[V], d[V];
       weights.read(w, k);
 #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        const float h = rounded_product(p.g[j], w[j]);  // rounded, so that a row of one value gives 0
-        d[j] = of.rstd * ((Config::kCentred ? h - average : h) - of.u(p.s[j]) * projection);
-      }
+      for (int j = 0; j < V; ++j) d[j] = line.gradient(rounded_product(p.g[j], w[j]), p.s[j]);  // rounded, so that a row of one value gives 0
       if (Config::kAdd && grad_sum != nullptr) {
-        const Words more = load_words(grad_sum + start + j0);
+        const Words more = load_words(grad_sum + here);
 #pragma unroll
         for (int j = 0; j < V; ++j) d[j] += element<T>(more, j);
       }
-      if (row + kStages * step < rows) arrays.fetch(mine, k, start + kStages * step * columns + j0);
+      if (more_rows) arrays.fetch(mine, k, ahead);
       const Words out = words_of<T>(d);
-      store_words(dx + start + j0, out);
-      if constexpr (Config::kAdd) store_words(dresidual + start + j0, out);
+      store_words(dx + here, out);
+      if constexpr (Config::kAdd) store_words(dresidual + here, out);
     }
     copies_commit();
     stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -272,7 +357,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
   }
   if constexpr (Config::kParameters) {
     copies_wait<0>();
-    if (dweight != nullptr) write_share(dweight + cluster * columns, of_weight, own, vectors);
-    if (kBias && dbias != nullptr) write_share(dbias + cluster * columns, of_bias, own, vectors);
+    const long long start = blockIdx.x / (kBlocks * kFold) * columns;
+    write_shares(dweight != nullptr ? dweight + start : nullptr, dbias != nullptr ? dbias + start : nullptr, of_weight, of_bias, own, vectors);
   }
 }

@@ -1,6 +1,6 @@
 // to[j] = sum over p of partial[p, j]: the second half of the gradients of weight (blockIdx.y 0) and bias (blockIdx.y 1).
 //
-// Layout:  partial is (parts, columns) of the arithmetic dtype. A block owns 32 vectors of columns; its rows of threads take every kRows-th
+// Layout:  partial is (parts, columns) of the arithmetic dtype. A block owns 32 vectors of columns; its warps take every kRows-th
 //          part and meet in shared memory, in a fixed order. Sums in double. No parts give 0.
 // Needs:   columns a multiple of kVector; partial aligned to kVector elements.
 // Bound:   latency: a few megabytes, from the L2 cache where they were just written. Vectors of one element took two to six times as long
@@ -13,6 +13,7 @@
 struct Config {
   using Element = float;
   static constexpr int kVector = 4;
+  static constexpr int kRows = 32;
 };
 #define DNNARRAY_ENTRY norm_fold_default
 #endif
@@ -20,7 +21,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int V = Config::kVector, kRows = 32;
+constexpr int V = Config::kVector, kRows = Config::kRows;
 
 // `wide_*` says that the result has the arithmetic dtype, not that of the data; a null result is not asked for.
 extern "C" __global__ void __launch_bounds__(kWarp* kRows)
@@ -44,10 +45,10 @@ extern "C" __global__ void __launch_bounds__(kWarp* kRows)
 #pragma unroll
   for (int v = 0; v < V; ++v) smem[first][lane * V + v] = sums[v];
   __syncthreads();
-  const int own = threadIdx.x;
-  if (own >= kWarp * V || start + own >= columns) return;
-  double sum = smem[0][own];
+  for (int own = threadIdx.x; own < kWarp * V && start + own < columns; own += kWarp * kRows) {
+    double sum = smem[0][own];
 #pragma unroll
-  for (int row = 1; row < kRows; ++row) sum += smem[row][own];
-  put<T>(to, blockIdx.y == 0 ? wide_weight != 0 : wide_bias != 0, start + own, static_cast<A>(sum));
+    for (int row = 1; row < kRows; ++row) sum += smem[row][own];
+    put<T>(to, blockIdx.y == 0 ? wide_weight != 0 : wide_bias != 0, start + own, static_cast<A>(sum));
+  }
 }

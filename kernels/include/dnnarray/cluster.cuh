@@ -36,6 +36,15 @@ __device__ __forceinline__ void store_remote(float* here, int block, float value
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
 }
 
+// Four numbers from the place of `here` in the shared memory of another block of the cluster.
+__device__ __forceinline__ Vec<float, 4> load_remote(const float* here, int block) {
+  Vec<float, 4> v;
+  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(block));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.at[0]), "=f"(v.at[1]), "=f"(v.at[2]), "=f"(v.at[3]) : "r"(there) : "memory");
+  return v;
+}
+
 // Sixteen bytes from device to shared memory, past the registers; complete for the thread itself after `copies_wait`.
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
@@ -77,6 +86,19 @@ struct Gathered {
       if (kEntries % kWarp == 0 || entry < kEntries) all = op(all, value(entry));
     }
     return warp_reduce(all, op);
+  }
+
+  // The sums of the first two values, in the same order for everybody: half of a warp adds up the entries of each.
+  __device__ __forceinline__ void sum_both(float& first, float& second) const {
+    static_assert(kValues >= 2, "two values");
+    constexpr int kHalf = kWarp / 2, kLanes = kEntries < kHalf ? kEntries : kHalf;
+    const int lane = threadIdx.x % kWarp, value = lane / kHalf;
+    float mine = 0;
+#pragma unroll
+    for (int entry = 0; entry < kEntries; entry += kLanes) mine += at[value][entry + lane % kLanes];
+    mine = warp_sum<kLanes>(mine);
+    const float other = __shfl_xor_sync(kAllLanes, mine, kHalf);
+    first = value == 0 ? mine : other, second = value == 0 ? other : mine;
   }
 };
 

@@ -72,6 +72,18 @@ __device__ __forceinline__ A warp_min(A value) {
   return warp_reduce<kLanes>(value, Min());
 }
 
+// Two sums for little more than the price of one: after the first exchange each half of the lanes adds up one of them.
+template <int kLanes = kWarp, typename A>
+__device__ __forceinline__ void warp_sum_both(A& first, A& second) {
+  constexpr int kHalf = kLanes / 2;
+  const bool upper = threadIdx.x % kLanes >= kHalf;
+  A mine = upper ? second : first;
+  mine += __shfl_xor_sync(kAllLanes, upper ? first : second, kHalf);
+  mine = warp_sum<kHalf>(mine);
+  const A other = __shfl_xor_sync(kAllLanes, mine, kHalf);
+  first = upper ? other : mine, second = upper ? mine : other;
+}
+
 // Over a block of kThreads (a multiple of 32, up to 1024). `shared` holds one value per warp; it may be used again at once.
 template <int kThreads, typename A, typename Op>
 __device__ __forceinline__ A block_reduce(A value, Op op, A* shared) {
