@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled, pool_forms
+from dnnarray._cpu import compiled, pool_forms, threads
 from dnnarray._cpu.pool_norm import norm_windows, norm_windows_gradient
 from dnnarray._cpu.pool_windows import (
     argmax_windows,
@@ -25,6 +25,7 @@ from dnnarray._problems.pool import PoolProblem, UnpoolProblem
 from dnnarray._select import Method
 
 Arrays = tuple[np.ndarray, ...]
+_CALLS = 12  # of NumPy in one block
 
 
 def _channels_first(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> list[Any]:
@@ -40,8 +41,11 @@ def _channels_first(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> list[
 def _max(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
     plans = plan_axes(problem.axes)
     x, y = _channels_first(problem, x, outputs[0])
-    for block in blocks(x):
+
+    def run(*block: slice) -> None:
         reduce_windows(np.maximum, x[block], plans, y[block], lowest(x.dtype))
+
+    threads.each(run, blocks(x), work=_CALLS * x.size)
 
 
 def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
@@ -54,9 +58,12 @@ def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np
 def _max_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: Any = None) -> None:
     plans = plan_axes(problem.axes)
     grad, x, indices, dx = _channels_first(problem, grad, x, indices, outputs[0])
-    for block in blocks(x):
+
+    def run(*block: slice) -> None:
         found = argmax_windows(x[block], plans)[1] if indices is None else indices[block]
         scatter(grad[block], found, dx[block], add=True)
+
+    threads.each(run, blocks(x), work=_CALLS * x.size)
 
 
 # --- average ----------------------------------------------------------------------------------------------------------
@@ -78,10 +85,13 @@ def _average(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray)
     plans = plan_axes(problem.axes)
     divisor = _divisor(problem.axes, problem.padded, x.dtype)
     x, y = _channels_first(problem, x, outputs[0])
-    for block in blocks(x):
+
+    def run(*block: slice) -> None:
         mean = y[block]
         reduce_windows(np.add, x[block], plans, mean, 0)
         np.divide(mean, divisor, out=mean)
+
+    threads.each(run, blocks(x), work=_CALLS * x.size)
 
 
 def _average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
@@ -138,9 +148,6 @@ def _unpool_backward(problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad
     grad, indices, dx = _channels_first(problem, grad, indices, outputs[0])
     for block in blocks(grad):
         gather(grad[block], indices[block], dx[block])
-
-
-_CALLS = 12  # of NumPy in one block
 
 
 def _with_compiled(entry: Method, driver: str, accepts: Any) -> tuple[Method, ...]:

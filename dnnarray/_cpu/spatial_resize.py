@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import compiled
+from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
+
+_CALLS = 12  # of NumPy in one block
 
 # One entry of the matrix target x source: (target, source, weight), the three as long as there are taps.
 _Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -177,12 +179,16 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
     by_growth = sorted(zip(problem.resizes, problem.axes, strict=True), key=lambda r: r[0].target / r[0].source, reverse=problem.transposed)
     steps = [(axis, taps_of(resize, problem.transposed, source.dtype)) for resize, axis in by_growth]
     per_item = math.prod(max(r.source, r.target) for r in problem.resizes)
-    for images, channels in blocks(source.shape[0], source.shape[problem.channels], per_item):
+
+    def block(images: slice, channels: slice) -> None:
         where = tuple(images if a == 0 else channels if a == problem.channels else slice(None) for a in range(source.ndim))
         y = source[where]
         for axis, taps in steps:
             y = _resampled(y, axis, taps)
         out[where] = y
+
+    whole = blocks(source.shape[0], source.shape[problem.channels], per_item)
+    threads.each(block, whole, work=_CALLS * max(source.size, out.size))
 
 
 def _no_planes(problem: InterpolateProblem, device: Any) -> str | None:
@@ -193,7 +199,6 @@ def _no_planes(problem: InterpolateProblem, device: Any) -> str | None:
     return None if source.size and problem.result.size else "there is nothing to do"
 
 
-_CALLS = 12  # of NumPy in one block
 _PLANES = "compiled: the rows of a plane, then its columns, over all threads"
 
 

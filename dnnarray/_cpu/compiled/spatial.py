@@ -40,6 +40,20 @@ def _weighted(row: Any, weight: Any, first: Any, out: Any) -> Any:
             out[q] += weight * row[q]
 
 
+@device
+def _gathered_pair(row: Any, i: Any, a: Any, j: Any, b: Any, out: Any) -> Any:
+    """The sum of two taps of a row in one pass."""
+    for q in range(len(out)):
+        out[q] = a[q] * row[i[q]] + b[q] * row[j[q]]
+
+
+@device
+def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
+    """The sum of two weighted rows in one pass."""
+    for q in range(len(out)):
+        out[q] = a * row[q] + b * other[q]
+
+
 @kernel
 def _resize(
     start: int, stop: int, x: In3, y: Out3, row_index: Integers2, row_weight: In2, column_index: Integers2, column_weight: In2
@@ -47,11 +61,17 @@ def _resize(
     wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
     for n in range(start, stop):
         for h in range(x.shape[1]):
-            for k in range(len(column_index)):
-                _gathered(x[n, h], column_index[k], column_weight[k], k == 0, wide[h])
+            if len(column_index) == 2:
+                _gathered_pair(x[n, h], column_index[0], column_weight[0], column_index[1], column_weight[1], wide[h])
+            else:
+                for k in range(len(column_index)):
+                    _gathered(x[n, h], column_index[k], column_weight[k], k == 0, wide[h])
         for p in range(y.shape[1]):
-            for k in range(len(row_index)):
-                _weighted(wide[row_index[k, p]], row_weight[k, p], k == 0, y[n, p])
+            if len(row_index) == 2:
+                _weighted_pair(wide[row_index[0, p]], row_weight[0, p], wide[row_index[1, p]], row_weight[1, p], y[n, p])
+            else:
+                for k in range(len(row_index)):
+                    _weighted(wide[row_index[k, p]], row_weight[k, p], k == 0, y[n, p])
 
 
 def _matrix(taps: Taps, extent: int, dtype: np.dtype) -> tuple[Array, Array]:
@@ -128,15 +148,19 @@ def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bo
 
 @device
 def _corners(plane: Any, index: Any, weight: Any, out: Any) -> Any:
+    for k in range(4):
+        _corner(plane, index[k], weight[k], k == 0, out)
+
+
+@device
+def _corner(plane: Any, index: Any, weight: Any, first: Any, out: Any) -> Any:
+    """out (+)= weight plane[index]; what lies outside counts as 0, and is never read: an infinite number beside it stays there."""
     zero = plane.dtype.type(0)
-    i0, i1, i2, i3 = index[0], index[1], index[2], index[3]
-    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
     for q in range(len(out)):
-        a = plane[i0[q]] if i0[q] >= 0 else zero
-        b = plane[i1[q]] if i1[q] >= 0 else zero
-        c = plane[i2[q]] if i2[q] >= 0 else zero
-        d = plane[i3[q]] if i3[q] >= 0 else zero
-        out[q] = (a * w0[q] + b * w1[q]) + (c * w2[q] + d * w3[q])
+        i = index[q]
+        value = plane[max(i, 0)]
+        value = value if i >= 0 else zero
+        out[q] = value * weight[q] + (zero if first else out[q])
 
 
 @driver(_sample)
