@@ -10,10 +10,11 @@ JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit kernels docs demo bench gpu asv clean
+.PHONY: help test lint types unit compiled kernels docs demo bench gpu asv clean
 
 help:
 	@echo "make test    lint, types, tests, doctests (what CI runs)"
+	@echo "make compiled  the tests with every call by the kernels that Numba compiles, where there are any"
 	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
 	@echo "make docs    build the site into docs/_build/html"
 	@echo "make kernels compile every kernel in every configuration for three architectures, without a GPU"
@@ -40,6 +41,10 @@ unit: $(VENV)/.test
 
 test: lint types unit
 
+# Numba compiles some hundred kernels the first time, which takes minutes; they are kept for later runs.
+compiled: $(VENV)/.test $(VENV)/.cpu
+	$(BIN)/python -m pytest -n $(JOBS) --compiled --ignore tests/test_kernels.py
+
 # Every kernel in every configuration for sm_80, sm_90a and sm_100, with no spill: half an hour of two cores; no GPU is needed.
 kernels: $(VENV)/.test
 	$(BIN)/python -m pytest tests/test_kernels.py --all-kernels -n $(JOBS)
@@ -61,7 +66,7 @@ gpu:
 
 # Set to an older processor, OPENBLAS_CORETYPE halves the matrix products of NumPy.
 MEASURED := env -u OPENBLAS_CORETYPE OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS)
-bench: $(VENV)/.torch $(VENV)/.bench $(VENV)/.demo
+bench: $(VENV)/.torch $(VENV)/.bench $(VENV)/.demo $(VENV)/.cpu
 	$(MEASURED) $(BIN)/python -m asv_bench.cpu --threads $(THREADS) $(BENCH)
 
 asv: $(VENV)/.bench

@@ -38,10 +38,11 @@ def autotune(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     Examples
     --------
     >>> import dnnarray as dnn, numpy as np
-    >>> [a.name for a in dnn.autotune("relu", np.zeros(4, np.float32))]
+    >>> [a.name for a in dnn.autotune("glu", np.zeros(4, np.float32))]
     ['elementwise']
     """
     asked = question(op, arrays, options)
+    asked.engine.make_ready(asked.operation, asked.problem)
     device, table = asked.engine.device(), asked.engine.methods(asked.operation)
     usable = [j for j in rank(asked.problem, device, current(), table) if j.reason is None]
     times = asked.engine.measure(asked.operation, asked.problem, asked.arrays, asked.runtime, [j.method for j in usable])

@@ -141,7 +141,7 @@ def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     Examples
     --------
     >>> import dnnarray as dnn
-    >>> [a.name for a in dnn.algorithms("relu", dnn.Spec((4,), "float32"))]
+    >>> [a.name for a in dnn.algorithms("glu", dnn.Spec((4,), "float32"))]
     ['elementwise']
     """
     return [j.algorithm for j in question(op, arrays, options).rank() if j.reason is None]

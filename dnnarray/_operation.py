@@ -357,8 +357,11 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
 def _tune(engine: Any, config: Options, op: Operation, problem: Problem, arrays: tuple[Any, ...]) -> None:
     """Measure the candidates of a problem met for the first time and remember the times."""
     device, key = engine.device(), tuning.key_of(problem, engine.device(), config)
+    if tuning.lookup(device, key) is not None:
+        return
+    engine.make_ready(op, problem)
     usable = [j.method for j in rank(problem, device, config, engine.methods(op)) if j.reason is None]
-    if len(usable) > 1 and tuning.lookup(device, key) is None:
+    if len(usable) > 1:
         tuning.remember(device, key, engine.measure(op, problem, arrays, (0,) * len(op.runtime), usable))
 
 

@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled
+from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.activation_formulas import FORMULAS
 from dnnarray._cpu.blocks import blocks, drop, select
 from dnnarray._problems.activation import PARAMETERS, Activation, BiasActivationProblem, ElementwiseProblem, GatedProblem, PReLUProblem
 from dnnarray._select import Method
 
 Array = np.ndarray
+_WORK = 4  # NumPy calls of a formula, each worth a pass
 
 
 def apply(activation: Activation | None, x: Array, out: Array) -> None:
     """out = activation(x); `out` may be `x`. Without an activation a copy, or nothing where they are the same array."""
     if activation is not None:
-        forward = FORMULAS[activation.name][0]
-        for part, target in blocks(x, out):
-            forward(part, target, *activation.parameters)
+        forward, parameters = FORMULAS[activation.name][0], activation.parameters
+        threads.each(lambda part, target: forward(part, target, *parameters), blocks(x, out), work=_WORK * x.size)
     elif out is not x:
         out[...] = x
 
@@ -37,9 +37,12 @@ def apply_gradient(activation: Activation | None, grad: Array, x: Array) -> Arra
 def gradient_into(activation: Activation | None, grad: Array, x: Array, out: Array) -> None:
     """`apply_gradient` into `out`, which may be `grad` or `x`."""
     if activation is not None:
-        gradient = FORMULAS[activation.name][1]
-        for source, part, target in blocks(grad, x, out):
-            gradient(source, part, target, *activation.parameters)
+        gradient, parameters = FORMULAS[activation.name][1], activation.parameters
+
+        def run(source: Array, part: Array, target: Array) -> None:
+            gradient(source, part, target, *parameters)
+
+        threads.each(run, blocks(grad, x, out), work=_WORK * x.size)
     elif out is not grad:
         out[...] = grad
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dnnarray._cpu.blocks import BLOCK, drop, keep, select
-from dnnarray._cpu.erf import erf
+from dnnarray._cpu.erf import normal_cdf
 
 Array = np.ndarray
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -230,7 +230,7 @@ def _silu_gradient(grad: Array, x: Array, out: Array, beta: float) -> None:
 
 
 def _gelu(x: Array, out: Array, approximate: str) -> None:
-    np.multiply(x, _normal_cdf(x) if approximate == "none" else _tanh_cdf(x), out=out)
+    np.multiply(x, normal_cdf(x, np.exp(-0.5 * x * x)) if approximate == "none" else _tanh_cdf(x), out=out)
 
 
 def _gelu_gradient(grad: Array, x: Array, out: Array, approximate: str) -> None:
@@ -239,9 +239,10 @@ def _gelu_gradient(grad: Array, x: Array, out: Array, approximate: str) -> None:
 
 def _gelu_slope(x: Array) -> Array:
     density = np.exp(-0.5 * x * x)
+    cdf = normal_cdf(x, density)
     density *= x
     density *= 1 / math.sqrt(2 * math.pi)
-    density += _normal_cdf(x)
+    density += cdf
     return density
 
 
@@ -253,13 +254,6 @@ def _tanh_gelu_slope(x: Array) -> Array:
     inner *= _logistic_slope(2 * _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x))
     inner += _tanh_cdf(x)
     return inner
-
-
-def _normal_cdf(x: Array) -> Array:
-    cdf = erf(x * (1 / math.sqrt(2)))
-    cdf += 1
-    cdf *= 0.5
-    return cdf
 
 
 def _tanh_cdf(x: Array) -> Array:

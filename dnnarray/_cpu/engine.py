@@ -67,10 +67,19 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
     table = methods(op)
     if algorithm is not None:
         compiled.compile_now(table, problem, device(), algorithm)
-    measured = tuning.lookup(device(), tuning.key_of(problem, device(), config)) if len(table) > 1 else None
-    chosen = choose(problem, device(), config, table, algorithm, measured)
+    chosen = choose(problem, device(), config, table, algorithm, _measured(problem, config, table))
     prepared = Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config, table)
     return prepared.awaiting() if algorithm is None else prepared
+
+
+def _measured(problem: Problem, config: Options, table: Sequence[Method]) -> dict[str, float] | None:
+    """Milliseconds by algorithm from the tuning table."""
+    return tuning.lookup(device(), tuning.key_of(problem, device(), config)) if len(table) > 1 else None
+
+
+def make_ready(op: Operation, problem: Problem) -> None:
+    """Have every algorithm compiled that may be measured."""
+    compiled.compile_now(methods(op), problem, device())
 
 
 def measure(
@@ -115,7 +124,7 @@ class Prepared:
 
     def awaiting(self) -> Prepared:
         """Itself, having started the compiler on a faster algorithm where there is one; it changes over to that one when it is ready."""
-        self._awaited = compiled.await_better(self._table, self.problem, device(), self.method)
+        self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, self.method)
         return self
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
@@ -196,8 +205,8 @@ class Prepared:
         given = None if workspace is None else getattr(workspace, "nbytes", 0)
         limits = [limit for limit in (self._config.workspace_limit, given) if limit is not None]
         config = replace(self._config, workspace_limit=min(limits)) if limits else self._config
-        self._take(choose(self.problem, device(), config, self._table))
-        self._awaited = compiled.await_better(self._table, self.problem, device(), self.method)
+        self._take(choose(self.problem, device(), config, self._table, measured=_measured(self.problem, self._config, self._table)))
+        self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, self.method)
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:

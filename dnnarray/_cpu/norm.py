@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled, norm_forms, norm_local
+from dnnarray._cpu import compiled, norm_forms, norm_local, threads
 from dnnarray._cpu.norm_backward import Gradients, Inputs, backward, fixed_backward
 from dnnarray._cpu.norm_blocks import boxes, parts
 from dnnarray._cpu.norm_forward import affine, normalise
@@ -45,10 +45,12 @@ def _batch_norm(
     scale = _rstd(problem, variance)
     scale = scale if weight is None else scale * weight
     arrays = (x, y, mean, scale, bias, residual)
-    for box in boxes(x, tuple(range(x.ndim))):
-        x_, y_, mean_, scale_, shift_, residual_ = parts(arrays, box)
+
+    def block(x: Any, y: Any, mean: Any, scale: Any, shift: Any, residual: Any) -> None:
         # Not x * scale - mean * scale: the difference first is exact for data far from 0.
-        affine(problem, np.subtract(x_, mean_, out=y_), y_, scale_, shift_, residual_)
+        affine(problem, np.subtract(x, mean, out=y), y, scale, shift, residual)
+
+    threads.each(block, (parts(arrays, box) for box in boxes(x, tuple(range(x.ndim)))), work=3 * x.size)
 
 
 def _rstd(problem: NormProblem, variance: np.ndarray) -> np.ndarray:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled
+from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.blocks import BLOCK, slabs
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._select import Method
 
 Array = np.ndarray
+_CALLS = 6  # of NumPy in one block
 
 
 def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
@@ -68,8 +69,7 @@ def _softmin_gradient(grad: Array, y: Array, out: Array) -> None:
 
 def _forward(rows: Callable[[Array, Array], None]) -> Callable[..., None]:
     def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
-        for part, target in _rows(problem.axis, x, outputs[0]):
-            rows(part, target)
+        threads.each(rows, _rows(problem.axis, x, outputs[0]), work=_CALLS * x.size)
 
     return run
 
@@ -78,11 +78,13 @@ def _backward(rows: Callable[[Array, Array], None], gradient: Callable[[Array, A
     """The gradient from the output; without it, from the input, by computing the rows of the output again."""
 
     def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, y: Array | None) -> None:
-        for source, part, result, target in _rows(problem.axis, grad, x, y, outputs[0]):
+        def block(source: Array, part: Array, result: Array | None, target: Array) -> None:
             if result is None:
                 result = np.empty_like(part)
                 rows(part, result)
             gradient(source, result, target)
+
+        threads.each(block, _rows(problem.axis, grad, x, y, outputs[0]), work=_CALLS * x.size)
 
     return run
 
@@ -93,7 +95,6 @@ _FORMULAS = {
     "log_softmax": (_log_softmax_rows, _log_softmax_gradient),
     "softmin": (_softmin_rows, _softmin_gradient),
 }
-_CALLS = 6  # of NumPy in one block
 
 
 def _no_rows(problem: SoftmaxProblem, device: Any) -> str | None:

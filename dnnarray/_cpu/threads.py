@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from dnnarray._cpu import blas
 from dnnarray._options import current
@@ -59,9 +61,24 @@ def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) ->
 
     For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin and end.
     """
-    parts = split(total, worth(work // WAKING))
-    if len(parts) == 1 or not _pool.serve(function, parts, arguments):
+    wanted = worth(work // WAKING)
+    if wanted == 1 or len(parts := split(total, wanted)) == 1 or not _pool.serve(function, parts, arguments):
         function(0, total, *arguments)
+
+
+def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int) -> None:
+    """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere."""
+    listed = list(items)
+    if len(listed) == 1:  # small arrays, whose calls have little time to lose
+        function(*listed[0])
+        return
+
+    def some(start: int, stop: int) -> None:
+        with np.errstate(all="ignore"):  # which every thread has for itself
+            for item in listed[start:stop]:
+                function(*item)
+
+    run(some, len(listed), work=work)
 
 
 class _Helper:

@@ -120,6 +120,10 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
     return Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config)
 
 
+def make_ready(op: Operation, problem: Problem) -> None:
+    """What an algorithm may wait for before it is measured: nothing, kernels are compiled when they are loaded."""
+
+
 def measure(
     op: Operation, problem: Problem, arrays: tuple[Any, ...], runtime: tuple[Any, ...], candidates: list[Method]
 ) -> dict[str, float]:

@@ -7,15 +7,16 @@ the functions that call them (drivers) stand in ``compiled/<module>.py``, import
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any
 
 from dnnarray._cpu.compiled import compiler
 from dnnarray._cpu.compiled.compiler import PENDING, Unit
+from dnnarray._options import Options
 from dnnarray._problems.base import Problem, leaves
-from dnnarray._select import Cost, Device, Method
+from dnnarray._select import Cost, Device, Method, rank
 from dnnarray._spec import FLOAT32, FLOAT64, FLOATING
 
 __all__ = ["PENDING", "Compiled", "Unit", "await_better", "build", "compile_now", "method", "numpy_cost", "units"]
@@ -84,21 +85,28 @@ def method(
     return Method(name, run, summary, rejects=run.rejects, cost=cost, **attributes)
 
 
-def await_better(table: Sequence[Method], problem: Problem, device: Device, chosen: Method) -> Unit | None:
-    """Start the compiler on what would be faster than the algorithm that was chosen; gives the unit to wait for."""
-    if problem.bytes < _WORTH:
+def _awaited(table: Iterable[Method], problem: Problem, device: Device) -> dict[str, Unit]:
+    """What the compiler has still to do for the algorithms of a table, by their names."""
+    runs = {entry.name: entry.run for entry in table if isinstance(entry.run, Compiled)}
+    return {name: unit for name, run in runs.items() if (unit := run.awaited(problem, device)) is not None}
+
+
+def await_better(table: Sequence[Method], problem: Problem, device: Device, options: Options, chosen: Method) -> Unit | None:
+    """Start the compiler on what the options allow and would be predicted to be faster than the algorithm that was chosen; gives the unit to wait for."""
+    if problem.bytes < _WORTH or not (units := _awaited(table, problem, device)):
         return None
-    for entry in table:
-        if isinstance(entry.run, Compiled) and entry is not chosen and (unit := entry.run.awaited(problem, device)):
-            unit.request()
-            return unit
-    return None
+    as_if_ready = [replace(entry, rejects=lambda problem, device: None) for entry in table if entry.name in units]
+    best = rank(problem, device, options, [chosen, *as_if_ready])[0].method
+    if best is chosen:
+        return None
+    units[best.name].request()
+    return units[best.name]
 
 
-def compile_now(table: Sequence[Method], problem: Problem, device: Device, name: str) -> None:
-    """A caller who names an algorithm waits for its compiler."""
-    for entry in table:
-        if entry.name == name and isinstance(entry.run, Compiled) and (unit := entry.run.awaited(problem, device)):
+def compile_now(table: Sequence[Method], problem: Problem, device: Device, name: str | None = None) -> None:
+    """Wait for the compiler: of the algorithm that a caller names, or of all that are to be measured."""
+    for entry, unit in _awaited(table, problem, device).items():
+        if name in (None, entry):
             unit.wait()
 
 

@@ -53,6 +53,7 @@ Integers1 = Annotated[Any, Place(1, dtype="int64")]
 Integers2 = Annotated[Any, Place(2, dtype="int64")]
 OutIntegers1 = Annotated[Any, Place(1, written=True, dtype="int64")]
 OutIntegers2 = Annotated[Any, Place(2, written=True, dtype="int64")]
+OutIntegers3 = Annotated[Any, Place(3, written=True, dtype="int64")]
 Bytes1 = Annotated[Any, Place(1, written=True, dtype="uint8")]
 
 
@@ -68,7 +69,7 @@ class Kernel:
         self._spread: Any = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
         hints = get_type_hints(function, include_extras=True)
         self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
-        if cache_folder() is not None:
+        if cache_folder() is not None and os.path.exists(function.__code__.co_filename):
             for each in (self.run, self._spread):
                 setattr(each, "_cache", _Cache(each.py_func))  # noqa: B010 - what enable_caching() sets, with a folder of our own
 

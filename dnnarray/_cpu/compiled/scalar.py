@@ -15,10 +15,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from dnnarray._cpu.compiled.coefficients import ERFC_RATIO
 from dnnarray._cpu.compiled.kernel import device
 
-# Taylor's coefficients of (exp(r) - 1 - r) / r^2, the highest power first: to the last bit where |r| <= ln(2) / 2.
-_EXP_SINGLE = tuple(1 / math.factorial(n) for n in range(8, 1, -1))
+# (exp(r) - 1 - r) / r^2, the highest power first: for |r| <= ln(2) / 2 minimax with relative error 2e-10 in exp, and Taylor's to the last bit.
+_EXP_SINGLE = (
+    0.00019891030654370327, 0.0013933685862617174, 0.008333310889582076, 0.04166646460202654, 0.16666666681659179, 0.5000000013498178,
+)  # fmt: skip
 _EXP_DOUBLE = tuple(1 / math.factorial(n) for n in range(14, 1, -1))
 # atanh(s) / s in powers of s^2 for s <= 1/3.
 _ATANH_SINGLE = tuple(1 / n for n in range(15, 0, -2))
@@ -35,11 +38,6 @@ _TANH_SINGLE = (
 _TANH_DOUBLE = (
     -1.7231441019809252e-05, 7.957457127411114e-05, -0.00023075646174205693, 0.0005874287103325052, -0.0014553070488497815,
     0.0035920586138332806, -0.008863229795270043, 0.02186948825856021, -0.05396825396133896, 0.13333333333326597, -0.3333333333333332,
-)  # fmt: skip
-# erfc(z) = exp(-z^2) t R(t), t = 1 / (1 + z / 2): a minimax fit of R on 0 <= z <= 10.2 with relative error 3.5e-9.
-_ERFC_SINGLE = (
-    0.035767145273468665, -0.19103358257333458, 0.3814200514358226, -0.289592407409601, -0.021959992856499674, 0.03540582119877401,
-    0.05487794349305289, 0.1855949445447517, 0.24517916261498818, 0.2822523967908408, 0.2820885209824465,
 )  # fmt: skip
 _intrinsic: Any = intrinsic  # whose own types do not know that the first parameter is not passed
 
@@ -182,7 +180,7 @@ def _horner(kind: str, coefficients: tuple[float, ...]) -> Any:
 _exp_tail = _polynomial(_EXP_SINGLE, _EXP_DOUBLE)
 _atanh_ratio = _polynomial(_ATANH_SINGLE, _ATANH_DOUBLE)
 _tanh_ratio = _polynomial(_TANH_SINGLE, _TANH_DOUBLE)
-erfc_ratio = _polynomial(_ERFC_SINGLE, _ERFC_SINGLE)
+erfc_ratio = _polynomial(ERFC_RATIO, ERFC_RATIO)
 
 
 def _limits(x: Any) -> Any:
@@ -281,7 +279,7 @@ def softplus(x: Any) -> Any:
 @device
 def _lower_half(x: Any, density: Any) -> Any:
     """The share of the normal distribution below -|x|, in float32."""
-    t = const(x, 1.0) / (const(x, 1.0) + abs(x) * const(x, 0.5 * 0.7071067811865476))
+    t = const(x, 1.0) / fma(abs(x), const(x, 0.5 * 0.7071067811865476), const(x, 1.0))
     return const(x, 0.5) * density * t * erfc_ratio(t)
 
 

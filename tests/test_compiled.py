@@ -1,0 +1,246 @@
+"""The compiled algorithms beside their oracles: threads, forks, caches, the compiler in the background, a missing or broken Numba."""
+
+import os
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._cpu import blas, threads
+from dnnarray._cpu.compiled import compiler
+
+needs_numba = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
+_ROOT = Path(dnn.__file__).parents[1]
+_RNG = np.random.default_rng(0)
+
+
+def _python(code, **environment):
+    """What a fresh interpreter prints."""
+    variables = os.environ | {"PYTHONPATH": str(_ROOT)} | environment
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+# --- the pool for NumPy -----------------------------------------------------------------------------------------------
+
+
+def test_split_covers_the_range_in_order():
+    for total, parts in ((10, 3), (2, 8), (1, 1), (7, 7), (0, 4)):
+        found = threads.split(total, parts)
+        assert [i for a, b in found for i in range(a, b)] == list(range(total))
+        assert len(found) <= max(min(parts, total), 1)
+
+
+def test_the_pool_does_every_part_and_hands_errors_over():
+    done = np.zeros(1000)
+    with dnn.options(threads=4):
+        threads.run(lambda a, b, out: out.__setitem__(slice(a, b), np.arange(a, b)), 1000, done, work=10**9)
+        np.testing.assert_array_equal(done, np.arange(1000))
+        with pytest.raises(ZeroDivisionError):
+            threads.run(lambda a, b: 1 // (a - a), 1000, work=10**9)
+        seen = []
+        threads.run(lambda a, b: threads.run(lambda c, d: seen.append((c, d)), 10, work=10**9), 4, work=10**9)
+    assert len(seen) == 4  # inside of a part there is no second team: each inner range is done as a whole
+    assert set(seen) == {(0, 10)}
+
+
+def test_the_blas_is_held_at_one_thread_inside_regions_only():
+    before = blas.threads()
+    with blas.single_threaded(), blas.single_threaded():
+        assert blas.threads() == before
+    assert blas.threads() == before
+
+
+def test_the_number_of_threads_follows_the_option_and_is_checked():
+    with dnn.options(threads=3):
+        assert threads.count() == 3
+    assert 1 <= threads.count() <= threads.cores()
+    for wrong in (0, -1, True, 1.5, "2", 5000):
+        with pytest.raises(dnn.OptionError, match="threads"):
+            dnn.set_options(threads=wrong)
+
+
+@pytest.mark.skipif(not find_spec("threadpoolctl") or blas.threads() is None, reason="threadpoolctl is not installed")
+def test_the_number_of_threads_follows_threadpoolctl():
+    import threadpoolctl
+
+    with threadpoolctl.threadpool_limits(1):
+        assert threads.count() == 1
+
+
+# --- a missing or broken Numba ----------------------------------------------------------------------------------------
+
+
+def test_without_numba_everything_works_and_explain_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(compiler, "_installed", lambda: False)
+    x = _RNG.standard_normal((300, 400), dtype=np.float32)
+    text = str(dnn.explain("softmax", x))
+    assert "pip install 'dnnarray[cpu]'" in text
+    assert [a.name for a in dnn.algorithms("softmax", x)] == ["blocked"]
+    with pytest.raises(dnn.UnsupportedError, match="Numba is not installed"):
+        dnn._operation.dispatch(dnn.softmax.operation, (x,), (-1,), (), None, None, "compiled")
+    (item,) = [i for i in dnn.check().items if i.name == "Numba"]
+    assert item.ok
+    assert "dnnarray[cpu]" in item.mend
+    assert dnn.warmup("softmax") == 0
+
+
+def test_a_numba_that_cannot_be_imported_is_reported_and_not_needed(tmp_path):
+    (tmp_path / "numba.py").write_text("raise ImportError('made for another Python')")
+    code = """
+import numpy as np, dnnarray as dnn
+from dnnarray._cpu.compiled import compiler
+x = np.random.default_rng(0).standard_normal((300, 400), dtype=np.float32)
+for _ in range(3):
+    dnn.softmax(x); compiler.settle()
+(item,) = [i for i in dnn.check().items if i.name == "Numba"]
+print(item.ok, "made for another Python" in item.found, dnn.warmup("softmax"), "cannot be imported" in str(dnn.explain("softmax", x)))
+"""
+    assert _python(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{_ROOT}") == ["False", "True", "0", "True"]
+
+
+# --- the compiler in the background -----------------------------------------------------------------------------------
+
+_BACKGROUND = """
+import sys, numpy as np, dnnarray as dnn
+from dnnarray._cpu.compiled import compiler
+x = np.random.default_rng(0).standard_normal((300, 400), dtype=np.float32)
+def algorithm():
+    dnn.telemetry.reset()
+    with dnn.options(telemetry=True):
+        dnn.softsign(x)
+    return list(dnn.telemetry.snapshot()["softsign"]["algorithms"])[0]
+dnn.softsign(x[:2, :2])
+print("numba" in sys.modules, compiler._thread)
+with compiler._building:  # the compiler is held up for as long as this takes
+    before = dnn.softsign(x)
+    print(algorithm())
+compiler.settle()
+print(algorithm())
+np.testing.assert_allclose(dnn.softsign(x), before, rtol=1e-6)
+from dnnarray._cpu.compiled import kernel
+print(kernel.cache_folder())
+"""
+
+
+@needs_numba
+def test_numpy_answers_while_the_compiler_works_and_the_remembered_call_changes_over(tmp_path):
+    found = _python(_BACKGROUND, DNNARRAY_CACHE_DIR=str(tmp_path / "cache"))
+    assert found[:4] == ["False", "None", "elementwise", "compiled"]
+    assert found[4].startswith(str(tmp_path / "cache"))
+    assert list(Path(found[4]).glob("*.nbc"))
+
+
+@needs_numba
+def test_a_cache_folder_that_cannot_be_written_is_replaced(tmp_path):
+    blocked, temporary = tmp_path / "file", tmp_path / "tmp"
+    blocked.write_text("not a folder")
+    temporary.mkdir()
+    found = _python(_BACKGROUND, DNNARRAY_CACHE_DIR=str(blocked), TMPDIR=str(temporary))
+    assert found[3] == "compiled"
+    assert found[4].startswith(str(temporary))
+
+
+@needs_numba
+def test_warmup_compiles_counts_and_draws(capsys):
+    assert dnn.warmup("relu", "one_hot", dtypes=["float16", "float32"], progress=True) == 1
+    assert "1/1" in capsys.readouterr().err
+    assert dnn.warmup("relu", dtypes=["bfloat16"]) == 1
+    with pytest.raises(dnn.OptionError):
+        dnn.warmup("no_such_operation")
+    with pytest.raises(dnn.DTypeError, match="int8"):
+        dnn.warmup("relu", dtypes=["int8"])
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+_CALLS = {
+    "gelu": lambda x, w: dnn.gelu(x),
+    "layer_norm": lambda x, w: dnn.layer_norm(x, w, w),
+    "layer_norm_backward": lambda x, w: dnn.layer_norm_backward(x * 2, x, w, w),
+    "softmax": lambda x, w: dnn.softmax(x),
+    "batch_norm_train": lambda x, w: dnn.batch_norm_train(x.reshape(7, 61, 1031), w[:61], w[:61]),
+    "max_pool": lambda x, w: dnn.max_pool(x.reshape(7, 61, 1031), kernel_size=3, stride=2, padding=1),
+}
+
+
+def _bits(result):
+    return [np.asarray(r).tobytes() for r in (result if isinstance(result, tuple) else (result,)) if r is not None]
+
+
+@needs_numba
+@pytest.mark.parametrize("name", _CALLS)
+def test_the_number_of_threads_does_not_change_a_bit(name):
+    dnn.warmup(name, "max_pool")
+    x, w = _RNG.standard_normal((427, 1031), dtype=np.float32), _RNG.standard_normal(1031, dtype=np.float32)
+    found = []
+    for count in (1, 2, 8):
+        with dnn.options(threads=count):
+            found.append(_bits(_CALLS[name](x, w)))
+    assert found[0] == found[1] == found[2]
+
+
+@needs_numba
+def test_callers_with_threads_of_their_own_get_right_results():
+    dnn.warmup("softmax")
+    data = [_RNG.standard_normal((300, 700), dtype=np.float32) for _ in range(4)]
+    expected = [_bits(dnn.softmax(x)) for x in data]
+    wrong = []
+
+    def call(x, right):
+        wrong.extend(1 for _ in range(30) if _bits(dnn.softmax(x)) != right)
+
+    callers = [threading.Thread(target=call, args=pair) for pair in zip(data, expected, strict=True)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+@needs_numba
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_computes_too():
+    code = """
+import os, numpy as np, dnnarray as dnn
+dnn.warmup("softmax")
+x = np.random.default_rng(0).standard_normal((3000, 400), dtype=np.float32)
+dnn.set_options(threads=2)
+right = dnn.softmax(x)
+child = os.fork()
+if child == 0:
+    os._exit(0 if (dnn.softmax(x) == right).all() and dnn.gelu(x).size else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert _python(code) == ["0"]
+
+
+# --- values that the generic cases do not draw ------------------------------------------------------------------------
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softmax_of_rows_with_infinity_and_nan(dtype):
+    dnn.warmup("softmax", dtypes=[dtype])
+    x = np.zeros((5, 70000), dtype)
+    x[0, 3], x[1, 4], x[2, :], x[3, 5], x[4, 6] = np.inf, -np.inf, -np.inf, np.nan, -np.nan
+    y = dnn.softmax(x)
+    assert [bool(np.isnan(row).any()) for row in y] == [True, False, True, True, True]
+    assert y[1, 4] == 0
+    np.testing.assert_allclose(y[1].sum(), 1, rtol=1e-5)
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_layer_norm_far_from_zero(dtype):
+    dnn.warmup("layer_norm", dtypes=[dtype])
+    x = (_RNG.standard_normal((64, 4099)) + 1e4).astype(dtype)
+    wide = x.astype(np.longdouble)
+    expected = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(dnn.layer_norm(x), expected.astype(np.float64), rtol=0, atol=200 * np.finfo(dtype).eps)
