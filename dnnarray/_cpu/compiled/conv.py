@@ -18,6 +18,7 @@ import numpy as np
 from dnnarray._cpu import conv as numpy_conv
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, driver, kernel
+from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import (
     LONG_VECTORS,
     ROWS,
@@ -350,7 +351,7 @@ def plan(g: Geometry, itemsize: int) -> Plan:
     blocks = -(-g.n // n) * math.prod(-(-m // b) for m, b in zip(g.out, extents, strict=True))
     shares, channel_rows = _channel_shares(g, blocks, rows)
     parts = min(threads.cores(), blocks * shares)
-    image, packed, result = n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width
+    image, packed, result = (_lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width))
     memory, table = image + packed + result, steps + tiles + (0 if flat else pixels)
     numbers = np.zeros(_COUNT, np.int64)
     numbers[[_N, _GROUPS, _C, _K, _ITEM, _LANES, _WIDTH, _LONG, _FLAT]] = (
@@ -380,7 +381,12 @@ def plan(g: Geometry, itemsize: int) -> Plan:
     for at, values in (axes | {_WINDOW: g.window}).items():
         numbers[at : at + 3] = values
     weight = g.groups * -(-g.k // rows) * rows * depth
-    return Plan(numbers, _taps(g, volume, (plane, line, 1), phases) * itemsize, parts, ((weight,), (parts, memory), (2 * parts, table)))
+    return Plan(numbers, _taps(g, volume, (plane, line, 1), phases) * itemsize, parts, ((weight,), (parts * memory + ALIGNMENT,), (2 * parts, table)))
+
+
+def _lines(elements: int) -> int:
+    """Whole cache lines, whatever the element."""
+    return -(-elements // ALIGNMENT) * ALIGNMENT
 
 
 def _taps(g: Geometry, volume: int, steps: Sequence[int], phases: Sequence[int]) -> np.ndarray:
@@ -410,29 +416,30 @@ def _is_flat(g: Geometry, width: int) -> bool:
     return (line / g.out[2] - 1) * g.k < gathered * _GATHER * width
 
 
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     weight, memory, table = buffers
     p = plan(g, y.itemsize)
     blocks = g.groups * -(-g.k // int(p.numbers[_ROWS]))
     x, w = _aligned(x), _aligned(w)
-    pack_weight(blocks, _address(w), np.array(w.strides, np.int64), p.numbers, weight, _address(weight), work=_PACK * weight.size)
+    pack_weight(blocks, address(w), np.array(w.strides, np.int64), p.numbers, weight, address(weight), work=_PACK * weight.size)
     strides = np.array(x.strides + y.strides, np.int64)
     addresses = (
-        _address(x),
-        _address(y),
+        address(x),
+        address(y),
         strides,
-        _address(weight),
-        _address(p.taps),
+        address(weight),
+        address(p.taps),
         p.numbers,
         memory,
-        _address(memory),
-        _address(table),
+        _line(memory),
+        address(table),
     )
     correlate(p.parts, *addresses, work=g.macs // _MACS)
+
+
+def _line(memory: np.ndarray) -> int:
+    """The first cache line in memory that is a line longer than needed."""
+    return -(-address(memory) // ALIGNMENT) * ALIGNMENT
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:

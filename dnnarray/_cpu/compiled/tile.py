@@ -49,7 +49,7 @@ def lanes(itemsize: int) -> int:
 # --- building blocks of the IR ----------------------------------------------------------------------------------------
 
 
-def _vector(context: Any, like: types.Float) -> tuple[ir.Type, ir.VectorType, int]:
+def vector_of(context: Any, like: types.Float) -> tuple[ir.Type, ir.VectorType, int]:
     item = like.bitwidth // 8
     element = context.get_value_type(like)
     return element, ir.VectorType(element, lanes(item)), item
@@ -59,13 +59,14 @@ def _pointer(builder: ir.IRBuilder, address: Any, kind: ir.Type) -> Any:
     return builder.inttoptr(address, ir.PointerType(kind))
 
 
-def _load(builder: ir.IRBuilder, address: Any, kind: ir.Type, align: int) -> Any:
+def load_at(builder: ir.IRBuilder, address: Any, kind: ir.Type, align: int) -> Any:
+    """A value of this type at an address."""
     value = builder.load(_pointer(builder, address, kind))
     value.align = align
     return value
 
 
-def _store(builder: ir.IRBuilder, value: Any, address: Any, align: int) -> None:
+def store_at(builder: ir.IRBuilder, value: Any, address: Any, align: int) -> None:
     builder.store(value, _pointer(builder, address, value.type)).align = align
 
 
@@ -99,7 +100,7 @@ class _Tile:
         again, head, loop, done = (builder.append_basic_block(name) for name in ("again", "head", "loop", "done"))
         builder.cbranch(add, again, head)
         builder.position_at_end(again)
-        old = [_load(builder, address, self.vector, self.item) for address in self._places(into)]
+        old = [load_at(builder, address, self.vector, self.item) for address in self._places(into)]
         builder.branch(head)
         builder.position_at_end(head)
         start = [self._phi(((ir.Constant(self.vector, None), before), (value, again))) for value in old]
@@ -107,14 +108,14 @@ class _Tile:
         builder.position_at_end(loop)
         k, at = (self._phi(((_WORD(0), head),), _WORD) for _ in range(2))
         sums = [self._phi(((value, head),)) for value in start]
-        results = self._step(sources, at, builder.add(b, _load(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8)), sums)
+        results = self._step(sources, at, builder.add(b, load_at(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8)), sums)
         following = builder.add(k, _WORD(1))
         for phi, value in ((k, following), (at, builder.add(at, a_step)), *zip(sums, results, strict=True)):
             phi.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
         builder.position_at_end(done)
         for value, address in zip(results, self._places(into), strict=True):
-            _store(builder, value, address, self.item)
+            store_at(builder, value, address, self.item)
 
     def _places(self, rows: list[Any]) -> list[Any]:
         return [_plus(self.builder, row, v * self.width) for row in rows for v in range(self.vectors)]
@@ -127,10 +128,10 @@ class _Tile:
 
     def _step(self, sources: list[Any], at: Any, b: Any, sums: list[Any]) -> list[Any]:
         builder = self.builder
-        columns = [_load(builder, address, self.vector, self.item) for address in self._places([b])]
+        columns = [load_at(builder, address, self.vector, self.item) for address in self._places([b])]
         results = []
         for i, source in enumerate(sources):
-            scalar = _splat(builder, _load(builder, builder.add(source, at), self.element, self.item), self.vector)
+            scalar = _splat(builder, load_at(builder, builder.add(source, at), self.element, self.item), self.vector)
             results += [builder.call(self.fma, [scalar, x, sums[i * self.vectors + v]]) for v, x in enumerate(columns)]
         return results
 
@@ -164,7 +165,7 @@ def _tile_intrinsic(rows: int, vectors: int) -> Any:
         typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any
     ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-            element, vector, item = _vector(context, signature.args[0])
+            element, vector, item = vector_of(context, signature.args[0])
             function = _tile_function(builder.module, element, vector, item, rows, vectors)
             builder.call(function, arguments[1:])
             return context.get_dummy_value()
@@ -186,8 +187,8 @@ def read(typing: Any, like: Any, address: Any) -> Any:
     """The element at an address."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        element, _, item = _vector(context, signature.args[0])
-        return _load(builder, arguments[1], element, item)
+        element, _, item = vector_of(context, signature.args[0])
+        return load_at(builder, arguments[1], element, item)
 
     return like(like, types.int64), generate
 
@@ -197,8 +198,8 @@ def write(typing: Any, like: Any, address: Any, value: Any) -> Any:
     """Put an element at an address."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        _, _, item = _vector(context, signature.args[0])
-        _store(builder, arguments[2], arguments[1], item)
+        _, _, item = vector_of(context, signature.args[0])
+        store_at(builder, arguments[2], arguments[1], item)
         return context.get_dummy_value()
 
     return types.void(like, types.int64, like), generate
@@ -209,8 +210,8 @@ def copy_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
     """Copy as many elements as a vector has."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        _, vector, item = _vector(context, signature.args[0])
-        _store(builder, _load(builder, arguments[1], vector, item), arguments[2], item)
+        _, vector, item = vector_of(context, signature.args[0])
+        store_at(builder, load_at(builder, arguments[1], vector, item), arguments[2], item)
         return context.get_dummy_value()
 
     return types.void(like, types.int64, types.int64), generate
@@ -221,7 +222,7 @@ def read_word(typing: Any, address: Any) -> Any:
     """The 64-bit integer at an address."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return _load(builder, arguments[0], _WORD, 1)
+        return load_at(builder, arguments[0], _WORD, 1)
 
     return types.int64(types.int64), generate
 
@@ -231,7 +232,7 @@ def write_word(typing: Any, address: Any, value: Any) -> Any:
     """Put a 64-bit integer at an address."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        _store(builder, arguments[1], arguments[0], 1)
+        store_at(builder, arguments[1], arguments[0], 1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
