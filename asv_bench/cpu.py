@@ -25,6 +25,7 @@ import numpy as np
 
 import dnnarray as dnn
 from asv_bench.cpu_rows import ROWS, Case, Row
+from dnnarray._cpu.compiled import compiler
 
 SLICE_SECONDS = 0.03  # of calls of one library before it is the other's turn
 PAUSE_SECONDS = 0.002  # after which the other library's idle workers no longer spin on the cores
@@ -102,6 +103,8 @@ def in_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, f
 def measure(row: Row, torch: Any, seconds: float, *, small: bool = False) -> Measured:
     """One row; `torch` is the module or None."""
     case: Case = row.case(small)
+    case.ours()()
+    compiler.settle()  # what the first call asked for would else be compiled while others are measured
     calls = {"ours": case.ours()}
     if torch is not None:
         calls |= {layout: case.theirs(torch, layout) for layout in case.layouts()}

@@ -113,10 +113,10 @@ def check() -> Report:
     >>> import dnnarray as dnn
     >>> report = dnn.check()
     >>> [item.name for item in report.items]
-    ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'CUDA']
+    ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'Numba', 'CUDA']
     """
     versions = (_check_version(name, least) for name, least in _REQUIRED.items())
-    return Report((*versions, _check_core_type(), _check_threads(), *_check_cuda()))
+    return Report((*versions, _check_core_type(), _check_threads(), _check_numba(), *_check_cuda()))
 
 
 def _version(package: str) -> str | None:
@@ -183,6 +183,22 @@ def _check_threads() -> Item:
     if over:
         return Item("threads", False, f"{found}: more threads than cores.", f"Unset {' and '.join(over)}, or set {cores}.")
     return Item("threads", True, found)
+
+
+_NUMBA_BRINGS = "Norms, activations, softmax, losses and pooling on the CPU take 2 to 20 times longer without it."
+
+
+def _check_numba() -> Item:
+    """Numba is no requirement, so that its absence is no problem; one that is there and cannot be imported is."""
+    from dnnarray._cpu.compiled import compiler
+
+    if (reason := compiler.missing()) == compiler.NOT_INSTALLED:
+        return Item("Numba", True, f"not installed: NumPy does the work. {_NUMBA_BRINGS}", "pip install 'dnnarray[cpu]' brings it.")
+    if reason is None:
+        reason = compiler.import_numba()
+    if reason is not None:
+        return Item("Numba", False, f"{reason}. {_NUMBA_BRINGS}", "pip install --upgrade 'dnnarray[cpu]'.")
+    return Item("Numba", True, f"{_version('numba')}, {compiler.where()}")
 
 
 def _check_cuda() -> tuple[Item, ...]:

@@ -227,9 +227,9 @@ def test_a_fused_activation_is_the_function_with_its_defaults(name):
     x, bias, residual, grad = (_RNG.standard_normal(s) for s in ((4, 3, 5), (3,), (4, 3, 5), (4, 3, 5)))
     total = x + bias[:, None] + residual
     y = dnn.bias_activation(x, bias, activation=name, residual=residual)
-    np.testing.assert_array_equal(y, _forward(name, total))
+    np.testing.assert_allclose(y, _forward(name, total), rtol=1e-13)
     gradients = dnn.bias_activation_backward(grad, x, bias, activation=name, residual=residual)
-    np.testing.assert_array_equal(gradients.x, _backward(name, grad, total))
+    np.testing.assert_allclose(gradients.x, _backward(name, grad, total), rtol=1e-13)
     np.testing.assert_array_equal(gradients.residual, gradients.x)
     np.testing.assert_allclose(gradients.bias, gradients.x.sum(axis=(0, 2)), rtol=1e-13)
 
@@ -258,7 +258,7 @@ def test_results_may_replace_arguments(name):
         np.testing.assert_array_equal(in_place, gradient)
     expected = _forward(name, x)
     apply(activation, x, x)
-    np.testing.assert_array_equal(x, expected)
+    np.testing.assert_allclose(x, expected, rtol=1e-13)
 
 
 def test_apply_without_an_activation_copies():

@@ -133,19 +133,29 @@ def _add_bias(problem: BiasActivationProblem, x: Array, bias: Array, residual: A
 
 
 _FUSED = "one pass over cache-sized blocks"
+_COMPILED = "one pass over memory, compiled and over all threads"
+_STRAIGHT = frozenset(("relu", "relu6", "clipped_relu", "hard_tanh", "leaky_relu", "threshold", "softsign"))
+
+
+def _with_compiled(name: str, run: Any, summary: str) -> tuple[Method, ...]:
+    """NumPy's entry and the compiled one."""
+    calls = 1 if name.removesuffix("_backward") in _STRAIGHT else 8
+    numpy_entry = Method("elementwise", run, summary, cost=compiled.numpy_cost(calls))
+    return numpy_entry, compiled.method("compiled", "activation", name, _COMPILED)
+
+
 ALGORITHMS = {
-    **{name: (Method("elementwise", _forward, "the formula over each element"),) for name in PARAMETERS},
-    "relu": (
-        Method("elementwise", _forward, "the formula over each element", cost=compiled.numpy_cost(1)),
-        compiled.method("compiled", "activation", "relu", "the same, compiled and over all cores"),
-    ),
-    **{f"{name}_backward": (Method("elementwise", _backward, "the gradient times the slope at each element"),) for name in PARAMETERS},
+    **{name: _with_compiled(name, _forward, "the formula over each element") for name in PARAMETERS},
+    **{
+        f"{name}_backward": _with_compiled(f"{name}_backward", _backward, "the gradient times the slope at each element")
+        for name in PARAMETERS
+    },
     "prelu": (Method("elementwise", _prelu, _FUSED),),
     "prelu_backward": (Method("elementwise", _prelu_backward, "one pass for each gradient"),),
     "glu": (Method("elementwise", _glu, _FUSED),),
     "glu_backward": (Method("elementwise", _glu_backward, _FUSED),),
-    **{name: (Method("elementwise", _gated, _FUSED),) for name in ("swiglu", "geglu")},
-    **{f"{name}_backward": (Method("elementwise", _gated_backward, _FUSED),) for name in ("swiglu", "geglu")},
+    **{name: _with_compiled(name, _gated, _FUSED) for name in ("swiglu", "geglu")},
+    **{f"{name}_backward": _with_compiled(f"{name}_backward", _gated_backward, _FUSED) for name in ("swiglu", "geglu")},
     "bias_activation": (Method("elementwise", _bias_activation, "the sum, then the formula over each element"),),
     "bias_activation_backward": (Method("elementwise", _bias_activation_backward, "the gradient before the activation, then its sum"),),
 }

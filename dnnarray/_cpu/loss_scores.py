@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import compiled
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, unreduce
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Method
@@ -209,9 +210,30 @@ def _nll_loss_backward(
     deliver(dz, outputs[0])
 
 
+def _no_labels(problem: ScoresProblem, device: Any) -> str | None:
+    """Why the compiled kernels cannot do it, or None."""
+    if problem.probabilities or problem.label_smoothing:
+        return "it takes labels without smoothing"
+    if len(problem.shape) != 2 or math.prod(problem.shape) == 0:
+        return "it takes scores whose last axis is that of the classes"
+    return None
+
+
+_CALLS = 12  # of NumPy in one block
+_ROWS = "compiled: a row of scores at a time, over all threads"
+
+
+def _entries(driver: str, run: Any, summary: str) -> tuple[Method, ...]:
+    """NumPy's entry and the compiled one."""
+    numpy_entry = Method("blocks", run, summary, cost=compiled.numpy_cost(_CALLS))
+    return numpy_entry, compiled.method("compiled", "loss", driver, _ROWS, accepts=_no_labels)
+
+
 ALGORITHMS = {
-    "cross_entropy": (Method("blocks", _cross_entropy, "maximum, exponential and sum over blocks of rows that stay in cache"),),
-    "cross_entropy_backward": (Method("blocks", _cross_entropy_backward, "softmax less target over blocks of rows that stay in cache"),),
+    "cross_entropy": _entries("cross_entropy", _cross_entropy, "maximum, exponential and sum over blocks of rows that stay in cache"),
+    "cross_entropy_backward": _entries(
+        "cross_entropy_backward", _cross_entropy_backward, "softmax less target over blocks of rows that stay in cache"
+    ),
     "nll_loss": (Method("gather", _nll_loss, "the scores at the labels"),),
     "nll_loss_backward": (Method("scatter", _nll_loss_backward, "zero but at the labels"),),
 }

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import norm_local
+from dnnarray._cpu import compiled, norm_forms, norm_local
 from dnnarray._cpu.norm_backward import Gradients, Inputs, backward, fixed_backward
 from dnnarray._cpu.norm_blocks import boxes, parts
 from dnnarray._cpu.norm_forward import affine, normalise
+from dnnarray._cpu.norm_sums import move
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Method
 
@@ -83,14 +84,8 @@ def _batch_norm_train(
     count = problem.geometry.count
     # Of nothing there is nothing to learn: an empty batch leaves the running statistics as they were.
     momentum = problem.momentum if count else 0.0
-    _move(next_mean, running_mean, mean, momentum, 1.0)
-    _move(next_var, running_var, variance, momentum, count / max(count - 1, 1))
-
-
-def _move(result: Any, running: Any, now: Any, momentum: float, factor: float) -> None:
-    """result = (1 - momentum) * running + momentum * factor * now."""
-    if result is not None:
-        result[...] = running if momentum == 0 else (1 - momentum) * running + (momentum * factor) * now
+    move(next_mean, running_mean, mean, momentum, 1.0)
+    move(next_var, running_var, variance, momentum, count / max(count - 1, 1))
 
 
 def _batch_norm_train_backward(
@@ -181,31 +176,43 @@ def _add_norm_backward(
     of_residual[...] = gx
 
 
-def _two_pass(run: Any) -> tuple[Method, ...]:
-    return (Method("two_pass", run, "mean, then the spread around it, in blocks that stay in the cache"),)
+_CALLS = 12  # of NumPy in one block
+_SUMMARY = "mean, then the spread around it, in blocks that stay in the cache"
+_BACKWARD_SUMMARY = "the sums first, then the gradient, in blocks that stay in the cache"
+_COMPILED = "compiled: a statistic and its values at a time, over all threads"
 
 
-def _gradient(run: Any) -> tuple[Method, ...]:
-    return (Method("two_pass", run, "the sums first, then the gradient, in blocks that stay in the cache"),)
+def _entries(run: Any, summary: str, driver: str, accepts: Any, name: str = "two_pass") -> tuple[Method, ...]:
+    """NumPy's entry and the compiled one."""
+    numpy_entry = Method(name, run, summary, cost=compiled.numpy_cost(_CALLS))
+    return numpy_entry, compiled.method("compiled", "norm", driver, _COMPILED, accepts=accepts)
+
+
+def _by_rows(run: Any, driver: str) -> tuple[Method, ...]:
+    return _entries(run, _BACKWARD_SUMMARY if driver.endswith("_backward") else _SUMMARY, driver, norm_forms.no_rows)
 
 
 ALGORITHMS = {
-    "batch_norm": (Method("elementwise", _batch_norm, "given statistics: a scale and a shift per channel"),),
+    "batch_norm": _entries(
+        _batch_norm, "given statistics: a scale and a shift per channel", "batch_norm", norm_forms.no_affine, "elementwise"
+    ),
     "batch_norm_backward": (Method("elementwise", _batch_norm_backward, "a scale per channel, and the sums beside it"),),
-    "batch_norm_train": _two_pass(_batch_norm_train),
-    "batch_norm_train_backward": _gradient(_batch_norm_train_backward),
-    "layer_norm": _two_pass(_layer_norm),
-    "layer_norm_backward": _gradient(_layer_norm_backward),
-    "rms_norm": (Method("two_pass", _rms_norm, "the mean square, then the scale, in blocks that stay in the cache"),),
-    "rms_norm_backward": _gradient(_rms_norm_backward),
-    "add_layer_norm": _two_pass(_add_norm),
-    "add_layer_norm_backward": _gradient(_add_norm_backward),
-    "add_rms_norm": _two_pass(_add_norm),
-    "add_rms_norm_backward": _gradient(_add_norm_backward),
-    "group_norm": _two_pass(_affine_norm),
-    "group_norm_backward": _gradient(_affine_norm_backward),
-    "instance_norm": _two_pass(_affine_norm),
-    "instance_norm_backward": _gradient(_affine_norm_backward),
+    "batch_norm_train": _entries(_batch_norm_train, _SUMMARY, "batch_norm_train", norm_forms.no_planes),
+    "batch_norm_train_backward": _entries(
+        _batch_norm_train_backward, _BACKWARD_SUMMARY, "batch_norm_train_backward", norm_forms.no_saved_planes
+    ),
+    "layer_norm": _by_rows(_layer_norm, "layer_norm"),
+    "layer_norm_backward": _by_rows(_layer_norm_backward, "layer_norm_backward"),
+    "rms_norm": _by_rows(_rms_norm, "rms_norm"),
+    "rms_norm_backward": _by_rows(_rms_norm_backward, "rms_norm_backward"),
+    "add_layer_norm": _by_rows(_add_norm, "add_norm"),
+    "add_layer_norm_backward": (Method("two_pass", _add_norm_backward, _BACKWARD_SUMMARY),),
+    "add_rms_norm": _by_rows(_add_norm, "add_norm"),
+    "add_rms_norm_backward": (Method("two_pass", _add_norm_backward, _BACKWARD_SUMMARY),),
+    "group_norm": _by_rows(_affine_norm, "group_norm"),
+    "group_norm_backward": _by_rows(_affine_norm_backward, "group_norm_backward"),
+    "instance_norm": _by_rows(_affine_norm, "group_norm"),
+    "instance_norm_backward": _by_rows(_affine_norm_backward, "group_norm_backward"),
     "local_response_norm": (Method("window_sum", norm_local.forward, "one shifted addition for each channel of the window"),),
     "local_response_norm_backward": (Method("window_sum", norm_local.backward, "the same window forward and turned round"),),
 }

@@ -109,3 +109,9 @@ def spread(geometry: Geometry, statistic: Any, shape: tuple[int, ...]) -> Any:
 def add(so_far: Any, term: Any) -> Any:
     """so_far + term, where None is the sum of nothing."""
     return term if so_far is None else so_far + term
+
+
+def move(result: Any, running: Any, now: Any, momentum: float, factor: float) -> None:
+    """result = (1 - momentum) * running + momentum * factor * now."""
+    if result is not None:
+        result[...] = running if momentum == 0 else (1 - momentum) * running + (momentum * factor) * now

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import compiled
 from dnnarray._cpu.blocks import BLOCK, slabs
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._select import Method
@@ -92,7 +93,24 @@ _FORMULAS = {
     "log_softmax": (_log_softmax_rows, _log_softmax_gradient),
     "softmin": (_softmin_rows, _softmin_gradient),
 }
-ALGORITHMS = {name: (Method("blocked", _forward(rows), _SUMMARY),) for name, (rows, _) in _FORMULAS.items()} | {
-    f"{name}_backward": (Method("blocked", _backward(rows, gradient), "rows in cache-sized blocks"),)
+_CALLS = 6  # of NumPy in one block
+
+
+def _no_rows(problem: SoftmaxProblem, device: Any) -> str | None:
+    """Why the compiled kernels cannot do it, or None."""
+    x = problem.inputs[0]
+    if x.ndim and x.size and problem.axis == x.ndim - 1 and x.strides is None:
+        return None
+    return "it takes C-contiguous arrays along their last axis"
+
+
+def _entries(name: str, run: Callable[..., None], summary: str) -> tuple[Method, ...]:
+    """NumPy's entry and the compiled one."""
+    numpy_entry = Method("blocked", run, summary, cost=compiled.numpy_cost(_CALLS))
+    return numpy_entry, compiled.method("compiled", "softmax", name, "compiled: a row at a time, over all threads", accepts=_no_rows)
+
+
+ALGORITHMS = {name: _entries(name, _forward(rows), _SUMMARY) for name, (rows, _) in _FORMULAS.items()} | {
+    f"{name}_backward": _entries(f"{name}_backward", _backward(rows, gradient), "rows in cache-sized blocks")
     for name, (rows, gradient) in _FORMULAS.items()
 }

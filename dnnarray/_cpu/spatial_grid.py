@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import compiled
 from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, channels_last, cubic_slopes, cubic_weights, table_bytes
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
@@ -288,12 +289,24 @@ def _sample_backward_bytes(problem: GridSampleProblem) -> int:
     return table_bytes(problem.x, 1) * (1 if problem.mode == "nearest" else 2)
 
 
+def _no_corners(problem: GridSampleProblem, device: Device) -> str | None:
+    """Why the compiled kernel cannot do it, or None."""
+    if problem.mode != "bilinear" or problem.padding_mode == "reflection" or problem.x.ndim != 4:
+        return "it takes mode='bilinear' in two dimensions, without reflection"
+    if problem.x.axis_order() != (0, 1, 2, 3):
+        return "it takes arrays whose channels are planes"
+    return None if problem.x.size and problem.result.size else "there is nothing to do"
+
+
 ALGORITHMS = {
     "grid_sample": (
         Method(
             "pixels", _sample_pixels, "one gather of pixels with all their channels for each tap", workspace=_pixel_bytes, cost=_pixel_cost
         ),
         Method("planes", _sample_planes, "one gather of numbers for each tap", workspace=_plane_bytes, cost=_plane_cost),
+        compiled.method(
+            "compiled", "spatial", "grid_sample", "compiled: four corners of a row of places, over all threads", accepts=_no_corners
+        ),
     ),
     "grid_sample_backward": (
         Method("pixels", _grid_sample_backward, "one scattered sum of pixels for each tap", workspace=_sample_backward_bytes),

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import compiled
 from dnnarray._cpu.spatial_common import BLOCK, SumTable, table_bytes
 from dnnarray._problems.spatial_lookup import EmbeddingProblem, OneHotProblem
 from dnnarray._select import Method
+from dnnarray._spec import HALF
 
 
 def _embedding(problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scratch: Any, indices: np.ndarray, weight: np.ndarray) -> None:
@@ -42,8 +44,19 @@ def _gradient_bytes(problem: EmbeddingProblem) -> int:
     return table_bytes(problem.inputs[-1], 1)
 
 
+def _no_table(problem: EmbeddingProblem, device: Any) -> str | None:
+    """Why the compiled kernel cannot do it, or None. A half type would be widened first, the whole table of it."""
+    weight = problem.inputs[-1]
+    if weight.dtype in HALF or weight.strides is not None:
+        return "it takes C-contiguous tables of float32 or float64"
+    return None if problem.result.size else "there is nothing to do"
+
+
 ALGORITHMS = {
-    "embedding": (Method("take", _embedding, "one gather of rows", native=True),),
+    "embedding": (
+        Method("take", _embedding, "one gather of rows", native=True, cost=compiled.numpy_cost(1)),
+        compiled.method("compiled", "spatial", "embedding", "compiled: a row at a time, over all threads", accepts=_no_table),
+    ),
     "embedding_backward": (Method("scatter", _embedding_backward, "a scattered sum of rows", workspace=_gradient_bytes),),
     "one_hot": (Method("scatter", _one_hot, "zeros, and a one for each index", native=True),),
 }

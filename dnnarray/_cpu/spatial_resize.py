@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnnarray._cpu import compiled
 from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
@@ -16,7 +17,7 @@ from dnnarray._select import Method
 _Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-class _Taps(NamedTuple):
+class Taps(NamedTuple):
     """A matrix in columns: for each the source of every target and its weight (None: all 1). No column: nothing changes.
 
     `unread` are the targets without any tap (in a transposed matrix, source elements that nothing reads).
@@ -124,14 +125,14 @@ def _entries(resize: Resize) -> _Entries:
 
 
 @lru_cache(maxsize=512)
-def _taps(resize: Resize, transposed: bool, dtype: np.dtype) -> _Taps:
+def taps_of(resize: Resize, transposed: bool, dtype: np.dtype) -> Taps:
     targets, sources, weights = _entries(resize)
     if transposed:
         return _in_columns(sources, targets, weights, resize.source, resize.target, dtype)
     return _in_columns(targets, sources, weights, resize.target, resize.source, dtype)
 
 
-def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows: int, n_taps: int, dtype: np.dtype) -> _Taps:
+def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows: int, n_taps: int, dtype: np.dtype) -> Taps:
     """Equal entries summed, and each row made as long as the longest by repeating its last tap with a share of its weight.
 
     Shares, not zeros: an infinite tap would turn into NaN beside a zero.
@@ -150,11 +151,11 @@ def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows:
         weight = np.where(count > 0, weights[entry] / share, 0).astype(dtype)
         columns.append((np.ascontiguousarray(taps[entry]), None if longest == 1 and (weight == 1).all() else weight))
     if n_rows == n_taps and longest == 1 and columns[0][1] is None and (columns[0][0] == np.arange(n_rows)).all():
-        return _Taps((), None)
-    return _Taps(tuple(columns), None if count.all() else np.flatnonzero(count == 0))
+        return Taps((), None)
+    return Taps(tuple(columns), None if count.all() else np.flatnonzero(count == 0))
 
 
-def _resampled(x: np.ndarray, axis: int, taps: _Taps) -> np.ndarray:
+def _resampled(x: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
     if not taps.columns:
         return x
     x = np.ascontiguousarray(x)
@@ -174,7 +175,7 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
     """Blocks of images and channels, one axis after the other; those that shrink most come first."""
     source, out = arrays[0], outputs[0]
     by_growth = sorted(zip(problem.resizes, problem.axes, strict=True), key=lambda r: r[0].target / r[0].source, reverse=problem.transposed)
-    steps = [(axis, _taps(resize, problem.transposed, source.dtype)) for resize, axis in by_growth]
+    steps = [(axis, taps_of(resize, problem.transposed, source.dtype)) for resize, axis in by_growth]
     per_item = math.prod(max(r.source, r.target) for r in problem.resizes)
     for images, channels in blocks(source.shape[0], source.shape[problem.channels], per_item):
         where = tuple(images if a == 0 else channels if a == problem.channels else slice(None) for a in range(source.ndim))
@@ -184,7 +185,25 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
         out[where] = y
 
 
+def _no_planes(problem: InterpolateProblem, device: Any) -> str | None:
+    """Why the compiled kernel cannot do it, or None."""
+    source = problem.inputs[0]
+    if problem.channels != 1 or source.ndim > 4 or problem.result.axis_order() != tuple(range(source.ndim)) or source.strides is not None:
+        return "it takes C-contiguous arrays whose channels are planes, with one or two spatial axes"
+    return None if source.size and problem.result.size else "there is nothing to do"
+
+
+_CALLS = 12  # of NumPy in one block
+_PLANES = "compiled: the rows of a plane, then its columns, over all threads"
+
+
+def _with_compiled(summary: str) -> tuple[Method, ...]:
+    """NumPy's entry and the compiled one."""
+    numpy_entry = Method("separable", _interpolate, summary, cost=compiled.numpy_cost(_CALLS))
+    return numpy_entry, compiled.method("compiled", "spatial", "interpolate", _PLANES, accepts=_no_planes)
+
+
 ALGORITHMS = {
-    "interpolate": (Method("separable", _interpolate, "a gather for each tap, one axis after the other"),),
-    "interpolate_backward": (Method("separable", _interpolate, "the transposed taps, one axis after the other"),),
+    "interpolate": _with_compiled("a gather for each tap, one axis after the other"),
+    "interpolate_backward": _with_compiled("the transposed taps, one axis after the other"),
 }

@@ -39,6 +39,23 @@ def missing() -> str | None:
     return _broken or (None if _installed() else NOT_INSTALLED)
 
 
+def import_numba() -> str | None:
+    """Import Numba, and say why where that fails."""
+    global _broken
+    if missing() is None:
+        try:
+            importlib.import_module("numba")
+        except Exception as error:  # any fault of a foreign installation: NumPy does the work
+            _broken = f"Numba is installed but cannot be imported ({type(error).__name__}: {error})"
+    return missing()
+
+
+def where() -> str:
+    """Where the machine code is kept, in words; imports Numba."""
+    folder = importlib.import_module("dnnarray._cpu.compiled.kernel").cache_folder()
+    return "no folder can be written: kernels are compiled anew in each process" if folder is None else f"kernels are kept in {folder}"
+
+
 class Unit:
     """The kernels of one driver for one dtype."""
 
@@ -67,12 +84,8 @@ class Unit:
                     self._build()
 
     def _build(self) -> None:
-        global _broken
-        try:
-            importlib.import_module("numba")
-        except Exception as error:  # any fault of a foreign installation: NumPy does the work
-            _broken = f"Numba is installed but cannot be imported ({type(error).__name__}: {error})"
-            self.state, self.error = FAILED, _broken
+        if (reason := import_numba()) is not None:
+            self.state, self.error = FAILED, reason
             return
         try:
             for kernel in self.run.function.kernels:
@@ -89,6 +102,13 @@ def unit(run: Compiled, dtype: str) -> Unit:
     key = (run, dtype)
     found = _units.get(key)
     return found if found is not None else _units.setdefault(key, Unit(run, dtype))
+
+
+def settle() -> None:
+    """Have all that was asked for compiled now."""
+    for each in list(_units.values()):
+        if each.state is PENDING:
+            each.wait()
 
 
 def _start_thread() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Callable
@@ -22,9 +23,8 @@ from dnnarray._cpu import threads
 from dnnarray._select.tuning import folder
 from dnnarray._version import __version__
 
-# What the arithmetic may do: fuse a product with a sum. NaN, infinity and signed zeros keep their meaning everywhere.
-_EXACT = frozenset({"contract"})
-# Sums may be taken in any order, which is what lets a reduction use vectors.
+# What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a product with a sum. Everything
+# else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
 _SUMS = frozenset({"contract", "reassoc"})
 
 
@@ -53,6 +53,7 @@ Integers1 = Annotated[Any, Place(1, dtype="int64")]
 Integers2 = Annotated[Any, Place(2, dtype="int64")]
 OutIntegers1 = Annotated[Any, Place(1, written=True, dtype="int64")]
 OutIntegers2 = Annotated[Any, Place(2, written=True, dtype="int64")]
+OutIntegers3 = Annotated[Any, Place(3, written=True, dtype="int64")]
 Bytes1 = Annotated[Any, Place(1, written=True, dtype="uint8")]
 
 
@@ -64,7 +65,7 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., None], sums: bool) -> None:
-        self.run: Any = njit(nogil=True, error_model="numpy", fastmath=set(_SUMS if sums else _EXACT))(function)
+        self.run: Any = njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False)(function)
         self._spread: Any = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
         hints = get_type_hints(function, include_extras=True)
         self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
@@ -156,7 +157,7 @@ def {name}_spread(parts, total, arguments):
 def _spread_over_threads(function: Callable[..., None], run: Any) -> Callable[..., None]:
     """A function of its own for each kernel, made of text: Numba keeps no code of closures."""
     scope = {"run": run, "prange": numba.prange, "__name__": function.__module__}
-    exec(compile(_SPREAD.format(name=function.__name__), __file__, "exec"), scope)  # noqa: S102 - the source is above
+    exec(compile(_SPREAD.format(name=function.__name__), function.__code__.co_filename, "exec"), scope)  # noqa: S102 - the source is above
     return scope[f"{function.__name__}_spread"]
 
 
@@ -174,7 +175,7 @@ def device(function: Callable[..., Any] | None = None, *, sums: bool = False) ->
     """A function that kernels of any module call; it is compiled into them."""
     if function is None:
         return partial(device, sums=sums)
-    return njit(nogil=True, error_model="numpy", fastmath=set(_SUMS if sums else _EXACT))(function)
+    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False)(function)
 
 
 def driver(*kernels: Kernel) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -190,12 +191,22 @@ def driver(*kernels: Kernel) -> Callable[[Callable[..., None]], Callable[..., No
 # --- where the machine code is kept -----------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1)
-def source_digest() -> str:
-    """Of every file of this package: Numba itself looks at the file of the kernel alone, not at those of the functions it calls."""
-    digest = sha256(f"{__version__} {numba.__version__} {np.__version__}".encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
+_IMPORTED = re.compile(r"^from dnnarray\._cpu\.compiled\.(\w+) import|^from dnnarray\._cpu\.compiled import (\w+)", re.MULTILINE)
+
+
+@lru_cache
+def source_digest(path: str) -> str:
+    """Of a file of kernels and the files of this package that it imports: Numba itself looks at the former alone."""
+    found: dict[Path, bytes] = {}
+    waiting = [Path(path)]
+    while waiting:
+        if (now := waiting.pop()) not in found and now.exists():
+            found[now] = now.read_bytes()
+            names = ("".join(match) for match in _IMPORTED.findall(found[now].decode()))
+            waiting += [Path(__file__).parent / f"{name}.py" for name in names]
+    digest = sha256()
+    for source in sorted(found):
+        digest.update(source.name.encode() + found[source])
     return digest.hexdigest()[:16]
 
 
@@ -203,7 +214,7 @@ def source_digest() -> str:
 def cache_folder() -> Path | None:
     """Beside the tuning tables; in the temporary folder where that cannot be written; None where neither can."""
     for base in (folder(), Path(tempfile.gettempdir()) / f"dnnarray-{getattr(os, 'getuid', lambda: 'user')()}"):
-        path = base / f"compiled-{source_digest()}"
+        path = base / f"compiled-{__version__}-numba-{numba.__version__}-numpy-{np.__version__}"
         if _ours(base, path):
             return path
     return None
@@ -226,14 +237,14 @@ class _Locator(_CacheLocator):
     """Numba's question where the cache of a function lies, answered by `cache_folder`."""
 
     def __init__(self, function: Callable[..., Any], source: str) -> None:
-        self._py_file = source  # Numba names it in a warning
+        self._py_file = source
         self._line = function.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
         return str(cache_folder())
 
     def get_source_stamp(self) -> str:
-        return source_digest()
+        return source_digest(self._py_file)
 
     def get_disambiguator(self) -> str:
         return str(self._line)

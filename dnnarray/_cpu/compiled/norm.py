@@ -1,0 +1,353 @@
+"""Norms by rows and by planes of channels, forward and backward.
+
+Each statistic is found in two passes over data that is still in the cache: the mean, then sum and square of the differences from it. The mean is kept
+as two numbers, the rounded one and what is left, since x may lie far from 0. With u = (x - mean) rstd and h = g weight the gradient of x is
+rstd (h - average(h) - u average(h u)); for RMS norm without average(h).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import norm_forms
+from dnnarray._cpu.compiled.dense import Written, taken
+from dnnarray._cpu.compiled.kernel import In1, In2, In3, Out1, Out2, Out3, device, driver, kernel
+from dnnarray._cpu.compiled.sums import row_moments, row_products, row_sum, weighted_products
+from dnnarray._cpu.norm_sums import move
+from dnnarray._problems.norm_base import NormProblem
+
+_BLOCKS = 16  # of rows, each with its own sums for the parameters: always as many, so that no result depends on the threads
+_WORK = 3  # passes
+
+Array = np.ndarray
+
+# --- pieces of a row --------------------------------------------------------------------------------------------------
+
+
+@device
+def _statistics(x: Any, eps: Any, centred: Any) -> Any:
+    """(mean, rest, variance, rstd) of a row: the mean is mean + rest."""
+    count = len(x)
+    mean = x.dtype.type(row_sum(x) / count if centred else 0.0)
+    total, squares = row_moments(x, mean)
+    rest = total / count if centred else 0.0
+    variance = squares / count - rest * rest
+    variance = 0.0 if variance < 0.0 else variance
+    return mean, x.dtype.type(rest), variance, x.dtype.type(1.0 / math.sqrt(variance + eps))
+
+
+@device
+def _affine(x: Any, mean: Any, scale: Any, shift: Any, y: Any) -> Any:
+    """y = (x - mean) scale + shift: the difference first, exact for data far from 0."""
+    for i in range(len(y)):
+        y[i] = (x[i] - mean) * scale + shift
+
+
+@device
+def _affine_each(x: Any, mean: Any, rest: Any, rstd: Any, weight: Any, bias: Any, y: Any) -> Any:
+    """`_affine` with a weight and a bias for each element."""
+    for i in range(len(y)):
+        y[i] = ((x[i] - mean) - rest) * rstd * weight[i] + bias[i]
+
+
+@device
+def _gradient(g: Any, x: Any, mean: Any, rstd: Any, scale: Any, average: Any, projection: Any, dx: Any) -> Any:
+    """dx = g scale - average - u projection; rstd is in `average` and `projection` already."""
+    for i in range(len(dx)):
+        dx[i] = g[i] * scale - average - (x[i] - mean) * rstd * projection
+
+
+@device
+def _gradient_each(g: Any, weight: Any, x: Any, mean: Any, rstd: Any, average: Any, projection: Any, dx: Any) -> Any:
+    """`_gradient` with a weight for each element."""
+    for i in range(len(dx)):
+        dx[i] = g[i] * weight[i] * rstd - average - (x[i] - mean) * rstd * projection
+
+
+@device
+def _add_parameters(g: Any, x: Any, mean: Any, rstd: Any, dweight: Any, dbias: Any) -> Any:
+    for i in range(len(x)):
+        dweight[i] += g[i] * ((x[i] - mean) * rstd)
+        dbias[i] += g[i]
+
+
+# --- by rows ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _rows(
+    start: int,
+    stop: int,
+    x: In2,
+    weight: In1,
+    bias: In1,
+    y: Out2,
+    mean: Out1,
+    rstd: Out1,
+    period: int,
+    inner: int,
+    eps: float,
+    centred: bool,
+) -> None:
+    pieces = x.shape[1] // inner
+    for r in range(start, stop):
+        row, out = x[r], y[r]
+        m, rest, _, s = _statistics(row, eps, centred)
+        if mean.size:
+            mean[r] = m + rest
+        if rstd.size:
+            rstd[r] = s
+        base = (r % period) * pieces
+        if inner == 1:
+            _affine_each(row, m, rest, s, weight[base : base + pieces], bias[base : base + pieces], out)
+        else:
+            for k in range(pieces):
+                scale = s * weight[base + k]
+                a = k * inner
+                _affine(row[a : a + inner], m, scale, bias[base + k] - rest * scale, out[a : a + inner])
+
+
+@kernel
+def _rows_backward(
+    start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: Out2, dbias: Out2, period: int, inner: int,
+    eps: float, centred: bool,
+) -> None:  # fmt: skip
+    rows, length = x.shape
+    pieces = length // inner
+    zero = x.dtype.type(0)
+    for block in range(start, stop):
+        dweight[block, :] = zero
+        dbias[block, :] = zero
+        for r in range(rows * block // len(dweight), rows * (block + 1) // len(dweight)):
+            row, grad, out = x[r], g[r], dx[r]
+            m, s = zero, zero
+            if (mean.size == 0 and centred) or rstd.size == 0:
+                m, rest, _, s = _statistics(row, eps, centred)
+                m = m + rest
+            if mean.size:
+                m = mean[r]
+            if rstd.size:
+                s = rstd[r]
+            base = (r % period) * pieces
+            total, along = 0.0, 0.0
+            if inner == 1:
+                w = weight[base : base + pieces]
+                total, along = weighted_products(grad, w, row, m, s)
+                _add_parameters(grad, row, m, s, dweight[block, base : base + pieces], dbias[block, base : base + pieces])
+            else:
+                for k in range(pieces):
+                    a = k * inner
+                    plain, product = row_products(grad[a : a + inner], row[a : a + inner], m, s)
+                    dweight[block, base + k] += x.dtype.type(product)
+                    dbias[block, base + k] += x.dtype.type(plain)
+                    total += plain * weight[base + k]
+                    along += product * weight[base + k]
+            average = x.dtype.type(total * s / length if centred else 0.0)
+            projection = x.dtype.type(along * s / length)
+            if inner == 1:
+                _gradient_each(grad, weight[base : base + pieces], row, m, s, average, projection, out)
+            else:
+                for k in range(pieces):
+                    a = k * inner
+                    _gradient(grad[a : a + inner], row[a : a + inner], m, s, s * weight[base + k], average, projection, out[a : a + inner])
+
+
+def _or(array: Array | None, size: int, dtype: Any, value: float) -> Array:
+    """A parameter, flat; this value where it is left out."""
+    return np.full(size, value, dtype) if array is None else taken(array, (-1,))
+
+
+def _by_rows(
+    problem: NormProblem, x: Array, y: Array, weight: Array | None, bias: Array | None, mean: Array | None = None, rstd: Array | None = None
+) -> None:
+    form = norm_forms.rows(problem)
+    assert form is not None  # `accepts` has looked
+    shape, nothing = (form.rows, form.length), np.empty(0, x.dtype)
+    count = form.parameters
+    with Written((y, mean, rstd)) as (y_, mean_, rstd_):
+        _rows(
+            form.rows, taken(x, shape), _or(weight, count, x.dtype, 1), _or(bias, count, x.dtype, 0), y_.reshape(shape),
+            *(nothing if a is None else a.reshape(-1) for a in (mean_, rstd_)), form.period, form.inner, problem.eps, problem.centred,
+            work=_WORK * x.size,
+        )  # fmt: skip
+
+
+def _by_rows_backward(
+    problem: NormProblem, outputs: tuple[Any, ...], grad: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array | None
+) -> None:
+    form = norm_forms.rows(problem)
+    assert form is not None
+    gx, of_weight, of_bias = outputs
+    shape, nothing = (form.rows, form.length), np.empty(0, x.dtype)
+    sums = np.empty((2, min(_BLOCKS, form.rows), form.parameters), x.dtype)
+    with Written((gx,)) as (dx,):
+        _rows_backward(
+            sums.shape[1], taken(grad, shape), taken(x, shape), _or(weight, form.parameters, x.dtype, 1),
+            *(nothing if a is None else taken(a, (-1,)) for a in (mean, rstd)), dx.reshape(shape), sums[0], sums[1], form.period, form.inner,
+            problem.eps, problem.centred, work=2 * _WORK * x.size,
+        )  # fmt: skip
+    for parameter, parts in ((of_weight, sums[0]), (of_bias, sums[1])):
+        if parameter is not None:
+            parameter[...] = parts.sum(axis=0).reshape(parameter.shape)
+
+
+@driver(_rows)
+def layer_norm(problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Array | None, bias: Array | None) -> None:
+    y, mean, rstd = outputs
+    _by_rows(problem, x, y, weight, bias, mean, rstd)
+
+
+@driver(_rows)
+def rms_norm(problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Array | None) -> None:
+    y, rstd = outputs
+    _by_rows(problem, x, y, weight, None, None, rstd)
+
+
+@driver(_rows)
+def add_norm(
+    problem: NormProblem, outputs: Any, scratch: Any, x: Array, residual: Array, weight: Array | None, bias: Array | None = None
+) -> None:
+    y, total = outputs
+    _by_rows(problem, np.add(x, residual, out=total), y, weight, bias)
+
+
+@driver(_rows)
+def group_norm(problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Array | None, bias: Array | None) -> None:
+    _by_rows(problem, x, outputs[0], weight, bias)
+
+
+@driver(_rows_backward)
+def layer_norm_backward(
+    problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Array | None, bias: Any, mean: Any, rstd: Any
+) -> None:
+    _by_rows_backward(problem, outputs, grad, x, weight, mean, rstd)
+
+
+@driver(_rows_backward)
+def rms_norm_backward(problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Array | None, rstd: Any) -> None:
+    _by_rows_backward(problem, (*outputs, None), grad, x, weight, None, rstd)
+
+
+@driver(_rows_backward)
+def group_norm_backward(problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Array | None, bias: Any) -> None:
+    _by_rows_backward(problem, outputs, grad, x, weight, None, None)
+
+
+# --- by planes of channels --------------------------------------------------------------------------------------------
+
+
+@kernel
+def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean: Out1, rstd: Out1, variance: Out1, eps: float) -> None:
+    outer, _, inner = x.shape
+    count = outer * inner
+    for c in range(start, stop):
+        total = 0.0
+        for n in range(outer):
+            total += row_sum(x[n, c])
+        m = x.dtype.type(total / count)
+        total, squares = 0.0, 0.0
+        for n in range(outer):
+            part, square = row_moments(x[n, c], m)
+            total += part
+            squares += square
+        rest = total / count
+        v = squares / count - rest * rest
+        v = 0.0 if v < 0.0 else v
+        s = 1.0 / math.sqrt(v + eps)
+        mean[c], rstd[c], variance[c] = m + x.dtype.type(rest), s, v
+        scale = x.dtype.type(s * weight[c])
+        shift = x.dtype.type(bias[c] - rest * s * weight[c])
+        for n in range(outer):
+            _affine(x[n, c], m, scale, shift, y[n, c])
+
+
+@kernel
+def _planes_backward(
+    start: int, stop: int, g: In3, x: In3, weight: In1, mean: In1, rstd: In1, dx: Out3, dweight: Out1, dbias: Out1
+) -> None:
+    outer, _, inner = x.shape
+    count = outer * inner
+    for c in range(start, stop):
+        m, s = mean[c], rstd[c]
+        total, along = 0.0, 0.0
+        for n in range(outer):
+            plain, product = row_products(g[n, c], x[n, c], m, s)
+            total += plain
+            along += product
+        dweight[c], dbias[c] = along, total
+        scale = s * weight[c]
+        average, projection = x.dtype.type(total * scale / count), x.dtype.type(along * scale / count)
+        for n in range(outer):
+            _gradient(g[n, c], x[n, c], m, s, scale, average, projection, dx[n, c])
+
+
+@kernel
+def _planes_affine(start: int, stop: int, x: In2, mean: In1, scale: In1, bias: In1, y: Out2) -> None:
+    channels = len(mean)
+    for r in range(start, stop):
+        c = r % channels
+        _affine(x[r], mean[c], scale[c], bias[c], y[r])
+
+
+@kernel
+def _columns_affine(start: int, stop: int, x: In2, mean: In1, scale: In1, bias: In1, y: Out2) -> None:
+    for r in range(start, stop):
+        row, out = x[r], y[r]
+        for c in range(len(mean)):
+            out[c] = (row[c] - mean[c]) * scale[c] + bias[c]
+
+
+def _form(problem: NormProblem) -> tuple[norm_forms.Planes, tuple[int, int, int]]:
+    form = norm_forms.planes(problem)
+    assert form is not None
+    return form, (form.outer, form.channels, form.inner)
+
+
+@driver(_planes_affine, _columns_affine)
+def batch_norm(
+    problem: NormProblem, outputs: Any, scratch: Any, x: Array, mean: Array, variance: Array, weight: Any, bias: Any, residual: Any
+) -> None:
+    form, _ = _form(problem)
+    rows = (form.outer, form.channels) if form.inner == 1 else (form.outer * form.channels, form.inner)
+    scale = 1 / np.sqrt(taken(variance, (-1,)) + problem.eps)
+    if weight is not None:
+        scale = scale * taken(weight, (-1,))
+    run = _columns_affine if form.inner == 1 else _planes_affine
+    with Written(outputs, form.order) as (y,):
+        source = taken(x, rows, form.order)
+        run(rows[0], source, taken(mean, (-1,)), scale, _or(bias, form.channels, x.dtype, 0), y.reshape(rows), work=x.size)
+
+
+@driver(_planes)
+def batch_norm_train(
+    problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any, residual: Any
+) -> None:
+    form, shape = _form(problem)
+    y, mean, rstd, next_mean, next_var = outputs
+    found = np.empty((3, form.channels), x.dtype)
+    with Written((y,), form.order) as (y_,):
+        parameters = (_or(weight, form.channels, x.dtype, 1), _or(bias, form.channels, x.dtype, 0))
+        _planes(form.channels, taken(x, shape, form.order), *parameters, y_.reshape(shape), *found, problem.eps, work=_WORK * x.size)
+    mean[...], rstd[...] = found[0], found[1]
+    move(next_mean, running_mean, found[0], problem.momentum, 1.0)
+    move(next_var, running_var, found[2], problem.momentum, problem.geometry.count / max(problem.geometry.count - 1, 1))
+
+
+@driver(_planes_backward)
+def batch_norm_train_backward(
+    problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    residual: Any, mean: Array, rstd: Array,
+) -> None:  # fmt: skip
+    form, shape = _form(problem)
+    gx, of_weight, of_bias = outputs
+    sums = np.empty((2, form.channels), x.dtype)
+    inputs = (taken(grad, shape, form.order), taken(x, shape, form.order), _or(weight, form.channels, x.dtype, 1))
+    with Written((gx,), form.order) as (dx,):
+        statistics = (taken(mean, (-1,)), taken(rstd, (-1,)))
+        _planes_backward(form.channels, *inputs, *statistics, dx.reshape(shape), *sums, work=2 * _WORK * x.size)
+    for parameter, found in ((of_weight, sums[0]), (of_bias, sums[1])):
+        if parameter is not None:
+            parameter[...] = found

@@ -1,0 +1,327 @@
+"""Pooling over one or two spatial axes: the maximum, its place and gradient by planes of channels, maximum and mean also where channels are last.
+
+Output q of an axis takes tap t from ``q stride + t dilation - before``. In planes the rows of a window are reduced to one row first, then that row along
+its windows: loops over whole rows, which run in vectors. Where channels are last, the channels are the vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import pool_forms
+from dnnarray._cpu.compiled.dense import Written, taken
+from dnnarray._cpu.compiled.kernel import (
+    In1,
+    In2,
+    In3,
+    In4,
+    Integers1,
+    Integers2,
+    Kernel,
+    Out2,
+    Out3,
+    Out4,
+    OutIntegers3,
+    device,
+    driver,
+    kernel,
+)
+from dnnarray._problems.pool import Axis, PoolProblem
+
+Array = np.ndarray
+
+
+@device
+def _maximum(a: Any, b: Any) -> Any:
+    """The larger of two; NaN is larger than all."""
+    larger = a if a > b else b
+    return a if a != a else larger
+
+
+@device
+def _larger(x: Any, stride: Any, best: Any) -> Any:
+    """best = the larger of best and every `stride`-th x."""
+    if stride == 1:
+        for i in range(len(best)):
+            best[i] = _maximum(x[i], best[i])
+    elif stride == 2:  # known to the compiler, which then reads in vectors
+        for i in range(len(best)):
+            best[i] = _maximum(x[2 * i], best[i])
+    else:
+        for i in range(len(best)):
+            best[i] = _maximum(x[stride * i], best[i])
+
+
+@device
+def _added(x: Any, stride: Any, total: Any) -> Any:
+    """total += every `stride`-th x."""
+    if stride == 1:
+        for i in range(len(total)):
+            total[i] += x[i]
+    elif stride == 2:
+        for i in range(len(total)):
+            total[i] += x[2 * i]
+    else:
+        for i in range(len(total)):
+            total[i] += x[stride * i]
+
+
+@device
+def _largest_along(row: Any, stride: Any, dilation: Any, window: Any, out: Any) -> Any:
+    """out = the largest of each window of a row that is padded already."""
+    if stride == 2 and dilation == 1 and window == 3:
+        for i in range(len(out)):
+            out[i] = _maximum(row[2 * i + 2], _maximum(row[2 * i + 1], row[2 * i]))
+    elif stride == 2 and dilation == 1 and window == 2:
+        for i in range(len(out)):
+            out[i] = _maximum(row[2 * i + 1], row[2 * i])
+    else:
+        out[:] = -np.inf
+        for s in range(window):
+            _larger(row[s * dilation :], stride, out)
+
+
+@device
+def _sums_along(row: Any, stride: Any, dilation: Any, window: Any, out: Any) -> Any:
+    """out = the sum of each window of a row that is padded already."""
+    if stride == 2 and dilation == 1 and window == 2:
+        for i in range(len(out)):
+            out[i] = row[2 * i] + row[2 * i + 1]
+    else:
+        out[:] = 0
+        for s in range(window):
+            _added(row[s * dilation :], stride, out)
+
+
+@device
+def _larger_rows(a: Any, b: Any, out: Any) -> Any:
+    for i in range(len(out)):
+        out[i] = _maximum(b[i], a[i])
+
+
+@device
+def _row_sums(a: Any, b: Any, out: Any) -> Any:
+    for i in range(len(out)):
+        out[i] = a[i] + b[i]
+
+
+@device
+def _place(x: Any, stride: Any, place: Any, best: Any, where: Any) -> Any:
+    """`_larger`, and in `where` the place of the first of the largest (the last NaN), if `place` is that of x[0]; below 0 is none so far."""
+    if stride == 2:  # known to the compiler, which then reads in vectors
+        for i in range(len(best)):
+            v = x[2 * i]
+            larger = (v > best[i]) | (v != v) | (where[i] < 0)
+            best[i] = v if larger else best[i]
+            where[i] = np.int32(place + 2 * i) if larger else where[i]
+    else:
+        for i in range(len(best)):
+            v = x[stride * i]
+            larger = (v > best[i]) | (v != v) | (where[i] < 0)
+            best[i] = v if larger else best[i]
+            where[i] = np.int32(place + stride * i) if larger else where[i]
+
+
+@device
+def _divided(total: Any, count: Any, counts: Any) -> Any:
+    """total / (count counts), element by element."""
+    for i in range(len(total)):
+        total[i] = total[i] / (count * counts[i])
+
+
+@device
+def _divided_by(total: Any, count: Any) -> Any:
+    for i in range(len(total)):
+        total[i] = total[i] / count
+
+
+@kernel
+def _max_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1) -> None:
+    step, top, spread, taps = vertical
+    stride, left, dilation, window = horizontal
+    height, width = x.shape[1:]
+    # The rows of a window reduced to one, with room for the padding on both sides.
+    row = np.empty(max(left + width, (y.shape[2] - 1) * stride + (window - 1) * dilation + 1), x.dtype)
+    row[:] = -np.inf
+    middle = row[left : left + width]
+    for n in range(start, stop):
+        for p in range(y.shape[1]):
+            origin = p * step - top
+            first = origin if origin >= 0 else origin % spread
+            end = min(height, origin + (taps - 1) * spread + 1)
+            if first + spread < end:
+                _larger_rows(x[n, first], x[n, first + spread], middle)
+            elif first < end:
+                middle[:] = x[n, first]
+            else:
+                middle[:] = -np.inf
+            for h in range(first + 2 * spread, end, spread):
+                _larger(x[n, h], 1, middle)
+            _largest_along(row, stride, dilation, window, y[n, p])
+
+
+@kernel
+def _sum_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
+    step, top, spread, taps = vertical
+    stride, left, dilation, window = horizontal
+    height, width = x.shape[1:]
+    # The rows of a window reduced to one, with room for the padding on both sides.
+    row = np.empty(max(left + width, (y.shape[2] - 1) * stride + (window - 1) * dilation + 1), x.dtype)
+    row[:] = 0
+    middle = row[left : left + width]
+    for n in range(start, stop):
+        for p in range(y.shape[1]):
+            origin = p * step - top
+            first = origin if origin >= 0 else origin % spread
+            end = min(height, origin + (taps - 1) * spread + 1)
+            if first + spread < end:
+                _row_sums(x[n, first], x[n, first + spread], middle)
+            elif first < end:
+                middle[:] = x[n, first]
+            else:
+                middle[:] = 0
+            for h in range(first + 2 * spread, end, spread):
+                _added(x[n, h], 1, middle)
+            _sums_along(row, stride, dilation, window, y[n, p])
+            _divided(y[n, p], rows[p], columns)
+
+
+@kernel
+def _argmax_planes(
+    start: int, stop: int, x: In3, y: Out3, places: OutIntegers3, vertical: Integers1, stride: int, columns: Integers2
+) -> None:
+    step, top, spread, taps = vertical
+    height, width = x.shape[1:]
+    where = np.empty(y.shape[2], np.int32)
+    for n in range(start, stop):
+        for p in range(y.shape[1]):
+            best = y[n, p]
+            best[:] = -np.inf
+            where[:] = -1
+            for r in range(taps):
+                h = p * step - top + r * spread
+                if 0 <= h < height:
+                    for s in range(len(columns)):
+                        a, b, w = columns[s, 0], columns[s, 1], columns[s, 2]
+                        _place(x[n, h, w:], stride, h * width + w, best[a:b], where[a:b])
+            places[n, p, :] = where
+
+
+@kernel
+def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) -> None:
+    for n in range(start, stop):
+        plane, where = dx[n], places[n]
+        plane[:] = 0
+        for i in range(len(where)):
+            if where[i] >= 0:
+                plane[where[i]] += g[n, i]
+
+
+@kernel
+def _max_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1) -> None:
+    step, top, spread, taps = vertical
+    stride, left, dilation, window = horizontal
+    height, width = x.shape[1:3]
+    for row in range(start, stop):
+        n, p = row // y.shape[1], row % y.shape[1]
+        for q in range(y.shape[2]):
+            out = y[n, p, q]
+            out[:] = -np.inf
+            for r in range(taps):
+                h = p * step - top + r * spread
+                for s in range(window):
+                    w = q * stride - left + s * dilation
+                    if 0 <= h < height and 0 <= w < width:
+                        _larger(x[n, h, w], 1, out)
+
+
+@kernel
+def _sum_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
+    step, top, spread, taps = vertical
+    stride, left, dilation, window = horizontal
+    height, width = x.shape[1:3]
+    for row in range(start, stop):
+        n, p = row // y.shape[1], row % y.shape[1]
+        for q in range(y.shape[2]):
+            out = y[n, p, q]
+            out[:] = 0
+            for r in range(taps):
+                h = p * step - top + r * spread
+                for s in range(window):
+                    w = q * stride - left + s * dilation
+                    if 0 <= h < height and 0 <= w < width:
+                        _added(x[n, h, w], 1, out)
+            _divided_by(out, rows[p] * columns[q])
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+
+def _taps(form: pool_forms.Form) -> tuple[Array, Array]:
+    """(stride, before, dilation, window) of the rows and of the columns."""
+    return tuple(np.array((a.stride, a.before, a.dilation, a.window), np.int64) for a in form.axes)  # type: ignore[return-value]
+
+
+def _reduce(problem: PoolProblem, outputs: tuple[Array, ...], x: Array, planes: Kernel, pixels: Kernel, *counts: Array) -> None:
+    form = pool_forms.form(problem)
+    assert form is not None  # `accepts` has looked
+    work = x.size + outputs[0].size * form.taps
+    with Written(outputs, form.order) as (y,):
+        kernel, y = (planes if form.planes else pixels), y.reshape(form.output_shape)
+        total = len(y) if form.planes else y.shape[0] * y.shape[1]
+        kernel(total, taken(x, form.input_shape, form.order), y, *_taps(form), *counts, work=work)
+
+
+@driver(_max_planes, _max_pixels)
+def max_pool(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
+    _reduce(problem, outputs, x, _max_planes, _max_pixels)
+
+
+@driver(_sum_planes, _sum_pixels)
+def avg_pool(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
+    form = pool_forms.form(problem)
+    assert form is not None
+    counts = (np.maximum(np.array(a.counts(problem.padded)), 1).astype(x.dtype) for a in form.axes)
+    _reduce(problem, outputs, x, _sum_planes, _sum_pixels, *counts)
+
+
+def _argmax(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+    work, axis = x.size + 2 * y.size * form.taps, form.axes[1]
+    _argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, _inside(axis), work=work)
+
+
+def _inside(axis: Axis) -> Array:
+    """For each tap that any output has inside of the input: the first such output, one past the last, and where the first stands."""
+    rows = []
+    for shift in range(-axis.before, axis.window * axis.dilation - axis.before, axis.dilation):
+        first, end = max(0, -(shift // axis.stride)), min(axis.outputs, (axis.extent - 1 - shift) // axis.stride + 1)
+        if first < end:
+            rows.append((first, end, first * axis.stride + shift))
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+@driver(_argmax_planes)
+def max_pool_with_indices(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
+    form = pool_forms.form(problem)
+    assert form is not None
+    with Written(outputs, form.order) as (y, places):
+        _argmax(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))
+
+
+@driver(_argmax_planes, _scatter_planes)
+def max_pool_backward(
+    problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, indices: Array | None = None
+) -> None:
+    form = pool_forms.form(problem)
+    assert form is not None
+    count, size = form.input_shape[0], form.input_shape[1] * form.input_shape[2]
+    if indices is None:
+        places = np.empty(form.output_shape, np.int64)
+        _argmax(form, x, np.empty(form.output_shape, x.dtype), places)
+    else:
+        places = taken(indices, form.output_shape, form.order).astype(np.int64, copy=False)
+    with Written(outputs, form.order) as (dx,):
+        flat = taken(grad, (count, -1), form.order)
+        _scatter_planes(count, flat, places.reshape(flat.shape), dx.reshape(count, size), work=x.size + 2 * flat.size)

@@ -1,0 +1,93 @@
+"""What softmax and the losses do with a row: its largest element, and the exponentials of the differences from it with their sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnarray._cpu.compiled.kernel import device
+from dnnarray._cpu.compiled.scalar import exp, from_order_key, order_key
+
+_RUN = 1024  # elements whose sum is taken in the dtype; sums of sums are float64
+
+
+@device
+def row_max(x: Any) -> Any:
+    """The largest of x. A NaN may be passed over: the exponentials of the row are NaN then, and so is their sum."""
+    peak = order_key(x[0])
+    for i in range(len(x)):
+        key = order_key(x[i])
+        peak = key if key > peak else peak
+    return from_order_key(peak)
+
+
+@device
+def row_min(x: Any) -> Any:
+    """The smallest of x; of NaN as in `row_max`."""
+    low = order_key(x[0])
+    for i in range(len(x)):
+        key = order_key(x[i])
+        low = key if key < low else low
+    return from_order_key(low)
+
+
+@device(sums=True)
+def exponentials(x: Any, peak: Any, y: Any) -> Any:
+    """y = exp(x - peak); returns the sum."""
+    total = 0.0
+    for first in range(0, len(x), _RUN):
+        x_, y_ = x[first : first + _RUN], y[first : first + _RUN]
+        part = x.dtype.type(0)
+        for i in range(len(y_)):
+            e = exp(x_[i] - peak)
+            y_[i] = e
+            part += e
+        total += part
+    return total
+
+
+@device(sums=True)
+def falling_exponentials(x: Any, low: Any, y: Any) -> Any:
+    """y = exp(low - x); returns the sum."""
+    total = 0.0
+    for first in range(0, len(x), _RUN):
+        x_, y_ = x[first : first + _RUN], y[first : first + _RUN]
+        part = x.dtype.type(0)
+        for i in range(len(y_)):
+            e = exp(low - x_[i])
+            y_[i] = e
+            part += e
+        total += part
+    return total
+
+
+@device(sums=True)
+def exponential_sum(x: Any, peak: Any) -> Any:
+    """The sum of exp(x - peak)."""
+    total = 0.0
+    for first in range(0, len(x), _RUN):
+        x_ = x[first : first + _RUN]
+        part = x.dtype.type(0)
+        for i in range(len(x_)):
+            part += exp(x_[i] - peak)
+        total += part
+    return total
+
+
+@device(sums=True)
+def dot(a: Any, b: Any) -> Any:
+    """The sum of a b."""
+    total = 0.0
+    for first in range(0, len(a), _RUN):
+        a_, b_ = a[first : first + _RUN], b[first : first + _RUN]
+        part = a.dtype.type(0)
+        for i in range(len(a_)):
+            part += a_[i] * b_[i]
+        total += part
+    return total
+
+
+@device
+def scale(y: Any, factor: Any) -> Any:
+    """y times a number, in place."""
+    for i in range(len(y)):
+        y[i] = y[i] * factor

@@ -1,0 +1,304 @@
+"""Functions of one number for kernels, in float32 and float64, written so that loops over them become vector code: no branches, no calls.
+
+Numba's wheels bring no vector library of mathematics. exp is reduced to 2^n (1 + p(r)) with |r| <= ln(2) / 2, the rest is made of it. Errors
+against float64 (largest over the range, in units in the last place of float32): exp 1.0, sigmoid 1.9, tanh 2.1, log1p 1.5.
+
+Literals are float64 for Numba and would drag a loop to double: `const(x, 0.5)` is 0.5 in the type of x.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from dnnarray._cpu.compiled.kernel import device
+
+# Taylor's coefficients of (exp(r) - 1 - r) / r^2, the highest power first: to the last bit where |r| <= ln(2) / 2.
+_EXP_SINGLE = tuple(1 / math.factorial(n) for n in range(8, 1, -1))
+_EXP_DOUBLE = tuple(1 / math.factorial(n) for n in range(14, 1, -1))
+# atanh(s) / s in powers of s^2 for s <= 1/3.
+_ATANH_SINGLE = tuple(1 / n for n in range(15, 0, -2))
+_ATANH_DOUBLE = tuple(1 / n for n in range(35, 0, -2))
+# (tanh(x) / x - 1) / x^2 in powers of x^2 for |x| <= 0.625: minimax, errors 5e-10 and 4e-17.
+_TANH_SINGLE = (
+    0.002291770456256263,
+    -0.008343085218832483,
+    0.021768655803763217,
+    -0.05395922726196833,
+    0.13333303420387607,
+    -0.333333331712397,
+)
+_TANH_DOUBLE = (
+    -1.7231441019809252e-05, 7.957457127411114e-05, -0.00023075646174205693, 0.0005874287103325052, -0.0014553070488497815,
+    0.0035920586138332806, -0.008863229795270043, 0.02186948825856021, -0.05396825396133896, 0.13333333333326597, -0.3333333333333332,
+)  # fmt: skip
+# erfc(z) = exp(-z^2) t R(t), t = 1 / (1 + z / 2): a minimax fit of R on 0 <= z <= 10.2 with relative error 3.5e-9.
+_ERFC_SINGLE = (
+    0.035767145273468665, -0.19103358257333458, 0.3814200514358226, -0.289592407409601, -0.021959992856499674, 0.03540582119877401,
+    0.05487794349305289, 0.1855949445447517, 0.24517916261498818, 0.2822523967908408, 0.2820885209824465,
+)  # fmt: skip
+_intrinsic: Any = intrinsic  # whose own types do not know that the first parameter is not passed
+
+
+# --- bits -------------------------------------------------------------------------------------------------------------
+
+
+@_intrinsic
+def _bits(typing_context: Any, x: Any) -> Any:
+    """The bits of a float as an integer of its width."""
+    integer = types.int32 if x == types.float32 else types.int64
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(integer))
+
+    return integer(x), generate
+
+
+@_intrinsic
+def order_key(typing_context: Any, x: Any) -> Any:
+    """An integer of the width of x that is ordered as x is: the largest of many is found in vectors, which NaN forbids for floats."""
+    integer = types.int32 if x == types.float32 else types.int64
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _flipped(builder, builder.bitcast(arguments[0], context.get_value_type(integer)))
+
+    return integer(x), generate
+
+
+@_intrinsic
+def from_order_key(typing_context: Any, key: Any) -> Any:
+    """The float with this key."""
+    real = types.float32 if key == types.int32 else types.float64
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(_flipped(builder, arguments[0]), context.get_value_type(real))
+
+    return real(key), generate
+
+
+def _flipped(builder: Any, bits: Any) -> Any:
+    """All bits but the sign turned over where the sign is set."""
+    width = bits.type.width
+    negative = builder.ashr(bits, bits.type(width - 1))
+    return builder.xor(bits, builder.and_(negative, bits.type((1 << (width - 1)) - 1)))
+
+
+@_intrinsic
+def _halved(typing_context: Any, bits: Any) -> Any:
+    """Half of an integer, rounded down, in its own type: Numba's own operators widen to 64 bits, which halves the lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ashr(arguments[0], arguments[0].type(1))
+
+    return bits(bits), generate
+
+
+@_intrinsic
+def _less(typing_context: Any, a: Any, b: Any) -> Any:
+    """a - b in the type of the integers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.sub(*arguments)
+
+    return a(a, b), generate
+
+
+@_intrinsic
+def _power_of_two(typing_context: Any, n: Any, like: Any) -> Any:
+    """2 to the integer n, in the float type of `like`; n within the range of normal numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        count, kind = arguments[0], arguments[1].type
+        mantissa, bias = (23, 127) if like == types.float32 else (52, 1023)
+        return builder.bitcast(builder.shl(builder.add(count, count.type(bias)), count.type(mantissa)), kind)
+
+    return like(n, like), generate
+
+
+@_intrinsic
+def copysign(typing_context: Any, magnitude: Any, sign: Any) -> Any:
+    """The magnitude of one number with the sign of another, both of one type."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = arguments[0].type
+        function = builder.module.declare_intrinsic("llvm.copysign", [kind], ir.FunctionType(kind, [kind, kind]))
+        return builder.call(function, arguments)
+
+    return magnitude(magnitude, sign), generate
+
+
+@_intrinsic
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c, rounded once: asked for where it is wanted, since a compiler that fuses at will does so differently in the last lanes of a loop."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = arguments[0].type
+        function = builder.module.declare_intrinsic("llvm.fma", [kind], ir.FunctionType(kind, [kind] * 3))
+        return builder.call(function, arguments)
+
+    return a(a, b, c), generate
+
+
+def const(x: Any, value: Any) -> Any:
+    """`value` in the type of `x`."""
+    raise NotImplementedError
+
+
+@overload(const, inline="always", strict=False)
+def _const(x: Any, value: Any) -> Any:
+    kind = x
+
+    def convert(x: Any, value: Any) -> Any:
+        return kind(value)
+
+    return convert
+
+
+def _polynomial(single: tuple[float, ...], double: tuple[float, ...]) -> Any:
+    """A function of x: the polynomial with these coefficients, the highest power first."""
+    one, other = (_horner(kind, c) for kind, c in (("float32", single), ("float64", double)))
+
+    def polynomial(x: Any) -> Any:
+        raise NotImplementedError
+
+    overload(polynomial, inline="always", strict=False)(lambda x: one if x == types.float32 else other)
+    return polynomial
+
+
+def _horner(kind: str, coefficients: tuple[float, ...]) -> Any:
+    first, *rest = (f"{kind}({c!r})" for c in coefficients)
+    lines = [f"    total = {first}", *(f"    total = fma(total, x, {c})" for c in rest)]
+    scope: dict[str, Any] = {kind: getattr(types, kind), "fma": fma}
+    exec("\n".join(["def polynomial(x):", *lines, "    return total"]), scope)  # noqa: S102 - numbers from this file
+    return scope["polynomial"]
+
+
+# --- exponentials -----------------------------------------------------------------------------------------------------
+
+_exp_tail = _polynomial(_EXP_SINGLE, _EXP_DOUBLE)
+_atanh_ratio = _polynomial(_ATANH_SINGLE, _ATANH_DOUBLE)
+_tanh_ratio = _polynomial(_TANH_SINGLE, _TANH_DOUBLE)
+erfc_ratio = _polynomial(_ERFC_SINGLE, _ERFC_SINGLE)
+
+
+def _limits(x: Any) -> Any:
+    """Of a type: what exp takes (from a plain 0 to infinity), the number whose addition rounds to an integer, and ln(2) in two parts."""
+    raise NotImplementedError
+
+
+@overload(_limits, inline="always", strict=False)
+def _limits_by_type(x: Any) -> Any:
+    low: Any
+    high: Any
+    magic: Any
+    ln2: Any
+    rest: Any
+    if x == types.float32:
+        low, high, magic = types.float32(-104.0), types.float32(89.0), types.float32(1.5 * 2**23)
+        ln2, rest = types.float32(0.693359375), types.float32(-2.12194440e-4)
+    else:
+        low, high, magic = types.float64(-746.0), 710.0, 1.5 * 2**52
+        ln2, rest = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+    return lambda x: (low, high, magic, ln2, rest)
+
+
+@device
+def _exp_parts(x: Any) -> Any:
+    """(p, a, b): exp(x) = (1 + p) a b, with powers of two a and b, so that their product may leave the range of normal numbers."""
+    low, high, magic, ln2, rest = _limits(x)
+    x = low if x < low else x
+    x = high if x > high else x  # NaN stays NaN
+    rounded = fma(x, const(x, 1.4426950408889634), magic)
+    n = rounded - magic
+    r = fma(-n, rest, fma(-n, ln2, x))
+    count = _less(_bits(rounded), _bits(magic))
+    half = _halved(count)
+    return fma(r * r, _exp_tail(r), r), _power_of_two(half, x), _power_of_two(_less(count, half), x)
+
+
+@device
+def exp(x: Any) -> Any:
+    """e to the x."""
+    p, a, b = _exp_parts(x)
+    return (const(x, 1.0) + p) * a * b
+
+
+@device
+def expm1(x: Any) -> Any:
+    """exp(x) - 1, with its relative precision near 0."""
+    p, a, b = _exp_parts(x)
+    one, scale = const(x, 1.0), a * b
+    near = fma(p, scale, scale - one)
+    far = (one + p) * a * b - one  # where the scale alone may overflow
+    return far if x > one else near
+
+
+@device
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    one = const(x, 1.0)
+    return one / (one + exp(-x))
+
+
+@device
+def sigmoid_slope(x: Any) -> Any:
+    """The derivative of `sigmoid`, without the cancellation of s (1 - s)."""
+    one = const(x, 1.0)
+    e = exp(-abs(x))
+    return e / ((one + e) * (one + e))
+
+
+@device
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    square = x * x
+    near = fma(x * square, _tanh_ratio(square), x)
+    far = const(x, 1.0) - const(x, 2.0) / (exp(const(x, 2.0) * abs(x)) + const(x, 1.0))
+    return copysign(far, x) if abs(x) > const(x, 0.625) else near
+
+
+@device
+def log1p_of_part(x: Any) -> Any:
+    """log(1 + x) for 0 <= x <= 1: 2 atanh(x / (2 + x))."""
+    s = x / (const(x, 2.0) + x)
+    return const(x, 2.0) * s * _atanh_ratio(s * s)
+
+
+@device
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x))."""
+    zero = const(x, 0.0)
+    return (zero if x < zero else x) + log1p_of_part(exp(-abs(x)))
+
+
+# --- the normal distribution ------------------------------------------------------------------------------------------
+
+
+@device
+def _lower_half(x: Any, density: Any) -> Any:
+    """The share of the normal distribution below -|x|, in float32."""
+    t = const(x, 1.0) / (const(x, 1.0) + abs(x) * const(x, 0.5 * 0.7071067811865476))
+    return const(x, 0.5) * density * t * erfc_ratio(t)
+
+
+def normal_cdf(x: Any, density: Any) -> Any:
+    """The share of the normal distribution below x; `density` is exp(-x^2 / 2), which a gradient needs as well."""
+    raise NotImplementedError
+
+
+@overload(normal_cdf, inline="always", strict=False)
+def _normal_cdf(x: Any, density: Any) -> Any:
+    if x == types.float64:
+        return lambda x, density: 0.5 * math.erfc(x * -0.7071067811865476)
+    return lambda x, density: _normal_cdf_single(x, density)
+
+
+@device
+def _normal_cdf_single(x: Any, density: Any) -> Any:
+    tail = _lower_half(x, density)
+    upper = const(x, 1.0) - tail
+    return tail if x < const(x, 0.0) else upper

@@ -1,0 +1,164 @@
+"""Resizing, bilinear sampling and embedding, by planes of channels or rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu.compiled.dense import Written, taken
+from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel
+from dnnarray._cpu.spatial_resize import Taps, taps_of
+from dnnarray._problems.spatial_grid import GridSampleProblem
+from dnnarray._problems.spatial_lookup import EmbeddingProblem
+from dnnarray._problems.spatial_resize import InterpolateProblem
+
+Array = np.ndarray
+
+# --- resizing ---------------------------------------------------------------------------------------------------------
+
+
+@device
+def _gathered(row: Any, index: Any, weight: Any, first: Any, out: Any) -> Any:
+    """out (+)= weight row[index]."""
+    if first:
+        for q in range(len(out)):
+            out[q] = weight[q] * row[index[q]]
+    else:
+        for q in range(len(out)):
+            out[q] += weight[q] * row[index[q]]
+
+
+@device
+def _weighted(row: Any, weight: Any, first: Any, out: Any) -> Any:
+    """out (+)= weight row."""
+    if first:
+        for q in range(len(out)):
+            out[q] = weight * row[q]
+    else:
+        for q in range(len(out)):
+            out[q] += weight * row[q]
+
+
+@kernel
+def _resize(
+    start: int, stop: int, x: In3, y: Out3, row_index: Integers2, row_weight: In2, column_index: Integers2, column_weight: In2
+) -> None:
+    wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
+    for n in range(start, stop):
+        for h in range(x.shape[1]):
+            for k in range(len(column_index)):
+                _gathered(x[n, h], column_index[k], column_weight[k], k == 0, wide[h])
+        for p in range(y.shape[1]):
+            for k in range(len(row_index)):
+                _weighted(wide[row_index[k, p]], row_weight[k, p], k == 0, y[n, p])
+
+
+def _matrix(taps: Taps, extent: int, dtype: np.dtype) -> tuple[Array, Array]:
+    """(index, weight) of the taps of each target; where nothing changes, each target's own place."""
+    columns = taps.columns or ((np.arange(extent), None),)
+    index = np.array([i for i, _ in columns], np.int64)
+    return index, np.array([np.ones(extent, dtype) if w is None else w for _, w in columns], dtype)
+
+
+@driver(_resize)
+def interpolate(problem: InterpolateProblem, outputs: tuple[Array, ...], scratch: Any, *arrays: Array) -> None:
+    source, extents = arrays[0], outputs[0].shape[2:]
+    found = [taps_of(resize, problem.transposed, source.dtype) for resize in problem.resizes]
+    matrices = [_matrix(t, n, source.dtype) for t, n in zip(found, extents, strict=True)]
+    x = taken(source, (source.shape[0] * source.shape[1], *_plane(source.shape[2:])))
+    if len(matrices) == 1:
+        matrices = [(np.zeros((1, 1), np.int64), np.ones((1, 1), source.dtype)), *matrices]
+    with Written(outputs) as (y,):
+        planes = y.reshape(len(x), *_plane(extents))
+        _resize(len(x), x, planes, *matrices[0], *matrices[1], work=2 * (x.size + y.size) * len(matrices[1][0]))
+        for axis, taps in zip(problem.axes, found, strict=True):
+            if taps.unread is not None:
+                y[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
+
+
+def _plane(space: tuple[int, ...]) -> tuple[int, ...]:
+    return (1, *space)[-2:]
+
+
+# --- bilinear sampling ------------------------------------------------------------------------------------------------
+
+
+@device
+def _place(coordinate: Any, extent: Any, align_corners: Any, border: Any) -> Any:
+    """Where a coordinate of -1 to 1 points to, in pixels."""
+    kind = coordinate.dtype.type
+    one, half, size = kind(1), kind(0.5), kind(extent)
+    value = coordinate[0] + one
+    place = value * ((size - one) * half) if align_corners else (value * size - one) * half
+    if border:
+        place = place if place > kind(0) else kind(0)
+        place = place if place < size - one else size - one
+    return place
+
+
+@device
+def _whole(low: Any, extent: Any) -> Any:
+    """A whole number as an index, -1 where it lies outside or is NaN."""
+    return int(low) if (low >= 0) & (low <= extent - 1) else -1
+
+
+@kernel
+def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
+    height, width = x.shape[2:]
+    lines, places = y.shape[2:]
+    index = np.empty((4, places), np.int64)
+    weight = np.empty((4, places), x.dtype)
+    one = x.dtype.type(1)
+    for line in range(start, stop):
+        n, p = line // lines, line % lines
+        for q in range(places):
+            w, h = _place(grid[n, p, q, 0:1], width, align_corners, border), _place(grid[n, p, q, 1:2], height, align_corners, border)
+            left, top = np.floor(w), np.floor(h)
+            u, v = w - left, h - top
+            columns = (_whole(left, width), _whole(left + one, width))
+            rows = (_whole(top, height), _whole(top + one, height))
+            for k in range(4):
+                row, column = rows[k // 2], columns[k % 2]
+                index[k, q] = row * width + column if (row >= 0) & (column >= 0) else -1
+                weight[k, q] = (v if k // 2 else one - v) * (u if k % 2 else one - u)
+        for c in range(x.shape[1]):
+            _corners(x[n, c].reshape(-1), index, weight, y[n, c, p])
+
+
+@device
+def _corners(plane: Any, index: Any, weight: Any, out: Any) -> Any:
+    zero = plane.dtype.type(0)
+    i0, i1, i2, i3 = index[0], index[1], index[2], index[3]
+    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
+    for q in range(len(out)):
+        a = plane[i0[q]] if i0[q] >= 0 else zero
+        b = plane[i1[q]] if i1[q] >= 0 else zero
+        c = plane[i2[q]] if i2[q] >= 0 else zero
+        d = plane[i3[q]] if i3[q] >= 0 else zero
+        out[q] = (a * w0[q] + b * w1[q]) + (c * w2[q] + d * w3[q])
+
+
+@driver(_sample)
+def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, grid: Array) -> None:
+    with Written(outputs) as (y,):
+        lines = y.shape[0] * y.shape[2]
+        _sample(lines, taken(x), taken(grid), y, problem.align_corners, problem.padding_mode == "border", work=8 * y.size)
+
+
+# --- embedding --------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _rows(start: int, stop: int, index: Integers1, weight: In2, y: Out2) -> None:
+    for r in range(start, stop):
+        source, target = weight[index[r]], y[r]
+        for i in range(len(target)):
+            target[i] = source[i]
+
+
+@driver(_rows)
+def embedding(problem: EmbeddingProblem, outputs: tuple[Array, ...], scratch: Any, indices: Array, weight: Array) -> None:
+    with Written(outputs) as (y,):
+        index = taken(indices.astype(np.int64, copy=False), (-1,))
+        _rows(index.size, index, taken(weight), y.reshape(index.size, weight.shape[1]), work=2 * y.size)

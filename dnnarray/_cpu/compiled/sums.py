@@ -1,0 +1,72 @@
+"""Sums over a row for kernels: short runs in vectors of the dtype, their sums in float64, so that long rows lose nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnarray._cpu.compiled.kernel import device
+
+_RUN = 1024
+
+
+@device(sums=True)
+def row_sum(x: Any) -> Any:
+    """The sum of x."""
+    total = 0.0
+    for first in range(0, len(x), _RUN):
+        run = x[first : first + _RUN]
+        part = x.dtype.type(0)
+        for i in range(len(run)):
+            part += run[i]
+        total += part
+    return total
+
+
+@device(sums=True)
+def row_moments(x: Any, mean: Any) -> Any:
+    """The sums of x - mean and of its square."""
+    total, squares = 0.0, 0.0
+    for first in range(0, len(x), _RUN):
+        run = x[first : first + _RUN]
+        part = x.dtype.type(0)
+        square = x.dtype.type(0)
+        for i in range(len(run)):
+            d = run[i] - mean
+            part += d
+            square += d * d
+        total += part
+        squares += square
+    return total, squares
+
+
+@device(sums=True)
+def row_products(g: Any, x: Any, mean: Any, rstd: Any) -> Any:
+    """The sums of g and of g u, with u = (x - mean) rstd."""
+    total, along = 0.0, 0.0
+    for first in range(0, len(x), _RUN):
+        g_, x_ = g[first : first + _RUN], x[first : first + _RUN]
+        part = x.dtype.type(0)
+        product = x.dtype.type(0)
+        for i in range(len(x_)):
+            part += g_[i]
+            product += g_[i] * ((x_[i] - mean) * rstd)
+        total += part
+        along += product
+    return total, along
+
+
+@device(sums=True)
+def weighted_products(g: Any, weight: Any, x: Any, mean: Any, rstd: Any) -> Any:
+    """`row_products` of g times weight."""
+    total, along = 0.0, 0.0
+    for first in range(0, len(x), _RUN):
+        g_, x_, w_ = g[first : first + _RUN], x[first : first + _RUN], weight[first : first + _RUN]
+        part = x.dtype.type(0)
+        product = x.dtype.type(0)
+        for i in range(len(x_)):
+            h = g_[i] * w_[i]
+            part += h
+            product += h * ((x_[i] - mean) * rstd)
+        total += part
+        along += product
+    return total, along

@@ -1,0 +1,64 @@
+"""A pooling as planes of channels or as pixels of channels: the two forms that the compiled kernels know, read off the problem."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dnnarray._problems.base import leaves
+from dnnarray._problems.pool import Axis, PoolProblem
+from dnnarray._spec import FLOATING
+
+_ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
+
+
+@dataclass(frozen=True)
+class Form:
+    """Two axes of windows over arrays whose axes come in the order of memory: (images and channels, H, W), or (images, H, W, channels)."""
+
+    planes: bool
+    axes: tuple[Axis, Axis]
+    order: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+    @property
+    def taps(self) -> int:
+        return self.axes[0].window * self.axes[1].window
+
+
+@lru_cache(maxsize=1024)
+def form(problem: PoolProblem) -> Form | None:
+    """The form of a problem, None where it has another."""
+    x = problem.inputs[1 if problem.op.endswith("_backward") else 0]
+    order, channel = x.axis_order(), 1 if problem.layout == "channels_first" else x.ndim - 1
+    if order is None or x.ndim > 4 or not all(isinstance(a, Axis) for a in problem.axes):
+        return None
+    space = [i for i in range(1, x.ndim) if i != channel]
+    planes = order == (0, channel, *space)
+    if not planes and order != (0, *space, channel):
+        return None
+    axes = (_ONE, *problem.axes)[-2:]
+    images, channels = x.shape[0], x.shape[channel]
+    inside, outside = (a.extent for a in axes), (a.outputs for a in axes)
+    if planes:
+        return Form(planes, axes, order, (images * channels, *inside), (images * channels, *outside))
+    return Form(planes, axes, order, (images, *inside, channels), (images, *outside, channels))
+
+
+def no_form(problem: PoolProblem, device: Any) -> str | None:
+    """Why the kernels cannot do it, or None."""
+    found = form(problem)
+    if found is None or any(s.dtype not in FLOATING for s in leaves(problem.inputs[:1])):
+        return "it takes dense floating arrays with one or two spatial axes and windows of one extent"
+    return None if math.prod(found.input_shape) and math.prod(found.output_shape) else "there is nothing to do"
+
+
+def no_planes(problem: PoolProblem, device: Any) -> str | None:
+    """Why the kernels for planes cannot do it, or None."""
+    found = form(problem)
+    if found is not None and (not found.planes or math.prod(found.input_shape[1:]) >= 2**31):
+        return "it takes arrays whose channels are planes of fewer than 2^31 elements"
+    return no_form(problem, device)
