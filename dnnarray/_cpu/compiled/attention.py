@@ -16,9 +16,9 @@ from dnnarray._cpu import threads
 from dnnarray._cpu.attention_blocks import Reach
 from dnnarray._cpu.attention_dense import bhsd
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.memory import address, aligned
 from dnnarray._cpu.compiled.kernel import In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel
 from dnnarray._cpu.compiled.lanes import multiply, raise_top, settle, weigh
+from dnnarray._cpu.compiled.memory import address, aligned
 from dnnarray._cpu.compiled.scalar import exp
 from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, copy_vector, lanes, read, tile, write, write_word
 from dnnarray._problems.attention import AttentionProblem
@@ -282,7 +282,19 @@ def _decode(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.n
     s, parts = problem.sizes, threads.cores()
     memory = np.empty((parts, s.keys + s.width), y.dtype)
     with Written((y,)) as (result,):
-        _few_queries(parts, taken(q), taken(k), taken(v), result, lse, _sizes(problem, y.itemsize, parts), *reach, problem.rule.scale, memory, work=work)
+        _few_queries(
+            parts,
+            taken(q),
+            taken(k),
+            taken(v),
+            result,
+            lse,
+            _sizes(problem, y.itemsize, parts),
+            *reach,
+            problem.rule.scale,
+            memory,
+            work=work,
+        )
 
 
 def _attend(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.ndarray, reach: Any, work: int) -> None:

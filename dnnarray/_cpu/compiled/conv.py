@@ -351,7 +351,9 @@ def plan(g: Geometry, itemsize: int) -> Plan:
     blocks = -(-g.n // n) * math.prod(-(-m // b) for m, b in zip(g.out, extents, strict=True))
     shares, channel_rows = _channel_shares(g, blocks, rows)
     parts = min(threads.cores(), blocks * shares)
-    image, packed, result = (_lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width))
+    image, packed, result = (
+        _lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width)
+    )
     memory, table = image + packed + result, steps + tiles + (0 if flat else pixels)
     numbers = np.zeros(_COUNT, np.int64)
     numbers[[_N, _GROUPS, _C, _K, _ITEM, _LANES, _WIDTH, _LONG, _FLAT]] = (
@@ -381,7 +383,12 @@ def plan(g: Geometry, itemsize: int) -> Plan:
     for at, values in (axes | {_WINDOW: g.window}).items():
         numbers[at : at + 3] = values
     weight = g.groups * -(-g.k // rows) * rows * depth
-    return Plan(numbers, _taps(g, volume, (plane, line, 1), phases) * itemsize, parts, ((weight,), (parts * memory + ALIGNMENT,), (2 * parts, table)))
+    return Plan(
+        numbers,
+        _taps(g, volume, (plane, line, 1), phases) * itemsize,
+        parts,
+        ((weight,), (parts * memory + ALIGNMENT,), (2 * parts, table)),
+    )
 
 
 def _lines(elements: int) -> int:
