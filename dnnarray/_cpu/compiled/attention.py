@@ -20,7 +20,7 @@ from dnnarray._cpu.compiled.kernel import In4, Integers1, Integers2, Out2, Out3,
 from dnnarray._cpu.compiled.lanes import multiply, raise_top, settle, weigh
 from dnnarray._cpu.compiled.memory import address, aligned
 from dnnarray._cpu.compiled.scalar import exp
-from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, copy_vector, lanes, read, tile, write, write_word
+from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, copy_vector, lanes, read, routine, tile, write, write_word
 from dnnarray._problems.attention import AttentionProblem
 
 _KEYS = 128  # of a block: its scores and values stay in the first two caches
@@ -87,7 +87,7 @@ def _limits(reach_first, reach_last, b, i, count, keys, first, last):
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
-@device
+@routine
 def _softmax_step(like, scores, keys, columns, top, ground, shrink, total):
     """Scores to weights exp(score - ground), added up in each lane, with the running maximum of each lane.
 

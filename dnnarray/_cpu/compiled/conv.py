@@ -29,6 +29,7 @@ from dnnarray._cpu.compiled.tile import (
     long_tile,
     read,
     read_word,
+    routine,
     tile,
     write,
     write_word,
@@ -59,7 +60,7 @@ _XN, _XG, _XC, _XD, _XH, _XW, _YN, _YG, _YK, _YD, _YH, _YW = range(12)  # byte s
 # --- the kernel -------------------------------------------------------------------------------------------------------
 
 
-@device
+@routine
 def _copy(like, source, source_step, target, target_step, count, item, width):
     """`count` elements from addresses `source_step` apart to addresses `target_step` apart."""
     apart()
@@ -79,7 +80,7 @@ def _zero(like, target, count, item):
         write(like, target + j * item, like)
 
 
-@device
+@routine
 def _load_row(like, source, step, low, extent, target, count, stride, item, width):
     """`count` elements of a row at positions low + stride * j, 0 outside of [0, extent)."""
     apart()
@@ -106,7 +107,7 @@ def _load_plane_row(like, x, xs, geo, low, extent, target):
                 _load_row(like, x + c * xs[_XC], xs[_XW], low + first, geo[_SPACE + 2], into, count, stride, item, width)
 
 
-@device
+@routine
 def _load_image(like, x, xs, geo, images, low, extents, image):
     """Copy what the block reads: [image][channel][phase d][d][phase h][h][phase w][w]."""
     apart()
@@ -124,7 +125,7 @@ def _load_image(like, x, xs, geo, images, low, extents, image):
                 _load_plane_row(like, source, xs, geo, low[2], extents[2], target)
 
 
-@device
+@routine
 def _place_tiles(geo, images, extents, table):
     """Write the byte offset of each pixel in the image; flat, there is nothing to write. Gives the number of pixels, gaps included."""
     apart()
@@ -144,7 +145,7 @@ def _place_tiles(geo, images, extents, table):
     return count
 
 
-@device
+@routine
 def _gather(like, image, pixels, count, taps, steps, packed, width, item):
     """The pixels of one tile at all taps, side by side; the last pixel again where there are no more."""
     apart()
@@ -154,7 +155,7 @@ def _gather(like, image, pixels, count, taps, steps, packed, width, item):
             write(like, target + j * item, read(like, source + read_word(pixels + min(j, count - 1) * 8)))
 
 
-@device
+@routine
 def _tile_bases(like, geo, image, count, pixels, taps, steps, packed, bases):
     """Write the address from which each tile reads its vectors, negative where it had to be gathered to `packed`."""
     apart()
@@ -173,7 +174,7 @@ def _tile_bases(like, geo, image, count, pixels, taps, steps, packed, bases):
         bases += 8
 
 
-@device
+@routine
 def _multiply(like, geo, weight, weight_row, k, bases, tiles, taps, packed_taps, steps, result, add):
     """All tiles of the block for `k` rows of the weight, over the channels and taps of one pass."""
     apart()
@@ -192,7 +193,7 @@ def _multiply(like, geo, weight, weight_row, k, bases, tiles, taps, packed_taps,
                 tile(like, rows, source, item, geo[_ROWS] * item, abs(base), offsets, steps, into, result_row, add)
 
 
-@device
+@routine
 def _store(like, geo, result, k, images, extents, y, ys):
     """The block's pixels from the result's rows to y, without the gaps."""
     apart()

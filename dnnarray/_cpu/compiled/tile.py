@@ -238,9 +238,14 @@ def write_word(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
+def routine(function: Any) -> Any:
+    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is ``apart()``."""
+    return numba.njit(nogil=True, error_model="numpy", forceinline=False)(function)
+
+
 @intrinsic
 def apart(typing: Any) -> Any:
-    """Called in a device function: it stays a function of its own, so that what calls it in several places is compiled once."""
+    """Keep the function in which this stands from being compiled into others."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
