@@ -3,24 +3,55 @@
 from collections.abc import Callable
 from typing import Any
 
-from dnnarray._cpu import attention_dense, attention_packed, attention_projected, attention_rotary
-from dnnarray._select import Method
+from dnnarray._cpu import attention_dense, attention_packed, attention_projected, attention_rotary, compiled
+from dnnarray._problems.attention import AttentionProblem
+from dnnarray._select import Cost, Device, Method
+from dnnarray._select.method import plain_cost
 
 _BLOCKS = "blocks of queries and keys with an online softmax"
 _AGAIN = "blocks of queries and keys, the weights computed again from lse"
 
 
-def _blocked(run: Callable[..., Any], summary: str) -> tuple[Method, ...]:
+def _blocked_cost(problem: AttentionProblem, device: Device) -> Cost:
+    """Matrix products on all cores, and between them passes over the scores on one: 2 ns for each, 200 operations of a core."""
+    s = problem.sizes
+    scores = s.batch * s.heads * s.queries * s.keys
+    return Cost(problem.flops / 0.8 + 200 * device.units * scores, problem.bytes, launches=60)
+
+
+def _blocked(run: Callable[..., Any], summary: str, cost: Callable[..., Cost] = plain_cost) -> tuple[Method, ...]:
     """The half types are widened by blocks, not by whole arrays."""
-    return (Method("blocked", run, summary, native=True),)
+    return (Method("blocked", run, summary, cost=cost, native=True),)
 
 
 def _rotation(run: Callable[..., Any], summary: str) -> tuple[Method, ...]:
     return (Method("elementwise", run, summary),)
 
 
+_NAMES = ("bias", "mask", "alibi_slopes", "sink", "q_lengths", "kv_lengths")  # arrays that the compiled kernels do not read
+_POSITIONS = (3, 4, 6, 7, 8, 9)  # of these among the inputs of the forward
+_TILED = "scores transposed, queries in the lanes of vectors, an online softmax down each lane"
+
+
+def _accepts(problem: AttentionProblem, device: Device) -> str | None:
+    """What the compiled kernels leave to NumPy."""
+    given = [name for name, i in zip(_NAMES, _POSITIONS, strict=True) if problem.inputs[i] is not None]
+    if given:
+        return f"it has no {given[0]}"
+    if problem.rule.softcap is not None or problem.rule.dropout:
+        return "it has neither softcap nor dropout"
+    return None
+
+
+def _tiled_cost(problem: AttentionProblem, device: Device) -> Cost:
+    return Cost(problem.flops, problem.bytes, efficiency=0.6, launches=20)
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    "attention": _blocked(attention_dense.attention, _BLOCKS),
+    "attention": (
+        *_blocked(attention_dense.attention, _BLOCKS, _blocked_cost),
+        compiled.method("tiled", "attention", "attention", _TILED, accepts=_accepts, cost=_tiled_cost),
+    ),
     "attention_backward": _blocked(attention_dense.attention_backward, _AGAIN),
     "attention_varlen": _blocked(attention_packed.varlen, f"{_BLOCKS}, one sequence after another"),
     "attention_varlen_backward": _blocked(attention_packed.varlen_backward, f"{_AGAIN}, one sequence after another"),

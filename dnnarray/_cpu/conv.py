@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import activation
+from dnnarray._cpu import activation, compiled
 from dnnarray._cpu.conv_blocks import Way, at, carve, image_view, scratch_bytes, weight_view
 from dnnarray._cpu.conv_depthwise import DEPTHWISE
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
+from dnnarray._cpu.conv_shifted import SUMMARY, shifted_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
 from dnnarray._cpu.conv_winograd import WINOGRAD
 from dnnarray._problems.conv import ConvProblem
@@ -82,13 +83,13 @@ def _before_activation(way: Way, problem: ConvProblem, scratch: Scratch, x: Any,
     _epilogue(problem, y, bias, residual)
 
 
-def _conv(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any) -> None:
+def conv(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any) -> None:
     y = outputs[0]
     _before_activation(way, problem, scratch, x, weight, bias, residual, y)
     activation.apply(problem.activation, y, y)
 
 
-def _conv_backward_input(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, weight: Any) -> None:
+def conv_backward_input(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, weight: Any) -> None:
     dy, dx = _views(problem, grad, outputs[0])
     _input_gradient(way, problem.geometry, scratch, dy, _weight(problem, weight), dx)
 
@@ -105,7 +106,7 @@ def _conv_backward(
         y = np.empty_like(grad)
         _before_activation(way, problem, scratch, x, weight, bias, residual, y)
         grad = activation.apply_gradient(problem.activation, grad, y)
-    _conv_backward_input(way, problem, outputs[:1], scratch, grad, weight)
+    conv_backward_input(way, problem, outputs[:1], scratch, grad, weight)
     _conv_backward_weight(way, problem, outputs[1:2], scratch, grad, x)
     if bias is not None:
         _bias_gradient(problem, grad, outputs[2])
@@ -114,11 +115,11 @@ def _conv_backward(
 
 
 def _transposed(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, y: Any) -> None:
-    _conv_backward_input(way, problem, (y,), scratch, x, weight)
+    conv_backward_input(way, problem, (y,), scratch, x, weight)
     _epilogue(problem, y, bias, None)
 
 
-def _conv_transpose(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any) -> None:
+def conv_transpose(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any) -> None:
     y = outputs[0]
     _transposed(way, problem, scratch, x, weight, bias, y)
     activation.apply(problem.activation, y, y)
@@ -143,11 +144,11 @@ def _conv_transpose_backward(
 _FORWARD, _INPUT, _WEIGHT = "forward", "input", "weight"
 # What each operation runs, whether it recomputes the input of an activation first (by the last entry), and its function.
 _OPERATIONS: dict[str, tuple[tuple[str, ...], str | None, Callable[..., None]]] = {
-    "conv": ((_FORWARD,), None, _conv),
-    "conv_backward_input": ((_INPUT,), None, _conv_backward_input),
+    "conv": ((_FORWARD,), None, conv),
+    "conv_backward_input": ((_INPUT,), None, conv_backward_input),
     "conv_backward_weight": ((_WEIGHT,), None, _conv_backward_weight),
     "conv_backward": ((_INPUT, _WEIGHT), _FORWARD, _conv_backward),
-    "conv_transpose": ((_INPUT,), None, _conv_transpose),
+    "conv_transpose": ((_INPUT,), None, conv_transpose),
     "conv_transpose_backward": ((_FORWARD, _WEIGHT), _INPUT, _conv_transpose_backward),
 }
 
@@ -218,4 +219,21 @@ def _total(costs: Sequence[Cost]) -> Cost:
     return Cost(sum(c.flops / c.efficiency for c in costs), sum(c.bytes for c in costs), 1.0, sum(c.launches for c in costs))
 
 
-ALGORITHMS = {op: tuple(_method(op, way) for way in WAYS) for op in _OPERATIONS} | UNFOLD_ALGORITHMS
+def _compiled(op: str) -> Method:
+    """The entry that Numba compiles."""
+
+    def workspace(problem: ConvProblem) -> int:
+        from dnnarray._cpu.compiled.conv import SHIFTED  # asked for only where Numba has compiled it
+
+        return _method(op, SHIFTED).workspace(problem)
+
+    def cost(problem: ConvProblem, device: Device) -> Cost:
+        g = problem.geometry
+        return Cost(0, 0) if _is_empty(g) else _total([shifted_cost(c, problem.itemsize) for c in _correlations(_OPERATIONS[op][0], g)])
+
+    return compiled.method("shifted", "conv", op, SUMMARY, cost=cost, workspace=workspace)
+
+
+_COMPILED = ("conv", "conv_backward_input", "conv_transpose")
+ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *(_compiled(op) for _ in range(op in _COMPILED))) for op in _OPERATIONS}
+ALGORITHMS |= UNFOLD_ALGORITHMS

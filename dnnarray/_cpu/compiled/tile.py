@@ -1,0 +1,254 @@
+"""The matrix micro-kernel and vector copies, written as LLVM vectors whose length comes from the target. Imports Numba.
+
+`tile` multiplies a few rows of one matrix (scalars, broadcast) with a few vectors of another and keeps all sums in registers:
+``c[i, j] = sum over k of a[i, k] * b[offset[k] + j]``. The second matrix is addressed through a table of offsets, so that a
+convolution's taps are shifted views of one image and nothing has to be gathered.
+
+All functions take addresses (integers), byte strides, and `like`, any number of the element type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba.extending
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.codegen import get_host_cpu_features
+
+intrinsic: Any = numba.extending.intrinsic
+_config: Any = numba.config
+_INT, _WORD = ir.IntType(32), ir.IntType(64)
+
+
+def vector_bytes(features: str) -> int:
+    """Bytes of a vector register, from LLVM's list of the target's features."""
+    for feature, size in (("+avx512f", 64), ("+avx", 32)):
+        if feature in features.split(","):
+            return size
+    return 16
+
+
+def _shape(size: int, features: str) -> tuple[int, int]:
+    """(rows, vectors) of the largest tile whose sums, with what they are made of, fit the registers: 32 of them, or 16 on x86 before AVX-512."""
+    return (6, 2) if "+sse2" in features.split(",") and size < 64 else (8, 3)
+
+
+FEATURES: str = _config.CPU_FEATURES if _config.CPU_FEATURES is not None else get_host_cpu_features()
+BYTES = vector_bytes(FEATURES)
+ROWS, VECTORS = _shape(BYTES, FEATURES)
+LONG_VECTORS = 8  # of a tile of a single row
+
+
+def lanes(itemsize: int) -> int:
+    """Elements of a vector."""
+    return BYTES // itemsize
+
+
+# --- building blocks of the IR ----------------------------------------------------------------------------------------
+
+
+def vector_of(context: Any, like: types.Float) -> tuple[ir.Type, ir.VectorType, int]:
+    item = like.bitwidth // 8
+    element = context.get_value_type(like)
+    return element, ir.VectorType(element, lanes(item)), item
+
+
+def _pointer(builder: ir.IRBuilder, address: Any, kind: ir.Type) -> Any:
+    return builder.inttoptr(address, ir.PointerType(kind))
+
+
+def load_at(builder: ir.IRBuilder, address: Any, kind: ir.Type, align: int) -> Any:
+    """A value of this type at an address."""
+    value = builder.load(_pointer(builder, address, kind))
+    value.align = align
+    return value
+
+
+def store_at(builder: ir.IRBuilder, value: Any, address: Any, align: int) -> None:
+    builder.store(value, _pointer(builder, address, value.type)).align = align
+
+
+def _plus(builder: ir.IRBuilder, address: Any, step: int) -> Any:
+    return builder.add(address, _WORD(step)) if step else address
+
+
+def _splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
+    undefined = ir.Constant(kind, ir.Undefined)
+    single = builder.insert_element(undefined, value, _INT(0))
+    return builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_INT, kind.count), None))
+
+
+# --- the micro-kernel -------------------------------------------------------------------------------------------------
+
+
+class _Tile:
+    """The body for a number of rows and vectors: sums from zero or from c, the loop over k, the stores."""
+
+    def __init__(self, builder: ir.IRBuilder, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> None:
+        self.builder, self.element, self.vector, self.item = builder, element, vector, item
+        self.rows, self.vectors, self.width = rows, vectors, vector.count * item
+        suffix = f"v{vector.count}f{item * 8}"
+        self.fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{suffix}")
+
+    def emit(self, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any) -> None:
+        builder = self.builder
+        into = [builder.add(c, builder.mul(c_row, _WORD(i))) for i in range(self.rows)]
+        sources = [builder.add(a, builder.mul(a_row, _WORD(i))) for i in range(self.rows)]
+        before = builder.block
+        again, head, loop, done = (builder.append_basic_block(name) for name in ("again", "head", "loop", "done"))
+        builder.cbranch(add, again, head)
+        builder.position_at_end(again)
+        old = [load_at(builder, address, self.vector, self.item) for address in self._places(into)]
+        builder.branch(head)
+        builder.position_at_end(head)
+        start = [self._phi(((ir.Constant(self.vector, None), before), (value, again))) for value in old]
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k, at = (self._phi(((_WORD(0), head),), _WORD) for _ in range(2))
+        sums = [self._phi(((value, head),)) for value in start]
+        results = self._step(sources, at, builder.add(b, load_at(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8)), sums)
+        following = builder.add(k, _WORD(1))
+        for phi, value in ((k, following), (at, builder.add(at, a_step)), *zip(sums, results, strict=True)):
+            phi.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+        builder.position_at_end(done)
+        for value, address in zip(results, self._places(into), strict=True):
+            store_at(builder, value, address, self.item)
+
+    def _places(self, rows: list[Any]) -> list[Any]:
+        return [_plus(self.builder, row, v * self.width) for row in rows for v in range(self.vectors)]
+
+    def _phi(self, incoming: Any, kind: ir.Type | None = None) -> Any:
+        phi = self.builder.phi(kind or self.vector)
+        for value, block in incoming:
+            phi.add_incoming(value, block)
+        return phi
+
+    def _step(self, sources: list[Any], at: Any, b: Any, sums: list[Any]) -> list[Any]:
+        builder = self.builder
+        columns = [load_at(builder, address, self.vector, self.item) for address in self._places([b])]
+        results = []
+        for i, source in enumerate(sources):
+            scalar = _splat(builder, load_at(builder, builder.add(source, at), self.element, self.item), self.vector)
+            results += [builder.call(self.fma, [scalar, x, sums[i * self.vectors + v]]) for v, x in enumerate(columns)]
+        return results
+
+
+def _tile_function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> ir.Function:
+    """The function that switches to the body for its number of rows; one in each module."""
+    name = f"dnnarray_tile_{vector.count}f{item * 8}_{rows}x{vectors}"
+    found = module.globals.get(name)
+    if found is not None:
+        return found
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_WORD] * 9 + [ir.IntType(1)]), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("optsize")  # unrolled, the loop of the largest tile no longer fits the registers
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    end = function.append_basic_block("end")
+    ir.IRBuilder(end).ret_void()
+    which, *arguments = function.args
+    switch = builder.switch(which, end)
+    for m in range(1, rows + 1):
+        block = function.append_basic_block(f"rows{m}")
+        switch.add_case(_WORD(m), block)
+        builder.position_at_end(block)
+        _Tile(builder, element, vector, item, m, vectors).emit(*arguments)
+        builder.branch(end)
+    return function
+
+
+def _tile_intrinsic(rows: int, vectors: int) -> Any:
+    def typed(
+        typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any
+    ) -> Any:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            element, vector, item = vector_of(context, signature.args[0])
+            function = _tile_function(builder.module, element, vector, item, rows, vectors)
+            builder.call(function, arguments[1:])
+            return context.get_dummy_value()
+
+        return types.void(like, *[types.int64] * 9, types.boolean), generate
+
+    return intrinsic(typed)
+
+
+tile = _tile_intrinsic(ROWS, VECTORS)
+long_tile = _tile_intrinsic(1, LONG_VECTORS)
+
+
+# --- reading, writing, copying ----------------------------------------------------------------------------------------
+
+
+@intrinsic
+def read(typing: Any, like: Any, address: Any) -> Any:
+    """The element at an address."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        element, _, item = vector_of(context, signature.args[0])
+        return load_at(builder, arguments[1], element, item)
+
+    return like(like, types.int64), generate
+
+
+@intrinsic
+def write(typing: Any, like: Any, address: Any, value: Any) -> Any:
+    """Put an element at an address."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, _, item = vector_of(context, signature.args[0])
+        store_at(builder, arguments[2], arguments[1], item)
+        return context.get_dummy_value()
+
+    return types.void(like, types.int64, like), generate
+
+
+@intrinsic
+def copy_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
+    """Copy as many elements as a vector has."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, vector, item = vector_of(context, signature.args[0])
+        store_at(builder, load_at(builder, arguments[1], vector, item), arguments[2], item)
+        return context.get_dummy_value()
+
+    return types.void(like, types.int64, types.int64), generate
+
+
+@intrinsic
+def read_word(typing: Any, address: Any) -> Any:
+    """The 64-bit integer at an address."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return load_at(builder, arguments[0], _WORD, 1)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def write_word(typing: Any, address: Any, value: Any) -> Any:
+    """Put a 64-bit integer at an address."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        store_at(builder, arguments[1], arguments[0], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+def routine(function: Any) -> Any:
+    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is ``apart()``."""
+    return numba.njit(nogil=True, error_model="numpy", forceinline=False)(function)
+
+
+@intrinsic
+def apart(typing: Any) -> Any:
+    """Keep the function in which this stands from being compiled into others."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate

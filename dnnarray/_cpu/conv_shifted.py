@@ -1,0 +1,25 @@
+"""`shifted`: what the tables say of the compiled convolution without im2col; the kernels stand in ``compiled/conv.py``. Imports no Numba."""
+
+from __future__ import annotations
+
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._select import Cost
+
+SUMMARY = "taps as shifts of a packed image, without im2col: the matrix micro-kernel on runs of pixels"
+_TILE_ROWS, _TILE_PIXELS = 6, 16  # of the micro-kernel, for the estimate: a wider one changes little
+
+
+def _covered(extent: int, size: int) -> float:
+    """The share of the micro-kernel's tiles that an extent fills."""
+    return extent / (-(-extent // size) * size)
+
+
+def shifted_cost(g: Geometry, itemsize: int) -> Cost:
+    """Products at a rate that grows with the depth of the sums, and three passes over the block: in, result, out."""
+    x, w, y = g.sizes
+    depth = g.c * g.taps
+    rows = _covered(g.k, _TILE_ROWS) if g.k > _TILE_ROWS else 0.8 * g.k / (g.k + 1)
+    efficiency = 0.85 * rows * depth / (depth + 16)
+    line = 1 + (g.window[2] - 1) * g.dilation[2] / max(g.out[2], 1)
+    moved = 3 * x + 4 * y + 4 * w
+    return Cost(2 * g.macs * min(line, 1.2) / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)
