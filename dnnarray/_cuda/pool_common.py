@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, vector_length
-from dnnarray._cuda.pool_geometry import Geometry
+from dnnarray._cuda.pool_geometry import Geometry, divider
 
 INTEGERS = {
     np.dtype(name): text
@@ -38,7 +38,7 @@ def window_numbers(g: Geometry, items: int, rows: int, vector: int, padded: bool
     inner = g.channels // vector if g.last else 1
     planes = 1 if g.last or g.first else g.channels
     x_strides, y_strides = (_merged(g, s) if g.first else s for s in (g.x_strides, g.y_strides))
-    axes = [number for axis in g.axes for number in axis.packed()]
+    axes = [number for axis in g.axes for number in axis.packed(g.adaptive)]
     return grid, (rows, planes << 32 | inner, *x_strides, *y_strides, *axes, int(padded), p)
 
 
@@ -55,13 +55,6 @@ class Strips:
     words: list[str]
     numbers: tuple[int, ...]
     grid: tuple[int, int, int]
-
-
-def divider(divisor: int, largest: int) -> tuple[int, int]:
-    """The two launch arguments by which kernels divide numbers up to `largest` (``Divider`` in ``window.cuh``)."""
-    shift = max((divisor - 1).bit_length() - 1, 0)
-    magic = 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
-    return divisor << 32 | shift, magic
 
 
 def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False) -> Strips:

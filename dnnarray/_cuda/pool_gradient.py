@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool_common import NORM, POOL_SHORT, POOL_TYPES, RULES, TAP, THREADS, columns_of, divider, strips_of, window_numbers
-from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, geometry_of
+from dnnarray._cuda.pool_common import NORM, POOL_SHORT, POOL_TYPES, RULES, TAP, THREADS, columns_of, strips_of, window_numbers
+from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, divider, geometry_of
 from dnnarray._cuda.pool_windows import reduction_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._select import Device
@@ -86,6 +86,18 @@ class SpreadConfig(Config):
     threads: int
 
 
+@dataclass(frozen=True)
+class UnevenConfig(Config):
+    """Compile-time settings of ``kernels/pool/uneven.cu``."""
+
+    element: str
+    saved: str
+    rule: int
+    last: bool
+    wide: int
+    threads: int
+
+
 def _saved_dtype(problem: PoolProblem) -> np.dtype | None:
     """What the first launch of a gradient leaves for the second, None if there is no first: a tap per window, or its norm."""
     x = problem.inputs[1]
@@ -139,6 +151,8 @@ def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
         return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
     if g.small and (not magnitude or (rule == 3 and problem.p in (1.0, 2.0))):
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
+    if g.adaptive and (g.first or g.last):
+        return _uneven(g, x, saved, rule, aligned, pointers)
     vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
     items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
     most = max(g.axes[1].cover(), g.axes[2].cover())
@@ -150,6 +164,22 @@ def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     words += [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
     grid, numbers = window_numbers(g, items, rows, vector, problem.padded, problem.p)
     return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, THREADS, (*pointers, *numbers))
+
+
+def _uneven(g: Geometry, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
+    """The same for adaptive windows: a thread sums for a vector of columns, or for a few columns of a vector of channels."""
+    wide = vector_length(x.dtype, aligned, g.channels if g.last else g.axes[2].extent)
+    columns, inner = (4, g.channels // wide) if g.last else (wide, 1)
+    groups, heights, depths = -(-g.axes[2].extent // columns), g.axes[1].extent, g.axes[0].extent
+    total = g.outer * depths * heights * groups * inner
+    config = UnevenConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, g.last, wide, THREADS)
+    words = [f"{RULES[rule]}_pool_uneven_{POOL_SHORT[x.dtype]}x{wide}"] + [f"by_{POOL_SHORT[saved]}"] * (rule < 2)
+    symbol = "_".join([*words, "last" if g.last else "first"])
+    dividers = [n for divisor in (inner, groups, heights, depths) for n in divider(divisor, total)]
+    axes = [n for axis in g.axes for n in axis.packed(True)]
+    grad, _, third, output = pointers
+    plan = Kernel("pool/uneven.cu", symbol, config)
+    return Plan(plan, (-(-total // THREADS), 1, 1), THREADS, (grad, third, output, total, *dividers, *axes))
 
 
 def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,

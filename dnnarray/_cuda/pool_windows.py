@@ -19,17 +19,18 @@ from dnnarray._cuda.pool_common import (
     TAP,
     THREADS,
     columns_of,
-    divider,
     strips_of,
     window_numbers,
 )
-from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, geometry_of
+from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry_of
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._select import Device
 
 _SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
 _PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to pool it
 _FEW = 4096  # planes, or windows: threads of a warp share one
+_ROW = 4096  # elements of a row that is pooled by columns
+_COLUMN_THREADS, _FEW_BLOCKS = 256, 264
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
 
@@ -101,11 +102,27 @@ class PlanesConfig(Config):
     threads: int
 
 
+@dataclass(frozen=True)
+class ColumnsConfig(Config):
+    """Compile-time settings of ``kernels/pool/columns.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    adaptive: bool
+    wide: int
+    lanes: int
+    threads: int
+
+
 def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
     """The reduction of each window."""
     if g.small and not g.whole and (reduction != NORM or p in (1.0, 2.0)):
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
+    if reduction != NORM and _by_columns(g, dtype, aligned):
+        return _columns(g, dtype, result, reduction, aligned, pointers, magnitude, padded)
     if _fits(g, dtype, device):
         return _planes(g, device, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if g.whole and g.length < 1 << 30:
@@ -177,6 +194,35 @@ def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
     return lanes, taps
 
 
+def _by_columns(g: Geometry, dtype: np.dtype, aligned: bool) -> bool:
+    """Whether rows in channels-first memory are whole vectors, and what is left of one fits into shared memory."""
+    _, h, w = g.axes
+    whole_vectors = vector_length(dtype, aligned, w.extent) * dtype.itemsize >= 8
+    return g.first and g.flat and not g.whole and whole_vectors and w.extent <= _ROW and h.outputs * w.outputs > 0
+
+
+def _columns(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+             magnitude: bool, padded: bool) -> Plan:  # fmt: skip
+    """The reduction of windows of any kind, first down the columns and then along the rows."""
+    _, h, w = g.axes
+    wide, total = vector_length(dtype, aligned, w.extent), g.outer * h.outputs
+    vectors, lanes = w.extent // wide, next(n for n in (32, 8, 4, 1) if w.window >= (n if n < 32 else 64) or n == 1)
+    rows = max(1, min(_COLUMN_THREADS // vectors, total // _FEW_BLOCKS))
+    config = ColumnsConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, wide, lanes, _COLUMN_THREADS)
+    words = [f"{REDUCTIONS[reduction]}_pool_columns_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}"]
+    dividers = [
+        n
+        for divisor, most in ((vectors, rows * vectors), (h.outputs, total), (w.outputs, rows * w.outputs))
+        for n in divider(divisor, most)
+    ]
+    numbers = (total, rows, *dividers, *h.packed(g.adaptive), *w.packed(g.adaptive), int(padded))
+    shared = rows * w.extent * (max(dtype.itemsize, 4) + (4 if reduction in (INDICES, TAP) else 0))
+    return Plan(
+        Kernel("pool/columns.cu", "_".join(words), config), (-(-total // rows), 1, 1), _COLUMN_THREADS, (*pointers, *numbers), shared
+    )
+
+
 def _fits(g: Geometry, dtype: np.dtype, device: Device) -> bool:
     """Whether planes in channels-first memory are pooled out of shared memory: short ones as a whole, others by windows of any kind."""
     return (
@@ -202,7 +248,16 @@ def _planes(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, redu
     words = [f"{REDUCTIONS[reduction]}_pool_planes_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
     words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + ["whole"] * g.whole + [f"l{lanes}"]
     limit = planes * windows
-    numbers = (g.outer, planes, *divider(windows, limit), *divider(w.outputs, limit), *h.packed(), *w.packed(), int(padded), p)
+    numbers = (
+        g.outer,
+        planes,
+        *divider(windows, limit),
+        *divider(w.outputs, limit),
+        *h.packed(g.adaptive),
+        *w.packed(g.adaptive),
+        int(padded),
+        p,
+    )
     grid = (-(-g.outer // planes), 1, 1)
     shared = -(-planes * g.length * dtype.itemsize // 16) * 16
     return Plan(Kernel("pool/planes.cu", "_".join(words), config), grid, 256, (*pointers, *numbers), shared)
