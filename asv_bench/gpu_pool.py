@@ -52,8 +52,11 @@ def _pools():
         ("max_pool 2/2", lambda x: _F.max_pool2d(x, 2, 2), "max_pool", {"kernel_size": 2}),
         ("avg_pool 2/2", lambda x: _F.avg_pool2d(x, 2, 2), "avg_pool", {"kernel_size": 2}),
         ("max_pool 3/1", lambda x: _F.max_pool2d(x, 3, 1, 1), "max_pool", {"kernel_size": 3, "stride": 1, "padding": 1}),
+        ("avg_pool 3/1", lambda x: _F.avg_pool2d(x, 3, 1, 1), "avg_pool", {"kernel_size": 3, "stride": 1, "padding": 1}),
+        ("max_pool 5/2", lambda x: _F.max_pool2d(x, 5, 2, 2), "max_pool", {"kernel_size": 5, "stride": 2, "padding": 2}),
         ("lp_pool 3/2", lambda x: _F.lp_pool2d(x, 2.0, 3, 2), "lp_pool", {"kernel_size": 3, "stride": 2}),
         ("adaptive_avg_pool 14", lambda x: _F.adaptive_avg_pool2d(x, 14), "adaptive_avg_pool", {"output_size": 14}),
+        ("adaptive_avg_pool 13", lambda x: _F.adaptive_avg_pool2d(x, 13), "adaptive_avg_pool", {"output_size": 13}),
     )
     for dtype in _POOL_DTYPES:
         for memory in _FORMATS:

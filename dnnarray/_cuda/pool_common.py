@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.plan import SHORT, TYPES, vector_length
-from dnnarray._cuda.pool_geometry import Geometry
+from dnnarray._cuda.plan import SHORT, TYPES, Config, vector_length
+from dnnarray._cuda.pool_geometry import Geometry, divider
 
 INTEGERS = {
     np.dtype(name): text
@@ -38,7 +38,7 @@ def window_numbers(g: Geometry, items: int, rows: int, vector: int, padded: bool
     inner = g.channels // vector if g.last else 1
     planes = 1 if g.last or g.first else g.channels
     x_strides, y_strides = (_merged(g, s) if g.first else s for s in (g.x_strides, g.y_strides))
-    axes = [number for axis in g.axes for number in axis.packed()]
+    axes = [number for axis in g.axes for number in axis.packed(g.adaptive)]
     return grid, (rows, planes << 32 | inner, *x_strides, *y_strides, *axes, int(padded), p)
 
 
@@ -48,20 +48,31 @@ def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
+class StripConfig(Config):
+    """Compile-time settings of every kernel that walks down the rows of small windows."""
+
+    element: str
+    last: bool
+    window_h: int
+    stride_h: int
+    window_w: int
+    stride_w: int
+    before: int
+    wide: int
+    group: int
+    piece: int
+    steps: int
+    threads: int
+
+
+@dataclass(frozen=True)
 class Strips:
     """What the kernels that walk down the rows have in common."""
 
-    settings: tuple[Any, ...]
+    settings: dict[str, Any]  # by the names of StripConfig
     words: list[str]
     numbers: tuple[int, ...]
     grid: tuple[int, int, int]
-
-
-def divider(divisor: int, largest: int) -> tuple[int, int]:
-    """The two launch arguments by which kernels divide numbers up to `largest` (``Divider`` in ``window.cuh``)."""
-    shift = max((divisor - 1).bit_length() - 1, 0)
-    magic = 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
-    return divisor << 32 | shift, magic
 
 
 def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False) -> Strips:
@@ -81,7 +92,10 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
     numbers = (total, *dividers, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
-    settings = (g.last, h.window, h.stride_used, w.window, stride, w.before, wide, group, piece, steps, THREADS)
+    settings = {
+        "element": POOL_TYPES[dtype], "last": g.last, "threads": THREADS, "wide": wide, "group": group, "piece": piece, "steps": steps,
+        "window_h": h.window, "stride_h": h.stride_used, "window_w": w.window, "stride_w": stride, "before": w.before,
+    }  # fmt: skip
     words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
     words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
     return Strips(settings, words, numbers, (-(-total // THREADS), 1, 1))

@@ -14,6 +14,13 @@ from dnnarray._spec import Spec
 CODES = 255  # taps that a byte can number, and one code for none
 
 
+def divider(divisor: int, largest: int) -> tuple[int, int]:
+    """The two launch arguments by which kernels divide numbers up to `largest` (``Divider`` in ``window.cuh``)."""
+    shift = max((divisor - 1).bit_length() - 1, 0)
+    magic = 0 if largest >= 1 << 31 or divisor == 1 else -(-(1 << 32 + shift) // divisor)
+    return divisor << 32 | shift, magic
+
+
 @dataclass(frozen=True)
 class WindowAxis:
     """One spatial axis as the kernels take it; for uneven adaptive windows only `extent`, `outputs` and `window` (the longest) count."""
@@ -27,14 +34,15 @@ class WindowAxis:
     after: int = 0
     uneven: bool = False
 
-    def packed(self) -> tuple[int, int, int, int]:
-        """As four launch arguments."""
-        return (
-            self.extent << 32 | self.outputs,
-            self.window << 32 | self.stride,
-            self.dilation,
-            self.before << 32 | self.after,
-        )
+    def packed(self, adaptive: bool = False) -> tuple[int, int, int, int]:
+        """As four launch arguments (``Axis`` in ``window.cuh``)."""
+        sizes, step = self.extent << 32 | self.outputs, self.window << 32 | self.stride
+        if not adaptive:
+            return sizes, step, self.dilation, self.before << 32 | self.after
+        largest = self.extent * self.outputs + self.extent + self.outputs
+        (_, of_extent), (_, of_outputs) = (pairs := [divider(max(n, 1), largest) for n in (self.extent, self.outputs)])
+        shifts = [pair & 0xFFFFFFFF for pair, _ in pairs]
+        return sizes, step, of_extent << 32 | of_outputs, shifts[0] << 32 | shifts[1]
 
     @property
     def whole(self) -> bool:

@@ -8,8 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.pool_common import NORM, POOL_SHORT, POOL_TYPES, RULES, TAP, THREADS, columns_of, divider, strips_of, window_numbers
-from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, geometry_of
+from dnnarray._cuda.pool_common import (
+    NORM,
+    POOL_SHORT,
+    POOL_TYPES,
+    RULES,
+    TAP,
+    THREADS,
+    StripConfig,
+    columns_of,
+    strips_of,
+    window_numbers,
+)
+from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, divider, geometry_of
+from dnnarray._cuda.pool_shared import shared_plan
 from dnnarray._cuda.pool_windows import reduction_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._select import Device
@@ -32,43 +44,19 @@ class GatherConfig(Config):
 
 
 @dataclass(frozen=True)
-class TilesConfig(Config):
+class TilesConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/tiles.cu``."""
 
-    element: str
     saved: str
     rule: int
     exponent: int
-    last: bool
-    window_h: int
-    stride_h: int
-    window_w: int
-    stride_w: int
-    before: int
-    wide: int
-    group: int
-    piece: int
-    steps: int
-    threads: int
 
 
 @dataclass(frozen=True)
-class DisjointConfig(Config):
+class DisjointConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/disjoint.cu``."""
 
-    element: str
-    magnitude: bool
-    last: bool
-    window_h: int
-    stride_h: int
-    window_w: int
-    stride_w: int
-    before: int
-    wide: int
-    group: int
-    piece: int
-    steps: int
-    threads: int
+    magnitude: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,16 +117,19 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
         rule, third, saved = 1, Array(2), indices.dtype
     else:
         rule, third, saved = 2, output, np.dtype(np.uint8)  # nothing is read
-    plans.append(_gather(g, problem, x, saved, rule, magnitude, aligned, (Array(0), Array(1), third, output)))
+    plans.append(_gather(g, problem, device, x, saved, rule, magnitude, aligned, (Array(0), Array(1), third, output)))
     return Program(tuple(plans), (g.order,) * given)
 
 
-def _gather(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
+def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
     if (g.whole or (g.tiled and not g.small)) and g.length < 1 << 30:
         return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
     if g.small and (not magnitude or (rule == 3 and problem.p in (1.0, 2.0))):
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
+    shared = shared_plan(g, x, saved, rule, device, problem.padded, aligned, pointers) if not magnitude else None
+    if shared is not None:
+        return shared
     vector = vector_length(x.dtype, aligned, g.channels) if g.last else 1
     items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
     most = max(g.axes[1].cover(), g.axes[2].cover())
@@ -179,16 +170,16 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
 def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
     """Maxima found and their gradient spread in one pass."""
     strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before)
-    config = DisjointConfig(POOL_TYPES[dtype], False, *strips.settings)
     symbol = "_".join([f"max_pool_disjoint_{POOL_SHORT[dtype]}", *strips.words])
-    return Plan(Kernel("pool/disjoint.cu", symbol, config), strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
+    kernel = Kernel("pool/disjoint.cu", symbol, DisjointConfig(**strips.settings))
+    return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
 
 
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
     strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
     exponent = int(problem.p) if rule == 3 else 0
-    config = TilesConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, exponent, *strips.settings)
+    config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule, exponent=exponent)
     words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"l{exponent}"] * (exponent > 0)
     words += [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + strips.words
     kernel = Kernel("pool/tiles.cu", "_".join(words), config)

@@ -12,6 +12,10 @@ from dnnarray._problems.pool import UnpoolProblem
 from dnnarray._select import Device
 from dnnarray._spec import Spec
 
+_PLACES_LAST, _PLACES_FIRST = 1 << 15, 1 << 17  # places of a plane of which a few blocks hold the marks
+_MARKS_LAST, _MARKS_FIRST = 100 << 10, 32 << 10  # bytes for them
+_NUMBERED = 0xFFFF  # elements of x that a mark can name
+
 
 @dataclass(frozen=True)
 class UnpoolConfig(Config):
@@ -52,20 +56,24 @@ def _unpool_plan(problem: UnpoolProblem, stage: int, total: int, x: Spec, indice
     return Plan(Kernel("pool/unpool.cu", symbol, config), (-(-total // THREADS), 1, 1), THREADS, (*pointers, *numbers))
 
 
-def _marks(g: Geometry) -> tuple[int, int]:
-    """(channels of a block, places of a block) whose marks are together in shared memory."""
-    return (8, 2048) if g.last else (1, 8192)
-
-
 def _staged(g: Geometry) -> bool:
-    """Whether few blocks share a plane, so that each can read all of its indices."""
-    return (g.first or g.last) and math.prod(g.out_space) <= 16 * _marks(g)[1] and math.prod(g.space) < 1 << 24
+    """Whether few blocks share a plane, so that each can read all of its indices, and 16 bits number them."""
+    return (g.first or g.last) and math.prod(g.out_space) <= (_PLACES_LAST if g.last else _PLACES_FIRST) and math.prod(g.space) < _NUMBERED
 
 
-def _unpool_planes(g: Geometry, x: Spec, indices: Spec, aligned: bool, backward: bool) -> Plan:
-    """One launch for a plain memory order; the arrays are x or the gradient, the indices, and the result."""
+def _marks(g: Geometry, x: Spec, device: Device) -> tuple[int, int]:
+    """(channels of a block, places of a block) whose marks, of two bytes each, are together in shared memory: whole sectors of y, equal parts."""
+    group = max(8, 32 // x.dtype.itemsize) if g.last else 1
+    room = min(_MARKS_LAST if g.last else _MARKS_FIRST, device.shared_memory // 2 - 1024) // (2 * group)
+    size = math.prod(g.out_space)
+    return group, -(-size // -(-size // room) // 16) * 16
+
+
+def _unpool_planes(g: Geometry, x: Spec, indices: Spec, aligned: bool, marks: tuple[int, int] | None) -> Plan:
+    """One launch for a plain memory order; the arrays are x or the gradient, the indices, and the result. Without `marks` the gradient."""
     channels, outer = (g.channels, g.n) if g.last else (1, g.n * g.channels)
-    (group, places), size = _marks(g), math.prod(g.out_space)
+    backward, size = marks is None, math.prod(g.out_space)
+    group, places = marks or (1, 1)
     wide = 1 if backward else vector_length(x.dtype, aligned, *((channels, group) if g.last else (size,)))
     chunks, groups, threads = -(-size // places), -(-channels // group), THREADS if backward else 512 if g.last else 256
     total = x.size if backward else outer * chunks * groups
@@ -74,7 +82,7 @@ def _unpool_planes(g: Geometry, x: Spec, indices: Spec, aligned: bool, backward:
     numbers = (total, channels, math.prod(g.space), size, places, chunks, groups)
     grid = (-(-total // threads) if backward else total, 1, 1)
     pointers = (Array(0), Array(2), Array(3)) if backward else (Array(0), Array(1), Array(2))
-    shared = 0 if backward else 4 * group * min(places, size)
+    shared = 0 if backward else 2 * group * places
     return Plan(Kernel("pool/unpool_planes.cu", "_".join(words), config), grid, threads, (*pointers, *numbers), shared)
 
 
@@ -86,7 +94,7 @@ def unpool(problem: UnpoolProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     g = geometry_of(x, problem.space, problem.layout)
     if _staged(g):
-        return Program((_unpool_planes(g, x, indices, aligned, False),), (g.order, g.order))
+        return Program((_unpool_planes(g, x, indices, aligned, _marks(g, x, device)),), (g.order, g.order))
     pointers = Array(0), Array(1), Array(2), Array(3)
     stages = [(0, y.size), *([(1, x.size)] if x.size else []), (2, y.size)]
     plans = tuple(_unpool_plan(problem, stage, total, x, indices, pointers) for stage, total in stages)
@@ -100,7 +108,7 @@ def unpool_backward(problem: UnpoolProblem, device: Device, aligned: bool) -> Pr
         return Program(())
     g = geometry_of(x, problem.space, problem.layout)
     if g.first or g.last:
-        plan = _unpool_planes(g, x, indices, aligned, True)
+        plan = _unpool_planes(g, x, indices, aligned, None)
     else:
         plan = _unpool_plan(problem, 3, x.size, x, indices, (Array(0), Array(2), Array(3), Array(3)))
     return Program((plan,), (g.order, g.order, g.order))

@@ -18,18 +18,22 @@ from dnnarray._cuda.pool_common import (
     REDUCTIONS,
     TAP,
     THREADS,
+    StripConfig,
     columns_of,
-    divider,
     strips_of,
     window_numbers,
 )
-from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, geometry_of
+from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry_of
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._select import Device
 
 _SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
 _PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to pool it
 _FEW = 4096  # planes, or windows: threads of a warp share one
+_ROW = 4096  # elements of a row that is pooled by columns
+_COLUMNS = 48 << 10  # bytes of shared memory for what is left of several rows
+_COLUMN_THREADS, _FEW_BLOCKS = 256, 264
+_BUSY, _LARGE_WINDOW = 1 << 17, 16  # threads that keep a card busy; taps of a window that is worth more of them
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
 
@@ -50,25 +54,13 @@ class WindowsConfig(Config):
 
 
 @dataclass(frozen=True)
-class StripsConfig(Config):
+class StripsConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/strips.cu``."""
 
-    element: str
     result: str
     reduction: int
     magnitude: bool
     exponent: int
-    last: bool
-    window_h: int
-    stride_h: int
-    window_w: int
-    stride_w: int
-    before: int
-    wide: int
-    group: int
-    piece: int
-    steps: int
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -101,16 +93,33 @@ class PlanesConfig(Config):
     threads: int
 
 
+@dataclass(frozen=True)
+class ColumnsConfig(Config):
+    """Compile-time settings of ``kernels/pool/columns.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    adaptive: bool
+    wide: int
+    lanes: int
+    row: int
+    threads: int
+
+
 def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
     """The reduction of each window."""
     if g.small and not g.whole and (reduction != NORM or p in (1.0, 2.0)):
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
+    if reduction != NORM and _by_columns(g, dtype, aligned):
+        return _columns(g, dtype, result, reduction, aligned, pointers, magnitude, padded)
     if _fits(g, dtype, device):
         return _planes(g, device, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if g.whole and g.length < 1 << 30:
         return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
-    vector = vector_length(dtype, aligned, g.channels) if g.last else 1
+    vector = _vector(g, dtype, aligned) if g.last else 1
     items, rows = g.axes[2].outputs * (g.channels // vector if g.last else 1), g.outer * g.axes[0].outputs * g.axes[1].outputs
     widest = max(g.axes[1].window, g.axes[2].window)
     window = widest if g.flat and widest <= 3 else 0
@@ -126,6 +135,14 @@ def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtyp
     return Plan(Kernel("pool/windows.cu", "_".join(words), config), grid, THREADS, (*pointers, *numbers))
 
 
+def _vector(g: Geometry, dtype: np.dtype, aligned: bool) -> int:
+    """Channels of a thread: fewer where windows are large, and so few that there would not be threads enough."""
+    vector, windows = vector_length(dtype, aligned, g.channels), g.outer * math.prod(g.out_space)
+    while vector * dtype.itemsize > 4 and windows * g.channels // vector < _BUSY and math.prod(a.window for a in g.axes) >= _LARGE_WINDOW:
+        vector //= 2
+    return vector
+
+
 def _widest(reduction: int) -> int:
     """Results of a thread: four positions of 8 bytes each still fill whole sectors of memory by two stores."""
     return 4 if reduction == INDICES else 16
@@ -137,7 +154,9 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
     _, h, w = g.axes
     strips = strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == MAX)
     exponent = int(p) if reduction == NORM else 0
-    config = StripsConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude and reduction != NORM, exponent, *strips.settings)
+    config = StripsConfig(
+        **strips.settings, result=POOL_TYPES[result], reduction=reduction, magnitude=magnitude and reduction != NORM, exponent=exponent
+    )
     words = [f"{REDUCTIONS[reduction]}_pool_strips_{POOL_SHORT[dtype]}"]
     words += (
         [f"to_{POOL_SHORT[result]}"] * (result != dtype)
@@ -177,6 +196,33 @@ def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
     return lanes, taps
 
 
+def _by_columns(g: Geometry, dtype: np.dtype, aligned: bool) -> bool:
+    """Whether rows in channels-first memory are whole vectors, and what is left of one fits into shared memory."""
+    _, h, w = g.axes
+    whole_vectors = vector_length(dtype, aligned, w.extent) * dtype.itemsize >= 8
+    return g.first and g.flat and not g.whole and whole_vectors and w.extent <= _ROW and h.outputs * w.outputs > 0
+
+
+def _columns(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
+             magnitude: bool, padded: bool) -> Plan:  # fmt: skip
+    """The reduction of windows of any kind, first down the columns and then along the rows."""
+    _, h, w = g.axes
+    wide, total = vector_length(dtype, aligned, w.extent), g.outer * h.outputs
+    vectors, lanes = w.extent // wide, 1 if w.window < 32 else 8 if w.window < 256 else 32
+    row = max(8, min(32, 1 << (w.outputs * lanes - 1).bit_length()))
+    several = _COLUMN_THREADS // row
+    kept = w.extent * (max(dtype.itemsize, 4) + (4 if reduction in (INDICES, TAP) else 0))  # bytes that are left of a row
+    rows = max(_COLUMN_THREADS // vectors // several, 1) * several
+    rows = max(1, min(rows, total // _FEW_BLOCKS, _COLUMNS // kept))
+    config = ColumnsConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, wide, lanes, row, _COLUMN_THREADS)
+    words = [f"{REDUCTIONS[reduction]}_pool_columns_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}r{row}"]
+    dividers = [n for divisor, most in ((vectors, rows * vectors), (h.outputs, total)) for n in divider(divisor, most)]
+    numbers = (total, rows, *dividers, *h.packed(g.adaptive), *w.packed(g.adaptive), int(padded))
+    kernel = Kernel("pool/columns.cu", "_".join(words), config)
+    return Plan(kernel, (-(-total // rows), 1, 1), _COLUMN_THREADS, (*pointers, *numbers), rows * kept)
+
+
 def _fits(g: Geometry, dtype: np.dtype, device: Device) -> bool:
     """Whether planes in channels-first memory are pooled out of shared memory: short ones as a whole, others by windows of any kind."""
     return (
@@ -202,7 +248,16 @@ def _planes(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, redu
     words = [f"{REDUCTIONS[reduction]}_pool_planes_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
     words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + ["whole"] * g.whole + [f"l{lanes}"]
     limit = planes * windows
-    numbers = (g.outer, planes, *divider(windows, limit), *divider(w.outputs, limit), *h.packed(), *w.packed(), int(padded), p)
+    numbers = (
+        g.outer,
+        planes,
+        *divider(windows, limit),
+        *divider(w.outputs, limit),
+        *h.packed(g.adaptive),
+        *w.packed(g.adaptive),
+        int(padded),
+        p,
+    )
     grid = (-(-g.outer // planes), 1, 1)
     shared = -(-planes * g.length * dtype.itemsize // 16) * 16
     return Plan(Kernel("pool/planes.cu", "_".join(words), config), grid, 256, (*pointers, *numbers), shared)

@@ -43,14 +43,16 @@ constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule,
 // Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
 constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = kLast ? 1 : Config::kGroup, kValues = kLast ? kWide : 1;
 constexpr int kVectors = kLast ? kStrideW : kOwn * kStrideW / kWide;
+constexpr int kColumns = kOwn * kStrideW;
 constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
 
 constexpr bool kSaves = kRule == kTap || kRule == kPlace || kExponent == 2, kReadsX = kRule == kNorm;
 using V = Vec<T, kWide>;
 
 // What the windows of a row say: their gradient (its share, for a mean; divided by scale x norm, for a norm); and where their maximum
-// stands, as the tap or the distance along the plane from their first tap.
+// stands, as the tap or the distance along the plane from their first tap. Of a mean, the sums for each column are enough.
 struct Row {
+  A columns[kColumns][kValues];
   A grad[kWindows][kValues];
   A scale[kWindows][kValues];
   int saved[kWindows][kValues];
@@ -143,6 +145,17 @@ struct Source {
 #pragma unroll
         for (int j = 0; j < kValues; ++j) row.grad[b][j] *= share;
       }
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c)
+#pragma unroll
+        for (int j = 0; j < kValues; ++j) {
+          row.columns[c][j] = A(0);
+#pragma unroll
+          for (int b = 0; b < kWindows; ++b) {
+            const int s = c + kBefore - (b - kLeft) * kStrideW;
+            if (s >= 0 && s < kWindowW) row.columns[c][j] += row.grad[b][j];
+          }
+        }
     }
     return row;
   }
@@ -152,9 +165,10 @@ struct Source {
 __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, int value, int width, A x) {
   A sum = 0;
 #pragma unroll
-  for (int a = kRows - 1; a >= 0; --a)
+  for (int a = kRows - 1; a >= 0; --a) {
+    if (kRule == kMean && i + a * kStrideH < kWindowH) sum += rows[a].columns[c][value];
 #pragma unroll
-    for (int b = 0; b < kWindows; ++b) {
+    for (int b = 0; b < kWindows && kRule != kMean; ++b) {
       const int r = i + a * kStrideH, s = c + kBefore - (b - kLeft) * kStrideW;
       if (r >= kWindowH || s < 0 || s >= kWindowW) continue;
       const A g = rows[a].grad[b][value];
@@ -165,6 +179,7 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
         sum += kExponent == 2 ? g * (x * rows[a].scale[b][value]) : g;
       }
     }
+  }
   return kExponent == 1 ? sum * sign(x) : sum;
 }
 

@@ -3,9 +3,10 @@
 //
 // Layout:  arrays are (outer, place, channels), channels 1 in channels-first. Forward: a block owns `chunk` places of kGroup channels of y; it
 //          reads all indices of these channels, marks in shared memory each place with the last i that names it (a maximum of integers, so
-//          that the order of the threads does not show), then writes its part of y by vectors. Gradient: a thread owns an element of x. An
-//          index that is no position is left out, and its gradient is 0.
-// Needs:   pointers, chunk and the places (or the channels and kGroup) aligned to kWide elements; planes below 2^31.
+//          that the order of the threads does not show), then writes its part of y by vectors. A mark has 16 bits, so that few blocks share
+//          a plane. Gradient: a thread owns an element of x. An index that is no position is left out, and its gradient is 0.
+// Needs:   pointers, chunk and the places (or the channels and kGroup) aligned to kWide elements; chunk x kGroup even; planes of x below
+//          65,535 elements, those of y below 2^31.
 // Bound:   memory: indices and x read once for each chunk of a plane (from the second on out of the caches), y written once.
 
 #include "dnnarray/window.cuh"
@@ -25,7 +26,19 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using Index = Config::Index;
-constexpr int kGroup = Config::kGroup, kWide = Config::kWide, kThreads = Config::kThreads, kFlight = 4;
+constexpr int kGroup = Config::kGroup, kWide = Config::kWide, kThreads = Config::kThreads, kFlight = 4, kFetches = 2;
+
+// marks[at] = the larger of itself and mark; two marks lie in a word.
+__device__ __forceinline__ void raise(unsigned* words, int at, unsigned mark) {
+  unsigned* const word = words + at / 2;
+  const int shift = at % 2 * 16;
+  unsigned seen = *word;
+  while ((seen >> shift & 0xffffu) < mark) {
+    const unsigned was = atomicCAS(word, seen, (seen & ~(0xffffu << shift)) | mark << shift);
+    if (was == seen) return;
+    seen = was;
+  }
+}
 
 struct Block {
   const T* x;            // from here on everything of this batch item and these channels
@@ -35,7 +48,7 @@ struct Block {
   int begin, length;     // its places
 
   // Marks the places of the block that the indices name.
-  __device__ __forceinline__ void mark(int* smem_marks, int x_size) const {
+  __device__ __forceinline__ void mark(unsigned* smem_marks, int x_size) const {
     for (int first = threadIdx.x; first < x_size * kGroup; first += kThreads * kFlight) {
       long long named[kFlight];
 #pragma unroll
@@ -48,23 +61,30 @@ struct Block {
       for (int f = 0; f < kFlight; ++f) {
         const int t = first + f * kThreads;
         const long long local = named[f] - begin;
-        if (named[f] >= 0 && local >= 0 && local < length) atomicMax(smem_marks + local * kGroup + t % kGroup, t / kGroup + 1);
+        if (named[f] >= 0 && local >= 0 && local < length) raise(smem_marks, static_cast<int>(local) * kGroup + t % kGroup, t / kGroup + 1);
       }
     }
   }
 
-  // The elements that are marked, and zeros.
-  __device__ __forceinline__ void fetch(const int* smem_marks) const {
-    for (int t = threadIdx.x * kWide; t < length * kGroup; t += kThreads * kWide) {
-      const int c = t % kGroup;
-      if (c >= mine) continue;
-      Vec<T, kWide> reg_y{};
+  // The elements that are marked, and zeros; the elements of several vectors are on their way at once.
+  __device__ __forceinline__ void fetch(const unsigned short* smem_marks) const {
+    for (int first = threadIdx.x * kWide; first < length * kGroup; first += kThreads * kWide * kFetches) {
+      Vec<T, kWide> reg_y[kFetches] = {};
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) {
-        const int mark = smem_marks[t + j];
-        if (mark) reg_y.at[j] = x[static_cast<long long>(mark - 1) * channels + (kGroup > 1 ? c + j : 0)];
+      for (int f = 0; f < kFetches; ++f) {
+        const int t = first + f * kThreads * kWide, c = t % kGroup;
+        if (t >= length * kGroup || c >= mine) continue;
+        const Vec<unsigned short, kWide> marks = load<unsigned short, kWide>(smem_marks + t);
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+          if (marks.at[j]) reg_y[f].at[j] = x[static_cast<long long>(marks.at[j] - 1) * channels + (kGroup > 1 ? c + j : 0)];
+        }
       }
-      store(y + static_cast<long long>(begin + t / kGroup) * channels + c, reg_y);
+#pragma unroll
+      for (int f = 0; f < kFetches; ++f) {
+        const int t = first + f * kThreads * kWide, c = t % kGroup;
+        if (t < length * kGroup && c < mine) store(y + static_cast<long long>(begin + t / kGroup) * channels + c, reg_y[f]);
+      }
     }
   }
 };
@@ -83,15 +103,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (named >= 0 && named < y_size) result = gmem_x[(place.quotient * y_size + named) * channels + channel.rest];
     gmem_y[i] = result;
   } else {
-    extern __shared__ int smem_marks[];
+    extern __shared__ __align__(16) unsigned smem_marks[];
     const Split by_chunk = split(blockIdx.x, static_cast<int>(chunks)), by_group = split(by_chunk.quotient, static_cast<int>(groups));
     const int begin = by_chunk.rest * static_cast<int>(chunk), c = by_group.rest * kGroup;
     const long long outer = by_group.quotient, x = outer * x_size * channels + c, y = outer * y_size * channels + c;
     const Block block{gmem_x + x, gmem_indices + x, gmem_y + y, channels, min(channels - c, kGroup), begin, min(y_size - begin, static_cast<int>(chunk))};
-    for (int t = threadIdx.x; t < block.length * kGroup; t += kThreads) smem_marks[t] = 0;
+    for (int t = threadIdx.x; t < (block.length * kGroup + 1) / 2; t += kThreads) smem_marks[t] = 0;
     __syncthreads();
     block.mark(smem_marks, x_size);
     __syncthreads();
-    block.fetch(smem_marks);
+    block.fetch(reinterpret_cast<const unsigned short*>(smem_marks));
   }
 }

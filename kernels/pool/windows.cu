@@ -29,7 +29,7 @@ using T = Config::Element;
 using N = Number<T>;
 using A = N::type;
 using Place = Config::Place;
-constexpr int kVector = Config::kVector;
+constexpr int kVector = Config::kVector, kFlight = sizeof(T) * kVector < 16 ? 8 : 4;  // loads under way at once
 using V = Vec<T, kVector>;
 using WindowAxis = Axis<Config::kAdaptive>;
 
@@ -51,9 +51,9 @@ struct Accumulator {
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
       const A v = Config::kMagnitude ? magnitude(N::widened(x.at[j])) : N::widened(x.at[j]);
-      const bool better = wins(v, value[j]);
-      value[j] = better ? v : value[j];
-      if constexpr (kPlaces) place[j] = better ? at : place[j];
+      const bool better = kPlaces && wins(v, value[j]);
+      value[j] = !kPlaces ? larger(value[j], v) : better ? v : value[j];
+      place[j] = better ? at : place[j];
     }
   }
 
@@ -94,7 +94,7 @@ struct Window {
       for (int o = d.first; o < d.last; ++o)
         for (int r = h.first; r < h.last; ++r) {
           const T* row = x + o * d_step + r * h_step;
-#pragma unroll 4
+#pragma unroll kFlight
           for (int s = w.first; s < w.last; ++s) visit(load<T, kVector>(row + s * w_step), o, r, s);
         }
     }

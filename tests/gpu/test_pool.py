@@ -73,6 +73,31 @@ def test_adaptive_windows(op, order, size):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last", "mixed"])
+@pytest.mark.parametrize("op", _ADAPTIVE)
+@pytest.mark.parametrize("size", [(5, 7), (30, 3), (13, 50), (24, 40)])
+def test_adaptive_windows_over_rows_of_vectors(op, order, dtype, size):
+    _both_ways(op, _drawn((2, 8, 24, 40), dtype), {"output_size": size}, _ORDERS[order])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("op", _WINDOWED)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 5, "stride": 2, "padding": 2},
+        {"kernel_size": (4, 12), "stride": (1, 7), "padding": (1, 5), "dilation": (2, 1)},
+        {"kernel_size": 8},
+        {"kernel_size": (2, 36), "ceil_mode": True, "stride": (3, 5)},
+    ],
+)
+def test_large_windows_over_rows_of_vectors(op, dtype, options):
+    if "max" not in op:
+        options = {name: value for name, value in options.items() if name != "dilation"}
+    _both_ways(op, _drawn((3, 5, 24, 40), dtype), options)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _WINDOWED)
 def test_dtypes_with_vectors(op, order, dtype):
@@ -120,7 +145,14 @@ def test_ties_and_nan_are_those_of_the_cpu_engine(op, order, dtype):
     x[rng.random(x.shape) < 0.1] = -0.0
     x[rng.random(x.shape) < 0.05] = np.inf
     x[0, :, :6] = -np.inf
-    windows = [_OPTIONS, {"kernel_size": 2}, {"kernel_size": 5, "stride": 3, "padding": 2}, {"kernel_size": 12}]
+    windows = [
+        _OPTIONS,
+        {"kernel_size": 3, "padding": 1, "stride": 1},
+        {"kernel_size": (2, 3), "stride": (1, 2)},
+        {"kernel_size": 2},
+        {"kernel_size": 5, "stride": 3, "padding": 2},
+        {"kernel_size": 12},
+    ]
     for options in windows if op.startswith("max") else [{"output_size": 5}, {"output_size": 1}]:
         y, indices = call(op, (_in_order(x, _ORDERS[order]),), options)
         expected = call(op, (x,), options)

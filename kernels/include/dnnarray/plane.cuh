@@ -39,9 +39,10 @@ __device__ __forceinline__ Partial<A> combined(const Partial<A>& a, const Partia
   if constexpr (kSum) {
     return {static_cast<A>(a.value + b.value), 0};
   } else if constexpr (kPlaces) {
+    bool ahead = b.value > a.value || (b.value == a.value && b.place < a.place);
     const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
-    const bool ahead = b.value > a.value || (b.value == a.value && b.place < a.place);
-    return (nan_b ? !nan_a || b.place > a.place : !nan_a && ahead) ? b : a;
+    if (nan_a || nan_b) ahead = nan_b && (!nan_a || b.place > a.place);
+    return ahead ? b : a;
   } else {
     return {larger(a.value, b.value), 0};
   }

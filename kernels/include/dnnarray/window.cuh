@@ -156,7 +156,7 @@ struct Cover {
   int first, last;
 };
 
-// Output i looks at i * stride - before + t * dilation for each tap t; adaptive: at floor(i n / o) up to ceil((i + 1) n / o).
+// Output i looks at i * stride - before + t * dilation for each tap t.
 template <bool kAdaptive>
 struct Axis {
   int extent, outputs, window, stride, dilation, before, after;
@@ -166,48 +166,57 @@ struct Axis {
         after(low(padding)) {}
 
   __device__ __forceinline__ Taps taps(int i) const {
-    if constexpr (kAdaptive) {
-      const int start = static_cast<int>(split(static_cast<long long>(i) * extent, outputs).quotient);
-      const int end = static_cast<int>(split(static_cast<long long>(i + 1) * extent + outputs - 1, outputs).quotient);
-      return {start, 0, end - start};
-    } else {
-      const int start = i * stride - before;
-      int first = max(-start, 0), room = max(extent - start, 0);
-      if (dilation != 1) first = (first + dilation - 1) / dilation, room = (room + dilation - 1) / dilation;
-      return {start, first, max(min(window, room), first)};
-    }
+    const int start = i * stride - before;
+    int first = max(-start, 0), room = max(extent - start, 0);
+    if (dilation != 1) first = (first + dilation - 1) / dilation, room = (room + dilation - 1) / dilation;
+    return {start, first, max(min(window, room), first)};
   }
 
   // Taps that an average divides by: those in the input, or in the padded input; of nothing, 1.
   __device__ __forceinline__ int count(const Taps& t, bool padded) const {
-    if (kAdaptive || !padded) return max(t.last - t.first, 1);
+    if (!padded) return max(t.last - t.first, 1);
     int room = extent + after - t.start;
     if (dilation != 1) room = (room + dilation - 1) / dilation;
     return max(min(window, room), 1);
   }
 
   __device__ __forceinline__ Cover cover(int place) const {
-    if constexpr (kAdaptive) {
-      const int first = static_cast<int>(split(static_cast<long long>(place) * outputs, extent).quotient);
-      const int last = static_cast<int>(split(static_cast<long long>(place + 1) * outputs + extent - 1, extent).quotient) - 1;
-      return {first, last};
-    } else {
-      const int reach = place + before - (window - 1) * dilation;
-      return {reach > 0 ? quotient(reach + stride - 1, stride) : 0, min(quotient(place + before, stride), outputs - 1)};
-    }
+    const int reach = place + before - (window - 1) * dilation;
+    return {reach > 0 ? quotient(reach + stride - 1, stride) : 0, min(quotient(place + before, stride), outputs - 1)};
   }
 
   // Which tap of window i stands at this place, -1 if none does.
   __device__ __forceinline__ int tap_at(int place, int i) const {
-    if constexpr (kAdaptive) {
-      return place - static_cast<int>(split(static_cast<long long>(i) * extent, outputs).quotient);
-    } else {
-      const int distance = place + before - i * stride;
-      if (dilation == 1) return distance;
-      const int t = distance / dilation;
-      return t * dilation == distance ? t : -1;
-    }
+    const int distance = place + before - i * stride;
+    if (dilation == 1) return distance;
+    const int t = distance / dilation;
+    return t * dilation == distance ? t : -1;
   }
+};
+
+// Adaptive: output i looks at floor(i n / o) up to ceil((i + 1) n / o); `window` is the longest. The other two arguments hold what dividing by
+// the extents takes.
+template <>
+struct Axis<true> {
+  int extent, outputs, window;
+  Divider by_extent, by_outputs;
+  static constexpr int dilation = 1;
+
+  __device__ __forceinline__ Axis(long long sizes, long long step, long long multipliers, long long shifts)
+      : extent(high(sizes)), outputs(low(sizes)), window(high(step)), by_extent(sizes >> 32 << 32 | high(shifts), multipliers >> 32),
+        by_outputs(sizes << 32 | low(shifts), multipliers) {}
+
+  __device__ __forceinline__ int start(int i) const { return static_cast<int>(by_outputs(static_cast<long long>(i) * extent).quotient); }
+  __device__ __forceinline__ int end(int i) const {
+    return static_cast<int>(by_outputs(static_cast<long long>(i + 1) * extent + outputs - 1).quotient);
+  }
+  __device__ __forceinline__ Taps taps(int i) const { return {start(i), 0, end(i) - start(i)}; }
+  __device__ __forceinline__ int count(const Taps& t, bool) const { return max(t.last, 1); }
+  __device__ __forceinline__ Cover cover(int place) const {
+    const long long first = static_cast<long long>(place) * outputs;
+    return {static_cast<int>(by_extent(first).quotient), static_cast<int>(by_extent(first + outputs + extent - 1).quotient) - 1};
+  }
+  __device__ __forceinline__ int tap_at(int place, int i) const { return place - start(i); }
 };
 
 // Steps in memory, in elements, along batch, channel and the three spatial axes.
