@@ -30,6 +30,7 @@ class TmaConfig(ImplicitConfig):
     """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu`` and ``implicit_tma_halo_sm90.cu``."""
 
     axes: int
+    bulk: bool
 
 
 class TmaMaps(ImplicitMaps):
@@ -41,8 +42,18 @@ class TmaMaps(ImplicitMaps):
         chosen, f = conv_tma_tiles.choose(g, self._units), formula(e.activation, x.dtype)
         axes, r, tile = axes_of(g), chosen.raster, chosen.tile
         stem = "implicit_tma_sm90" if r is None else "implicit_tma_halo_sm90"
-        settings = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *tile.settings, transposed, axes
-        words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"]
+        settings = (
+            TYPES[x.dtype],
+            TYPES[y.dtype],
+            f.type,
+            e.bias is not None,
+            e.residual is not None,
+            *tile.settings,
+            transposed,
+            axes,
+            chosen.bulk,
+        )
+        words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d", *["bulk"] * chosen.bulk]
         kernel = Kernel(f"conv/{stem}.cu", "_".join(words + ["transposed"] * transposed), TmaConfig(*settings), ("activation",))
         weight, backwards = weight_map(g, w, transposed, tile.n)
         tiles = conv_tiles.counts(g, conv_tma_tiles.places(g, r), tile)

@@ -93,6 +93,11 @@ class Choice:
     seconds: float
 
     @property
+    def bulk(self) -> bool:
+        """Whether the copy engine stores the result: it refuses places outside of an array, which rasters have."""
+        return self.raster is None
+
+    @property
     def threads(self) -> int:
         """One warpgroup that asks, and those that multiply."""
         return _GROUP * (1 + _consumers(self.tile))

@@ -28,6 +28,7 @@ struct Config {
   static constexpr int kStages = 8;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
+  static constexpr bool kBulk = false;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_halo_sm90_default
 #endif
@@ -52,6 +53,11 @@ struct Arguments {
   __device__ __forceinline__ WindowPlace where(long long m) const {
     const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
     return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
+  }
+  __device__ __forceinline__ long long at(long long m) const {
+    const WindowPlace p = where(m);
+    if (p.w >= axes.w.out || p.h >= axes.h.out || p.n >= images) return -1;
+    return p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w;
   }
 };
 
@@ -134,19 +140,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, fl
   waiting.run();
 }
 
-// From registers: results of single precision.
-__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[C::kMmas][kTileN / 2], const TmaPlace& tile, int part) {
-#pragma unroll
-  for (int i = 0; i < C::kMmas; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const WindowPlace p = a.where(tile.m + C::row(part, i, half));
-      const bool there = p.w < a.axes.w.out && p.h < a.axes.h.out && p.n < a.images;
-      const long long at = p.n * a.target.y_n + p.d * a.target.y_d + p.h * a.target.y_h + p.w * a.target.y_w;
-      write_row<Config, kTileN>(a.target, sums[i], half, tile.group, tile.n, at, there);
-    }
-}
-
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap y_map,
@@ -171,7 +164,6 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   const long long tiles = tiles_m * tiles_n * groups;
   char* const slot_memory = smem_memory + (smem.slots - smem_address(smem_memory));
-  const auto where = [&](long long m) { return a.where(m); };
   Ring<2> inputs;
   Ring<kStages> ring;
   if (part < 0) {
@@ -186,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
       Out out(slot_memory, smem.slots, smem.slot_barriers, whose);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), whose, a.target.outs, where);
+        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), a.target.outs, a);
       }
     }
     __syncwarp();
@@ -199,9 +191,9 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       multiply_tile(a, planes, sums, part, smem, inputs, ring, out);
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       if constexpr (Out::kStaged) {
-        out.write(a.target, y_map, sums, tile, part, where);
+        out.write(a.target, y_map, sums, tile, a);
       } else {
-        write_tile(a, sums, tile, part);
+        C::write_rows(a.target, sums, tile, part, a);
       }
     }
     stores_read<0>();

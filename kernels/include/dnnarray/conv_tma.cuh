@@ -83,34 +83,50 @@ struct TmaTile {
     for (int i = 0; i < kMmas; ++i) hold(sums[i]);
   }
 
-  // The tile's row whose sums this thread holds; `half` picks one of two. For results that are written from registers.
+  // The tile's row whose sums this thread holds; `half` picks one of two.
   static __device__ __forceinline__ int row(int part, int mma, int half) {
     const int in_group = threadIdx.x % kGroup;
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
+
+  // Results of single precision, from registers. `image.at(m)` is where the channels of row m begin, or -1.
+  template <typename R, typename Image>
+  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile, int part,
+                                                    const Image& image) {
+#pragma unroll
+    for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const long long at = image.at(tile.m + row(part, i, half));
+        write_row<Config, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
+      }
+  }
 };
 
 // The result's way out of a warpgroup: panels of 64 rows x 64 channels of half types, rounded into one of kSlots places of shared memory, where
-// kResidual finds the residual already, and stored from there. `Where` gives the place of a row in the image.
+// kResidual finds the residual already. From there the copy engine stores them (kBulk), which refuses places outside of the array, or the threads.
+// `Image` knows the rows: `where(m)` is the place of row m in the image, `at(m)` that of its channels in memory, or -1.
 template <typename Config>
 struct TmaResult {
   using C = TmaTile<Config>;
   using T = typename Config::Element;
   using R = typename Config::Result;
-  static constexpr bool kStaged = sizeof(R) == 2;
+  static constexpr bool kBulk = Config::kBulk, kStaged = sizeof(R) == 2;
   static constexpr int kSlots = 2, kPanel = 64 * C::kRow, kBytes = kStaged ? C::kConsumers * kSlots * kPanel : 0;
   static constexpr int kBarriers = C::kConsumers * kSlots;  // of each kind: a slot's residual has come, a slot is free
+  static constexpr int kPasses = 64 * 8 / C::kGroup;         // chunks of a panel that a thread stores
 
   char* slots;
-  unsigned at, full, empty;  // in shared memory, of this warpgroup's first slot
+  unsigned address, full, empty;  // in shared memory, of this warpgroup's first slot
+  int part, waiting;              // the slot that was stored last and not given back yet, or -1
   Ring<kSlots> ring;
-  int waiting;  // the slot that was stored last and not given back yet, or -1
 
-  __device__ __forceinline__ TmaResult(char* memory, unsigned address, unsigned barriers, int part)
-      : slots(memory + part * kSlots * kPanel),
-        at(address + part * kSlots * kPanel),
-        full(barriers + part * kSlots * 8),
+  __device__ __forceinline__ TmaResult(char* memory, unsigned first, unsigned barriers, int group)
+      : slots(memory + group * kSlots * kPanel),
+        address(first + group * kSlots * kPanel),
+        full(barriers + group * kSlots * 8),
         empty(full + kBarriers * 8),
+        part(group),
         waiting(-1) {}
 
   static __device__ __forceinline__ void init(unsigned barriers) {
@@ -118,69 +134,84 @@ struct TmaResult {
   }
 
   // By one thread for each warpgroup: the residual of its part of a tile.
-  template <typename Where>
-  __device__ __forceinline__ void ask_residual(const TensorMap& residual, const TmaPlace& tile, int part, int outs, Where where) {
+  template <typename Image>
+  __device__ __forceinline__ void ask_residual(const TensorMap& residual, const TmaPlace& tile, int outs, const Image& image) {
     for (int i = 0; i < C::kMmas; ++i) {
-      WindowPlace place = where(tile.m + (part * C::kMmas + i) * 64);
+      WindowPlace place = image.where(tile.m + (part * C::kMmas + i) * 64);
       for (int n = tile.n; n < tile.n + C::kTileN && n < outs; n += 64) {
         barrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
         barrier_expect(full + ring.stage * 8, kPanel);
         place.c = tile.group * outs + n;
-        copy_windows<Config::kAxes>(at + ring.stage * kPanel, residual, full + ring.stage * 8, place, TapPlace{0, 0, 0});
+        copy_windows<Config::kAxes>(address + ring.stage * kPanel, residual, full + ring.stage * 8, place, TapPlace{0, 0, 0});
         ring.next();
       }
     }
   }
 
-  // Gives the last slot back once it has been read: some time after the store, so that nobody waits for it.
+  // Gives the last slot back to the residual: some time after the store, so that nobody waits for it.
   __device__ __forceinline__ void settle() {
-    if (!Config::kResidual || threadIdx.x % C::kGroup != 0 || waiting < 0) return;
-    stores_read<0>();
-    barrier_arrive(empty + waiting * 8);
+    if (!kStaged || !Config::kResidual || waiting < 0) return;
+    if constexpr (!kBulk) group_barrier(1 + part);
+    give_back<0>();
     waiting = -1;
   }
 
-  template <typename Where>
+  template <typename Image>
   __device__ __forceinline__ void write(const Target<T, R>& target, const TensorMap& y, const float (&sums)[C::kMmas][C::kTileN / 2],
-                                        const TmaPlace& tile, int part, Where where) {
+                                        const TmaPlace& tile, const Image& image) {
     const bool leader = threadIdx.x % C::kGroup == 0;
 #pragma unroll
     for (int i = 0; i < C::kMmas; ++i) {
+      const long long first = tile.m + (part * C::kMmas + i) * 64;
       WindowPlace place = {0, 0, 0, 0, 0};
-      if (leader) place = where(tile.m + (part * C::kMmas + i) * 64);
+      long long rows[kBulk ? 1 : kPasses];
+      if constexpr (kBulk) {
+        if (leader) place = image.where(first);
+      } else {
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) rows[pass] = image.at(first + pass_row(pass));
+      }
 #pragma unroll
       for (int p = 0; p < C::kTileN / 64; ++p) {
-        const int n = tile.n + p * 64;
+        const int n = tile.n + p * 64, channel = tile.group * target.outs + n;
         if (n >= target.outs) continue;
         if constexpr (Config::kResidual) {
           barrier_wait(full + ring.stage * 8, ring.parity);
-        } else {
+        } else if constexpr (kBulk) {
           if (leader) stores_read<kSlots - 1>();
           group_barrier(1 + part);
         }
-        fill(target, sums[i], p, tile.group * target.outs + n, target.outs - n);
-        fence_async();
+        fill(target, sums[i], p, channel, target.outs - n);
+        if constexpr (kBulk) fence_async();
         group_barrier(1 + part);
-        if (leader) {
-          place.c = tile.group * target.outs + n;
-          store_windows<Config::kAxes>(at + ring.stage * kPanel, y, place);
-          if constexpr (Config::kResidual) {
-            if (waiting >= 0) {
-              stores_read<1>();
-              barrier_arrive(empty + waiting * 8);
-            }
-            waiting = ring.stage;
-          }
+        if constexpr (kBulk) {
+          place.c = channel;
+          if (leader) store_windows<Config::kAxes>(address + ring.stage * kPanel, y, place);
+        } else {
+          copy_out(target, rows, channel, target.outs - n);
         }
+        if (Config::kResidual && waiting >= 0) give_back<1>();
+        waiting = ring.stage;
         ring.next();
       }
     }
+  }
+
+ private:
+  static __device__ __forceinline__ int pass_row(int pass) { return pass * (C::kGroup / 8) + threadIdx.x % C::kGroup / 8; }
+
+  // To whoever brings the residual; of the engine's stores kLater may still read other slots. Everybody has come past the barrier behind the slot's use.
+  template <int kLater>
+  __device__ __forceinline__ void give_back() {
+    if (threadIdx.x % C::kGroup != 0) return;
+    if constexpr (kBulk) stores_read<kLater>();
+    barrier_arrive(empty + waiting * 8);
   }
 
   // Panel p of the sums into the slot; `channel` is its first, of which `left` are there. A row's chunks are exchanged as in all panels, so that
   // the lanes of a warp meet different banks.
   __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p, int channel, int left) const {
-    const int row = threadIdx.x % C::kGroup / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    const int row = C::row(0, 0, 0), q = threadIdx.x % 4;
     char* slot = slots + ring.stage * kPanel + row * C::kRow + q * 4;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -200,6 +231,18 @@ struct TmaResult {
         }
         *pair = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
       }
+    }
+  }
+
+  // The slot's rows, eight neighbouring lanes one of them.
+  __device__ __forceinline__ void copy_out(const Target<T, R>& target, const long long (&rows)[kBulk ? 1 : kPasses], int channel, int left) const {
+    const int chunk = threadIdx.x % 8;
+    const char* slot = slots + ring.stage * kPanel;
+#pragma unroll
+    for (int pass = 0; pass < (kBulk ? 0 : kPasses); ++pass) {
+      const int row = pass_row(pass);
+      const Vec<unsigned, 4> found = load<unsigned, 4>(reinterpret_cast<const unsigned*>(slot + row * C::kRow + (chunk ^ row % 8) * 16));
+      if (rows[pass] >= 0 && chunk * 8 < left) store(reinterpret_cast<unsigned*>(target.y + rows[pass] + channel + chunk * 8), found);
     }
   }
 };
