@@ -9,6 +9,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._operation import find
+from dnnarray._problems.conv_geometry import geometry
 from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, Spec
 
@@ -292,3 +293,14 @@ def test_what_the_copy_engine_does_not_take(x, w, options, reason):
     )
     found = conv_tma.rejects("conv", problem, _DEVICE)
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize(("side", "window"), [(7, 3), (56, 3), (112, 3), (30, 7), (200, 3)])
+def test_tiles_fit_into_shared_memory(side, window):
+    g = geometry(4, 1, 64, 64, (side, side), (window, window), (side, side), (1, 1), (1, 1), ((window // 2, window // 2),) * 2, True)
+    r = conv_tma_tiles.raster(g)
+    for tile in conv_tma_tiles._TILES:
+        assert conv_tma_tiles.Choice(tile, None, 0.0).shared_memory <= _DEVICE.shared_memory
+        halo = conv_tma_tiles.with_halo(tile, r)
+        assert halo is None or (r.shared_memory(halo) <= _DEVICE.shared_memory and halo.stages >= 3)
+    assert conv_tma_tiles.choose(g, 132).shared_memory <= _DEVICE.shared_memory

@@ -19,8 +19,8 @@ _GROUP = 128  # threads of a warpgroup
 _FEWEST = 6  # taps of a halo: the input of the next channels must find its buffer free before the weights run out
 _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 4), Tile(256, 128, 4), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
-_L2 = 62e9  # bytes a second that a multiprocessor gets
-_WAIT, _END = 60e-9, 1.6e-6  # seconds of a stage beside its products, of 128 rows of a tile's end
+_L2 = 75e9  # bytes a second that a multiprocessor gets
+_WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
 
 def axes_of(g: Geometry) -> int:
@@ -138,4 +138,4 @@ def _timed(g: Geometry, units: int, t: Tile, r: Raster | None) -> Choice:
     blocks = g.taps * -(-g.c // BLOCK)
     moved = (t.n + (t.m if r is None else (t.m + r.reach) / math.prod(g.window[1:]))) * ROW
     each = max(t.products + _WAIT, moved / _L2)
-    return Choice(t, r, rounds(g, places(g, r), t, units) * (blocks * each + _END * t.m / 128))
+    return Choice(t, r, rounds(g, places(g, r), t, units) * (blocks * each + _END * t.m * t.n))
