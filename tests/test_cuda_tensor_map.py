@@ -155,7 +155,7 @@ class _Card:
     def __init__(self, plan, memory):
         self.plan, self.memory, self.config = plan, memory, plan.kernel.config
         self.x, self.w, *_ = plan.arguments
-        self.numbers = plan.arguments[7:-2]
+        self.numbers = _numbers(plan)
 
     def sums(self):
         """(place, channel) of all tiles, by place and channel of the result."""
@@ -197,6 +197,15 @@ class _Card:
             starts = [(c, *at, group * outs + first + i * self.w.box[-1]) for i in range(boxes)]
             return np.concatenate([_box(self.memory, self.w, s) for s in starts]).T
         return np.hstack([_box(self.memory, self.w, (first + 64 * i, *at, group * channels + c)) for i in range(boxes)])
+
+
+def _pointers(plan):
+    """Bias, residual, result."""
+    return [a for a in plan.arguments if isinstance(a, Array)]
+
+
+def _numbers(plan):
+    return [a for a in plan.arguments if isinstance(a, int)]
 
 
 def _axis(words):
@@ -265,14 +274,14 @@ def _drawn(rng, shape, order):
 
 def _store(target, plan, sums, inner, out):
     """What the kernel's last step does."""
-    halo, n = "halo" in plan.kernel.source, plan.arguments[7:-2]
+    halo, n = "halo" in plan.kernel.source, _numbers(plan)
     outs, steps = (n[9], n[10:14]) if halo else (n[7], n[8:12])
     images = n[0] if halo else n[0] // math.prod(out)
     for i in range(images * math.prod(inner)):
         *place, image = _unravel(i, inner)
         if any(p >= o for p, o in zip(place[::-1], out, strict=True)):
             continue
-        at = plan.arguments[6].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
+        at = _pointers(plan)[2].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
         for group in range(sums.shape[0]):
             target[at + group * outs : at + (group + 1) * outs] = sums[group, i]
 

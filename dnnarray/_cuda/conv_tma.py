@@ -30,7 +30,6 @@ class TmaConfig(ImplicitConfig):
     """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu`` and ``implicit_tma_halo_sm90.cu``."""
 
     axes: int
-    bulk: bool
 
 
 class TmaMaps(ImplicitMaps):
@@ -39,36 +38,29 @@ class TmaMaps(ImplicitMaps):
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         if misfit(g):
             return super().launch(g, x, w, y, e, transposed)
-        chosen, f = conv_tma_tiles.choose(g, self._units), formula(e.activation, x.dtype)
-        axes, r, tile = axes_of(g), chosen.raster, chosen.tile
+        f, axes = formula(e.activation, x.dtype), axes_of(g)
+        chosen = conv_tma_tiles.choose(g, self._units, e.residual is not None)
+        r, tile = chosen.raster, chosen.tile
         stem = "implicit_tma_sm90" if r is None else "implicit_tma_halo_sm90"
-        settings = (
-            TYPES[x.dtype],
-            TYPES[y.dtype],
-            f.type,
-            e.bias is not None,
-            e.residual is not None,
-            *tile.settings,
-            transposed,
-            axes,
-            chosen.bulk,
-        )
-        words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d", *["bulk"] * chosen.bulk]
-        kernel = Kernel(f"conv/{stem}.cu", "_".join(words + ["transposed"] * transposed), TmaConfig(*settings), ("activation",))
+        given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
+        words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
+        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), TmaConfig(*given, *tile.settings, transposed, axes), ("activation",))
         weight, backwards = weight_map(g, w, transposed, tile.n)
         tiles = conv_tiles.counts(g, conv_tma_tiles.places(g, r), tile)
+        maps: tuple[TensorMap, ...]
+        own: tuple[int, ...]
         if r is None:
-            images, ends = windows_map(g, x, corners(g, axes), tile.m), (0,) * axes
-            own: tuple[int, ...] = (g.n * g.pixels, g.taps * -(-g.c // BLOCK))
+            images = windows_map(g, x, corners(g, axes), tile.m)
+            result = result_map(g, y, axes) if y.dtype in HALF else images
+            maps = images, weight, result, replace(result, array=e.residual) if e.residual else result
+            own = (g.n * g.pixels, g.taps * -(-g.c // BLOCK))
         else:
-            images, ends = windows_map(g, x, r.corners(g, axes), tile.m + r.reach), r.ends(g, axes)
+            maps = windows_map(g, x, r.corners(g, axes), tile.m + r.reach), weight
             own = (g.n, r.pitch, r.height, r.reach)
+        pointers = (e.bias or x.array, e.residual or x.array, y.array)
         numbers = (*own, g.c, backwards, *tiles, g.k, *along(y.strides), *extents(g))
-        result = result_map(g, y, ends) if y.dtype in HALF else images
-        residual = replace(result, array=e.residual) if e.residual else result
-        pointers = (images, weight, result, residual, e.bias or x.array, e.residual or x.array, y.array)
         grid = (min(math.prod(tiles), self._units), 1, 1)
-        return Plan(kernel, grid, chosen.threads, (*pointers, *numbers, f.p, f.q), chosen.shared_memory)
+        return Plan(kernel, grid, chosen.threads, (*maps, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
 
 
 def windows_map(g: Geometry, x: Operand, corners: Corners, pixels: int) -> TensorMap:
@@ -78,11 +70,11 @@ def windows_map(g: Geometry, x: Operand, corners: Corners, pixels: int) -> Tenso
     return TensorMap(x.array, x.dtype, shape, (*space[::-1][:axes], n), (BLOCK, pixels), (1, *g.stride[::-1][:axes], 1), corners)
 
 
-def result_map(g: Geometry, y: Operand, ends: tuple[int, ...]) -> TensorMap:
-    """Panels of the result, or of what lies as it does; places behind an end are not written."""
-    axes, (n, _, *space) = len(ends), (s * y.dtype.itemsize for s in y.strides)
+def result_map(g: Geometry, y: Operand, axes: int) -> TensorMap:
+    """Panels of the result, or of what lies as it does. Its corners stand at the ends of the array: the copy engine stores nowhere else."""
+    n, _, *space = (s * y.dtype.itemsize for s in y.strides)
     shape = (g.groups * g.k, *g.out[::-1][:axes], g.n)
-    return TensorMap(y.array, y.dtype, shape, (*space[::-1][:axes], n), (BLOCK, BLOCK), (), ((0,) * axes, ends))
+    return TensorMap(y.array, y.dtype, shape, (*space[::-1][:axes], n), (BLOCK, BLOCK), (), ((0,) * axes, (0,) * axes))
 
 
 def weight_map(g: Geometry, w: Operand, transposed: bool, rows: int) -> tuple[TensorMap, int]:

@@ -53,13 +53,9 @@ class Raster:
         last = [p - b - n for p, b, n in zip((self.pitch, self.height), g.before[::-1], g.space[::-1], strict=False)]
         return lower, (*last, *upper[2:])
 
-    def ends(self, g: Geometry, axes: int) -> tuple[int, ...]:
-        """Places behind the ends of the result's axes."""
-        return (self.pitch - g.out[2], self.height - g.out[1], 0)[:axes]
-
     def shared_memory(self, tile: Tile) -> int:
         image = -(-(tile.m + self.reach) * ROW // 1024) * 1024
-        return 1024 + 2 * image + tile.stages * (tile.n * ROW + 16) + 64 + _staging(tile)
+        return 1024 + 2 * image + tile.stages * (tile.n * ROW + 16) + 64
 
 
 def raster(g: Geometry) -> Raster | None:
@@ -76,7 +72,7 @@ def raster(g: Geometry) -> Raster | None:
         sides.append((extent, spread))
     (height, down), (pitch, across) = sides
     found, axes = Raster(pitch, height, down * pitch + across), axes_of(g)
-    return found if within(axes, *found.corners(g, axes), found.ends(g, axes)) else None
+    return found if within(axes, *found.corners(g, axes)) else None
 
 
 def places(g: Geometry, r: Raster | None) -> int:
@@ -91,11 +87,6 @@ class Choice:
     tile: Tile
     raster: Raster | None
     seconds: float
-
-    @property
-    def bulk(self) -> bool:
-        """Whether the copy engine stores the result: it refuses places outside of an array, which rasters have."""
-        return self.raster is None
 
     @property
     def threads(self) -> int:
@@ -118,9 +109,9 @@ def _staging(t: Tile) -> int:
     return _consumers(t) * 2 * (BLOCK * ROW + 16)
 
 
-def choose(g: Geometry, units: int) -> Choice:
-    """What is done first."""
-    r = raster(g)
+def choose(g: Geometry, units: int, residual: bool = False) -> Choice:
+    """What is done first. Results of a raster leave from registers, where a residual comes too late."""
+    r = None if residual else raster(g)
     found = [_timed(g, units, t, None) for t in _TILES]
     if r:
         found += [_timed(g, units, halo, r) for t in _TILES if (halo := with_halo(t, r))]

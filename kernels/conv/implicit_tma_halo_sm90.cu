@@ -8,7 +8,7 @@
 //          forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
-//          some of the tile's rows, and write it.
+//          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach.
 // Bound:   the matrix units. Sums in float32.
@@ -28,14 +28,12 @@ struct Config {
   static constexpr int kStages = 8;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
-  static constexpr bool kBulk = false;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_halo_sm90_default
 #endif
 
 using namespace dnnarray;
 using C = TmaTile<Config>;
-using Out = TmaResult<Config>;
 using T = Config::Element;
 using R = Config::Result;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
@@ -61,19 +59,17 @@ struct Arguments {
   }
 };
 
-// Where things lie in shared memory: two input buffers, the ring of weights, the result's panels, the barriers.
+// Where things lie in shared memory: two input buffers, the ring of weights, the barriers.
 struct Shared {
-  unsigned input, input_bytes, rows, weight, slots, input_full, input_empty, full, empty, slot_barriers;
+  unsigned input, input_bytes, rows, weight, input_full, input_empty, full, empty;
 
   __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
     input_bytes = (rows * C::kRow + 1023) & ~1023u;
     weight = input + 2 * input_bytes;
-    slots = weight + kStages * C::kBytesN;
-    input_full = slots + Out::kBytes;
+    input_full = weight + kStages * C::kBytesN;
     input_empty = input_full + 16;
     full = input_empty + 16;
     empty = full + kStages * 8;
-    slot_barriers = empty + kStages * 8;
   }
 };
 
@@ -116,9 +112,8 @@ struct Release {
 
 // `planes` inputs, one after another.
 __device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, float (&sums)[C::kMmas][kTileN / 2], int part, const Shared& smem,
-                                              Ring<2>& inputs, Ring<kStages>& ring, Out& out) {
+                                              Ring<2>& inputs, Ring<kStages>& ring) {
   Release waiting = {0, 0};
-  int step = 0;
   C::clear(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
@@ -129,7 +124,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, fl
         C::multiply(sums, input + (r * a.axes.h.dilation * a.pitch + s * a.axes.w.dilation) * C::kRow, smem.weight + ring.stage * C::kBytesN);
         wgmma_wait<1>();
         waiting.run();
-        if (++step == 2) out.settle();
         waiting.weight = smem.empty + ring.stage * 8;
         ring.next();
       }
@@ -142,8 +136,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, fl
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap y_map,
-    const __grid_constant__ TensorMap residual_map, const T* __restrict__ bias, const T* __restrict__ residual,
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const T* __restrict__ bias, const T* __restrict__ residual,
     R* __restrict__ y, long long images, long long pitch, long long height, long long reach, long long channels, long long backwards,
     long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
     long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
@@ -157,13 +150,11 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
       barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
     }
-    if (Config::kResidual) Out::init(smem.slot_barriers);
     barrier_init_done();
   }
   __syncthreads();
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   const long long tiles = tiles_m * tiles_n * groups;
-  char* const slot_memory = smem_memory + (smem.slots - smem_address(smem_memory));
   Ring<2> inputs;
   Ring<kStages> ring;
   if (part < 0) {
@@ -174,28 +165,15 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
       }
-    } else if (Config::kResidual && Out::kStaged && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
-      const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
-      Out out(slot_memory, smem.slots, smem.slot_barriers, whose);
-      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), a.target.outs, a);
-      }
     }
     __syncwarp();
   } else {
     take_registers<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
-    Out out(slot_memory, smem.slots, smem.slot_barriers, part);
     const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-      multiply_tile(a, planes, sums, part, smem, inputs, ring, out);
-      const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      if constexpr (Out::kStaged) {
-        out.write(a.target, y_map, sums, tile, a);
-      } else {
-        C::write_rows(a.target, sums, tile, part, a);
-      }
+      multiply_tile(a, planes, sums, part, smem, inputs, ring);
+      C::write_rows(a.target, sums, C::place(i, tiles_m, tiles_n), part, a);
     }
-    stores_read<0>();
   }
 }

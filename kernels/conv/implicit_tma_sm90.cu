@@ -5,8 +5,8 @@
 //          C) behind a tiled one; y and residual by steps along batch and space, their channels dense. kTransposed: the gradient of the input from
 //          the forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
-//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows, and write them from
-//          registers, four neighbouring lanes 64 bytes of a row.
+//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows, and hand them to the copy
+//          engine in panels of 64 channels. A further thread for each of them asks for the residual, into the panels that it is added in.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
 //          the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
@@ -27,7 +27,6 @@ struct Config {
   static constexpr int kStages = 4;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
-  static constexpr bool kBulk = true;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_sm90_default
 #endif

@@ -128,9 +128,11 @@ def test_residual(shape, name):
     rng = np.random.default_rng(0)
     y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
     arrays = [rng.standard_normal(s).astype(BFLOAT16) for s in (x_shape, w_shape, w_shape[0], y_shape)]
-    expected = dnn.conv(*(a.astype(np.float64) for a in arrays), activation="relu", **options)
+    x, w, bias, residual = (a.astype(np.float64) for a in arrays)
+    expected = dnn.conv(x, w, bias, residual=residual, activation="relu", **options)
+    x, w, bias, residual = _there(arrays, True)
     try:
-        y = dnn.conv(*_there(arrays, True), activation="relu", algorithm=name, **options)
+        y = dnn.conv(x, w, bias, residual=residual, activation="relu", algorithm=name, **options)
     except (dnn.UnsupportedError, dnn.OptionError) as error:
         pytest.skip(str(error))
     assert_close(cupy.asnumpy(y), expected, math.prod(w_shape[1:]))

@@ -89,7 +89,7 @@ struct TmaTile {
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
 
-  // Results of single precision, from registers. `image.at(m)` is where the channels of row m begin, or -1.
+  // The result from registers, four neighbouring lanes 64 bytes of a row. `image.at(m)` is where the channels of row m begin, or -1.
   template <typename R, typename Image>
   static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile, int part,
                                                     const Image& image) {
@@ -104,17 +104,15 @@ struct TmaTile {
 };
 
 // The result's way out of a warpgroup: panels of 64 rows x 64 channels of half types, rounded into one of kSlots places of shared memory, where
-// kResidual finds the residual already. From there the copy engine stores them (kBulk), which refuses places outside of the array, or the threads.
-// `Image` knows the rows: `where(m)` is the place of row m in the image, `at(m)` that of its channels in memory, or -1.
+// kResidual finds the residual already, and stored from there by the copy engine. `image.where(m)` is the place of row m in the image.
 template <typename Config>
 struct TmaResult {
   using C = TmaTile<Config>;
   using T = typename Config::Element;
   using R = typename Config::Result;
-  static constexpr bool kBulk = Config::kBulk, kStaged = sizeof(R) == 2;
+  static constexpr bool kStaged = sizeof(R) == 2;
   static constexpr int kSlots = 2, kPanel = 64 * C::kRow, kBytes = kStaged ? C::kConsumers * kSlots * kPanel : 0;
   static constexpr int kBarriers = C::kConsumers * kSlots;  // of each kind: a slot's residual has come, a slot is free
-  static constexpr int kPasses = 64 * 8 / C::kGroup;         // chunks of a panel that a thread stores
 
   char* slots;
   unsigned address, full, empty;  // in shared memory, of this warpgroup's first slot
@@ -150,8 +148,7 @@ struct TmaResult {
 
   // Gives the last slot back to the residual: some time after the store, so that nobody waits for it.
   __device__ __forceinline__ void settle() {
-    if (!kStaged || !Config::kResidual || waiting < 0) return;
-    if constexpr (!kBulk) group_barrier(1 + part);
+    if (!kStaged || !Config::kResidual || waiting < 0 || threadIdx.x % C::kGroup != 0) return;
     give_back<0>();
     waiting = -1;
   }
@@ -162,49 +159,37 @@ struct TmaResult {
     const bool leader = threadIdx.x % C::kGroup == 0;
 #pragma unroll
     for (int i = 0; i < C::kMmas; ++i) {
-      const long long first = tile.m + (part * C::kMmas + i) * 64;
       WindowPlace place = {0, 0, 0, 0, 0};
-      long long rows[kBulk ? 1 : kPasses];
-      if constexpr (kBulk) {
-        if (leader) place = image.where(first);
-      } else {
-#pragma unroll
-        for (int pass = 0; pass < kPasses; ++pass) rows[pass] = image.at(first + pass_row(pass));
-      }
+      if (leader) place = image.where(tile.m + (part * C::kMmas + i) * 64);
 #pragma unroll
       for (int p = 0; p < C::kTileN / 64; ++p) {
         const int n = tile.n + p * 64, channel = tile.group * target.outs + n;
         if (n >= target.outs) continue;
         if constexpr (Config::kResidual) {
           barrier_wait(full + ring.stage * 8, ring.parity);
-        } else if constexpr (kBulk) {
+        } else {
           if (leader) stores_read<kSlots - 1>();
           group_barrier(1 + part);
         }
         fill(target, sums[i], p, channel, target.outs - n);
-        if constexpr (kBulk) fence_async();
+        fence_async();
         group_barrier(1 + part);
-        if constexpr (kBulk) {
+        if (leader) {
           place.c = channel;
-          if (leader) store_windows<Config::kAxes>(address + ring.stage * kPanel, y, place);
-        } else {
-          copy_out(target, rows, channel, target.outs - n);
+          store_windows<Config::kAxes>(address + ring.stage * kPanel, y, place);
+          if (Config::kResidual && waiting >= 0) give_back<1>();
+          waiting = ring.stage;
         }
-        if (Config::kResidual && waiting >= 0) give_back<1>();
-        waiting = ring.stage;
         ring.next();
       }
     }
   }
 
  private:
-  static __device__ __forceinline__ int pass_row(int pass) { return pass * (C::kGroup / 8) + threadIdx.x % C::kGroup / 8; }
-
-  // To whoever brings the residual; of the engine's stores kLater may still read other slots. Everybody has come past the barrier behind the slot's use.
+  // To whoever brings the residual, once at most kLater stores, of other slots, have yet to be read.
   template <int kLater>
   __device__ __forceinline__ void give_back() {
-    if (threadIdx.x % C::kGroup != 0) return;
-    if constexpr (kBulk) stores_read<kLater>();
+    stores_read<kLater>();
     barrier_arrive(empty + waiting * 8);
   }
 
@@ -231,18 +216,6 @@ struct TmaResult {
         }
         *pair = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
       }
-    }
-  }
-
-  // The slot's rows, eight neighbouring lanes one of them.
-  __device__ __forceinline__ void copy_out(const Target<T, R>& target, const long long (&rows)[kBulk ? 1 : kPasses], int channel, int left) const {
-    const int chunk = threadIdx.x % 8;
-    const char* slot = slots + ring.stage * kPanel;
-#pragma unroll
-    for (int pass = 0; pass < (kBulk ? 0 : kPasses); ++pass) {
-      const int row = pass_row(pass);
-      const Vec<unsigned, 4> found = load<unsigned, 4>(reinterpret_cast<const unsigned*>(slot + row * C::kRow + (chunk ^ row % 8) * 16));
-      if (rows[pass] >= 0 && chunk * 8 < left) store(reinterpret_cast<unsigned*>(target.y + rows[pass] + channel + chunk * 8), found);
     }
   }
 };
