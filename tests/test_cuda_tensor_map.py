@@ -9,11 +9,12 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._operation import find
+from dnnarray._problems.conv_geometry import geometry
 from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_tma, tensor_map
+from dnnarray._cuda import conv_tma, conv_tma_tiles, tensor_map
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, TensorMap
@@ -149,25 +150,24 @@ def _windows(memory, m, start, offsets):
 
 
 class _Card:
-    """Runs a plan of `implicit_tma_sm90` or `implicit_halo_tma_sm90` as its kernel reads its arguments."""
+    """Runs a plan of `implicit_tma_sm90` or `implicit_tma_halo_sm90` as its kernel reads its arguments."""
 
     def __init__(self, plan, memory):
         self.plan, self.memory, self.config = plan, memory, plan.kernel.config
         self.x, self.w, *_ = plan.arguments
-        self.numbers = plan.arguments[7:-2]
+        self.numbers = _numbers(plan)
 
     def sums(self):
         """(place, channel) of all tiles, by place and channel of the result."""
         halo = "halo" in self.plan.kernel.source
         n = self.numbers
         if halo:
-            _, pitch, height, _, channels, backwards, tiles_m, tiles_n, groups, outs = n[:10]
-            axes = [(1, 1, 1, 1, 1, 0), *(_axis(n[13 + 3 * i : 16 + 3 * i]) for i in range(2))]
-            inner = (1, height, pitch)
+            _, pitch, height, _, *rest = n
         else:
-            _, _, channels, backwards, tiles_m, tiles_n, groups, outs = n[:8]
-            axes = [_axis(n[12 + 3 * i : 15 + 3 * i]) for i in range(3)]
-            inner = tuple(a[0] for a in axes)
+            _, _, *rest = n
+        channels, backwards, tiles_m, tiles_n, groups, outs, *rest = rest
+        axes = [_axis(rest[4 + 3 * i : 7 + 3 * i]) for i in range(3)]
+        inner = (axes[0][0], height, pitch) if halo else tuple(a[0] for a in axes)
         tile_m, tile_n = self.config.tile_m, self.config.tile_n
         rows = tiles_m * tile_m
         found = np.zeros((groups, rows, tiles_n * tile_n))
@@ -181,7 +181,7 @@ class _Card:
                         for c in range(0, channels, 64):
                             offsets = [t * a[4] for t, a in zip(tap[::-1], axes[::-1], strict=True)][: self.config.axes]
                             if halo:
-                                raster = _windows(self.memory, self.x, (group * channels + c, *starts, image), (0, 0))
+                                raster = _windows(self.memory, self.x, (group * channels + c, *starts, image), (0, 0, *offsets[2:]))
                                 shift = offsets[1] * inner[2] + offsets[0]
                                 a = raster[shift : shift + tile_m]
                             else:
@@ -197,6 +197,15 @@ class _Card:
             starts = [(c, *at, group * outs + first + i * self.w.box[-1]) for i in range(boxes)]
             return np.concatenate([_box(self.memory, self.w, s) for s in starts]).T
         return np.hstack([_box(self.memory, self.w, (first + 64 * i, *at, group * channels + c)) for i in range(boxes)])
+
+
+def _pointers(plan):
+    """Bias, residual, result."""
+    return [a for a in plan.arguments if isinstance(a, Array)]
+
+
+def _numbers(plan):
+    return [a for a in plan.arguments if isinstance(a, int)]
 
 
 def _axis(words):
@@ -222,7 +231,8 @@ _CASES = {  # x, weight, options, tile
     "groups": ((1, 128, 4, 5), (128, 64, 1, 3), {"groups": 2}, (64, 64)),
     "halo": ((2, 64, 5, 6), (64, 64, 3, 3), {"padding": ((1, 1), (2, 0))}, (64, 64)),
     "1d": ((2, 16, 9), (64, 16, 3), {"padding": 1}, (64, 64)),
-    "3d": ((1, 8, 3, 4, 5), (64, 8, 2, 3, 2), {"padding": 1}, (64, 64)),
+    "3d-halo": ((1, 8, 4, 4, 5), (64, 8, 2, 3, 3), {"padding": 1, "stride": (2, 1, 1)}, (64, 64)),
+    "3d": ((1, 8, 3, 4, 5), (64, 8, 2, 2, 2), {"padding": 1}, (64, 64)),
 }
 
 
@@ -230,7 +240,7 @@ _CASES = {  # x, weight, options, tile
 @pytest.mark.parametrize("case", _CASES)
 def test_the_copy_engine_fetches_what_the_products_need(case, transposed, monkeypatch):
     x_shape, w_shape, options, (m, n) = _CASES[case]
-    monkeypatch.setattr(conv_tma, "_TILES", (conv_tma.Tile(m, n, 3),))
+    monkeypatch.setattr(conv_tma_tiles, "_TILES", (conv_tma_tiles.Tile(m, n, 3),))
     order = (0, *range(2, len(x_shape)), 1)
     rng = np.random.default_rng(0)
     w = rng.integers(-2, 3, [w_shape[i] for i in order]).astype(float).transpose(np.argsort(order))
@@ -264,15 +274,14 @@ def _drawn(rng, shape, order):
 
 def _store(target, plan, sums, inner, out):
     """What the kernel's last step does."""
-    halo, n = "halo" in plan.kernel.source, plan.arguments[7:-2]
-    steps, outs = (n[10:13], n[9]) if halo else (n[8:12], n[7])
-    steps = (steps[0], 0, *steps[1:]) if halo else steps
+    halo, n = "halo" in plan.kernel.source, _numbers(plan)
+    outs, steps = (n[9], n[10:14]) if halo else (n[7], n[8:12])
     images = n[0] if halo else n[0] // math.prod(out)
     for i in range(images * math.prod(inner)):
         *place, image = _unravel(i, inner)
         if any(p >= o for p, o in zip(place[::-1], out, strict=True)):
             continue
-        at = plan.arguments[6].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
+        at = _pointers(plan)[2].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
         for group in range(sums.shape[0]):
             target[at + group * outs : at + (group + 1) * outs] = sums[group, i]
 
@@ -293,3 +302,14 @@ def test_what_the_copy_engine_does_not_take(x, w, options, reason):
     )
     found = conv_tma.rejects("conv", problem, _DEVICE)
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize(("side", "window"), [(7, 3), (56, 3), (112, 3), (30, 7), (200, 3)])
+def test_tiles_fit_into_shared_memory(side, window):
+    g = geometry(4, 1, 64, 64, (side, side), (window, window), (side, side), (1, 1), (1, 1), ((window // 2, window // 2),) * 2, True)
+    r = conv_tma_tiles.raster(g)
+    for tile in conv_tma_tiles._TILES:
+        assert conv_tma_tiles.Choice(tile, None, 0.0).shared_memory <= _DEVICE.shared_memory
+        halo = conv_tma_tiles.with_halo(tile, r)
+        assert halo is None or (r.shared_memory(halo) <= _DEVICE.shared_memory and halo.stages >= 3)
+    assert conv_tma_tiles.choose(g, 132).shared_memory <= _DEVICE.shared_memory

@@ -54,7 +54,7 @@ class SumsConfig(Config):
 
 @dataclass(frozen=True)
 class ImplicitConfig(Config):
-    """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu`` and ``implicit_halo_sm90.cu``."""
+    """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu``."""
 
     element: str
     result: str
@@ -170,35 +170,19 @@ class ImplicitMaps:
         return Operand(target.array, target.dtype, (p.taps * g.k, 1, h * w * g.k, w * g.k, g.k))
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
-        """One correlation: by a halo where that is faster, else with the windows gathered for each tap."""
-        chosen = conv_tiles.choose(g, self._units)
-        rows = g.n * g.pixels if chosen.raster is None else g.n * chosen.raster.height * chosen.raster.pitch
-        tiles = conv_tiles.counts(g, rows, chosen.tile)
-        f, algorithm = formula(e.activation, x.dtype), "gemm" if chosen.raster is None else "halo"
+        """One correlation."""
+        tile, f, rows = conv_tiles.choose(g, self._units).tile, formula(e.activation, x.dtype), g.n * g.pixels
         config = ImplicitConfig(
-            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *chosen.tile.settings, transposed
+            TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, *tile.settings, transposed
         )
-        words = [f"conv_implicit_{algorithm}_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], chosen.tile.name, e.name]
-        name = "_".join(words + ["transposed"] * transposed)
-        kernel = Kernel(f"conv/implicit_{algorithm}_sm90.cu", name, config, ("activation",))
+        words = ["conv_implicit_gemm_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name]
+        kernel = Kernel("conv/implicit_gemm_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
         pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        w_group = w.strides[0] * (g.c if transposed else g.k)
-        if chosen.raster is None:
-            sizes = (rows, g.c // _CHUNK, g.taps * g.c // _CHUNK, *tiles, g.k, w_group, *along(w.strides))
-            numbers = (*sizes, *(s // _CHUNK for s in along(x.strides)), *along(y.strides), *extents(g))
-            shared = chosen.tile.shared_memory
-        else:
-            r = chosen.raster
-            sizes = (g.n, r.pitch, r.height, r.reach, g.c, *tiles, g.k, w_group, *across(w.strides))
-            numbers = (*sizes, *across(x.strides), *across(y.strides), *extents(g)[3:])
-            shared = conv_tiles.SHARED  # the same for every raster, since the limit that a kernel is given once is for all its launches
+        w_group, tiles = w.strides[0] * (g.c if transposed else g.k), conv_tiles.counts(g, rows, tile)
+        sizes = (rows, g.c // _CHUNK, g.taps * g.c // _CHUNK, *tiles, g.k, w_group, *along(w.strides))
+        numbers = (*sizes, *(s // _CHUNK for s in along(x.strides)), *along(y.strides), *extents(g))
         grid = (min(math.prod(tiles), self._units), 1, 1)
-        return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), shared)
-
-
-def across(strides: Sequence[int]) -> tuple[int, ...]:
-    """The first axis and the last two."""
-    return (strides[0], *strides[3:])
+        return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), tile.shared_memory)
 
 
 def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:

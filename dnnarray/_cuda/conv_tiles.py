@@ -14,17 +14,15 @@ from dnnarray._problems.conv_geometry import Geometry
 BLOCK = 64  # channels, columns or pixels of a stage
 ROW = 128  # bytes of a tile's row in shared memory
 PLANNED = 132  # multiprocessors that parts are planned for where the device is not known
-_FEWEST = 6  # taps of a halo: the input of the next channels must find its buffer free before the weights run out
 SHARED = 232_448  # bytes of shared memory of a block
 _RATE = 3.7e12  # multiply-adds a second of a multiprocessor
 _BYTES = 4.2e12 / PLANNED  # of memory a second, for each multiprocessor
 _WAIT = {128: 260e-9, 256: 390e-9}  # seconds of a stage beside its products, by the rows of a tile
-_HALO_WAIT = {128: 300e-9, 256: 370e-9}  # the same with a halo
 _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient copies a chunk
 _MIRRORED, _MOST_ACROSS = 24, 4  # rows of the weight gradient's ring that stand twice, places from tap to tap that they allow
 _AHEAD, _MOST_RING = 4, 13  # blocks on their way, and all that shared memory holds
 _HALO_STEP, _FILL = 0.8e-6, 0.3e-6  # seconds of a step of 64 places, and of a block that comes before the first
-_END, _HALO_END = 1.6e-6, 0.5e-6  # seconds of 128 rows of a tile's end
+_END = 1.6e-6  # seconds of 128 rows of a tile's end
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,6 @@ class Tile:
 
 TILES = (Tile(128, 256, 4), Tile(256, 128, 4), Tile(128, 128, 6), Tile(256, 64, 5), Tile(128, 64, 8))
 WEIGHT_TILES = (Tile(128, 256, 4), Tile(128, 128, 6), Tile(64, 256, 5), Tile(64, 128, 8))
-_HALOS = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64))
-
-
-@dataclass(frozen=True)
-class Raster:
-    """Images as ``kernels/conv/implicit_halo_sm90.cu`` sees them: places in a row, rows in an image, places from the first tap to the last."""
-
-    pitch: int
-    height: int
-    reach: int
-
-    def shared_memory(self, tile: Tile) -> int:
-        image = -(-(tile.m + self.reach) * ROW // 1024) * 1024
-        return 1024 + 2 * image + tile.stages * (tile.n * ROW + 16) + 64
 
 
 class Timed(Protocol):
@@ -81,53 +65,20 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile, what it runs on (None: windows gathered anew for each tap) and the seconds that it takes."""
+    """A tile and the seconds that it takes."""
 
     tile: Tile
-    raster: Raster | None
     seconds: float
-
-
-def raster(g: Geometry) -> Raster | None:
-    """None where a tap is no shift of a raster."""
-    if g.stride != (1, 1, 1) or g.c % BLOCK or g.taps < _FEWEST or (g.space[0], g.out[0], g.window[0]) != (1, 1, 1):
-        return None
-    sides = []
-    for i in (1, 2):
-        spread = (g.window[i] - 1) * g.dilation[i]
-        after = max(g.out[i] + spread - g.before[i] - g.space[i], 0)
-        extent = g.space[i] + max(g.before[i], after)
-        if not 0 <= g.before[i] <= spread or g.before[i] >= extent or g.out[i] > extent:
-            return None
-        sides.append((extent, spread))
-    (height, down), (pitch, across) = sides
-    return Raster(pitch, height, down * pitch + across)
 
 
 def choose(g: Geometry, units: int) -> Choice:
     """The tile for a correlation that is done first."""
-    blocks, r = -(-g.taps * g.c // BLOCK), raster(g)
-    found = []
-    for t in TILES:
-        each = blocks * (t.products + _WAIT[t.m]) + _END * t.m / 128
-        found.append(Choice(t, None, _rounds(g, g.n * g.pixels, t, units) * each))
-    for t in _halo_tiles(r) if r else ():
-        assert r is not None
-        each = blocks * (t.products + _HALO_WAIT[t.m]) + _HALO_END * t.m / 128
-        found.append(Choice(t, r, _rounds(g, g.n * r.height * r.pitch, t, units) * each))
+    blocks, rows = -(-g.taps * g.c // BLOCK), g.n * g.pixels
+    found = [Choice(t, rounds(g, rows, t, units) * (blocks * (t.products + _WAIT[t.m]) + _END * t.m / 128)) for t in TILES]
     return min(found, key=lambda c: c.seconds)
 
 
-def _halo_tiles(r: Raster) -> list[Tile]:
-    """Those that fit into shared memory, with as many stages as do."""
-    found = []
-    for m, n in _HALOS:
-        stages = next((s for s in (8, 6, 5, 4, 3) if r.shared_memory(Tile(m, n, s)) <= SHARED), None)
-        found += [Tile(m, n, stages)] if stages else []
-    return found
-
-
-def _rounds(g: Geometry, rows: int, t: Tile, units: int) -> int:
+def rounds(g: Geometry, rows: int, t: Tile, units: int) -> int:
     """Tiles of a multiprocessor."""
     m, n, groups = counts(g, rows, t)
     return -(-m * n * groups // units)

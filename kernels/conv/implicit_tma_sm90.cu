@@ -5,8 +5,8 @@
 //          C) behind a tiled one; y and residual by steps along batch and space, their channels dense. kTransposed: the gradient of the input from
 //          the forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
-//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows, and write them from
-//          registers, four neighbouring lanes 64 bytes of a row.
+//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows, and hand them to the copy
+//          engine in panels of 64 channels. A further thread for each of them asks for the residual, into the panels that it is added in.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
 //          the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
@@ -45,6 +45,12 @@ struct Arguments {
   TmaWeight weight;
   ConvAxes axes;
   long long rows;
+
+  __device__ __forceinline__ WindowPlace where(long long m) const {
+    const Pixel pixel = Pixel::of(axes, m);
+    return {0, pixel.w, pixel.h, pixel.d, static_cast<int>(pixel.n)};
+  }
+  __device__ __forceinline__ long long at(long long m) const { return m < rows ? target.row(axes, m) : -1; }
 };
 
 struct Barriers {
@@ -54,8 +60,8 @@ struct Barriers {
 __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, unsigned smem,
                                          const Barriers& barriers, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
-  const Pixel pixel = Pixel::of(a.axes, tile.m);
-  WindowPlace place = {0, pixel.w * w.stride - w.before, pixel.h * h.stride - h.before, pixel.d * d.stride - d.before, static_cast<int>(pixel.n)};
+  WindowPlace place = a.where(tile.m);
+  place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before, place.d = place.d * d.stride - d.before;
   Place tap = {0, 0, 0};
   do {
     const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation), static_cast<unsigned short>(tap.h * h.dilation),
@@ -90,18 +96,6 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[C::kMmas][kTileN / 2
   C::release(before);
 }
 
-// From registers: results of single precision.
-__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[C::kMmas][kTileN / 2], const TmaPlace& tile, int part) {
-#pragma unroll
-  for (int i = 0; i < C::kMmas; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const long long m = tile.m + C::row(part, i, half);
-      const long long at = a.target.row(a.axes, m);
-      write_row<Config, kTileN>(a.target, sums[i], half, tile.group, tile.n, at, m < a.rows);
-    }
-}
-
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap y_map,
@@ -128,10 +122,6 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups;
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
-  const auto where = [&](long long m) {
-    const Pixel pixel = Pixel::of(axes, m);
-    return WindowPlace{0, pixel.w, pixel.h, pixel.d, static_cast<int>(pixel.n)};
-  };
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
@@ -145,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
       Out out(slot_memory, slots, slot_barriers, whose);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), whose, a.target.outs, where);
+        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), a.target.outs, a);
       }
     }
     __syncwarp();
@@ -158,9 +148,9 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       multiply_tile(sums, static_cast<int>(blocks), part, smem, barriers, ring, out);
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       if constexpr (Out::kStaged) {
-        out.write(a.target, y_map, sums, tile, part, where);
+        out.write(a.target, y_map, sums, tile, a);
       } else {
-        write_tile(a, sums, tile, part);
+        C::write_rows(a.target, sums, tile, part, a);
       }
     }
     stores_read<0>();

@@ -110,14 +110,15 @@ def test_infinity_and_nan_stay_in_their_windows(dtype):
     assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, 9)
 
 
+@pytest.mark.parametrize("name", ["implicit_gemm_sm90", "implicit_tma_sm90"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-def test_infinity_and_nan_stay_in_their_groups(dtype, layout):
+def test_infinity_and_nan_stay_in_their_groups(dtype, layout, name):
     shape, weight = ((1, 64, 12, 12), (64, 4, 3, 3)) if layout == "channels_first" else ((1, 12, 12, 64), (64, 3, 3, 4))
     x = np.random.default_rng(6).standard_normal(shape).astype(dtype)
     x[0, 2, 3, 5], x[0, 7, 8, 9] = np.inf, np.nan
     w = np.abs(np.random.default_rng(7).standard_normal(weight)).astype(dtype)
-    options = {"padding": 1, "groups": 16, "layout": layout, "algorithm": "implicit_gemm_sm90"}
+    options = {"padding": 1, "groups": 16, "layout": layout, "algorithm": name}
     expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), **options | {"algorithm": "direct"})
     assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, 36)
     expected = dnn.conv_backward_input(x.astype(np.float64), w.astype(np.float64), input_shape=shape, **options | {"algorithm": "direct"})

@@ -126,6 +126,24 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
 
 
 @pytest.mark.parametrize("name", _EXACT)
+@pytest.mark.parametrize("shape", ["3x3", "pointwise", "wide", "strided", "3d"])
+def test_residual(shape, name):
+    """Several tiles, the last ones beyond the ends, with everything that an epilogue can have."""
+    x_shape, w_shape, options = _SHAPES[shape]
+    rng = np.random.default_rng(0)
+    y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
+    arrays = [rng.standard_normal(s).astype(BFLOAT16) for s in (x_shape, w_shape, w_shape[0], y_shape)]
+    x, w, bias, residual = (a.astype(np.float64) for a in arrays)
+    expected = dnn.conv(x, w, bias, residual=residual, activation="relu", **options)
+    x, w, bias, residual = _there(arrays, True)
+    try:
+        y = dnn.conv(x, w, bias, residual=residual, activation="relu", algorithm=name, **options)
+    except (dnn.UnsupportedError, dnn.OptionError) as error:
+        pytest.skip(str(error))
+    assert_close(cupy.asnumpy(y), expected, math.prod(w_shape[1:]))
+
+
+@pytest.mark.parametrize("name", _EXACT)
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_transposed(name, activation):
     rng = np.random.default_rng(0)

@@ -83,15 +83,28 @@ struct TmaTile {
     for (int i = 0; i < kMmas; ++i) hold(sums[i]);
   }
 
-  // The tile's row whose sums this thread holds; `half` picks one of two. For results that are written from registers.
+  // The tile's row whose sums this thread holds; `half` picks one of two.
   static __device__ __forceinline__ int row(int part, int mma, int half) {
     const int in_group = threadIdx.x % kGroup;
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
+
+  // The result from registers, four neighbouring lanes 64 bytes of a row. `image.at(m)` is where the channels of row m begin, or -1.
+  template <typename R, typename Image>
+  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile, int part,
+                                                    const Image& image) {
+#pragma unroll
+    for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const long long at = image.at(tile.m + row(part, i, half));
+        write_row<Config, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
+      }
+  }
 };
 
 // The result's way out of a warpgroup: panels of 64 rows x 64 channels of half types, rounded into one of kSlots places of shared memory, where
-// kResidual finds the residual already, and stored from there. `Where` gives the place of a row in the image.
+// kResidual finds the residual already, and stored from there by the copy engine. `image.where(m)` is the place of row m in the image.
 template <typename Config>
 struct TmaResult {
   using C = TmaTile<Config>;
@@ -102,15 +115,16 @@ struct TmaResult {
   static constexpr int kBarriers = C::kConsumers * kSlots;  // of each kind: a slot's residual has come, a slot is free
 
   char* slots;
-  unsigned at, full, empty;  // in shared memory, of this warpgroup's first slot
+  unsigned address, full, empty;  // in shared memory, of this warpgroup's first slot
+  int part, waiting;              // the slot that was stored last and not given back yet, or -1
   Ring<kSlots> ring;
-  int waiting;  // the slot that was stored last and not given back yet, or -1
 
-  __device__ __forceinline__ TmaResult(char* memory, unsigned address, unsigned barriers, int part)
-      : slots(memory + part * kSlots * kPanel),
-        at(address + part * kSlots * kPanel),
-        full(barriers + part * kSlots * 8),
+  __device__ __forceinline__ TmaResult(char* memory, unsigned first, unsigned barriers, int group)
+      : slots(memory + group * kSlots * kPanel),
+        address(first + group * kSlots * kPanel),
+        full(barriers + group * kSlots * 8),
         empty(full + kBarriers * 8),
+        part(group),
         waiting(-1) {}
 
   static __device__ __forceinline__ void init(unsigned barriers) {
@@ -118,39 +132,38 @@ struct TmaResult {
   }
 
   // By one thread for each warpgroup: the residual of its part of a tile.
-  template <typename Where>
-  __device__ __forceinline__ void ask_residual(const TensorMap& residual, const TmaPlace& tile, int part, int outs, Where where) {
+  template <typename Image>
+  __device__ __forceinline__ void ask_residual(const TensorMap& residual, const TmaPlace& tile, int outs, const Image& image) {
     for (int i = 0; i < C::kMmas; ++i) {
-      WindowPlace place = where(tile.m + (part * C::kMmas + i) * 64);
+      WindowPlace place = image.where(tile.m + (part * C::kMmas + i) * 64);
       for (int n = tile.n; n < tile.n + C::kTileN && n < outs; n += 64) {
         barrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
         barrier_expect(full + ring.stage * 8, kPanel);
         place.c = tile.group * outs + n;
-        copy_windows<Config::kAxes>(at + ring.stage * kPanel, residual, full + ring.stage * 8, place, TapPlace{0, 0, 0});
+        copy_windows<Config::kAxes>(address + ring.stage * kPanel, residual, full + ring.stage * 8, place, TapPlace{0, 0, 0});
         ring.next();
       }
     }
   }
 
-  // Gives the last slot back once it has been read: some time after the store, so that nobody waits for it.
+  // Gives the last slot back to the residual: some time after the store, so that nobody waits for it.
   __device__ __forceinline__ void settle() {
-    if (!Config::kResidual || threadIdx.x % C::kGroup != 0 || waiting < 0) return;
-    stores_read<0>();
-    barrier_arrive(empty + waiting * 8);
+    if (!kStaged || !Config::kResidual || waiting < 0 || threadIdx.x % C::kGroup != 0) return;
+    give_back<0>();
     waiting = -1;
   }
 
-  template <typename Where>
+  template <typename Image>
   __device__ __forceinline__ void write(const Target<T, R>& target, const TensorMap& y, const float (&sums)[C::kMmas][C::kTileN / 2],
-                                        const TmaPlace& tile, int part, Where where) {
+                                        const TmaPlace& tile, const Image& image) {
     const bool leader = threadIdx.x % C::kGroup == 0;
 #pragma unroll
     for (int i = 0; i < C::kMmas; ++i) {
       WindowPlace place = {0, 0, 0, 0, 0};
-      if (leader) place = where(tile.m + (part * C::kMmas + i) * 64);
+      if (leader) place = image.where(tile.m + (part * C::kMmas + i) * 64);
 #pragma unroll
       for (int p = 0; p < C::kTileN / 64; ++p) {
-        const int n = tile.n + p * 64;
+        const int n = tile.n + p * 64, channel = tile.group * target.outs + n;
         if (n >= target.outs) continue;
         if constexpr (Config::kResidual) {
           barrier_wait(full + ring.stage * 8, ring.parity);
@@ -158,29 +171,32 @@ struct TmaResult {
           if (leader) stores_read<kSlots - 1>();
           group_barrier(1 + part);
         }
-        fill(target, sums[i], p, tile.group * target.outs + n, target.outs - n);
+        fill(target, sums[i], p, channel, target.outs - n);
         fence_async();
         group_barrier(1 + part);
         if (leader) {
-          place.c = tile.group * target.outs + n;
-          store_windows<Config::kAxes>(at + ring.stage * kPanel, y, place);
-          if constexpr (Config::kResidual) {
-            if (waiting >= 0) {
-              stores_read<1>();
-              barrier_arrive(empty + waiting * 8);
-            }
-            waiting = ring.stage;
-          }
+          place.c = channel;
+          store_windows<Config::kAxes>(address + ring.stage * kPanel, y, place);
+          if (Config::kResidual && waiting >= 0) give_back<1>();
+          waiting = ring.stage;
         }
         ring.next();
       }
     }
   }
 
+ private:
+  // To whoever brings the residual, once at most kLater stores, of other slots, have yet to be read.
+  template <int kLater>
+  __device__ __forceinline__ void give_back() {
+    stores_read<kLater>();
+    barrier_arrive(empty + waiting * 8);
+  }
+
   // Panel p of the sums into the slot; `channel` is its first, of which `left` are there. A row's chunks are exchanged as in all panels, so that
   // the lanes of a warp meet different banks.
   __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p, int channel, int left) const {
-    const int row = threadIdx.x % C::kGroup / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    const int row = C::row(0, 0, 0), q = threadIdx.x % 4;
     char* slot = slots + ring.stage * kPanel + row * C::kRow + q * 4;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
