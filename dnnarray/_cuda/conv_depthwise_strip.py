@@ -16,8 +16,8 @@ _LANES = (32, 16, 8)  # vectors of channels of a block
 _SHAPES = {
     (3, 4): (1, 5, 2, 4),
     (5, 4): (1, 4, 2, 4),
-    (7, 4): (1, 3, 2, 5),
-    (3, 2): (2, 4, 2, 4),
+    (7, 4): (1, 3, 4, 4),
+    (3, 2): (2, 5, 2, 4),
     (5, 2): (2, 3, 2, 4),
     (7, 2): (1, 3, 2, 5),
 }
@@ -57,6 +57,7 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
     g, side, stride, size = c.g, c.g.window[2], c.g.stride[2], c.x.dtype.itemsize
     vector, resident, lines, stages = _SHAPES[side, size]
+    lines = lines if stride == 1 else 2  # of wider rows
     lanes = min(_LANES, key=lambda n: (-(-c.channels // (n * vector)) * n, -n))
     across, channels = _THREADS // lanes, lanes * vector
     pitch = (across * _STRIP - 1) * stride + side

@@ -22,7 +22,7 @@ _HALO_WAIT = {128: 300e-9, 256: 370e-9}  # the same with a halo
 _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient copies a chunk
 _MIRRORED, _MOST_ACROSS = 24, 4  # rows of the weight gradient's ring that stand twice, places from tap to tap that they allow
 _AHEAD, _MOST_RING = 4, 13  # blocks on their way, and all that shared memory holds
-_HALO_STEP, _FILL = 0.8e-6, 0.3e-6  # seconds of a step of 64 places, and of a block that comes before the first
+_HALO_STEP, _FILL = 1.3e-6, 0.5e-6  # seconds of a step of 64 places, and of a block that comes before the first
 _END, _HALO_END = 1.6e-6, 0.5e-6  # seconds of 128 rows of a tile's end
 
 

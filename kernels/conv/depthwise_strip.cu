@@ -66,6 +66,29 @@ __device__ __forceinline__ void add_row(Sums& sum, const Weights& w, const T* sm
   }
 }
 
+// The weights of kChannels channels from `first` on, in memory (channel, tap).
+struct WeightSource {
+  const T* gmem;
+  int first, channels;
+  bool flip;
+
+  // Those of this thread, by way of shared memory; zeros behind the last channel.
+  __device__ __forceinline__ void load(Weights& w, T* smem) const {
+    constexpr int kTaps = kSide * kSide;
+    const int there = min(channels - first, kChannels) * kTaps, own = threadIdx.x % kLanes * kVector * kTaps;
+    for (int i = threadIdx.x; i < kChannels * kTaps; i += Config::kThreads) {
+      smem[i] = i < there ? gmem[static_cast<long long>(first) * kTaps + i] : T{};
+    }
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) w[tap / kSide][tap % kSide][v] = widen(smem[own + v * kTaps + (flip ? kTaps - 1 - tap : tap)]);
+    }
+    __syncthreads();
+  }
+};
+
 // Where a thread stores.
 struct Target {
   const T* residual;
@@ -104,7 +127,7 @@ struct Range {
   }
 };
 
-__device__ __forceinline__ void walk(const T* x, const Weights& w, const float (&bias)[kVector], const StreamSource& source,
+__device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const float (&bias)[kVector], const StreamSource& source,
                                      const StreamTile& tile, const Range& range, Target target, int strip) {
   const int steps = (range.groups + kRows - 1) / kRows, stage = kLines * tile.pitch * kPixel;
   constexpr int kPass = Config::kThreads / (kPixel / 16);
@@ -117,6 +140,8 @@ __device__ __forceinline__ void walk(const T* x, const Weights& w, const float (
     ring.brought(place);
   };
   for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
+  Weights w;
+  of_w.load(w, reinterpret_cast<T*>(smem_memory) + (kStages - 1) * (stage / static_cast<int>(sizeof(T))));  // the last place to be filled
   const T* from = reinterpret_cast<const T*>(smem_memory) + strip * kStrip * kStride * kChannels + threadIdx.x % kLanes * kVector;
   Sums sum;
 #pragma unroll
@@ -171,20 +196,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) 
   const int p = by_part.rest * i(rows), q = by_tile.rest * kColumns, strip = threadIdx.x / kLanes, own = q + strip * kStrip;
   const int first = by_chunk.rest * kChannels, channel = first + threadIdx.x % kLanes * kVector;
   const bool there = channel < channels && own < out_width;
-  Weights w;
   float bias[kVector];
 #pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    const T* from = gmem_w + static_cast<long long>(channel + v) * (kSide * kSide);
-#pragma unroll
-    for (int tap = 0; tap < kSide * kSide; ++tap) {
-      w[tap / kSide][tap % kSide][v] = there ? widen(from[flip ? kSide * kSide - 1 - tap : tap]) : 0.0f;
-    }
-    bias[v] = gmem_bias && there ? widen(gmem_bias[channel + v]) : 0.0f;
-  }
+  for (int v = 0; v < kVector; ++v) bias[v] = gmem_bias && there ? widen(gmem_bias[channel + v]) : 0.0f;
   const long long at = by_tile.quotient * y_n + p * y_h + own * y_w + channel;
   const Target target{gmem_residual + at, gmem_y + at, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0};
   const StreamTile tile{by_tile.quotient, i(batch), 1, q * kStride - i(before_w), (kColumns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
-  walk(gmem_x, w, bias, {x_n, x_h, x_w, i(height), i(width), i(channels)}, tile, Range(p, min(p + i(rows), i(out_height)), i(before_h), i(height)),
+  walk(gmem_x, {gmem_w, first, i(channels), flip != 0}, bias, {x_n, x_h, x_w, i(height), i(width), i(channels)}, tile, Range(p, min(p + i(rows), i(out_height)), i(before_h), i(height)),
        target, strip);
 }
