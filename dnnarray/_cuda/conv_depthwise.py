@@ -233,7 +233,7 @@ class _Speed:
 _UNITS = 132  # multiprocessors of the device that was measured
 _MMA, _STRIP, _TILE = _Speed(0.6, 40e12), _Speed(0.65, 25e12), _Speed(0.5, 12e12)
 _DIRECT, _DIRECT_FIRST, _GATHER = _Speed(0.35, 6e12), _Speed(0.2, 5e12), _Speed(0.15, 2e12)
-_WEIGHT_TILE, _WEIGHT_DIRECT, _WEIGHT_FIRST = _Speed(0.45, 20e12, 2), _Speed(0.2, 1.5e12, 2), _Speed(0.1, 0.8e12, 10)
+_WEIGHT_TILE, _WEIGHT_DIRECT, _WEIGHT_FIRST = _Speed(0.45, 20e12, 2), _Speed(0.2, 1.5e12, 2), _Speed(0.1, 0.8e12, 4)
 
 
 def _speed(c: Correlation) -> _Speed:
@@ -263,7 +263,8 @@ def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
         c = _met(problem, x, y, True)
         seconds += _weight_speed(c).seconds(c, device)
     peak = device.peak["float32"]
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, 1, "float32")
+    share = min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0
+    return Cost(problem.flops, problem.bytes, share, 0, "float32")  # the seconds hold the launches
 
 
 def _images(op: str, problem: ConvProblem) -> tuple[Spec, Spec]:

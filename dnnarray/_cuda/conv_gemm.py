@@ -17,8 +17,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF
 
-_CALL = 4  # launches that take as long as a call of cuBLAS
-_TERM = 2.5e-9  # seconds of each term of a weight gradient's sums, which are few and long
+_CALL = 2  # launches that take as long as a call of cuBLAS
 _SCRATCH = 256 << 20  # bytes of columns, and of results that wait for their epilogue, of a block of images
 _ROWS = 1 << 30  # of a product
 _BATCH = 1 << 15  # products in one call
@@ -252,7 +251,6 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     launches = problem.maps * (3 + _CALL * (1 if last else g.groups))
     vectors = last and g.c * dtype.itemsize % 16 == 0  # else the columns are gathered element by element
     seconds = problem.flops / (peak * 0.75 * narrow * (1 if last else 0.5)) + moved / (device.bandwidth * (0.8 if vectors else 0.17))
-    seconds += g.n * g.pixels * _TERM * weighs
     return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), launches, peak_of)
 
 

@@ -22,7 +22,7 @@ _HALO_WAIT = {128: 300e-9, 256: 370e-9}  # the same with a halo
 _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient copies a chunk
 _MIRRORED, _MOST_ACROSS = 24, 4  # rows of the weight gradient's ring that stand twice, places from tap to tap that they allow
 _AHEAD, _MOST_RING = 4, 13  # blocks on their way, and all that shared memory holds
-_HALO_STEP, _FILL = 1.3e-6, 0.5e-6  # seconds of a step of 64 places, and of a block that comes before the first
+_HALO_STEP, _FILL = 0.78e-6, 0.4e-6  # seconds of a step of 64 places, and of a block that comes before the first
 _END, _HALO_END = 1.6e-6, 0.5e-6  # seconds of 128 rows of a tile's end
 
 
@@ -199,8 +199,9 @@ def weighing(g: Geometry) -> Split | HaloSplit:
 
 def efficiency(op: str, g: Geometry, units: int, peak: float) -> float:
     """The share of the peak rate that the products of an operation reach."""
-    forward, weight = choose(g, units).seconds, weighing(g).seconds
-    seconds = weight if op == "conv_backward_weight" else forward
-    if op in ("conv_backward", "conv_transpose_backward"):
-        seconds = (forward + weight) / 2
+    spreads = op in ("conv_backward_input", "conv_transpose", "conv_backward")
+    found = [weighing(g).seconds] if op.endswith(("backward", "backward_weight")) else []
+    if op != "conv_backward_weight":
+        found.append(sum(choose(p.geometry, units).seconds for p in g.phases) if spreads else choose(g, units).seconds)
+    seconds = sum(found) / len(found)
     return min(2 * g.macs / (seconds * peak), 1.0)

@@ -1,12 +1,11 @@
 // Depthwise convolution of half types on the tensor cores: y[n, c, p, q] = f(sum over r, s of x[n, c, p + r - before, q + s - before] *
-// w[c, r, s] + bias[c]). For one channel, a row of the matrix A is a strip of 8 neighbouring pixels; B places a row of the window for each
-// of 8 outputs, kColumns beside and kRows below each other. Products are exact, sums in float.
+// w[c, r, s] + bias[c]). A row of the matrix A is a strip: 8 neighbouring pixels of two channels, as they stand in memory. B places a row of
+// the window for each of 4 outputs of both channels: kColumns beside and kRows below each other. Products are exact, sums in float.
 //
 // Layout:  channels innermost in memory, w (K, taps). A block walks down `across` strips of each of `groups` images (16 strips at most:
-//          the rows of A), a step of kRows rows after the other, kStages of them under way. A warp owns 4 channels: two words of a pixel,
-//          whose halves it brings together with those of another pixel. An input row is used once, for all outputs that it meets; their
-//          sums are alive in registers, move on from step to step and leave for a place in shared memory, from where the block
-//          stores whole pixels.
+//          the rows of A), a step of two rows after the other, kStages of them under way. Each warp owns 8 channels: a word of a pixel is
+//          an element of A for two of them, so that nothing is transposed. An input row is used once, for all outputs that it meets; their sums
+//          are alive in registers, move on from step to step and leave for a place in shared memory, from where the block stores whole pixels.
 // Needs:   pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; less than 2^31
 //          blocks; tiles whose elements are less than 2^31 apart.
 // Bound:   memory: x and y once.
@@ -21,10 +20,9 @@ struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr bool kRelu = false;
   static constexpr int kSide = 7;
-  static constexpr int kShare = 3;
-  static constexpr int kKept = 5;
+  static constexpr int kShare = 4;
   static constexpr int kStages = 4;
-  static constexpr int kMostThreads = 256;
+  static constexpr int kMostThreads = 192;
   static constexpr int kBlocks = 2;
 };
 #define DNNARRAY_ENTRY conv_depthwise_mma_default
@@ -32,15 +30,11 @@ struct Config {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kSide = Config::kSide, kStages = Config::kStages, kStrips = 16, kSlots = 8;
+constexpr int kSide = Config::kSide, kLines = 2, kStages = Config::kStages, kPairs = 4, kStrips = 16, kSlots = 4;
 constexpr int kColumns = kSide > 5 ? 2 : 4, kRows = kSlots / kColumns;  // outputs of a strip: 8 pixels are kColumns + kSide - 1 at least
-constexpr int kBands = kSide + kRows - 1;                               // rows of inputs that outputs meet
-constexpr int kAlive = (kBands - 1) / kRows + 1, kLag = kAlive - 1;     // outputs under way; steps until the first ones are complete
-constexpr int kKept = Config::kKept;                                     // of the bands, in registers
-constexpr int kOwn = 4, kVector = 8;                                    // channels of a warp and of 16 bytes
-constexpr int kWarps = kVector / kOwn, kPass = kWarps * kWarp;          // for 16 bytes of a pixel; pixels that the block brings at once
-constexpr int kApart = kSlots + 1;                                      // pixels from strip to strip in shared memory: other banks
-constexpr int kLeaving = 4;                                             // steps whose outputs are on their way
+constexpr int kBands = kSide + kRows - 1, kAlive = kBands / kRows;      // rows of inputs that outputs meet; outputs under way
+constexpr int kLag = (kSide - 1) / kLines, kBatches = kLines / kRows;   // steps until the first outputs; matrices of outputs in a step
+constexpr int kBatch = kStrips * kSlots, kLeaving = 4;                  // pixels of such a matrix; steps whose outputs are on their way
 
 extern __shared__ uint4 smem_memory[];
 
@@ -62,103 +56,99 @@ __device__ __forceinline__ void stage_weights(float* smem, const Weights& weight
   }
 }
 
-// B for each row of inputs that an output meets, for the channels of a warp. A column is an output, a row a pixel: first 0 and 4, then 1 and 5.
-// The last ones, for which there are no registers, wait in shared memory.
+// B for each row of inputs that an output meets, for a warp's pairs of channels. A column is (output, channel of the pair), a row (pixel,
+// channel of the pair): of the two channels in a register one is zero, so that both registers of a lane wait in one.
 struct Bands {
-  unsigned kept[kKept][kOwn];
-  uint4* smem;
+  unsigned at[kBands][kPairs], pick[2];
 
-  // From weights (taps, kVector `vectors`) in shared memory.
-  __device__ __forceinline__ Bands(uint4* smem_bands, const float* smem_w, int vectors) : smem(smem_bands + threadIdx.x) {
-    const int lane = threadIdx.x % kWarp, slot = lane / 4, u = slot / kColumns, v = slot % kColumns, pitch = kVector * vectors;
-    const float* from = smem_w + threadIdx.x / kWarp * kOwn;
+  // From weights (taps, 8 `vectors`) in shared memory.
+  __device__ __forceinline__ Bands(const float* smem_w, int vectors) {
+    const int lane = threadIdx.x % kWarp, own = lane / 4 % 2, slot = lane / 8, u = slot / kColumns, v = slot % kColumns;
 #pragma unroll
     for (int b = 0; b < kBands; ++b) {
-      unsigned one[kOwn];
 #pragma unroll
-      for (int c = 0; c < kOwn; ++c) {
+      for (int c = 0; c < kPairs; ++c) {
         float w[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int s = lane % 4 + 4 * half - v, r = b - u;
+          const int s = lane % 4 + 4 * half - v, r = b - u, k = threadIdx.x / kWarp * 8 + 2 * c + own;
           const bool there = s >= 0 && s < kSide && r >= 0 && r < kSide;
-          w[half] = there ? from[(r * kSide + s) * pitch + c] : 0.0f;
+          w[half] = there ? smem_w[(r * kSide + s) * 8 * vectors + k] : 0.0f;
         }
-        one[c] = narrow_pair(w[0], w[1], T());
-        if (b < kKept) kept[b < kKept ? b : 0][c] = one[c];
+        at[b][c] = narrow_pair(w[0], w[1], T());
       }
-      if (b >= kKept) smem[(b - kKept) * blockDim.x] = uint4{one[0], one[1], one[2], one[3]};
       asm volatile("" ::: "memory");  // not all addresses at once
     }
   }
-  __device__ __forceinline__ uint4 get(int b) const {
-    if (b >= kKept) return smem[(b - kKept) * blockDim.x];
-    return uint4{kept[b < kKept ? b : 0][0], kept[b < kKept ? b : 0][1], kept[b < kKept ? b : 0][2], kept[b < kKept ? b : 0][3]};
+  // How bytes go to the place of the lane's own channel, which is `own` of the pair.
+  __device__ __forceinline__ void choose(int own) {
+    pick[0] = own ? 0x1044 : 0x4410;
+    pick[1] = own ? 0x3244 : 0x4432;
+  }
+  __device__ __forceinline__ void get(unsigned (&b)[2], int band, int c) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) b[half] = __byte_perm(at[band][c], 0, pick[half]);
   }
 };
 
-using Sums = float[kAlive][kOwn][4];
+// The pixels of a lane's two strips in a row of inputs: four pairs of channels each.
+__device__ __forceinline__ void load_row(uint4 (&words)[4], const unsigned char* low, const unsigned char* high, int pixel) {
+  words[0] = *reinterpret_cast<const uint4*>(low);
+  words[1] = *reinterpret_cast<const uint4*>(high);
+  words[2] = *reinterpret_cast<const uint4*>(low + 4 * pixel);
+  words[3] = *reinterpret_cast<const uint4*>(high + 4 * pixel);
+}
 
-// The outputs that row kPhase of a step meets; in the first one they move on and new ones begin with the bias.
-template <int kPhase>
-__device__ __forceinline__ void add_row(Sums& sum, const Bands& bands, const unsigned char* low, const unsigned char* high, int pixel,
-                                        const float4* smem_bias) {
-  const uint2 words[4] = {*reinterpret_cast<const uint2*>(low), *reinterpret_cast<const uint2*>(low + 4 * pixel),
-                          *reinterpret_cast<const uint2*>(high), *reinterpret_cast<const uint2*>(high + 4 * pixel)};
+using Sums = float[kAlive][kPairs][4];
+
+// The outputs that a row of inputs meets, `line` counted within a step; new outputs begin with the bias.
+template <int kLine>
+__device__ __forceinline__ void add_row(Sums& sum, Bands& bands, const volatile int* smem_own, const uint4 (&words)[4],
+                                        const float2* smem_bias) {
+  constexpr int kPhase = kLine % kRows;
   if constexpr (kPhase == 0) {
 #pragma unroll
     for (int j = kAlive - 1; j > 0; --j) {
 #pragma unroll
-      for (int c = 0; c < kOwn; ++c) {
+      for (int c = 0; c < kPairs; ++c) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[j][c][i] = sum[j - 1][c][i];
       }
     }
-    const float4 bias = *smem_bias;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum[0][0][i] = bias.x;
-      sum[0][1][i] = bias.y;
-      sum[0][2][i] = bias.z;
-      sum[0][3][i] = bias.w;
+    for (int c = 0; c < kPairs; ++c) {
+      const float2 bias = smem_bias[c];
+      sum[0][c][0] = sum[0][c][2] = bias.x;
+      sum[0][c][1] = sum[0][c][3] = bias.y;
     }
   }
-  uint4 b[kAlive];
+  // From memory in each row: else the compiler takes the registers apart for good.
+  bands.choose(smem_own[threadIdx.x / 4 % 2]);
 #pragma unroll
-  for (int j = 0; j < kAlive; ++j) {
-    if (j * kRows + kPhase < kBands) b[j] = bands.get(j * kRows + kPhase);
-  }
-#pragma unroll
-  for (int c = 0; c < kOwn; ++c) {
-    const auto halves = [&](int i) {
-      const unsigned first = c < 2 ? words[i].x : words[i].y, second = c < 2 ? words[i + 1].x : words[i + 1].y;
-      return __byte_perm(first, second, c % 2 ? 0x7632 : 0x5410);
-    };
-    const unsigned a0 = halves(0), a1 = halves(2);
+  for (int c = 0; c < kPairs; ++c) {
+    const auto part = [c](const uint4& v) { return c == 0 ? v.x : c == 1 ? v.y : c == 2 ? v.z : v.w; };
+    unsigned a[4] = {part(words[0]), part(words[1]), part(words[2]), part(words[3])};
+    asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]));  // put together once
 #pragma unroll
     for (int j = kAlive - 1; j >= 0; --j) {  // the oldest first: the next ones move to where they were
-      const unsigned own = c == 0 ? b[j].x : c == 1 ? b[j].y : c == 2 ? b[j].z : b[j].w;
-      if (j * kRows + kPhase < kBands) multiply_16x8x8(sum[j][c], a0, a1, own, T());
+      unsigned b[2];
+      bands.get(b, j * kRows + kPhase, c);
+      multiply_16x8x16(sum[j][c], a, b, T());
     }
   }
-}
-
-template <int kPhase>
-__device__ __forceinline__ void add_rows(Sums& sum, const Bands& bands, const unsigned char* low, const unsigned char* high, int pixel, int line,
-                                         const float4* smem_bias) {
-  add_row<kPhase>(sum, bands, low, high, pixel, smem_bias);
-  if constexpr (kPhase + 1 < kRows) add_rows<kPhase + 1>(sum, bands, low + line, high + line, pixel, line, smem_bias);
 }
 
 __device__ __forceinline__ float finished(float sum) { return Config::kRelu && sum < 0.0f ? 0.0f : sum; }
 
-// The channels of a thread's four outputs that are complete.
-__device__ __forceinline__ void put(unsigned char* smem, const float (&sum)[kOwn][4], int pixel) {
-  const int lane = threadIdx.x % kWarp, first = lane / 4 * kApart + lane % 4 * 2;
+// The eight channels of the two outputs of a thread that are complete.
+__device__ __forceinline__ void put(unsigned char* smem, const float (&sum)[kPairs][4], int pixel) {
+  const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint2 words{narrow_pair(finished(sum[0][i]), finished(sum[1][i]), T()), narrow_pair(finished(sum[2][i]), finished(sum[3][i]), T())};
-    *reinterpret_cast<uint2*>(smem + (first + i % 2 + i / 2 * 8 * kApart) * pixel) = words;
+  for (int half = 0; half < 2; ++half) {
+    unsigned w[kPairs];
+#pragma unroll
+    for (int c = 0; c < kPairs; ++c) w[c] = narrow_pair(finished(sum[c][2 * half]), finished(sum[c][2 * half + 1]), T());
+    *reinterpret_cast<uint4*>(smem + (lane + half * kWarp) * pixel) = uint4{w[0], w[1], w[2], w[3]};
   }
 }
 
@@ -170,23 +160,6 @@ struct Problem {
   Weights weights;
   long long y_n, y_h, y_w;
   int out_height, out_width, before_h, before_w;
-};
-
-// What a block does: outputs of rows p to `end` and from column q on.
-struct Part {
-  StreamTile tile;
-  int across, p, q, end;
-
-  __device__ __forceinline__ Part(const Problem& a, unsigned block, int images, int strips, int groups, int rows) : across(strips) {
-    const int vectors = blockDim.x / kPass, wide = across * kColumns, channels = kVector * vectors;
-    const Quotient by_chunk = divide(block, (a.source.channels - 1) / channels + 1);
-    const Quotient by_part = divide(by_chunk.quotient, (a.out_height - 1) / rows + 1);
-    const Quotient by_tile = divide(by_part.quotient, (a.out_width - 1) / wide + 1);
-    p = by_part.rest * rows;
-    q = by_tile.rest * wide;
-    end = min(p + rows, a.out_height);
-    tile = {by_tile.quotient * groups, images, groups, q - a.before_w, wide + 8 - kColumns, by_chunk.rest * channels, vectors, (vectors | 1) * 16};
-  }
 };
 
 // One output by the definition.
@@ -201,16 +174,16 @@ __device__ __forceinline__ float by_definition(const Problem& a, int n, int p, i
   return finished(sum);
 }
 
-// A pixel of a step's outputs that a thread stores 16 bytes of, the first or the second.
+// Which two pixels of a matrix of outputs a thread stores 16 bytes of.
 struct Place {
-  int image, row, column, channel;  // row: below the first of the step
+  int image, row, column, channel;  // row: below the first of the matrix
   bool there;
 
   __device__ __forceinline__ Place(const Problem& a, const StreamTile& tile, int q, int across, int k) {
     const Quotient own = divide(threadIdx.x, tile.vectors);
-    const int pixel = own.quotient + k * kPass, slot = pixel % kSlots;
+    const int pixel = own.quotient + k * kWarp, slot = pixel % kSlots;
     const Quotient by_strip = divide(pixel / kSlots, across);
-    channel = tile.first + own.rest * kVector;
+    channel = tile.first + own.rest * 8;
     image = tile.image + by_strip.quotient;
     row = slot / kColumns;
     column = q + by_strip.rest * kColumns + slot % kColumns;
@@ -222,11 +195,11 @@ struct Place {
 };
 
 // Computes again what is NaN of the outputs that this thread stored.
-__device__ __forceinline__ void repair(const Problem& a, const Part& part) {
+__device__ __forceinline__ void repair(const Problem& a, const StreamTile& tile, int p, int q, int end, int across) {
 #pragma unroll 1
   for (int i = 0; i < 2 * 8; ++i) {
-    const Place place(a, part.tile, part.q, part.across, i / 8);
-    for (int at = part.p + place.row; place.there && at < part.end; at += kRows) {
+    const Place place(a, tile, q, across, i / 8);
+    for (int at = p + place.row; place.there && at < end; at += kRows) {
       T* to = place.target(a, at - place.row) + i % 8;
       if (widen(*to) == widen(*to)) continue;
       *to = narrow<T>(by_definition(a, place.image, at, place.column, place.channel + i % 8));
@@ -234,97 +207,110 @@ __device__ __forceinline__ void repair(const Problem& a, const Part& part) {
   }
 }
 
-// Stores the outputs of one step after the other: of a pixel and of the same one eight strips further.
+// Stores the outputs of one step after the other, 16 bytes of two pixels of each matrix a thread.
 struct Drain {
   T* to;
-  int apart, left;  // elements between the pixels, rows that are to come
+  int apart, rows[2];  // elements between the pixels, rows that are to come for each
   unsigned from;
-  bool there[2];
 
-  __device__ __forceinline__ Drain(const Problem& a, const Part& part) {
-    const Quotient own = divide(threadIdx.x, part.tile.vectors);
-    const Place first(a, part.tile, part.q, part.across, 0), second(a, part.tile, part.q, part.across, 1);
-    to = first.target(a, part.p);
-    apart = static_cast<int>(second.target(a, part.p) - to);
-    left = part.end - part.p - first.row;
-    there[0] = first.there;
-    there[1] = second.there;
-    from = (own.quotient / kSlots * kApart + own.quotient % kSlots) * part.tile.pixel + own.rest * 16;
+  __device__ __forceinline__ Drain(const Problem& a, const StreamTile& tile, int p, int q, int end, int across) {
+    const Quotient own = divide(threadIdx.x, tile.vectors);
+    from = own.quotient * tile.pixel + own.rest * 16;
+    const Place first(a, tile, q, across, 0), second(a, tile, q, across, 1);
+    to = first.target(a, p);
+    apart = static_cast<int>(second.target(a, p) - to);
+    rows[0] = first.there ? end - p - first.row : 0;
+    rows[1] = second.there ? end - p - second.row : 0;
   }
 
   // Whether a number was not finite.
   __device__ __forceinline__ bool store_step(const unsigned char* smem, const Problem& a, int pixel) {
     unsigned strange = 0;
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      if (left <= 0 || !there[k]) continue;
-      const uint4 v = *reinterpret_cast<const uint4*>(smem + from + k * (kPass / kSlots * kApart) * pixel);
-      Vec<T, kVector> values;
-      memcpy(&values, &v, sizeof v);
-      store(to + k * apart, values);
-      strange |= not_finite(v.x, not_finite(v.y, not_finite(v.z, not_finite(v.w, 0, T()), T()), T()), T()) & 0x7fff7fffu;
+    for (int b = 0; b < kBatches; ++b) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        if (rows[k] <= b * kRows) continue;
+        const uint4 v = *reinterpret_cast<const uint4*>(smem + from + (b * kBatch + k * kWarp) * pixel);
+        Vec<T, 8> values;
+        memcpy(&values, &v, sizeof v);
+        store(to + k * apart + b * a.y_h, values);
+        strange |= not_finite(v.x, not_finite(v.y, not_finite(v.z, not_finite(v.w, 0, T()), T()), T()), T()) & 0x7fff7fffu;
+      }
     }
-    left -= kRows;
-    to += kRows * a.y_h;
+    to += kLines * a.y_h;
+    rows[0] -= kLines;
+    rows[1] -= kLines;
     return strange != 0;
   }
 };
 
-// A block's outputs. Whether a number was not finite.
-__device__ __forceinline__ bool walk(const Problem& a, const Part& part) {
-  const StreamTile& tile = part.tile;
-  const int across = part.across, p = part.p, q = part.q, end = part.end;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, stage = kRows * tile.groups * tile.pitch * tile.pixel;
-  const int outputs = kStrips * kApart * tile.pixel;  // bytes of a step
+// The tile's outputs from row p on, before row `end`.
+__device__ __forceinline__ void walk(const Problem& a, const StreamTile& tile, int across, int p, int q, int end) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, stage = kLines * tile.groups * tile.pitch * tile.pixel;
+  const int matrices = kBatches * kBatch * tile.pixel;  // bytes of the outputs of a step
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
   unsigned char* smem_y = smem + kStages * stage;
-  uint4* smem_bands = reinterpret_cast<uint4*>(smem_y + kLeaving * outputs);
-  float4* smem_bias = reinterpret_cast<float4*>(smem_bands + (kBands - kKept) * blockDim.x);
-  const unsigned base = smem_address(smem), barriers = smem_address(smem_bias + kWarps * tile.vectors);
+  float2* smem_bias = reinterpret_cast<float2*>(smem_y + kLeaving * matrices);
+  const unsigned base = smem_address(smem), barriers = smem_address(smem_bias + 4 * tile.vectors);
   const StepRing<kStages> ring{barriers, barriers + kStages * 8};
   ring.begin();
-  const int steps = (end - p - 1) / kRows + 1 + kLag;
-  RowStream<T, kRows, Config::kShare> stream(a.x, a.source, tile, p - a.before_h, kPass);
+  const int steps = (end - p - 1) / kLines + 1 + kLag;
+  RowStream<T, kLines, Config::kShare> stream(a.x, a.source, tile, p - a.before_h, kWarp);
   const auto bring = [&](int place) {
-    stream.bring(base + place * stage, a.source, kPass * tile.pixel);
+    stream.bring(base + place * stage, a.source, kWarp * tile.pixel);
     ring.brought(place);
   };
   for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
-  if (threadIdx.x < kVector * tile.vectors) {
+  if (threadIdx.x < 8 * tile.vectors) {
     const int channel = tile.first + threadIdx.x;
     reinterpret_cast<float*>(smem_bias)[threadIdx.x] = a.bias && channel < a.source.channels ? widen(a.bias[channel]) : 0.0f;
   }
   float* smem_w = reinterpret_cast<float*>(smem_y);  // until the first outputs
-  stage_weights(smem_w, a.weights, tile.first, kVector * tile.vectors);
+  stage_weights(smem_w, a.weights, tile.first, 8 * tile.vectors);
+  __shared__ volatile int smem_own[2];
+  if (threadIdx.x < 2) smem_own[threadIdx.x] = threadIdx.x;
   __syncthreads();
-  const Bands bands(smem_bands, smem_w, tile.vectors);
-  Drain drain(a, part);
+  Bands bands(smem_w, tile.vectors);
+  Drain drain(a, tile, p, q, end, across);
   __syncthreads();
   int spot[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const Quotient by_strip = divide(lane / 4 + half * 8, across);
-    const int place = by_strip.quotient < tile.groups ? by_strip.quotient * kRows * tile.pitch + by_strip.rest * kColumns : 0;
-    spot[half] = (place + lane % 4) * tile.pixel + warp * (2 * kOwn);
+    const int place = by_strip.quotient < tile.groups ? by_strip.quotient * kLines * tile.pitch + by_strip.rest * kColumns : 0;
+    spot[half] = (place + lane % 4) * tile.pixel + warp * 16;
   }
 
   bool strange = false;
-  const auto leave = [&](int step) { strange |= drain.store_step(smem_y + step % kLeaving * outputs, a, tile.pixel); };
+  const auto leave = [&](int step) { strange |= drain.store_step(smem_y + step % kLeaving * matrices, a, tile.pixel); };
   Sums sum{};
+  int place = 0, ahead = ring.kAhead, last = kStages - 2;  // of this step, of the one to be brought, of the one before the last
+  unsigned parity = 0, last_parity = 1;
   for (int step = 0; step < steps; ++step) {
-    const int place = step % kStages, other = (step + ring.kAhead) % kStages;  // also that of the step before the last
-    if (step >= 2) ring.wait_for_all(other, (step - 2) / kStages % 2);
-    if (step + ring.kAhead < steps) bring(other);
+    if (step >= 2) ring.wait_for_all(last, last_parity);
+    if (step + ring.kAhead < steps) bring(ahead);
     if (step >= kLag + 2) leave(step - 2);
-    ring.wait_for_inputs(place, step / kStages % 2);
+    ring.wait_for_inputs(place, parity);
     const unsigned char *low = smem + place * stage + spot[0], *high = smem + place * stage + spot[1];
-    add_rows<0>(sum, bands, low, high, tile.pixel, tile.pitch * tile.pixel, smem_bias + warp);
-    put(smem_y + step % kLeaving * outputs + warp * (2 * kOwn), sum[kAlive - 1], tile.pixel);
+    unsigned char* done = smem_y + step % kLeaving * matrices + warp * 16;
+    const int line = tile.pitch * tile.pixel;
+    uint4 words[kLines][4];
+    load_row(words[0], low, high, tile.pixel);
+    load_row(words[1], low + line, high + line, tile.pixel);
+    add_row<0>(sum, bands, smem_own, words[0], smem_bias + warp * kPairs);
+    if constexpr (kRows == 1) put(done, sum[kAlive - 1], tile.pixel);
+    add_row<1>(sum, bands, smem_own, words[1], smem_bias + warp * kPairs);
+    put(done + (kBatches - 1) * kBatch * tile.pixel, sum[kAlive - 1], tile.pixel);
     ring.leave(place);
+    const auto next = [](int& at) { return (at = at == kStages - 1 ? 0 : at + 1) == 0; };
+    if (next(place)) parity ^= 1;
+    next(ahead);
+    if (next(last)) last_parity ^= 1;
   }
   __syncthreads();
   for (int step = max(steps - 2, kLag); step < steps; ++step) leave(step);
-  return strange;
+  if (strange) repair(a, tile, p, q, end, across);
 }
 
 // Neighbouring blocks have the same pixels of other channels; each does `rows` rows of outputs.
@@ -334,9 +320,14 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
     long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h,
     long long before_w) {
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const int vectors = blockDim.x / kWarp, wide = i(across) * kColumns;
   const Problem problem{x, bias, y, {x_n, x_h, x_w, i(height), i(width), i(channels)}, {w, i(channels), flip != 0}, y_n, y_h, y_w,
                         i(out_height), i(out_width), i(before_h), i(before_w)};
-  const auto part = [&](unsigned block) { return Part(problem, block, i(batch), i(across), i(groups), i(rows)); };
-  // Computed anew, so that nothing of it takes registers in between.
-  if (walk(problem, part(blockIdx.x))) repair(problem, part(block_again()));
+  const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / (8 * vectors) + 1);
+  const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
+  const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / wide + 1);
+  const int p = by_part.rest * i(rows), q = by_tile.rest * wide;
+  const StreamTile tile{by_tile.quotient * i(groups), i(batch), i(groups), q - i(before_w), wide + 8 - kColumns,
+                        by_chunk.rest * 8 * vectors, vectors, (vectors | 1) * 16};
+  walk(problem, tile, i(across), p, q, min(p + i(rows), i(out_height)));
 }

@@ -20,24 +20,6 @@ struct StreamSource {
   int height, width, channels;
 };
 
-// blockIdx.x, which the compiler takes for another number.
-__device__ __forceinline__ unsigned block_again() {
-  unsigned block;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-  return block;
-}
-
-template <bool kMany>
-struct Bits {
-  using type = unsigned;
-};
-template <>
-struct Bits<true> {
-  using type = unsigned long long;
-};
-template <bool kMany>
-using BitsFor = typename Bits<kMany>::type;
-
 // A thread's share of a step: kShare pieces at most, `beside` pixels from one to the next. Pixels stand by (group, line, column).
 template <typename T, int kLines, int kShare>
 struct RowStream {
@@ -45,13 +27,11 @@ struct RowStream {
   int offset[kShare];  // elements from `from`
   int row;
   // kShare bits for each line: which pieces are of it and inside of the image as far as columns and channels say; then those that there are.
-  static_assert((kLines + 1) * kShare <= 64, "bits of a share");
-  BitsFor<((kLines + 1) * kShare > 32)> bits;
-  unsigned to;
+  unsigned bits, to;
+  static_assert((kLines + 1) * kShare <= 32, "bits of a share");
 
   __device__ __forceinline__ RowStream(const T* x, const StreamSource& source, const StreamTile& tile, int top, int beside) : bits(0) {
     constexpr int kPiece = 16 / sizeof(T);
-    constexpr BitsFor<((kLines + 1) * kShare > 32)> kOne = 1;
     const Quotient own = divide(threadIdx.x, tile.vectors);
     const int channel = tile.first + own.rest * kPiece;
     from = x + tile.image * source.n + top * source.h + tile.left * source.w + channel;
@@ -63,8 +43,8 @@ struct RowStream {
       const int group = by_column.quotient / kLines, line = by_column.quotient - group * kLines, at = tile.left + by_column.rest;
       offset[k] = static_cast<int>(group * source.n + line * source.h + by_column.rest * source.w);
       const bool there = static_cast<unsigned>(at) < static_cast<unsigned>(source.width) && tile.image + group < tile.images;
-      if (there && channel < source.channels) bits |= kOne << (line * kShare + k);
-      if (own.quotient + k * beside < kLines * tile.groups * tile.pitch) bits |= kOne << (kLines * kShare + k);
+      if (there && channel < source.channels) bits |= 1u << (line * kShare + k);
+      if (own.quotient + k * beside < kLines * tile.groups * tile.pitch) bits |= 1u << (kLines * kShare + k);
     }
   }
 
@@ -72,7 +52,7 @@ struct RowStream {
   __device__ __forceinline__ void bring(unsigned smem, const StreamSource& source, unsigned pass) {
     unsigned there = 0;
 #pragma unroll
-    for (int l = 0; l < kLines; ++l) there |= static_cast<unsigned>(row + l) < static_cast<unsigned>(source.height) ? static_cast<unsigned>(bits >> l * kShare) : 0;
+    for (int l = 0; l < kLines; ++l) there |= static_cast<unsigned>(row + l) < static_cast<unsigned>(source.height) ? bits >> l * kShare : 0;
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
       if (bits >> (kLines * kShare + k) & 1) copy_async(smem + to + k * pass, from + offset[k], there >> k & 1);

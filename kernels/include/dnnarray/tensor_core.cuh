@@ -19,18 +19,6 @@ __device__ __forceinline__ void multiply_16x8x16(float (&d)[4], const unsigned (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Half as deep, A (16 x 8) B (8 x 8): a[0], a[1] and b as above.
-__device__ __forceinline__ void multiply_16x8x8(float (&d)[4], unsigned a0, unsigned a1, unsigned b, bfloat16_t) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
-}
-__device__ __forceinline__ void multiply_16x8x8(float (&d)[4], unsigned a0, unsigned a1, unsigned b, float16_t) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
-}
-
 // Both halves times zero, added to `so_far`: not zero, but for the signs, once one of them is infinite or no number.
 __device__ __forceinline__ unsigned not_finite(unsigned pair, unsigned so_far, bfloat16_t) {
   unsigned y;
