@@ -14,7 +14,7 @@ from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_tma, conv_tma_tiles, tensor_map
+from dnnarray._cuda import conv_raster, conv_tma, conv_tma_tiles, tensor_map
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, TensorMap
@@ -307,9 +307,9 @@ def test_what_the_copy_engine_does_not_take(x, w, options, reason):
 @pytest.mark.parametrize(("side", "window"), [(7, 3), (56, 3), (112, 3), (30, 7), (200, 3)])
 def test_tiles_fit_into_shared_memory(side, window):
     g = geometry(4, 1, 64, 64, (side, side), (window, window), (side, side), (1, 1), (1, 1), ((window // 2, window // 2),) * 2, True)
-    r = conv_tma_tiles.raster(g)
+    r = conv_raster.raster(g)
     for tile in conv_tma_tiles._TILES:
         assert conv_tma_tiles.Choice(tile, None, 0.0).shared_memory <= _DEVICE.shared_memory
         halo = conv_tma_tiles.with_halo(tile, r)
-        assert halo is None or (r.shared_memory(halo) <= _DEVICE.shared_memory and halo.stages >= 3)
+        assert halo is None or (conv_tma_tiles.halo_memory(r, halo) <= _DEVICE.shared_memory and halo.stages >= 3)
     assert conv_tma_tiles.choose(g, 132).shared_memory <= _DEVICE.shared_memory

@@ -71,7 +71,7 @@ def _large():
         yield _planned("log_softmax_backward", long, long)
         yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))
         yield _planned("add_layer_norm_backward", (None, rows), rows, rows, row, row)
-        image = Spec((8, 56, 56, 64), dtype)
+        image = Spec((64, 56, 56, 64), dtype)
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 64), padding=1, layout="channels_last")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
@@ -13,12 +14,12 @@ from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
 from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
-from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, weight_bytes, weight_plans
+from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, weighs_tiles, weight_bytes, weight_plans
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._problems.conv import ConvProblem
-from dnnarray._select import Device, Method
-from dnnarray._spec import Spec
+from dnnarray._select import Cost, Device, Method
+from dnnarray._spec import FLOAT64, Spec
 
 _THREADS = 128
 
@@ -61,12 +62,15 @@ def forward(problem: ConvProblem, device: Device, aligned: bool) -> Program:
 
 def _input(problem: ConvProblem, dy: Spec, dx: Spec, device: Device, aligned: bool, arrays: tuple[Any, Any, Any]) -> Plan:
     """dx from dy and w: a forward with the weights turned round where the stride is 1, else a gather over the taps that meet."""
-    g, (source, weight, target) = problem.geometry, arrays
+    source, weight, target = arrays
+    return _correlate(_turned_round(problem, dy, dx, aligned), device, (source, weight, NOTHING, NOTHING, target))
+
+
+def _turned_round(problem: ConvProblem, dy: Spec, dx: Spec, aligned: bool) -> Correlation:
+    g = problem.geometry
     if g.k == 1 and set(g.stride) == {1}:
-        c = Correlation(turned(g), dy, dx, problem.layout, aligned, not problem.flip)
-    else:
-        c = Correlation(g, dy, dx, problem.layout, aligned, problem.flip, gradient=True)
-    return _correlate(c, device, (source, weight, NOTHING, NOTHING, target))
+        return Correlation(turned(g), dy, dx, problem.layout, aligned, not problem.flip)
+    return Correlation(g, dy, dx, problem.layout, aligned, problem.flip, gradient=True)
 
 
 def input_gradient(problem: ConvProblem, device: Device, aligned: bool) -> Program:
@@ -210,10 +214,92 @@ def _scattered(problem: ConvProblem, device: Device) -> str | None:
     return reason if reason or residual is None else too_scattered(residual.shape, order_of(residual), order_of(x))
 
 
+@dataclass(frozen=True)
+class _Speed:
+    """What a way to compute reaches on an H200: a share of the bandwidth, operations a second, and launches that its start costs."""
+
+    share: float
+    rate: float
+    launches: int = 1
+
+    def seconds(self, c: Correlation, device: Device) -> float:
+        operations = 2 * c.g.macs * (2 if c.x.dtype == FLOAT64 else 1)
+        moved = c.x.nbytes + c.y.nbytes
+        return (
+            max(operations / (self.rate * device.units / _UNITS), moved / (self.share * device.bandwidth)) + self.launches * device.launch
+        )
+
+
+_UNITS = 132  # multiprocessors of the device that was measured
+_MMA, _STRIP, _TILE = _Speed(0.6, 40e12), _Speed(0.65, 25e12), _Speed(0.5, 12e12)
+_DIRECT, _DIRECT_FIRST, _GATHER = _Speed(0.35, 6e12), _Speed(0.2, 5e12), _Speed(0.15, 2e12)
+_WEIGHT_TILE, _WEIGHT_DIRECT, _WEIGHT_FIRST = _Speed(0.45, 20e12, 2), _Speed(0.2, 1.5e12, 2), _Speed(0.1, 0.8e12, 4)
+
+
+def _speed(c: Correlation) -> _Speed:
+    if can_multiply(c):
+        return _MMA
+    if c.gradient:
+        return _GATHER
+    direct = _DIRECT if c.memory.last else _DIRECT_FIRST
+    return _STRIP if can_strip(c) else _TILE if can_tile(c) else direct
+
+
+def _weight_speed(c: Correlation) -> _Speed:
+    return _WEIGHT_TILE if weighs_tiles(c) else _WEIGHT_DIRECT if c.memory.last else _WEIGHT_FIRST
+
+
+def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+    """By the ways that it takes; the efficiency is of the float32 peak."""
+    x, y, g = *_images(op, problem), problem.geometry
+    seconds = 0.0
+    if op == "conv":
+        c = Correlation(g, x, y, problem.layout, True, problem.flip, added=problem.inputs[3] is not None)
+        seconds += _speed(c).seconds(c, device)
+    if op in ("conv_backward_input", "conv_backward"):
+        c = _turned_round(problem, y, x, True)
+        seconds += _speed(c).seconds(c, device)
+    if op in ("conv_backward_weight", "conv_backward"):
+        c = _met(problem, x, y, True)
+        seconds += _weight_speed(c).seconds(c, device)
+    peak = device.peak["float32"]
+    share = min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0
+    return Cost(problem.flops, problem.bytes, share, 0, "float32")  # the seconds hold the launches
+
+
+def _images(op: str, problem: ConvProblem) -> tuple[Spec, Spec]:
+    """The forward's input and output."""
+    result, first = problem.outputs[0], problem.inputs[0]
+    assert result is not None
+    if op == "conv_backward_input":
+        return result, first
+    return (first, result) if op == "conv" else (problem.inputs[1], first)
+
+
+_FORWARD = "one channel a group: windows in registers, or strips of pixels on the tensor cores"
 _SUMS = "each row of the window against all pixels, partial sums added up in a fixed order"
 METHODS: dict[str, tuple[Method, ...]] = {
-    "conv": (Method("depthwise", forward, "one channel a group: windows in registers, or bands on the tensor cores", _rejects),),
-    "conv_backward_input": (Method("depthwise", input_gradient, "the forward turned round, or a gather for strides", _rejects),),
-    "conv_backward_weight": (Method("depthwise", weight_gradient, _SUMS, _turned, _weight_workspace),),
-    "conv_backward": (Method("depthwise", gradients, "all gradients one after the other", _scattered, lambda p: _parts(p, 0).size),),
+    "conv": (Method("depthwise", forward, _FORWARD, _rejects, cost=partial(_cost, "conv")),),
+    "conv_backward_input": (
+        Method(
+            "depthwise",
+            input_gradient,
+            "the forward turned round, or a gather for strides",
+            _rejects,
+            cost=partial(_cost, "conv_backward_input"),
+        ),
+    ),
+    "conv_backward_weight": (
+        Method("depthwise", weight_gradient, _SUMS, _turned, _weight_workspace, cost=partial(_cost, "conv_backward_weight")),
+    ),
+    "conv_backward": (
+        Method(
+            "depthwise",
+            gradients,
+            "all gradients one after the other",
+            _scattered,
+            lambda p: _parts(p, 0).size,
+            partial(_cost, "conv_backward"),
+        ),
+    ),
 }

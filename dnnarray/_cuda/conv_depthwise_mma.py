@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, is_flat, rows_of_a_block
+from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat, rows_of_a_block
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._select import Device
 from dnnarray._spec import HALF
@@ -15,9 +15,12 @@ _STRIPS, _REACH = 16, 8  # rows of the matrix A and the pixels of each
 _LINES, _PASS = 2, 32  # rows of a step, pixels that a block brings at once
 _LEAVING = 4  # steps whose outputs are on their way
 _SHARES = (4, 8)  # passes for a step, the most that a kernel is compiled for
-_SHAPES = {3: (6, 2, 0, 4), 5: (6, 2, 4, 5), 7: (6, 2, 4, 5)}
-"""By the side of the window: warps of a block at most, 8 channels each; blocks of a multiprocessor; pairs of channels whose weights are
-packed; steps in shared memory."""
+_SIDES, _MOST_WARPS, _BLOCKS, _STAGES = (
+    (7,),
+    6,
+    2,
+    4,
+)  # windows, warps of a block (8 channels each), blocks of a multiprocessor, steps in shared memory
 _MOST_APART = 1 << 31  # elements
 
 
@@ -29,7 +32,6 @@ class DepthwiseMmaConfig(Config):
     relu: bool
     side: int
     share: int
-    packed: int
     stages: int
     most_threads: int
     blocks: int
@@ -63,17 +65,17 @@ def _tile(n: int, width: int, side: int) -> _Tile | None:
     return min(options, key=lambda option: option[:2])[2] if options else None
 
 
-def _warps(channels: int, most: int) -> int:
+def _warps(channels: int) -> int:
     """Warps of a block: the most that leave the fewest idle."""
     pieces = channels // 8
-    return min(range(1, most + 1), key=lambda w: (-(-pieces // w) * w, -w))
+    return min(range(1, _MOST_WARPS + 1), key=lambda w: (-(-pieces // w) * w, -w))
 
 
 def can_multiply(c: Correlation) -> bool:
     """Whether the tensor cores can do it."""
     g = c.g
     ones = set(g.stride) == {1} and set(g.dilation) == {1}
-    square = g.window[1] == g.window[2] and g.window[2] in SIDES
+    square = g.window[1] == g.window[2] and g.window[2] in _SIDES
     near = _STRIPS * max(g.space[1], g.out[1]) * max(g.space[2], g.out[2]) * c.channels < _MOST_APART
     fits = c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and is_flat(g) and ones and square and not c.added
     return fits and near and _tile(g.n, g.out[2], g.window[2]) is not None
@@ -82,22 +84,21 @@ def can_multiply(c: Correlation) -> bool:
 def multiplied(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
     g, side = c.g, c.g.window[2]
-    most, resident, packed, stages = _SHAPES[side]
-    warps = _warps(c.channels, most)
+    warps = _warps(c.channels)
     tile = _tile(g.n, g.out[2], side)
     assert tile is not None
     share = next(s for s in _SHARES if s >= tile.passes)
-    config = DepthwiseMmaConfig(TYPES[c.x.dtype], c.relu, side, share, packed, stages, 32 * most, resident)
+    config = DepthwiseMmaConfig(TYPES[c.x.dtype], c.relu, side, share, _STAGES, 32 * _MOST_WARPS, _BLOCKS)
     name = f"conv_depthwise_mma_{SHORT[c.x.dtype]}_s{side}x{share}{'_relu' * c.relu}"
     chunks = -(-c.channels // (8 * warps))
     tiles = -(-g.n // tile.groups) * -(-g.out[2] // (tile.across * tile.columns)) * chunks
-    rows = rows_of_a_block(g.out[1], tiles, device.units * resident, _LINES, side - 1)
+    rows = rows_of_a_block(g.out[1], tiles, device.units * _BLOCKS, _LINES, side - 1)
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     image, weight, bias, _, target = pointers
     numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, xs[0], *xs[3:], ys[0], *ys[3:])
     extents = (*g.space[1:], *g.out[1:], *g.before[1:])
     pixel = (warps | 1) * 16
     staged = _LEAVING * (_LINES // (4 // tile.columns)) * _STRIPS * 4 * pixel  # outputs on their way
-    shared = stages * _LINES * tile.groups * tile.pitch * pixel + staged + 32 * warps + 16 * stages
+    shared = _STAGES * _LINES * tile.groups * tile.pitch * pixel + staged + 32 * warps + 16 * _STAGES
     kernel = Kernel("conv/depthwise_mma.cu", name, config)
     return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), 32 * warps, (image, weight, bias, target, *numbers, *extents), shared)

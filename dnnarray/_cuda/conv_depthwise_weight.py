@@ -113,6 +113,11 @@ def _tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums | None:
     return _Sums(Plan(kernel, (chunks * splits, 1, 1), 32 * side * copies, arguments, size), splits * copies)
 
 
+def weighs_tiles(c: Correlation) -> bool:
+    """Whether tiles in shared memory can do it."""
+    return _tiled(c, (0, 0, 0)) is not None
+
+
 def _sums(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
     return _tiled(c, pointers) or _direct(c, pointers)
 

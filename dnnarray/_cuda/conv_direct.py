@@ -93,6 +93,17 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     return too_large(g)
 
 
+_OUTPUT, _TERM, _WEIGHT_TERM = 20e-12, 45e-9, 7e-9  # seconds: of each output beside its terms; of a thread's term after the other
+
+
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    efficiency = _WEIGHT_EFFICIENCY if op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward") else _EFFICIENCY
-    return Cost(problem.flops, problem.bytes, efficiency, problem.maps, "float64" if problem.itemsize == 8 else "float32")
+    """The operations, or the terms of one element, which wait for each other."""
+    g, weighs = problem.geometry, op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+    unit = "float64" if problem.itemsize == 8 else "float32"
+    rate = (device.peak.get(unit) or device.peak["float32"]) * (_WEIGHT_EFFICIENCY if weighs else _EFFICIENCY)
+    spreads = op in ("conv_backward_input", "conv_transpose")
+    chain = g.n * g.pixels * _WEIGHT_TERM if weighs else g.taps * (g.k if spreads else g.c) * _TERM
+    outputs = sum(spec.size for spec in problem.outputs if spec is not None)
+    seconds = max(problem.flops / rate + outputs * _OUTPUT, chain)
+    peak = device.peak.get(unit) or device.peak["float32"]
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, problem.maps, unit)

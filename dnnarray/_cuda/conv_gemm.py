@@ -17,6 +17,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF
 
+_CALL = 2  # launches that take as long as a call of cuBLAS
 _SCRATCH = 256 << 20  # bytes of columns, and of results that wait for their epilogue, of a block of images
 _ROWS = 1 << 30  # of a product
 _BATCH = 1 << 15  # products in one call
@@ -244,7 +245,10 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     moved = 2 * columns * problem.maps * (accumulator(dtype) if spreads else dtype).itemsize
     narrow = min(g.k, 64) / 64 * min(g.c * g.taps, 64) / 64  # a product much narrower than a tile leaves most of it empty
     last = Setting(op, problem, True).last
-    launches = problem.maps * (2 + (1 if last else g.groups))
+    weighs = op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+    if weighs and not last:  # both images come to the other order
+        moved += 2 * g.n * g.groups * (g.k * g.pixels + g.c * math.prod(g.space)) * dtype.itemsize
+    launches = problem.maps * (3 + _CALL * (1 if last else g.groups))
     vectors = last and g.c * dtype.itemsize % 16 == 0  # else the columns are gathered element by element
     seconds = problem.flops / (peak * 0.75 * narrow * (1 if last else 0.5)) + moved / (device.bandwidth * (0.8 if vectors else 0.17))
     return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), launches, peak_of)

@@ -150,7 +150,7 @@ class ImplicitMaps:
             HaloWeightConfig(TYPES[small.dtype]),
         )
         sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
-        steps = (*across(small.strides), *across(large.strides))
+        steps = (*_across(small.strides), *_across(large.strides))
         tiles = -(-g.k // BLOCK) * (g.c // BLOCK) * g.groups
         grid = (min(tiles * split.count, self._units), 1, 1)
         arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *steps, *extents(g)[3:])
@@ -226,3 +226,8 @@ def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:
     if Setting(op, problem, True).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
+
+
+def _across(strides: Sequence[int]) -> tuple[int, ...]:
+    """The first axis and the last two."""
+    return (strides[0], *strides[3:])

@@ -245,6 +245,9 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
     return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(weight) else None
 
 
+_COPIES = 4  # times that the copies to another order take of what the bandwidth would allow
+
+
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose) -> Cost:
     """The filled geometry's operations, and what its copies move."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
@@ -253,6 +256,5 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
-    seconds = tile(f, device.units).seconds
-    share = efficiency(op, f, seconds, device.peak.get(of_peak or "") or device.peak["float32"])
-    return Cost(2 * f.macs * problem.maps, problem.bytes + sum(copied) * problem.maps, share, launches, of_peak)
+    share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"], tile)
+    return Cost(2 * f.macs * problem.maps, problem.bytes + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

@@ -6,9 +6,11 @@ gathering threads. The constants are fits to an H200 (docs/measured.md).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dnnarray._cuda.conv_raster import Raster, axes_of, raster
 from dnnarray._problems.conv_geometry import Geometry
 
 BLOCK = 64  # channels, columns or pixels of a stage
@@ -21,7 +23,7 @@ _WAIT = {128: 260e-9, 256: 390e-9}  # seconds of a stage beside its products, by
 _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient copies a chunk
 _MIRRORED, _MOST_ACROSS = 24, 4  # rows of the weight gradient's ring that stand twice, places from tap to tap that they allow
 _AHEAD, _MOST_RING = 4, 13  # blocks on their way, and all that shared memory holds
-_HALO_STEP, _FILL = 0.8e-6, 0.3e-6  # seconds of a step of 64 places, and of a block that comes before the first
+_HALO_STEP, _FILL = 0.78e-6, 0.4e-6  # seconds of a step of 64 places, and of a block that comes before the first
 _END = 1.6e-6  # seconds of 128 rows of a tile's end
 
 
@@ -132,7 +134,7 @@ class HaloSplit:
 def halo_split(g: Geometry) -> HaloSplit | None:
     """None where the kernel does not do it."""
     r = raster(g)
-    if r is None or g.window != (1, 3, 3) or g.dilation[2] > _MOST_ACROSS:
+    if r is None or axes_of(g) != 2 or g.window != (1, 3, 3) or g.c % BLOCK or g.dilation[2] > _MOST_ACROSS:
         return None
     late = (BLOCK - 1 + r.reach) // BLOCK  # blocks that are there before the first one is complete
     ring = min(late + 1 + _AHEAD, _MOST_RING)
@@ -156,10 +158,11 @@ def weighing(g: Geometry) -> Split | HaloSplit:
     return gathered if halo is None or gathered.seconds <= halo.seconds else halo
 
 
-def efficiency(op: str, g: Geometry, forward: float, peak: float) -> float:
-    """The share of the peak rate that the products of an operation reach, of which a correlation takes `forward` seconds."""
-    weight = weighing(g).seconds
-    seconds = weight if op == "conv_backward_weight" else forward
-    if op in ("conv_backward", "conv_transpose_backward"):
-        seconds = (forward + weight) / 2
+def efficiency(op: str, g: Geometry, units: int, peak: float, tile: Callable[[Geometry, int], Timed]) -> float:
+    """The share of the peak rate that the products of an operation reach, each correlation by what `tile` chooses for it."""
+    spreads = op in ("conv_backward_input", "conv_transpose", "conv_backward")
+    found = [weighing(g).seconds] if op.endswith(("backward", "backward_weight")) else []
+    if op != "conv_backward_weight":
+        found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if spreads else tile(g, units).seconds)
+    seconds = sum(found) / len(found)
     return min(2 * g.macs / (seconds * peak), 1.0)

@@ -11,8 +11,8 @@ from dnnarray._cuda.conv_common import Setting, extents
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import ImplicitConfig, ImplicitMaps, along
 from dnnarray._cuda.conv_layout import LayoutMaps
+from dnnarray._cuda.conv_raster import Corners, axes_of, corners, within
 from dnnarray._cuda.conv_tiles import BLOCK
-from dnnarray._cuda.conv_tma_tiles import Corners, axes_of, corners, within
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan, TensorMap
 from dnnarray._cuda.scratch import Operand

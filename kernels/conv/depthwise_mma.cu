@@ -21,7 +21,6 @@ struct Config {
   static constexpr bool kRelu = false;
   static constexpr int kSide = 7;
   static constexpr int kShare = 4;
-  static constexpr int kPacked = 2;
   static constexpr int kStages = 4;
   static constexpr int kMostThreads = 192;
   static constexpr int kBlocks = 2;
@@ -58,15 +57,13 @@ __device__ __forceinline__ void stage_weights(float* smem, const Weights& weight
 }
 
 // B for each row of inputs that an output meets, for a warp's pairs of channels. A column is (output, channel of the pair), a row (pixel,
-// channel of the pair): of the two channels in a register one is zero, so that both registers of a lane can wait in one.
+// channel of the pair): of the two channels in a register one is zero, so that both registers of a lane wait in one.
 struct Bands {
-  static constexpr int kPacked = Config::kPacked;  // pairs of channels
-  unsigned packed[kBands][kPacked + 1], at[kBands][kPacked < kPairs ? kPairs - kPacked : 1][2], pick[2];
+  unsigned at[kBands][kPairs], pick[2];
 
   // From weights (taps, 8 `vectors`) in shared memory.
   __device__ __forceinline__ Bands(const float* smem_w, int vectors) {
     const int lane = threadIdx.x % kWarp, own = lane / 4 % 2, slot = lane / 8, u = slot / kColumns, v = slot % kColumns;
-    choose(own);
 #pragma unroll
     for (int b = 0; b < kBands; ++b) {
 #pragma unroll
@@ -78,27 +75,19 @@ struct Bands {
           const bool there = s >= 0 && s < kSide && r >= 0 && r < kSide;
           w[half] = there ? smem_w[(r * kSide + s) * 8 * vectors + k] : 0.0f;
         }
-        const unsigned both = narrow_pair(w[0], w[1], T());
-        if (c < kPacked) {
-          packed[b][c] = both;
-        } else {
-          at[b][c - kPacked][0] = __byte_perm(both, 0, pick[0]);
-          at[b][c - kPacked][1] = __byte_perm(both, 0, pick[1]);
-        }
+        at[b][c] = narrow_pair(w[0], w[1], T());
       }
       asm volatile("" ::: "memory");  // not all addresses at once
     }
   }
-  // How bytes of a packed register go to the place of the lane's own channel, which is `own` of the pair.
+  // How bytes go to the place of the lane's own channel, which is `own` of the pair.
   __device__ __forceinline__ void choose(int own) {
     pick[0] = own ? 0x1044 : 0x4410;
     pick[1] = own ? 0x3244 : 0x4432;
   }
   __device__ __forceinline__ void get(unsigned (&b)[2], int band, int c) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      b[half] = c < kPacked ? __byte_perm(packed[band][c], 0, pick[half]) : at[band][c - kPacked][half];
-    }
+    for (int half = 0; half < 2; ++half) b[half] = __byte_perm(at[band][c], 0, pick[half]);
   }
 };
 
@@ -134,7 +123,7 @@ __device__ __forceinline__ void add_row(Sums& sum, Bands& bands, const volatile 
     }
   }
   // From memory in each row: else the compiler takes the registers apart for good.
-  if constexpr (Bands::kPacked > 0) bands.choose(smem_own[threadIdx.x / 4 % 2]);
+  bands.choose(smem_own[threadIdx.x / 4 % 2]);
 #pragma unroll
   for (int c = 0; c < kPairs; ++c) {
     const auto part = [c](const uint4& v) { return c == 0 ? v.x : c == 1 ? v.y : c == 2 ? v.z : v.w; };

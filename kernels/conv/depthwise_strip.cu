@@ -1,8 +1,8 @@
 // Depthwise convolution by strips: y[n, c, p] = f(sum over r of x[n, c, p * stride + r - before] * w[c, r] + bias[c] + residual). The input
 // gradient of a stride of 1 is the same with the weights turned round.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image, kLines rows a step, which come to
-//          shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kVector channels, kLanes such vectors beside each
+// Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image or of several small ones, kLines
+//          rows a step, which come to shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kVector channels, kLanes such vectors beside each
 //          other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
 //          registers and move on from row to row.
 // Needs:   pointers aligned to 16 bytes, channels in whole vectors; a square window of kSide, kStride along both axes, no dilation; less
@@ -21,7 +21,6 @@ struct Config {
   static constexpr int kVector = 1;
   static constexpr int kLanes = 32;
   static constexpr int kStrip = 7;
-  static constexpr int kLines = 2;
   static constexpr int kShare = 5;
   static constexpr int kStages = 4;
   static constexpr int kThreads = 128;
@@ -34,7 +33,7 @@ using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kStride = Config::kStride, kLanes = Config::kLanes, kStrip = Config::kStrip, kStages = Config::kStages;
 constexpr int kVector = Config::kVector, kChannels = kLanes * kVector, kPixel = kChannels * sizeof(T);
-constexpr int kLines = Config::kLines, kWide = (kStrip - 1) * kStride + kSide;  // rows of inputs in a step; inputs of a strip in a row
+constexpr int kLines = 2, kWide = (kStrip - 1) * kStride + kSide;  // rows of inputs in a step; inputs of a strip in a row
 constexpr int kAlive = (kSide - 1) / kStride + 1;                               // outputs that a row meets
 constexpr int kRows = kLines / kStride;                                         // of outputs, in a step
 
@@ -65,6 +64,29 @@ __device__ __forceinline__ void add_row(Sums& sum, const Weights& w, const T* sm
     }
   }
 }
+
+// The weights of kChannels channels from `first` on, in memory (channel, tap).
+struct WeightSource {
+  const T* gmem;
+  int first, channels;
+  bool flip;
+
+  // Those of this thread, by way of shared memory; zeros behind the last channel.
+  __device__ __forceinline__ void load(Weights& w, T* smem) const {
+    constexpr int kTaps = kSide * kSide;
+    const int there = min(channels - first, kChannels) * kTaps, own = threadIdx.x % kLanes * kVector * kTaps;
+    for (int i = threadIdx.x; i < kChannels * kTaps; i += Config::kThreads) {
+      smem[i] = i < there ? gmem[static_cast<long long>(first) * kTaps + i] : T{};
+    }
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) w[tap / kSide][tap % kSide][v] = widen(smem[own + v * kTaps + (flip ? kTaps - 1 - tap : tap)]);
+    }
+    __syncthreads();
+  }
+};
 
 // Where a thread stores.
 struct Target {
@@ -104,9 +126,9 @@ struct Range {
   }
 };
 
-__device__ __forceinline__ void walk(const T* x, const Weights& w, const float (&bias)[kVector], const StreamSource& source,
-                                     const StreamTile& tile, const Range& range, Target target, int strip) {
-  const int steps = (range.groups + kRows - 1) / kRows, stage = kLines * tile.pitch * kPixel;
+__device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const float (&bias)[kVector], const StreamSource& source,
+                                     const StreamTile& tile, const Range& range, Target target, int place_of_strip) {
+  const int steps = (range.groups + kRows - 1) / kRows, stage = kLines * tile.groups * tile.pitch * kPixel;
   constexpr int kPass = Config::kThreads / (kPixel / 16);
   RowStream<T, kLines, Config::kShare> stream(x, source, tile, range.row, kPass);
   const unsigned base = smem_address(smem_memory), barriers = base + kStages * stage;
@@ -117,7 +139,9 @@ __device__ __forceinline__ void walk(const T* x, const Weights& w, const float (
     ring.brought(place);
   };
   for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
-  const T* from = reinterpret_cast<const T*>(smem_memory) + strip * kStrip * kStride * kChannels + threadIdx.x % kLanes * kVector;
+  Weights w;
+  of_w.load(w, reinterpret_cast<T*>(smem_memory) + (kStages - 1) * (stage / static_cast<int>(sizeof(T))));  // the last place to be filled
+  const T* from = reinterpret_cast<const T*>(smem_memory) + place_of_strip * kChannels + threadIdx.x % kLanes * kVector;
   Sums sum;
 #pragma unroll
   for (int j = 0; j < kAlive; ++j) {
@@ -157,34 +181,29 @@ __device__ __forceinline__ void walk(const T* x, const Weights& w, const float (
   for (int j = kAlive - 2; j >= 0; --j) emit(j);  // those that end below the image
 }
 
-// Neighbouring blocks have the same pixels of other channels; each does `rows` rows of `across` strips.
+// Neighbouring blocks have the same pixels of other channels; each does `rows` rows of `across` strips of each of its images.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long rows, long long x_n, long long x_h, long long x_w,
+    T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long across, long long rows, long long x_n, long long x_h, long long x_w,
     long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width,
     long long before_h, long long before_w) {
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  constexpr int kAcross = Config::kThreads / kLanes, kColumns = kAcross * kStrip;
+  const int groups = Config::kThreads / kLanes / i(across), columns = i(across) * kStrip;
   const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / kChannels + 1);
   const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
-  const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / kColumns + 1);
-  const int p = by_part.rest * i(rows), q = by_tile.rest * kColumns, strip = threadIdx.x / kLanes, own = q + strip * kStrip;
+  const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / columns + 1);
+  const int p = by_part.rest * i(rows), q = by_tile.rest * columns, image = by_tile.quotient * groups;
+  const Quotient strip = divide(threadIdx.x / kLanes, i(across));
+  const int own = q + strip.rest * kStrip;
   const int first = by_chunk.rest * kChannels, channel = first + threadIdx.x % kLanes * kVector;
-  const bool there = channel < channels && own < out_width;
-  Weights w;
+  const bool there = channel < channels && own < out_width && strip.quotient < groups && image + strip.quotient < batch;
   float bias[kVector];
 #pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    const T* from = gmem_w + static_cast<long long>(channel + v) * (kSide * kSide);
-#pragma unroll
-    for (int tap = 0; tap < kSide * kSide; ++tap) {
-      w[tap / kSide][tap % kSide][v] = there ? widen(from[flip ? kSide * kSide - 1 - tap : tap]) : 0.0f;
-    }
-    bias[v] = gmem_bias && there ? widen(gmem_bias[channel + v]) : 0.0f;
-  }
-  const long long at = by_tile.quotient * y_n + p * y_h + own * y_w + channel;
+  for (int v = 0; v < kVector; ++v) bias[v] = gmem_bias && there ? widen(gmem_bias[channel + v]) : 0.0f;
+  const long long at = (image + strip.quotient) * y_n + p * y_h + own * y_w + channel;
   const Target target{gmem_residual + at, gmem_y + at, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0};
-  const StreamTile tile{by_tile.quotient, i(batch), 1, q * kStride - i(before_w), (kColumns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
-  walk(gmem_x, w, bias, {x_n, x_h, x_w, i(height), i(width), i(channels)}, tile, Range(p, min(p + i(rows), i(out_height)), i(before_h), i(height)),
-       target, strip);
+  const StreamTile tile{image, i(batch), groups, q * kStride - i(before_w), (columns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
+  const int place = (min(strip.quotient, groups - 1) * kLines * tile.pitch) + strip.rest * kStrip * kStride;
+  walk(gmem_x, {gmem_w, first, i(channels), flip != 0}, bias, {x_n, x_h, x_w, i(height), i(width), i(channels)}, tile, Range(p, min(p + i(rows), i(out_height)), i(before_h), i(height)),
+       target, place);
 }

@@ -92,27 +92,31 @@ struct Turn {
 
 // --- the warpgroup that brings ----------------------------------------------------------------------------------------
 
-// A place of a raster, walked in steps of kStep.
+// A place of a raster, walked in steps of kStep, and where it stands in an array.
 struct Walk {
   int n, h, w;
+  long long at;
 
-  __device__ __forceinline__ Walk(const Arguments& a, long long place) {
+  __device__ __forceinline__ Walk(const Arguments& a, const Plane& plane, long long place) {
     const Split by_w = split(place + static_cast<long long>(a.height) * a.pitch, a.pitch), by_h = split(by_w.quotient, a.height);
     n = static_cast<int>(by_h.quotient) - 1;  // one image on and back: never negative
     h = by_h.rest;
     w = by_w.rest;
+    at = n * plane.n + h * plane.h + w * plane.w;
   }
-  __device__ __forceinline__ void next(const Arguments& a) {
+  __device__ __forceinline__ void next(const Arguments& a, const Plane& plane) {
+    at += kStep * plane.w;
     for (w += kStep; w >= a.pitch; w -= a.pitch) {
+      at += plane.h - a.pitch * plane.w;
       if (++h < a.height) continue;
+      at += plane.n - a.height * plane.h;
       h = 0;
       ++n;
     }
   }
   __device__ __forceinline__ bool inside(const Arguments& a, const Plane& plane) const {
-    return n >= 0 && n < a.images && h < plane.height && w < plane.width;
+    return static_cast<unsigned>(n) < static_cast<unsigned>(a.images) && h < plane.height && w < plane.width;
   }
-  __device__ __forceinline__ long long at(const Plane& plane) const { return n * plane.n + h * plane.h + w * plane.w; }
 };
 
 __device__ __forceinline__ void bring_tile(const Arguments& a, const Tile& tile, const Shared& smem, Turn& turn) {
@@ -122,23 +126,23 @@ __device__ __forceinline__ void bring_tile(const Arguments& a, const Tile& tile,
   const T* dy = a.dy + tile.group * a.outs + tile.k + chunk * 8;
   const bool in_k = tile.k + chunk * 8 < a.outs;
   const long long first = static_cast<long long>(tile.split) * a.blocks * kBlock + row;
-  Walk of_x(a, first - a.before), of_dy(a, first);
+  Walk of_x(a, a.of_x, first - a.before), of_dy(a, a.of_dy, first);
   for (int block = 0; block < tile.blocks + late; ++block) {
     barrier_wait(smem.empty + turn.place * 8, turn.parity ^ 1);
     const unsigned to_x = smem.x + turn.place * kBytes + place, to_end = smem.x + a.ring * kBytes + place;
 #pragma unroll
-    for (int i = 0; i < kBlock / kStep; ++i, of_x.next(a)) {
+    for (int i = 0; i < kBlock / kStep; ++i, of_x.next(a, a.of_x)) {
       const bool there = of_x.inside(a, a.of_x);
-      const T* from = there ? x + of_x.at(a.of_x) : a.x;
+      const T* from = x + of_x.at;  // not read where nothing is there
       copy_async(to_x + i * kStep * kRow, from, there);
       if (turn.place == 0 && row + i * kStep < kMirrored) copy_async(to_end + i * kStep * kRow, from, there);
     }
     if (block >= late) {  // into the place that its step will look at
       const int own = turn.place - late % a.ring, to = own < 0 ? own + a.ring : own;
 #pragma unroll
-      for (int i = 0; i < kBlock / kStep; ++i, of_dy.next(a)) {
+      for (int i = 0; i < kBlock / kStep; ++i, of_dy.next(a, a.of_dy)) {
         const bool there = in_k && of_dy.inside(a, a.of_dy);
-        copy_async(smem.dy + to * kBytes + place + i * kStep * kRow, there ? dy + of_dy.at(a.of_dy) : a.dy, there);
+        copy_async(smem.dy + to * kBytes + place + i * kStep * kRow, dy + of_dy.at, there);
       }
     }
     barrier_arrive_after_copies(smem.full + turn.place * 8);

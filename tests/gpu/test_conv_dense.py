@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import conv_gemm
+from dnnarray._cuda import conv_gemm, conv_tiles
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
@@ -123,6 +123,25 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
             assert_close(cupy.asnumpy(a), e, e.size)
         again = dnn.conv_backward(there_grad, *there, algorithm=name, **options, **activation)
         assert all((a == b).all() for a, b in zip(actual, again, strict=True)), "the same bits at every run"
+
+
+_ONE_INPUT = [(2, 64, 64, 9, 1, 1, 1), (3, 128, 72, 17, 1, 1, 1), (2, 128, 192, 14, 0, 1, 1), (2, 64, 128, 15, 2, 2, 1), (4, 128, 144, 12, 1, 1, 2),
+              (1, 192, 64, 57, 1, 1, 1), (1, 64, 8, 131, 1, 1, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("batch", "channels", "outs", "extent", "padding", "dilation", "groups"), _ONE_INPUT)
+def test_weight_gradient_from_one_input_for_all_taps(batch, channels, outs, extent, padding, dilation, groups, dtype, monkeypatch):
+    monkeypatch.setattr(conv_tiles, "weighing", conv_tiles.halo_split)
+    rng, out = np.random.default_rng(0), extent + 2 * padding - 2 * dilation
+    x, grad = (rng.standard_normal(s).astype(dtype) for s in ((batch, extent, extent, channels), (batch, out, out, outs)))
+    options = {"weight_shape": (outs, 3, 3, channels // groups), "padding": padding, "dilation": dilation, "groups": groups}
+    options |= {"layout": "channels_last", "flip": extent % 2 == 0}
+    expected = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options)
+    there = [cupy.asarray(a) for a in (grad, x)]
+    first, again = (dnn.conv_backward_weight(*there, algorithm="implicit_gemm_sm90", **options) for _ in range(2))
+    assert_close(cupy.asnumpy(first), expected, batch * out * out)
+    assert cupy.asnumpy(first).tobytes() == cupy.asnumpy(again).tobytes()
 
 
 @pytest.mark.parametrize("name", _EXACT)

@@ -24,27 +24,27 @@ struct StreamSource {
 template <typename T, int kLines, int kShare>
 struct RowStream {
   const T* from;
-  int offset[kShare];   // elements from `from`
-  unsigned in[kLines];  // which pieces are of that line, and inside of the image as far as columns and channels say
-  int row, passes;
-  unsigned to;
+  int offset[kShare];  // elements from `from`
+  int row;
+  // kShare bits for each line: which pieces are of it and inside of the image as far as columns and channels say; then those that there are.
+  unsigned bits, to;
+  static_assert((kLines + 1) * kShare <= 32, "bits of a share");
 
-  __device__ __forceinline__ RowStream(const T* x, const StreamSource& source, const StreamTile& tile, int top, int beside) : in{} {
+  __device__ __forceinline__ RowStream(const T* x, const StreamSource& source, const StreamTile& tile, int top, int beside) : bits(0) {
     constexpr int kPiece = 16 / sizeof(T);
     const Quotient own = divide(threadIdx.x, tile.vectors);
     const int channel = tile.first + own.rest * kPiece;
     from = x + tile.image * source.n + top * source.h + tile.left * source.w + channel;
     row = top;
     to = own.quotient * tile.pixel + own.rest * 16;
-    passes = (kLines * tile.groups * tile.pitch - own.quotient + beside - 1) / beside;
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
       const Quotient by_column = divide(own.quotient + k * beside, tile.pitch);
       const int group = by_column.quotient / kLines, line = by_column.quotient - group * kLines, at = tile.left + by_column.rest;
       offset[k] = static_cast<int>(group * source.n + line * source.h + by_column.rest * source.w);
       const bool there = static_cast<unsigned>(at) < static_cast<unsigned>(source.width) && tile.image + group < tile.images;
-#pragma unroll
-      for (int l = 0; l < kLines; ++l) in[l] |= there && channel < source.channels && line == l ? 1u << k : 0u;
+      if (there && channel < source.channels) bits |= 1u << (line * kShare + k);
+      if (own.quotient + k * beside < kLines * tile.groups * tile.pitch) bits |= 1u << (kLines * kShare + k);
     }
   }
 
@@ -52,10 +52,10 @@ struct RowStream {
   __device__ __forceinline__ void bring(unsigned smem, const StreamSource& source, unsigned pass) {
     unsigned there = 0;
 #pragma unroll
-    for (int l = 0; l < kLines; ++l) there |= static_cast<unsigned>(row + l) < static_cast<unsigned>(source.height) ? in[l] : 0;
+    for (int l = 0; l < kLines; ++l) there |= static_cast<unsigned>(row + l) < static_cast<unsigned>(source.height) ? bits >> l * kShare : 0;
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
-      if (k < passes) copy_async(smem + to + k * pass, from + offset[k], there >> k & 1);
+      if (bits >> (kLines * kShare + k) & 1) copy_async(smem + to + k * pass, from + offset[k], there >> k & 1);
     }
     from += kLines * source.h;
     row += kLines;
