@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol
+from functools import lru_cache, partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -106,6 +106,31 @@ IMAGES = {  # indices of the inputs that are images, and of the outputs
 }
 
 
+class Lying(NamedTuple):
+    """How the images of a problem lie: `last` for channels-last, `mixed` where the results have an order of their own."""
+
+    last: bool
+    mixed: bool
+
+
+def lying(op: str, problem: ConvProblem) -> Lying:
+    """The order in which most images lie, of those that all results have."""
+    return _lying(op, problem.layout, problem.inputs, problem.outputs)
+
+
+@lru_cache(maxsize=4096)
+def _lying(op: str, layout: str, inputs: tuple[Spec | None, ...], outputs: tuple[Spec | None, ...]) -> Lying:
+    taken, made = IMAGES[op]
+    given = [s for s in (inputs[i] for i in taken) if s is not None]
+    results = [s for s in (outputs[i] for i in made) if s is not None]
+    found: dict[bool, int] = {}
+    for last in (True, False):
+        order = (last_order if last else first_order)(layout, given[0].ndim)
+        if all(lies(s, order) for s in results):
+            found[last] = sum(lies(s, order) for s in given)
+    return Lying(max(found, key=lambda k: found[k]) if found else False, not found)
+
+
 class Setting:
     """The arrays of a problem for an algorithm.
 
@@ -116,16 +141,7 @@ class Setting:
     def __init__(self, op: str, problem: ConvProblem, aligned: bool, precision: str = "highest", units: int = 1) -> None:
         self.op, self.problem, self.g, self.precision, self.units = op, problem, problem.geometry, precision, units
         self.steps = Steps(problem, aligned)
-        inputs, outputs = IMAGES[op]
-        given = [problem.inputs[i] for i in inputs if problem.inputs[i] is not None]
-        made = {i: s for i, s in enumerate(problem.outputs) if s is not None}
-        found: dict[bool, int] = {}
-        for last in (True, False):
-            order = self._order(given[0].ndim, last)
-            if all(lies(made[i], order) for i in outputs):
-                found[last] = sum(lies(s, order) for s in given)
-        self.mixed = not found
-        self.last = max(found, key=lambda k: found[k]) if found else False
+        self.last, self.mixed = lying(op, problem)
 
     def _order(self, rank: int, last: bool) -> tuple[int, ...]:
         return (last_order if last else first_order)(self.problem.layout, rank)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
 from dnnarray._cuda.epilogue import Epilogue, accumulator, apply, rearrange
 from dnnarray._cuda.linear import unit
@@ -229,7 +229,7 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
         return f"a matrix with an extent of {_EXTENT} or more"
     if g.groups > _BATCH:
         return f"more than {_BATCH} groups"
-    if Setting(op, problem, True).mixed:
+    if lying(op, problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
 
@@ -244,7 +244,7 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     spreads = op in ("conv_backward_input", "conv_transpose")
     moved = 2 * columns * problem.maps * (accumulator(dtype) if spreads else dtype).itemsize
     narrow = min(g.k, 64) / 64 * min(g.c * g.taps, 64) / 64  # a product much narrower than a tile leaves most of it empty
-    last = Setting(op, problem, True).last
+    last = lying(op, problem).last
     weighs = op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
     if weighs and not last:  # both images come to the other order
         moved += 2 * g.n * g.groups * (g.k * g.pixels + g.c * math.prod(g.space)) * dtype.itemsize

@@ -10,7 +10,7 @@ import numpy as np
 
 from dnnarray._cuda import conv_tiles
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_tiles import BLOCK, HaloSplit, Split
 from dnnarray._cuda.epilogue import THREADS, Epilogue, rearrange
@@ -223,7 +223,7 @@ def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:
         return f"a window of {g.window}; its extents may add up to {_TAPS}"
     if max(g.sizes) // chunk >= _PLACES:
         return f"an array of {chunk * _PLACES} elements or more"
-    if Setting(op, problem, True).mixed:
+    if lying(op, problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
 

@@ -7,8 +7,9 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
@@ -28,6 +29,7 @@ _WIDE = 64  # channels of a group that fill a tile
 _TILE, _THREADS = 64, 256
 
 
+@lru_cache(maxsize=1024)
 def filled(g: Geometry) -> Geometry:
     """The convolution that the kernels run for this one."""
     together = 1
@@ -251,7 +253,7 @@ _COPIES = 4  # times that the copies to another order take of what the bandwidth
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose) -> Cost:
     """The filled geometry's operations, and what its copies move."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    f, last = filled(g), Setting(op, problem, True).last
+    f, last = filled(g), lying(op, problem).last
     images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import Setting, extents
+from dnnarray._cuda.conv_common import Setting, extents, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit
 from dnnarray._cuda.epilogue import Epilogue
@@ -82,7 +82,7 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
     g = problem.geometry
     if g.c % _CHANNELS or g.k % _CHANNELS:
         return f"{g.c} and {g.k} channels of a group; it takes multiples of {_CHANNELS}"
-    if not Setting(op, problem, True).last:
+    if not lying(op, problem).last:
         return "memory that is not channels-last"
     return misfit(op, problem, g)
 
