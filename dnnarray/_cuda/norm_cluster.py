@@ -118,7 +118,7 @@ def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
         wanted = 2 if half and (problem.centred or resident == 1) else 1
         stages = min(_stages(each * threads, resident, problem, device), wanted)
         if stages > 0:
-            return Share(0, blocks, _fold(blocks, problem, device), threads, each, stages, resident)
+            return Share(0, blocks, _fold(blocks, resident, problem, device), threads, each, stages, resident)
     return None
 
 
@@ -151,10 +151,12 @@ def _warp_share(columns: int, problem: NormProblem, device: Device) -> Share:
     return Share(lanes, 1, 1, threads, each, max(stages, 1), resident)
 
 
-def _fold(blocks: int, problem: NormProblem, device: Device) -> int:
-    """Blocks that add up their sums in shared memory: half of them goes through device memory. Of four blocks not all would be placed at once."""
+def _fold(blocks: int, resident: int, problem: NormProblem, device: Device) -> int:
+    """Blocks that add up their sums in shared memory, so that half of them goes through device memory: of one that has not more than another
+    beside it on its multiprocessor, since of larger clusters not all are placed at once.
+    """
     large = operands(problem, problem.inputs, None).x.size >= _LARGE and (device.capability or (0, 0)) >= _CLUSTERS_FROM
-    return 2 if large and blocks == 1 and wants_parameters(problem) else 1
+    return 2 if large and blocks == 1 and resident <= 2 and wants_parameters(problem) else 1
 
 
 def _arrays(problem: NormProblem) -> int:

@@ -6,9 +6,10 @@
 //          ..., kVectors at the most: of the rows, which are copied to shared memory kStages groups ahead, to a place where only their own
 //          thread looks, and of the running sums of dweight and dbias, in registers. A shared row takes one barrier (two where the
 //          statistics were not saved): each warp sends its sums to all blocks. A row of kLanes, within a warp, needs none.
-//          Cluster c writes its sums to dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
+//          With kFold such blocks (then kBlocks is 1) are a cluster that adds up its blocks' sums at the end. Cluster c writes them to
+//          dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared memory for kStages
-//          groups of rows and the weight; kBlocks > 1 from sm_90 on; not for double.
+//          groups of rows and the weight as float; kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
 // Bound:   memory: grad and x read once, dx written once.
 
 #include "dnnarray/spread.cuh"
@@ -74,7 +75,7 @@ struct Pair {
 };
 
 // This thread's vectors of the weight, widened once, which stay in shared memory behind the rows: from L2, each row's share of it would cost as
-// much as x, and to widen it for every row as much as all its other arithmetic.
+// much as x, and to widen it for every row two more operations an element.
 struct Weights {
   static constexpr int kWords = V / 4;
   Words* kept;

@@ -55,7 +55,7 @@ def test_rows_of_any_length(columns, dtype):
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(1500, 1056), (700, 4096), (600, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)]
+    ("rows", "columns"), [(1500, 1056), (1100, 4096), (900, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)]
 )
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=str)
 def test_rows_that_share_blocks(rows, columns, dtype):
@@ -70,6 +70,8 @@ def test_rows_that_share_blocks(rows, columns, dtype):
     _check("layer_norm_backward", (grad, x, None, None), max(rows, columns))
     _check("add_rms_norm_backward", ((grad, x), x, grad[::-1].copy(), w), max(rows, columns))
     _check("rms_norm_backward", (grad, x, b), max(rows, columns))
+    root = np.sqrt((exact**2).mean(1, keepdims=True) + 1e-6)
+    _check("rms_norm_backward", (grad, x, w), max(rows, columns), rstd=(1 / root).astype(np.float32))
 
 
 @pytest.mark.parametrize("columns", [8, 64, 96, 768, 1000, 1024])
@@ -114,7 +116,8 @@ def test_any_axes(axis):
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_local_response_norm(shape, layout, dtype):
     x, grad = _draw(shape, dtype), _draw(shape, dtype, 1)
-    for options in ({"size": 5}, {"size": 4, "alpha": 2.0, "beta": 1.3, "k": 2.0}, {"size": 3, "alpha": 1.0, "beta": 0.5}, {"size": 9}):
+    usual = ({"size": 5}, {"size": 4, "alpha": 2.0, "beta": 1.3, "k": 2.0}, {"size": 3, "alpha": 1.0, "beta": 0.5}, {"size": 9})
+    for options in (*usual, {"size": 7, "alpha": 3.0, "beta": 1.0}, {"size": 5, "alpha": 3.0, "k": 0.0}):
         _check("local_response_norm", (x,), 5, layout=layout, **options)
         _check("local_response_norm_backward", (grad, x), 25, layout=layout, **options)
 
@@ -134,6 +137,11 @@ def test_channels_of_any_shape(shape, last, algorithm, dtype):
     count, same = x.size // channels, {"layout": layout}
     _check("batch_norm_train", (x, w, b, b, w), count, residual=r, activation="relu", **same)
     _check("batch_norm_train_backward", (grad, x, w, b), count, residual=r, activation="gelu", **same)
+    axes = tuple(i for i in range(x.ndim) if i != (x.ndim - 1 if last else 1))
+    exact = x.astype(np.float64)
+    saved = {"mean": exact.mean(axes).astype(np.float32), "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32)}
+    if dtype != np.float64:
+        _check("batch_norm_train_backward", (grad, x, w, b), count, **saved, **same)
     _check("batch_norm_backward", (grad, x, b, w, w, b), count, **same)
     _check("batch_norm", (x, b, w, w, b), 1, layout=layout, residual=r, activation="gelu")
     groups = 4 if channels % 4 == 0 else 1
