@@ -31,6 +31,11 @@ def columns_of(items: int) -> int:
     return 8 if items <= 8 else 32
 
 
+def row_of_threads(items: int) -> int:
+    """How many threads of a block take a row of so many items: part of a warp, or all of one."""
+    return max(8, min(32, 1 << (items - 1).bit_length()))
+
+
 def window_numbers(g: Geometry, items: int, rows: int, vector: int, padded: bool, p: float) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
     """The grid, and the launch arguments after the pointers, of the kernels over windows; `items` stand in a row."""
     columns = columns_of(items)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, RULES, THREADS
+from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, RULES, THREADS, row_of_threads
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._select import Device
 from dnnarray._spec import Spec
@@ -110,10 +110,6 @@ def _blocks(g: Geometry, bands: Bands) -> int:
     return -(-g.outer // bands.planes) * bands.bands
 
 
-def _row_of_threads(items: int) -> int:
-    return max(8, min(32, 1 << (items - 1).bit_length())) if items > 1 else 8
-
-
 def _places(g: Geometry, x: Spec, saved: np.dtype, rule: int, room: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan | None:
     """What a window gets goes to the place of its maximum, in shared memory."""
     _, h, w = g.axes
@@ -123,7 +119,7 @@ def _places(g: Geometry, x: Spec, saved: np.dtype, rule: int, room: int, aligned
         return None
     windows = _windows(g, bands.rows)
     wide = vector_length(x.dtype, aligned, bands.rows * w.extent, h.extent * w.extent)
-    row = _row_of_threads(w.outputs)
+    row = row_of_threads(w.outputs)
     config = PlacesConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule == 1, g.adaptive, wide, row, _BLOCK)
     words = [f"max_pool_places_{POOL_SHORT[x.dtype]}x{wide}_by_{POOL_SHORT[saved]}"] + ["place"] * (rule == 1) + ["adaptive"] * g.adaptive
     taps = divider(w.extent if rule == 1 else w.window, (1 << 31) - 1)
@@ -141,7 +137,7 @@ def _shares(g: Geometry, x: Spec, room: int, padded: bool, aligned: bool, pointe
     if bands is None:
         return None
     wide = vector_length(x.dtype, aligned, w.extent)
-    row = _row_of_threads(w.extent // wide)
+    row = row_of_threads(w.extent // wide)
     config = SharesConfig(POOL_TYPES[x.dtype], g.adaptive, wide, row, _BLOCK)
     words = [f"mean_pool_shares_{POOL_SHORT[x.dtype]}x{wide}"] + ["adaptive"] * g.adaptive + [f"r{row}"]
     windows = _windows(g, bands.rows)

@@ -20,6 +20,7 @@ from dnnarray._cuda.pool_common import (
     THREADS,
     StripConfig,
     columns_of,
+    row_of_threads,
     strips_of,
     window_numbers,
 )
@@ -32,7 +33,7 @@ _PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to poo
 _FEW = 4096  # planes, or windows: threads of a warp share one
 _ROW = 4096  # elements of a row that is pooled by columns
 _COLUMNS = 48 << 10  # bytes of shared memory for what is left of several rows
-_COLUMN_THREADS, _FEW_BLOCKS = 256, 264
+_COLUMN_THREADS, _ENOUGH = 256, 264  # of a block that pools by columns; blocks that keep a card busy
 _BUSY, _LARGE_WINDOW = 1 << 17, 16  # threads that keep a card busy; taps of a window that is worth more of them
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
@@ -209,11 +210,11 @@ def _columns(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, ali
     _, h, w = g.axes
     wide, total = vector_length(dtype, aligned, w.extent), g.outer * h.outputs
     vectors, lanes = w.extent // wide, 1 if w.window < 32 else 8 if w.window < 256 else 32
-    row = max(8, min(32, 1 << (w.outputs * lanes - 1).bit_length()))
+    row = row_of_threads(w.outputs * lanes)
     several = _COLUMN_THREADS // row
     kept = w.extent * (max(dtype.itemsize, 4) + (4 if reduction in (INDICES, TAP) else 0))  # bytes that are left of a row
     rows = max(_COLUMN_THREADS // vectors // several, 1) * several
-    rows = max(1, min(rows, total // _FEW_BLOCKS, _COLUMNS // kept))
+    rows = max(1, min(rows, total // _ENOUGH, _COLUMNS // kept))
     config = ColumnsConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, wide, lanes, row, _COLUMN_THREADS)
     words = [f"{REDUCTIONS[reduction]}_pool_columns_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
     words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}r{row}"]

@@ -120,23 +120,10 @@ __device__ __forceinline__ void combine(Found (&found)[V], int rank) {
 }
 
 // What is left of a position for the results.
-struct Final {
-  float shift, scale, log_sum, dot;
-
-  __device__ __forceinline__ void set(const Found& f) {
-    shift = f.largest, scale = 1.0f / f.sum, log_sum = M::log(f.sum);
-    dot = kDot ? f.other * scale : f.other;
-  }
-  __device__ __forceinline__ float result(float g, float x) const {
-    if constexpr (!Config::kGradient) {
-      return Config::kLogarithm ? x - shift - log_sum : M::exp(x - shift) * scale;
-    } else {
-      const float y = Config::kSaved ? (Config::kLogarithm ? M::exp(x) : x) : M::exp(x - shift) * scale;
-      if constexpr (Config::kLogarithm) return g - y * dot;
-      return (Config::kNegative ? dot - g : g - dot) * y;
-    }
-  }
-};
+__device__ __forceinline__ Statistics<Config, float, M> final_of(const Found& f) {
+  const float scale = 1.0f / f.sum;
+  return {f.largest, scale, M::log(f.sum), kDot ? f.other * scale : f.other};
+}
 
 // `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
@@ -175,9 +162,9 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     for (int j = 0; j < V; ++j) found[j].take(element<T>(wg, j), kSign * element<T>(wx, j));
   }
   if constexpr (kRows * kBlocks > 1) combine(found, rank);
-  Final final[V];
+  Statistics<Config, float, M> final[V];
 #pragma unroll
-  for (int j = 0; j < V; ++j) final[j].set(found[j]);
+  for (int j = 0; j < V; ++j) final[j] = final_of(found[j]);
 #pragma unroll 2
   for (int k = 0; k < mine; ++k) {
     const Words wx = of_x[k * kThreads], wg = Config::kGradient ? of_g[k * kThreads] : wx;

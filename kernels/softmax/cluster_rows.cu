@@ -30,6 +30,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using M = math_t<T>;
+using Found = Statistics<Config, float, M>;
 constexpr int V = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks, kStride = kBlocks * kThreads;
 constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x, as read
 constexpr bool kDot = Config::kGradient && !Config::kSaved && !Config::kLogarithm;  // the sum of g exp(x), not that of g or g y
@@ -37,21 +38,6 @@ constexpr int kOfMaximum = Config::kSaved ? 0 : 2;
 using Table = Gathered<kBlocks, kThreads, kOfMaximum + Config::kGradient>;
 
 extern __shared__ __align__(16) unsigned char memory[];
-
-// What the results need: `dot` is the sum of g y, or for the logarithm the sum of g.
-struct Statistics {
-  float largest, scale, log_sum, dot;
-};
-
-__device__ __forceinline__ float result(float g, float x, const Statistics& s) {
-  if constexpr (!Config::kGradient) {
-    return Config::kLogarithm ? x - s.largest - s.log_sum : M::exp(x - s.largest) * s.scale;
-  } else if constexpr (Config::kLogarithm) {
-    return g - (Config::kSaved ? M::exp(x) : M::exp(x - s.largest) * s.scale) * s.dot;
-  } else {
-    return (Config::kNegative ? s.dot - g : g - s.dot) * (Config::kSaved ? x : M::exp(x - s.largest) * s.scale);
-  }
-}
 
 struct Sums {
   float shift, sum = 0, other = 0;
@@ -66,14 +52,14 @@ struct Sums {
   }
 };
 
-__device__ __forceinline__ Statistics combine(Table& table, float largest, const Sums& own, int rank) {
+__device__ __forceinline__ Found combine(Table& table, float largest, const Sums& own, int rank) {
   float mine[kOfMaximum + Config::kGradient];
   if constexpr (!Config::kSaved) mine[0] = largest, mine[1] = warp_sum(own.sum);
   if constexpr (Config::kGradient) mine[kOfMaximum] = warp_sum(own.other);
   if constexpr (kBlocks > 1) cluster_wait();  // every block is there
   table.put(mine, rank);
   cluster_barrier<kBlocks>();
-  Statistics s = {};
+  Found s = {};
   const float* of = table.at[0];
   float shift = 0;
   if constexpr (!Config::kSaved) {
@@ -134,14 +120,14 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < V; ++j) sums.take(element<T>(wg, j), kSign * element<T>(wx, j));
   }
-  const Statistics s = combine(table, largest, sums, rank);
+  const Found s = combine(table, largest, sums, rank);
 #pragma unroll 2
   for (int k = 0; k < mine; ++k) {
     const Words wx = of_x[k * kThreads], wg = Config::kGradient ? of_g[k * kThreads] : wx;
     float y[V];
 #pragma unroll
-    for (int j = 0; j < V; ++j) y[j] = result(element<T>(wg, j), kSign * element<T>(wx, j), s);
+    for (int j = 0; j < V; ++j) y[j] = s.result(element<T>(wg, j), kSign * element<T>(wx, j));
     store_words(out + origin + k * (kStride * V), words_of<T>(y));
   }
-  if (single) out[edge] = narrow<T>(result(edge_g, edge_x, s));
+  if (single) out[edge] = narrow<T>(s.result(edge_g, edge_x));
 }

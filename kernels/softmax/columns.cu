@@ -48,15 +48,9 @@ struct Column {
     }
   }
 
-  __device__ __forceinline__ A result(A g, A x, A scale, A log_sum) const {
-    if constexpr (!Config::kGradient) {
-      return Config::kLogarithm ? x - online.largest - log_sum : M::exp(x - online.largest) * scale;
-    } else {
-      const A y = Config::kSaved ? (Config::kLogarithm ? M::exp(x) : x) : M::exp(x - online.largest) * scale;
-      if constexpr (Config::kLogarithm) return g - y * plain;
-      const A dot = Config::kSaved ? plain : online.dot * scale;
-      return (Config::kNegative ? dot - g : g - dot) * y;
-    }
+  __device__ __forceinline__ Statistics<Config, A, M> statistics() const {
+    const A scale = A(1) / online.sum;
+    return {online.largest, scale, M::log(online.sum), kDot ? online.dot * scale : plain};
   }
 };
 
@@ -142,12 +136,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
   }
   shared.combine(columns, row, column * V);
 
-  A scale[V], log_sum[V];
+  Statistics<Config, A, M> final[V];
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    scale[j] = A(1) / columns[j].online.sum;
-    log_sum[j] = M::log(columns[j].online.sum);
-  }
+  for (int j = 0; j < V; ++j) final[j] = columns[j].statistics();
   for (long long n = row; n < end; n += kBatch * kRows) {
     if (end > kBatch * kRows) {  // else the one batch is still there
       batch_x.read(x + start, n, end, inner, kSign, nothing);
@@ -157,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     for (int k = 0; k < kBatch; ++k) {
       Vec<T, V> reg;
 #pragma unroll
-      for (int j = 0; j < V; ++j) reg.at[j] = narrow<T>(columns[j].result(batch_g.at[j][k], batch_x.at[j][k], scale[j], log_sum[j]));
+      for (int j = 0; j < V; ++j) reg.at[j] = narrow<T>(final[j].result(batch_g.at[j][k], batch_x.at[j][k]));
       if (n + k * kRows < end) store(out + start + (n + k * kRows) * inner, reg);
     }
   }

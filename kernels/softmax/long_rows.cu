@@ -28,26 +28,12 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 using M = math_t<T>;
+using Found = Statistics<Config, A, M>;
 using Packed = Vec<T, Config::kVector>;
 constexpr int V = Config::kVector, kBatch = Config::kBatch, kThreads = Config::kThreads;
 static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x, as read
 
 extern __shared__ __align__(16) unsigned char memory[];
-
-// What the second pass needs: `dot` is the sum of g y, or for the logarithm the sum of g.
-struct Statistics {
-  A largest, scale, log_sum, dot;
-};
-
-__device__ __forceinline__ A result(A g, A x, const Statistics& s) {
-  if constexpr (!Config::kGradient) {
-    return Config::kLogarithm ? x - s.largest - s.log_sum : M::exp(x - s.largest) * s.scale;
-  } else if constexpr (Config::kLogarithm) {
-    return g - (Config::kSaved ? M::exp(x) : M::exp(x - s.largest) * s.scale) * s.dot;
-  } else {
-    return (Config::kNegative ? s.dot - g : g - s.dot) * (Config::kSaved ? x : M::exp(x - s.largest) * s.scale);
-  }
-}
 
 // The first pass: N elements of x and g.
 template <int N>
@@ -59,9 +45,9 @@ __device__ __forceinline__ void take(Online<A, M>& online, A& plain, const A (&x
   }
 }
 
-__device__ __forceinline__ Statistics combine(const Online<A, M>& own, A plain) {
+__device__ __forceinline__ Found combine(const Online<A, M>& own, A plain) {
   __shared__ A shared[2 * kThreads / kWarp];
-  Statistics s = {};
+  Found s = {};
   if constexpr (!Config::kSaved) {
     s.largest = block_reduce<kThreads>(own.largest, Max(), shared);
     const A factor = M::exp(own.largest - Online<A, M>::shift_of(s.largest));
@@ -128,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const A edge_x[1] = {single ? kSign * widen(x[edge]) : nothing}, edge_g[1] = {Config::kGradient && single ? widen(g[edge]) : A(0)};
   take(online, plain, edge_x, edge_g);
 
-  const Statistics s = combine(online, plain);
+  const Found s = combine(online, plain);
   const long long steps = (vectors + kBatch * kThreads - 1) / (kBatch * kThreads);
   for (long long step = steps - 1; step >= 0; --step) {
     const long long first = step * kBatch * kThreads + threadIdx.x;
@@ -138,9 +124,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int k = 0; k < kBatch; ++k) {
       Packed reg;
 #pragma unroll
-      for (int j = 0; j < V; ++j) reg.at[j] = narrow<T>(result(batch_g.at[k * V + j], batch_x.at[k * V + j], s));
+      for (int j = 0; j < V; ++j) reg.at[j] = narrow<T>(s.result(batch_g.at[k * V + j], batch_x.at[k * V + j]));
       if (first + k * kThreads < vectors) store(out + before + (first + k * kThreads) * V, reg);
     }
   }
-  if (single) out[edge] = narrow<T>(result(edge_g[0], edge_x[0], s));
+  if (single) out[edge] = narrow<T>(s.result(edge_g[0], edge_x[0]));
 }

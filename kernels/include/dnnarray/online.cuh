@@ -58,4 +58,21 @@ struct Online {
   }
 };
 
+// What the results of softmax and its relatives need of a row or column, and the formulas; C holds the settings of the kernel. `dot` is the
+// sum of g y, or for the logarithm the sum of g; `x` is the saved result with kSaved.
+template <typename C, typename A, typename M>
+struct Statistics {
+  A largest, scale, log_sum, dot;
+
+  __device__ __forceinline__ A result(A g, A x) const {
+    if constexpr (!C::kGradient) {
+      return C::kLogarithm ? x - largest - log_sum : M::exp(x - largest) * scale;
+    } else if constexpr (C::kLogarithm) {
+      return g - (C::kSaved ? M::exp(x) : M::exp(x - largest) * scale) * dot;
+    } else {
+      return (C::kNegative ? dot - g : g - dot) * (C::kSaved ? x : M::exp(x - largest) * scale);
+    }
+  }
+};
+
 }  // namespace dnnarray
