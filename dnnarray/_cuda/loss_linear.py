@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, label_weights, mean, pointers, reduced
+from dnnarray._cuda.loss_sums import (
+    INTEGERS,
+    NOTHING,
+    Scratch,
+    arithmetic,
+    blocks_for,
+    label_blocks,
+    label_weights,
+    mean,
+    pointers,
+    reduced,
+)
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss import LinearProblem
@@ -233,7 +244,7 @@ def _parts(problem: LinearProblem, layer: _Layer, index: int, lse: Any) -> _Part
     z, dz = scratch.take(layer.score_bytes, 1), scratch.take(terms * layer.rows * layer.pitch, item)
     state = scratch.take(5 * layer.block_rows, size)
     rows = scratch.take(layer.rows, size) if problem.inputs[6] is None else lse
-    sums, total, shares = scratch.take(blocks_for(layer.rows), size), scratch.take(1, size), scratch.take(1, size)
+    sums, total, shares = scratch.take(label_blocks(layer.rows), size), scratch.take(1, size), scratch.take(1, size)
     ones = NOTHING if bias is None else scratch.take(terms * layer.rows, item)
     several = layer.x.dtype in HALF and (layer.split or layer.pitch < layer.classes)
     dx = scratch.take(layer.rows * layer.features, size) if several else NOTHING
@@ -248,7 +259,7 @@ def _totals(problem: LinearProblem, layer: _Layer, target: Any, weight: Any, par
     shares: Any = NOTHING
     if problem.reduction == "mean":
         labels, total = problem.inputs[3], parts.total
-        blocks = blocks_for(layer.rows)
+        blocks = label_blocks(layer.rows)
         plans.append(label_weights(target, labels, weight, layer.x.dtype, parts.sums, problem.classes, problem.ignore_index))
         plans.append(mean(parts.sums, NOTHING, blocks, 1, layer.computed, total))
     if problem.label_smoothing > 0 and weight != NOTHING:

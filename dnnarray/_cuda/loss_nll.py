@@ -21,7 +21,8 @@ from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vec
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Device, Method
 
-_COUNT = 4  # vectors of a thread of the gradient
+_PART = 64  # classes that a thread of the gradient writes where they do not lie beside each other
+_LANES = ((16, 64), (32, 1024))  # threads of a row of the gradient, and the vectors up to which they are enough
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class NllBackwardConfig(Config):
     target: str
     row_gradients: bool
     columns: bool
+    ragged: bool
     vector: int
-    count: int
+    lanes: int
     threads: int
 
 
@@ -69,14 +71,24 @@ def nll_loss_backward(problem: ScoresProblem, device: Device, aligned: bool) -> 
     if not scores.size:
         return Program(())
     (grad, _, labels, weight), (out,), last = pointers(problem)
-    sums, total = total_weight(problem, labels, weight, Scratch(last))
+    sums, total, parts = total_weight(problem, labels, weight, Scratch(last))
     lie = arrangement(problem, scores, any_order=True)
-    rows, columns, vector = problem.reduction == "none", lie.inner > 1, vector_length(scores.dtype, aligned)
-    config = NllBackwardConfig(TYPES[scores.dtype], INTEGERS[target.dtype], rows, columns, vector, _COUNT, THREADS)
-    name = f"nll_backward_{SHORT[scores.dtype]}x{vector}_{target.dtype.name}{'_columns' * columns}{'_rows' * rows}"
-    grid = -(-scores.size // (THREADS * vector * _COUNT))
-    arguments = (grad, labels, weight, total, out, scores.size, problem.classes, lie.inner, problem.ignore_index)
-    plan = Plan(Kernel("loss/nll_backward.cu", name, config), (grid, 1, 1), THREADS, arguments)
+    own, columns, vector = (
+        problem.reduction == "none",
+        lie.inner > 1,
+        vector_length(scores.dtype, aligned, lie.inner if lie.inner > 1 else 0),
+    )
+    ragged = not columns and problem.classes % vector != 0
+    lanes = 32 if columns else next((n for n, most in _LANES if problem.classes <= most * vector), THREADS)
+    config = NllBackwardConfig(TYPES[scores.dtype], INTEGERS[target.dtype], own, columns, ragged, vector, lanes, THREADS)
+    shape = "_columns" if columns else f"_{lanes}{'_ragged' * ragged}"
+    kernel = Kernel(
+        "loss/nll_backward.cu", f"nll_backward_{SHORT[scores.dtype]}x{vector}_{target.dtype.name}{shape}{'_rows' * own}", config
+    )
+    part = max(_PART, -(-problem.classes // 65_535))
+    threads, blocks = (lie.rows // vector, -(-problem.classes // part)) if columns else (lie.rows * lanes, 1)
+    arguments = (grad, labels, weight, total, out, lie.rows, problem.classes, lie.inner, problem.ignore_index, parts, part)
+    plan = Plan(kernel, (-(-threads // THREADS), blocks, 1), THREADS, arguments)
     return Program((*sums, plan), memory_orders(problem, lie, target=2))
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, label_weights, mean, reduced
+from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, label_blocks, label_weights, mean, reduced
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._spec import Spec
@@ -115,7 +115,7 @@ def nothing_to_do(problem: ScoresProblem, out: Array) -> Program:
 
 
 def several_rows(
-    problem: ScoresProblem, scores: Spec, target: Spec, arguments: tuple[Any, ...], rows: int, gradient: bool, aligned: bool
+    problem: ScoresProblem, scores: Spec, target: Spec, arguments: tuple[Any, ...], rows: int, gradient: bool, aligned: bool, parts: int = 0
 ) -> Plan | None:
     """The launch for rows of which a part of a warp holds several at once; None where they are longer."""
     vector = vector_length(scores.dtype, aligned, problem.classes)
@@ -130,18 +130,13 @@ def several_rows(
     name = f"cross_entropy_short_{SHORT[scores.dtype]}_{target.dtype.name}_{kind}_x{vector}_{lanes}"
     kernel = Kernel("loss/cross_entropy_short.cu", name, config)
     grid = -(-rows // (THREADS // lanes * _SHORT_ROWS))
-    return Plan(kernel, (grid, 1, 1), THREADS, (*arguments, rows, problem.classes, problem.ignore_index, float(divisor(problem))))
+    return Plan(kernel, (grid, 1, 1), THREADS, (*arguments, rows, problem.classes, problem.ignore_index, float(divisor(problem)), parts))
 
 
 def classes_at_once(classes: int) -> tuple[int, bool]:
     """Classes of a column that a thread fetches together, and whether they are all."""
     unroll = next((n for n in (8, 16, 24, 32) if n >= classes), 8)
     return unroll, unroll >= classes
-
-
-def column_vector(scores: Spec, aligned: bool, inner: int, size: int) -> int:
-    """Columns of a thread: `size` bytes, or fewer where the columns are not a multiple."""
-    return min(vector_length(scores.dtype, aligned, inner), max(size // scores.dtype.itemsize, 1))
 
 
 def memory_orders(problem: ScoresProblem, lie: Arrangement, target: int) -> tuple[tuple[int, ...], ...]:
@@ -157,22 +152,18 @@ def memory_orders(problem: ScoresProblem, lie: Arrangement, target: int) -> tupl
     return tuple(orders)
 
 
-def total_weight(problem: ScoresProblem, target: Any, weight: Any, scratch: Scratch) -> tuple[list[Plan], Any]:
-    """The launches that sum the weights of the labels, and where the sum is then."""
+def total_weight(problem: ScoresProblem, target: Any, weight: Any, scratch: Scratch) -> tuple[list[Plan], Any, int]:
+    """The launch that sums the weights of the labels in parts, where these are then, and how many."""
     if problem.probabilities or problem.reduction != "mean":
-        return [], NOTHING
-    spec, computed = problem.inputs[2], arithmetic(problem.inputs[1])
-    blocks = blocks_for(spec.size)
-    parts = scratch.take(blocks, computed.itemsize)
+        return [], NOTHING, 0
+    spec, blocks = problem.inputs[2], label_blocks(problem.inputs[2].size)
+    parts = scratch.take(blocks, arithmetic(problem.inputs[1]).itemsize)
     # The weights are in the scores' dtype, and so is the kernel; its sums are in the arithmetic dtype.
-    plans = [label_weights(target, spec, weight, problem.inputs[1].dtype, parts, problem.classes, problem.ignore_index)]
-    if blocks == 1:
-        return plans, parts
-    total = scratch.take(1, computed.itemsize)
-    return [*plans, mean(parts, NOTHING, blocks, 1, computed, total)], total
+    plan = label_weights(target, spec, weight, problem.inputs[1].dtype, parts, problem.classes, problem.ignore_index)
+    return [plan], parts, blocks
 
 
 def total_bytes(problem: ScoresProblem) -> int:
     if problem.probabilities or problem.reduction != "mean" or not problem.inputs[1].size:
         return 0
-    return (blocks_for(problem.inputs[2].size) + 8) * arithmetic(problem.inputs[1]).itemsize
+    return (label_blocks(problem.inputs[2].size) + 8) * arithmetic(problem.inputs[1]).itemsize

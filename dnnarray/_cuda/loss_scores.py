@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from dnnarray._cuda.loss_rows import (
     THREADS,
+    Arrangement,
     arrangement,
     classes_at_once,
-    column_vector,
     divisor,
     finish,
     forward_bytes,
@@ -34,7 +35,6 @@ _AGAIN_BYTES = 4  # in the backward where it reads them twice: more would ask mo
 _LANES = (16, 32, 64, 128)  # threads of a row that they hold in registers
 _MOST = 16  # vectors of a row that a thread holds in registers
 _LONG_LANES, _LONG_UNROLL = 512, 4  # threads of longer rows, and the vectors of each that are on their way together
-_CLUSTER_THREADS = 512
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,68 @@ class BackwardColumnsConfig(Config):
     threads: int
 
 
-def _held(classes: int, vector: int) -> tuple[int, int] | None:
-    """Threads of a row and vectors of each, powers of two; None for rows that are too long for registers."""
-    vectors = -(-classes // vector)
-    for lanes in _LANES:
-        if vectors <= lanes * (2 if lanes < 32 else _MOST):
-            return lanes, 1 << (-(-vectors // lanes) - 1).bit_length()
-    return None
+class _Call(NamedTuple):
+    """What the launches of one call share: the settings that kernels begin with, the end of their names, the scores' arrangement, the arguments
+    up to the number of rows and behind the extents."""
+
+    settings: dict[str, Any]
+    tail: str
+    scores: Spec
+    lie: Arrangement
+    classes: int
+    arguments: tuple[Any, ...]
+    options: tuple[Any, ...]
+    aligned: bool
+
+    def held(self) -> tuple[int, int] | None:
+        """Threads of a row and vectors of each, powers of two; None for rows that are too long for registers."""
+        vectors = -(-self.classes // self.vector)
+        for lanes in _LANES:
+            if vectors <= lanes * (2 if lanes < 32 else _MOST):
+                return lanes, 1 << (-(-vectors // lanes) - 1).bit_length()
+        return None
+
+    @property
+    def vector(self) -> int:
+        return vector_length(self.scores.dtype, self.aligned)
+
+    @property
+    def ragged(self) -> bool:
+        return self.classes % self.vector != 0
+
+    def columns(self, size: int) -> int:
+        """Columns of a thread: `size` bytes, or fewer where the columns are not a multiple."""
+        itemsize = self.scores.dtype.itemsize
+        return min(vector_length(self.scores.dtype, self.aligned, self.lie.inner), max(size // itemsize, 1))
+
+    def by_rows(self, source: str, symbol: str, config: Config, lanes: int, threads: int) -> Plan:
+        kernel = Kernel(f"loss/{source}.cu", symbol, config)
+        return Plan(kernel, (-(-self.lie.rows // (threads // lanes)), 1, 1), threads, (*self.arguments, self.classes, *self.options))
+
+    def by_columns(self, source: str, symbol: str, config: Config, vector: int) -> Plan:
+        kernel = Kernel(f"loss/{source}.cu", symbol, config)
+        grid = (-(-self.lie.rows // (THREADS * vector)), 1, 1)
+        return Plan(kernel, grid, THREADS, (*self.arguments, self.classes, self.lie.inner, *self.options))
+
+
+def _settings(problem: ScoresProblem, scores: Spec, target: str) -> dict[str, Any]:
+    """The settings that all kernels begin with; `target` is the type of its elements."""
+    smoothing = problem.label_smoothing > 0 and not problem.probabilities
+    return {"element": TYPES[scores.dtype], "target": target, "probabilities": problem.probabilities, "smoothing": smoothing}
+
+
+def _forward_rows(call: _Call) -> Plan:
+    lanes, unroll = call.held() or (_LONG_LANES, _LONG_UNROLL)
+    threads = lanes if lanes > 32 else THREADS
+    config = RowsConfig(**call.settings, ragged=call.ragged, vector=call.vector, unroll=unroll, lanes=lanes, threads=threads)
+    symbol = f"cross_entropy_rows_{call.tail}_{unroll}x{call.vector}_{lanes}{'_ragged' * call.ragged}"
+    return call.by_rows("cross_entropy_rows", symbol, config, lanes, threads)
+
+
+def _forward_columns(call: _Call) -> Plan:
+    vector = call.columns(_COLUMN_BYTES)
+    config = ColumnsConfig(**call.settings, vector=vector, unroll=_COLUMN_CLASSES, threads=THREADS)
+    return call.by_columns("cross_entropy_columns", f"cross_entropy_columns_{call.tail}_{_COLUMN_CLASSES}x{vector}", config, vector)
 
 
 def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
@@ -131,92 +186,68 @@ def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Prog
         return nothing_to_do(problem, outputs[0])
     scratch, losses, weights = forward_scratch(problem, last, inputs, outputs)
     lie = arrangement(problem, scores, any_order=problem.reduction != "none" and not problem.return_lse)
-    element, short = TYPES[scores.dtype], SHORT[scores.dtype]
-    kind, name = target_type(problem, target)
-    loss = element if problem.reduction == "none" else TYPES[arithmetic(scores)]
-    flags = (problem.probabilities, problem.label_smoothing > 0 and not problem.probabilities)
-    tail = f"{short}_{name}{'_smoothing' * flags[1]}{'_sum' * (problem.reduction != 'none')}"
+    (kind, name), summed = target_type(problem, target), problem.reduction != "none"
+    settings = _settings(problem, scores, kind) | {"loss": TYPES[arithmetic(scores) if summed else scores.dtype], "sums": summed}
+    tail = f"{SHORT[scores.dtype]}_{name}{'_smoothing' * settings['smoothing']}{'_sum' * summed}"
     lse = outputs[1] if problem.return_lse else NOTHING
     options = (problem.ignore_index, float(problem.label_smoothing))
-    arguments = (*inputs, losses, weights, lse, lie.rows, problem.classes)
-    short_rows = (*inputs, NOTHING, losses, weights, lse, NOTHING)
-    plan = several_rows(problem, scores, target, short_rows, lie.rows, False, aligned) if lie.inner == 1 else None
-    if plan is not None:
-        count, first = plan.grid[0], plan
-    elif lie.inner == 1:
-        vector = vector_length(scores.dtype, aligned)
-        lanes, unroll = _held(problem.classes, vector) or (_LONG_LANES, _LONG_UNROLL)
-        ragged, threads = problem.classes % vector != 0, lanes if lanes > 32 else THREADS
-        config: Config = RowsConfig(element, kind, loss, *flags, problem.reduction != "none", ragged, vector, unroll, lanes, threads)
-        symbol = f"cross_entropy_rows_{tail}_{unroll}x{vector}_{lanes}{'_ragged' * ragged}"
-        kernel = Kernel("loss/cross_entropy_rows.cu", symbol, config)
-        count = grid = -(-lie.rows // (threads // lanes))
-        first = Plan(kernel, (grid, 1, 1), threads, (*arguments, *options))
-    else:
-        vector = column_vector(scores, aligned, lie.inner, _COLUMN_BYTES)
-        unroll = _COLUMN_CLASSES
-        config = ColumnsConfig(element, kind, loss, *flags, problem.reduction != "none", vector, unroll, THREADS)
-        kernel = Kernel("loss/cross_entropy_columns.cu", f"cross_entropy_columns_{tail}_{unroll}x{vector}", config)
-        count = grid = -(-lie.rows // (THREADS * vector))
-        first = Plan(kernel, (grid, 1, 1), THREADS, (*arguments, lie.inner, *options))
+    call = _Call(settings, tail, scores, lie, problem.classes, (*inputs, losses, weights, lse, lie.rows), options, aligned)
+    short = (*inputs, NOTHING, losses, weights, lse, NOTHING)
+    first = several_rows(problem, scores, target, short, lie.rows, False, aligned) if lie.inner == 1 else _forward_columns(call)
+    first = first or _forward_rows(call)
     orders = memory_orders(problem, lie, target=1)
-    return Program((first, *finish(problem, scratch, losses, weights, count, outputs[0])), orders)
+    return Program((first, *finish(problem, scratch, losses, weights, first.grid[0], outputs[0])), orders)
 
 
-def _cluster(problem: ScoresProblem, scores: Spec, device: Device) -> tuple[int, int] | None:
-    """Blocks of the cluster that holds a row on the chip, and vectors of each thread; None where there is none."""
-    vectors, capability = -(-problem.classes * scores.dtype.itemsize // 16), device.capability or (0, 0)
+def _backward_cluster(call: _Call, device: Device) -> Plan | None:
+    """Rows that a cluster of blocks holds on the chip; None where there is none."""
+    vectors, capability = -(-call.classes * call.scores.dtype.itemsize // 16), device.capability or (0, 0)
     share = smallest_share(vectors, 1, device)
-    if share is None or scores.dtype == FLOAT64 or capability < COPIES_FROM:
+    if share is None or not call.aligned or call.scores.dtype == FLOAT64 or capability < COPIES_FROM:
         return None
-    return share.blocks, share.count(vectors)
+    config = BackwardClusterConfig(**call.settings, blocks=share.blocks, threads=share.threads)
+    kernel = Kernel("loss/cross_entropy_backward_cluster.cu", f"cross_entropy_backward_cluster_{call.tail}_{share.blocks}", config)
+    arguments = (*call.arguments[:-1], call.classes, share.count(vectors), *call.options)
+    return Plan(kernel, (call.lie.rows * share.blocks, 1, 1), share.threads, arguments, share.memory(vectors, 1))
+
+
+def _backward_rows(call: _Call, device: Device) -> Plan:
+    held = call.held()
+    cluster = None if held else _backward_cluster(call, device)
+    if cluster is not None:
+        return cluster
+    lanes, keep = held or (_LONG_LANES, _LONG_UNROLL)
+    threads, long = lanes if lanes > 32 else THREADS, held is None
+    config = BackwardRowsConfig(**call.settings, ragged=call.ragged, long=long, vector=call.vector, keep=keep, lanes=lanes, threads=threads)
+    symbol = f"cross_entropy_backward_rows_{call.tail}_x{call.vector}_{keep}_{lanes}{'_ragged' * call.ragged}{'_long' * long}"
+    return call.by_rows("cross_entropy_backward_rows", symbol, config, lanes, threads)
+
+
+def _backward_columns(call: _Call) -> Plan:
+    unroll, kept = classes_at_once(call.classes)
+    vector = call.columns(_KEPT_BYTES if kept else _AGAIN_BYTES)
+    config = BackwardColumnsConfig(**call.settings, kept=kept, unroll=unroll, vector=vector, threads=THREADS)
+    symbol = f"cross_entropy_backward_columns_{call.tail}_{unroll}x{vector}{'_kept' * kept}"
+    return call.by_columns("cross_entropy_backward_columns", symbol, config, vector)
 
 
 def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
-    """The sum of the labels' weights where the mean needs it, then the gradients of all rows."""
+    """The sums of the labels' weights where the mean needs them, then the gradients of all rows."""
     _, scores, target, _, _ = problem.inputs
     if not scores.size:
         return Program(())
     (grad, z, labels, weight, _), outputs, last = pointers(problem)
-    sums, total = total_weight(problem, labels, weight, Scratch(last))
+    sums, total, parts = total_weight(problem, labels, weight, Scratch(last))
     lie = arrangement(problem, scores, any_order=True)
-    element, short = TYPES[scores.dtype], SHORT[scores.dtype]
-    kind, name = target_type(problem, target)
-    flags = (problem.probabilities, problem.label_smoothing > 0 and not problem.probabilities, problem.reduction == "none")
-    tail = f"{short}_{name}{'_smoothing' * flags[1]}{'_rows' * flags[2]}"
-    dq = outputs[1] if problem.probabilities else NOTHING
-    arguments = (grad, z, labels, weight, total, outputs[0], dq, lie.rows, problem.classes)
-    options = (problem.ignore_index, float(problem.label_smoothing), float(divisor(problem)))
-    short_rows = (z, labels, weight, grad, NOTHING, total, NOTHING, outputs[0])
-    short_plan = several_rows(problem, scores, target, short_rows, lie.rows, True, aligned) if lie.inner == 1 else None
-    if short_plan is not None:
-        plan = short_plan
-    elif lie.inner == 1:
-        vector = vector_length(scores.dtype, aligned)
-        held = _held(problem.classes, vector)
-        cluster = None if held or not aligned else _cluster(problem, scores, device)
-        if cluster is not None:
-            blocks, count = cluster
-            config: Config = BackwardClusterConfig(element, kind, *flags, blocks, _CLUSTER_THREADS)
-            kernel = Kernel("loss/cross_entropy_backward_cluster.cu", f"cross_entropy_backward_cluster_{tail}_{blocks}", config)
-            where, shared = arguments[:7], count * _CLUSTER_THREADS * 16
-            plan = Plan(kernel, (lie.rows * blocks, 1, 1), _CLUSTER_THREADS, (*where, problem.classes, count, *options), shared)
-        else:
-            lanes, keep = held or (_LONG_LANES, _LONG_UNROLL)
-            ragged, threads = problem.classes % vector != 0, lanes if lanes > 32 else THREADS
-            config = BackwardRowsConfig(element, kind, *flags, ragged, held is None, vector, keep, lanes, threads)
-            symbol = f"cross_entropy_backward_rows_{tail}_x{vector}_{keep}_{lanes}{'_ragged' * ragged}{'_long' * (held is None)}"
-            kernel = Kernel("loss/cross_entropy_backward_rows.cu", symbol, config)
-            plan = Plan(kernel, (-(-lie.rows // (threads // lanes)), 1, 1), threads, (*arguments, *options))
-    else:
-        unroll, kept = classes_at_once(problem.classes)
-        vector = column_vector(scores, aligned, lie.inner, _KEPT_BYTES if kept else _AGAIN_BYTES)
-        config = BackwardColumnsConfig(element, kind, *flags, kept, unroll, vector, THREADS)
-        name = f"cross_entropy_backward_columns_{tail}_{unroll}x{vector}{'_kept' * kept}"
-        kernel = Kernel("loss/cross_entropy_backward_columns.cu", name, config)
-        grid = -(-lie.rows // (THREADS * vector))
-        plan = Plan(kernel, (grid, 1, 1), THREADS, (*arguments, lie.inner, *options))
-    return Program((*sums, plan), memory_orders(problem, lie, target=2))
+    (kind, name), own = target_type(problem, target), problem.reduction == "none"
+    settings = _settings(problem, scores, kind) | {"row_gradients": own}
+    tail = f"{SHORT[scores.dtype]}_{name}{'_smoothing' * settings['smoothing']}{'_rows' * own}"
+    arguments = (grad, z, labels, weight, total, outputs[0], outputs[1] if problem.probabilities else NOTHING, lie.rows)
+    options = (problem.ignore_index, float(problem.label_smoothing), float(divisor(problem)), parts)
+    call = _Call(settings, tail, scores, lie, problem.classes, arguments, options, aligned)
+    short = (z, labels, weight, grad, NOTHING, total, NOTHING, outputs[0])
+    plan = several_rows(problem, scores, target, short, lie.rows, True, aligned, parts) if lie.inner == 1 else _backward_columns(call)
+    return Program((*sums, plan or _backward_rows(call, device)), memory_orders(problem, lie, target=2))
 
 
 def _two_orders(problem: ScoresProblem, device: Device) -> str | None:

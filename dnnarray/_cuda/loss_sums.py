@@ -33,6 +33,10 @@ NOTHING = 0
 _DIRECT = 1 << 16  # numbers that one block sums up by itself
 _PART = 1 << 12  # numbers that a block should have at least
 _BLOCKS = 512
+_LABELS_PART, _LABELS_BLOCKS = (
+    1 << 10,
+    128,
+)  # labels whose weights a block should sum up at least; no more sums than a warp adds up in passing
 
 
 def pointers(problem: Problem) -> tuple[list[Any], list[Any], int]:
@@ -91,12 +95,18 @@ def partial_sums(values: Any, n: int, dtype: np.dtype, out: Array) -> Plan:
     return Plan(kernel, (blocks, 1, 1), 256, (values, NOTHING, out, n, -(-n // blocks), 0, 0))
 
 
+def label_blocks(n: int) -> int:
+    """How many partial sums the weights of n labels come to."""
+    return max(1, min(_LABELS_BLOCKS, -(-n // _LABELS_PART)))
+
+
 def label_weights(target: Any, spec: Spec, weight: Any, dtype: np.dtype, out: Array, classes: int, ignore: int) -> Plan:
-    """`blocks_for(rows)` sums of the weights of labels."""
-    source = INTEGERS[spec.dtype]
-    kernel = Kernel("loss/sums.cu", f"loss_sums_{SHORT[dtype]}_labels_{spec.dtype.name}", SumsConfig(TYPES[dtype], source, True, 256))
-    blocks = blocks_for(spec.size)
-    return Plan(kernel, (blocks, 1, 1), 256, (target, weight, out, spec.size, -(-spec.size // blocks), classes, ignore))
+    """`label_blocks(rows)` sums of the weights of labels."""
+    source, blocks = INTEGERS[spec.dtype], label_blocks(spec.size)
+    threads = 256 if spec.size <= _LABELS_BLOCKS * _LABELS_PART else 1024
+    name = f"loss_sums_{SHORT[dtype]}_labels_{spec.dtype.name}_{threads}"
+    kernel = Kernel("loss/sums.cu", name, SumsConfig(TYPES[dtype], source, True, threads))
+    return Plan(kernel, (blocks, 1, 1), threads, (target, weight, out, spec.size, -(-spec.size // blocks), classes, ignore))
 
 
 def mean(values: Any, weights: Any, n: int, divisor: float, dtype: np.dtype, out: Array) -> Plan:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.zero import zero
+from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
 THREADS = 128
@@ -117,3 +119,26 @@ def scattered(
     )
     after = Plan(kernel, grid_1d(size), THREADS, (sums, flags, largest, out, size, bits))
     return [*before, plan(sums, flags, largest, bits), after]
+
+
+def scattering(
+    run: Callable[..., Any], image_cost: Callable[[int, Any, Device], Cost], rejects: Callable[[Any, Device], str | None]
+) -> tuple[Method, Method]:
+    """The methods whose ``run(fixed, problem, device, aligned)`` scatters sums into the image `problem.x`; ``image_cost(bytes, problem, device)``
+    knows the scratch memory."""
+
+    def method(name: str, fixed: bool, summary: str, size: Callable[[Spec], int]) -> Method:
+        return Method(
+            name,
+            partial(run, fixed),
+            summary,
+            rejects=rejects,
+            workspace=lambda problem: size(problem.x),
+            cost=lambda problem, device: image_cost(size(problem.x), problem, device),
+            deterministic=fixed,
+        )
+
+    return (
+        method("atomic", False, "scattered sums of floating numbers", float_bytes),
+        method("fixed_point", True, "scattered sums of 64-bit integers, which have no order", fixed_bytes),
+    )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.spatial_common import THREADS, channels_last, fixed_bytes, float_bytes, grid_1d, order_of, scattered
+from dnnarray._cuda.spatial_common import THREADS, channels_last, grid_1d, order_of, scattered, scattering
 from dnnarray._cuda.spatial_grid import MODES, options, sizes, split_channels, too_long
 from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists
 from dnnarray._cuda.spatial_grid_slopes import slopes
@@ -61,40 +60,16 @@ def grid_sample_backward(fixed: bool, problem: GridSampleProblem, device: Device
     return Program(tuple(plans), (order_of(grad), order_of(x), tuple(range(grid.ndim))))
 
 
-def _fixed_bytes(problem: GridSampleProblem) -> int:
-    return fixed_bytes(problem.x)
-
-
-def _float_bytes(problem: GridSampleProblem) -> int:
-    return float_bytes(problem.x)
-
-
-def _scatter_cost(workspace: Callable[[GridSampleProblem], int], problem: GridSampleProblem, device: Device) -> Cost:
+def _scatter_cost(scratch: int, problem: GridSampleProblem, device: Device) -> Cost:
     """A scattered addition costs as much as 50 bytes where neighbours lie apart, 16 where they are channels of a pixel."""
     grad, x, _ = problem.inputs
     added = grad.size * MODES[problem.mode] ** (x.ndim - 2) * (16 if channels_last(x) else 50)
-    return Cost(problem.flops, problem.bytes + added + 4 * workspace(problem), launches=4)
+    return Cost(problem.flops, problem.bytes + added + 4 * scratch, launches=4)
 
 
 ALGORITHMS = {
     "grid_sample_backward": (
         Method("lists", lists, "lists of taps sorted by pixel", rejects=no_lists, workspace=lists_bytes, cost=lists_cost),
-        Method(
-            "atomic",
-            partial(grid_sample_backward, False),
-            "scattered sums of floating numbers",
-            rejects=too_long,
-            workspace=_float_bytes,
-            cost=partial(_scatter_cost, _float_bytes),
-            deterministic=False,
-        ),
-        Method(
-            "fixed_point",
-            partial(grid_sample_backward, True),
-            "scattered sums of 64-bit integers, which have no order",
-            rejects=too_long,
-            workspace=_fixed_bytes,
-            cost=partial(_scatter_cost, _fixed_bytes),
-        ),
+        *scattering(grid_sample_backward, _scatter_cost, too_long),
     ),
 }

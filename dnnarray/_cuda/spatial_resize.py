@@ -15,8 +15,9 @@ _MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}
 _SMOOTH = {"linear": 5, "cubic": 6}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 8  # of a thread
+_SMALL = 1 << 20  # elements read and written
 _LINES = 40 << 10  # bytes of rows that a block may hold in shared memory
-_LINES_WANTED = 16 << 10  # that it holds where there are rows enough
+_LINES_WANTED = (16 << 10, 8 << 10)  # that it holds where there are rows enough, and for a gradient
 _BLOCKS = 16  # of each multiprocessor, before a block takes more rows
 
 
@@ -47,7 +48,8 @@ class RowsConfig(Config):
     """Compile-time settings of ``kernels/spatial/resize_rows.cu``."""
 
     element: str
-    taps: int
+    computed: bool
+    batch: int
     rank: int
     rows: int
     stride: int
@@ -130,16 +132,24 @@ def _gather_bytes(problem: InterpolateProblem) -> int:
     return _tables(problem, _gather_taps(problem))[-1].end
 
 
-def _taps_in_block(problem: InterpolateProblem) -> int:
-    """Taps along each axis where a block of rows finds them itself: few, and none that are searched for; 0 where it needs tables."""
-    if problem.transposed or any(r.antialias and not _copied(r) for r in problem.resizes):
-        return 0
-    most = max(most_taps(r, False) for r in problem.resizes)
-    return next((n for n in (1, 2, 4) if most <= n), 0)
+def _usual_taps(problem: InterpolateProblem) -> int:
+    """Taps that most elements have along an axis, up to 8: what a thread fetches at once."""
+    most = [most_taps(r, False) for r in problem.resizes]
+    if problem.transposed:
+        most = [round(n / max(step_of(r), 1 / r.target)) for n, r in zip(most, problem.resizes, strict=True)]
+    return next((n for n in (1, 2, 4) if max(most) <= n), 8)
+
+
+def _computed(problem: InterpolateProblem) -> bool:
+    """Whether a block finds the taps itself: where they are few, and the array is so small that a launch for tables costs more. Transposed ones
+    are searched for."""
+    y = problem.outputs[0]
+    small = y is not None and problem.inputs[0].size + y.size <= _SMALL
+    return small and not problem.transposed and max(most_taps(r, False) for r in problem.resizes) <= 4
 
 
 def _rows_bytes(problem: InterpolateProblem) -> int:
-    return 0 if _taps_in_block(problem) else _tables(problem, 0)[-1].end
+    return 0 if _computed(problem) else _tables(problem, 0)[-1].end
 
 
 def _mode_of(resize: Resize) -> tuple[int, bool]:
@@ -148,15 +158,17 @@ def _mode_of(resize: Resize) -> tuple[int, bool]:
     return mode, _copied(resize) or resize.scale is None
 
 
-def _taps(problem: InterpolateProblem, table: _Table, scratch: int, shares: bool) -> Plan:
-    """The launch that fills a table."""
-    computed, resize = arithmetic(problem.inputs[0]), table.resize
+def _taps(problem: InterpolateProblem, tables: list[_Table], scratch: int, shares: bool) -> list[Plan]:
+    """The launch that fills the tables."""
+    if not tables:
+        return []
+    computed, missing = arithmetic(problem.inputs[0]), 3 - len(tables)
     name = f"resize_taps_{SHORT[computed]}{'_transposed' * problem.transposed}{'_shares' * shares}"
     kernel = Kernel("spatial/resize_taps.cu", name, TapsConfig(TYPES[computed], problem.transposed, shares, THREADS))
-    mode, whole = _mode_of(resize)
-    where = (Array(scratch, table.start), Array(scratch, table.counts), Array(scratch, table.weights))
-    sizes = (table.most, resize.source, resize.target, mode, int(resize.align_corners), int(whole))
-    return Plan(kernel, grid_1d(table.elements * table.most), THREADS, (*where, *sizes, step_of(resize)))
+    numbers = zip(*((t.most, t.resize.source, t.resize.target) for t in tables), strict=True)
+    sizes = (n for axes in numbers for n in (*(0,) * missing, *axes))
+    blocks = grid_1d(max(t.elements * t.most for t in tables))[0]
+    return [Plan(kernel, (blocks, len(tables), 1), THREADS, (*_sources(tables, scratch), *sizes, *_steps(problem)))]
 
 
 def _sources(tables: list[_Table], scratch: int) -> tuple[Array | int, ...]:
@@ -192,7 +204,7 @@ def gather(problem: InterpolateProblem, device: Device, aligned: bool) -> Progra
     arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
     plan = Plan(kernel, grid_1d(places * -(-channels // per)), THREADS, arguments)
     orders = (order_of(x), *(order_of(s) for s in problem.inputs[1:]))
-    return Program((*(_taps(problem, t, scratch, fixed > 1) for t in tables), plan), orders)
+    return Program((*_taps(problem, tables, scratch, fixed > 1), plan), orders)
 
 
 def _rows_of_thread(width: int, itemsize: int, groups: int) -> int:
@@ -220,7 +232,8 @@ def _shape_of_block(problem: InterpolateProblem) -> tuple[int, int, int]:
     """Neighbours along a row of y that a thread owns, its rows, and the logarithm of the threads of a row."""
     x = problem.inputs[0]
     read, written = _extents(problem)
-    columns = 4 // x.dtype.itemsize if x.dtype.itemsize < 4 and written[-1] % 2 == 0 else 1
+    # Two neighbours make a store of 4 bytes; where they lie apart in the lines, four lanes would meet in a bank of shared memory.
+    columns = 2 if x.dtype.itemsize == 2 and written[-1] % 2 == 0 and read[-1] <= written[-1] else 1
     lanes = _log_lanes(-(-written[-1] // columns))
     return columns, _rows_of_thread(read[-1], arithmetic(x).itemsize, THREADS >> lanes), lanes
 
@@ -231,28 +244,28 @@ def rows(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     assert y is not None
     if not y.size:
         return Program(())
-    taps = _taps_in_block(problem)
-    scratch, tables = len(problem.inputs) + 1, [] if taps else _tables(problem, 0)
+    computed, batch = _computed(problem), _usual_taps(problem)
+    scratch, tables = len(problem.inputs) + 1, [] if computed else _tables(problem, 0)
     read, written = _extents(problem)
     columns, per, lanes = _shape_of_block(problem)
     columns, vector = columns if aligned else 1, vector_length(x.dtype, aligned, read[-1])
     stride, itemsize = _stride(read[-1]), arithmetic(x).itemsize
-    config = RowsConfig(TYPES[x.dtype], taps, len(problem.resizes), per, stride, columns, vector, THREADS)
-    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_taps{taps}_{per}x{columns}_{stride}x{vector}"
+    config = RowsConfig(TYPES[x.dtype], computed, batch, len(problem.resizes), per, stride, columns, vector, THREADS)
+    name = f"resize_rows_{SHORT[x.dtype]}_rank{config.rank}_taps{batch}_{per}x{columns}_{stride}x{vector}{'_computed' * computed}"
     kernel = Kernel("spatial/resize_rows.cu", name, config)
     count, group = y.size // written[-1], per * (THREADS >> lanes)
-    passes = max(1, min(_LINES_WANTED // (group * stride * itemsize), count // (group * _BLOCKS * device.units)))
+    passes = max(1, min(_LINES_WANTED[problem.transposed] // (group * stride * itemsize), count // (group * _BLOCKS * device.units)))
     here = group * passes
     sizes = (count, here, *three_extents(written), *three_extents(read), _log_lanes(-(-read[-1] // vector)), lanes, *_steps(problem))
     arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
-    shared = here * (stride * itemsize + _origin_bytes(taps, itemsize))
+    shared = here * (stride * itemsize + _origin_bytes(batch if computed else 1, itemsize))
     plan = Plan(kernel, (-(-count // here), 1, 1), THREADS, arguments, shared)
-    return Program((*(_taps(problem, t, scratch, False) for t in tables), plan))
+    return Program((*_taps(problem, tables, scratch, False), plan))
 
 
-def _origin_bytes(taps: int, itemsize: int) -> int:
-    """What a block keeps of each row beside its line: a pointer, and along two axes two numbers, weights and a pointer."""
-    return 8 + 2 * (8 + -(-max(taps, 1) * itemsize // 8) * 8 + 8)
+def _origin_bytes(weights: int, itemsize: int) -> int:
+    """What a block keeps of each row beside its line: a place in x, and along two axes three numbers and weights."""
+    return -(-(8 + 2 * (-(-12 // itemsize) + weights) * itemsize) // 8) * 8
 
 
 def _steps(problem: InterpolateProblem) -> tuple[int | float, ...]:

@@ -150,7 +150,9 @@ def _up(n: int) -> int:
 
 
 def _plane_bytes(problem: RoiAlignProblem) -> int:
-    return _up(math.prod(problem.x.shape[2:]) * problem.x.dtype.itemsize)
+    """A plane and a row of zeros."""
+    height, width = problem.x.shape[2:]
+    return _up((height + 1) * width * problem.x.dtype.itemsize)
 
 
 def _box_taps(problem: RoiAlignProblem) -> int:

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.spatial_common import (
-    THREADS,
-    arithmetic,
-    channels_last,
-    fixed_bytes,
-    float_bytes,
-    grid_1d,
-    order_of,
-    scattered,
-    strides_of,
-)
+from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, scattered, scattering, strides_of
 from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._cuda.spatial_roi import settings, sizes
 from dnnarray._cuda.zero import zero
@@ -95,11 +84,11 @@ def _lists_cost(problem: RoiAlignProblem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes + taps * (150 + 6 * problem.x.shape[1]), launches=9)
 
 
-def _scatter_cost(workspace: Callable[[RoiAlignProblem], int], problem: RoiAlignProblem, device: Device) -> Cost:
+def _scatter_cost(scratch: int, problem: RoiAlignProblem, device: Device) -> Cost:
     """A scattered addition costs as much as 30 bytes where neighbours lie apart, 8 where they are channels of a pixel."""
     added = problem.inputs[0].size * 4 * (problem.sampling_ratio or 2) ** 2
     each = 8 if strides_of(problem.x)[1] == 1 else 30
-    return Cost(problem.flops, problem.bytes + added * each + 4 * workspace(problem), launches=4)
+    return Cost(problem.flops, problem.bytes + added * each + 4 * scratch, launches=4)
 
 
 def _scatter(problem: RoiAlignProblem, fixed: bool, sums: Any, flags: Any, largest: Any, bits: int) -> Plan:
@@ -122,31 +111,9 @@ def roi_align_backward(fixed: bool, problem: RoiAlignProblem, device: Device, al
     return Program(tuple(scattered(x, Array(3), 4, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))), orders)
 
 
-def _fixed_bytes(problem: RoiAlignProblem) -> int:
-    return fixed_bytes(problem.x)
-
-
-def _float_bytes(problem: RoiAlignProblem) -> int:
-    return float_bytes(problem.x)
-
-
 ALGORITHMS = {
     "roi_align_backward": (
         Method("lists", lists, "lists of taps sorted by pixel", rejects=_no_lists, workspace=_lists_bytes, cost=_lists_cost),
-        Method(
-            "atomic",
-            partial(roi_align_backward, False),
-            "scattered sums of floating numbers",
-            workspace=_float_bytes,
-            cost=partial(_scatter_cost, _float_bytes),
-            deterministic=False,
-        ),
-        Method(
-            "fixed_point",
-            partial(roi_align_backward, True),
-            "scattered sums of 64-bit integers, which have no order",
-            workspace=_fixed_bytes,
-            cost=partial(_scatter_cost, _fixed_bytes),
-        ),
+        *scattering(roi_align_backward, _scatter_cost, lambda problem, device: None),
     ),
 }

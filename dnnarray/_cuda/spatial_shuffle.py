@@ -24,6 +24,7 @@ class MoveConfig(Config):
     rank: int
     vector: int
     inner: int
+    middle: int
     run: int
     short: bool
     threads: int
@@ -91,17 +92,19 @@ def _input_order(problem: ShuffleProblem) -> tuple[int, ...]:
     return x.axis_order() or tuple(range(x.ndim))
 
 
-def _inner(walks: list[_Walk], vector: int) -> tuple[int, int]:
-    """How many elements of a vector follow one another along the last axis (0 where they may cross into others), and along the axis before
-    it, how many lie beside each other in x."""
-    last = walks[-1]
-    if last.extent % vector == 0:
-        return vector, 1
-    if len(walks) == 1 or vector % last.extent or walks[-2].extent % (vector // last.extent):
-        return 0, 1
-    run = vector // last.extent
-    together = walks[-2].x == 1 and all(w.x % run == 0 for i, w in enumerate(walks) if i != len(walks) - 2)
-    return last.extent, run if together else 1
+def _inner(walks: list[_Walk], vector: int) -> tuple[int, int, int]:
+    """How many elements of a vector follow one another along the last axis (0 where they may cross into others) and along the axis before it (1
+    where the rest does), and along the axis of the rest, how many lie beside each other in x."""
+    if walks[-1].extent % vector == 0:
+        return vector, 1, 1
+    inner, middle, outer = walks[-1].extent, 1, walks[:-1]
+    if len(outer) > 1 and outer[-1].extent < vector // inner:
+        middle, outer = outer[-1].extent, outer[:-1]
+    if not outer or vector % (inner * middle) or outer[-1].extent % (vector // (inner * middle)):
+        return 0, 1, 1
+    run = vector // (inner * middle)
+    together = outer[-1].x == 1 and all(w.x % run == 0 for w in walks if w is not outer[-1])
+    return inner, middle, run if together else 1
 
 
 def _magic(extent: int) -> int:
@@ -118,12 +121,12 @@ def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
     order = _input_order(problem)
     walks, size = _in_units(_walks(problem, order), x.dtype.itemsize, aligned)
     vector = max(_UNIT // size, 1) if aligned else 1
-    inner, run = _inner(walks, vector)
+    inner, middle, run = _inner(walks, vector)
     total, rest = x.size * x.dtype.itemsize // size, (_MOST - len(walks)) * (1,)
     extents, steps = (*(w.extent for w in walks), *rest), (*(w.x for w in walks), *rest)
     grid = (-(-total // (_THREADS * vector)), 1, 1)
-    config = MoveConfig(size, len(walks), vector, inner, run, total < _LIMIT, _THREADS)
-    name = f"move_{8 * size}_r{len(walks)}x{vector}_{inner}_{run}{'' if config.short else '_long'}"
+    config = MoveConfig(size, len(walks), vector, inner, middle, run, total < _LIMIT, _THREADS)
+    name = f"move_{8 * size}_r{len(walks)}x{vector}_{inner}x{middle}_{run}{'' if config.short else '_long'}"
     arguments: tuple[Array | int, ...] = (Array(0), Array(len(problem.inputs)), total, *extents, *steps, *(_magic(n) for n in extents[1:]))
     plan = Plan(Kernel("spatial/move.cu", name, config), grid, _THREADS, arguments)
     return Program((plan,), (order,) * len(problem.inputs))

@@ -51,8 +51,8 @@ __device__ __forceinline__ Scores<float> combine(Table& table, Scores<float> fou
 // Arguments as in cross_entropy_backward_rows.
 extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
-                   const T* __restrict__ weight, const float* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq,
-                   long long classes, long long count, long long ignore, double smoothing, double divisor) {
+                   const T* __restrict__ weight, const float* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq,
+                   long long classes, long long count, long long ignore, double smoothing, double divisor, long long parts) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ Table table;
   if constexpr (kBlocks > 1) cluster_arrive();
@@ -70,7 +70,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   copies_commit();
   const Label label(kProbabilities ? Config::Target(0) : target[r], classes, ignore);
   const float incoming = widen(grad[Config::kRowGradients ? r : 0]), own = kProbabilities ? 1.0f : label.weight(weight);
-  const float parts = !Config::kRowGradients && total ? *total : static_cast<float>(divisor);
+  const float total = Config::kRowGradients ? 1.0f : total_of(totals, parts, divisor);
   const long long edge = vectors.edge(lane);
   const T beside = edge >= 0 ? row[edge] : narrow<T>(-infinity(0.0f));
   copies_wait<0>();
@@ -84,7 +84,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   }
   if (edge >= 0) Rows::take(found, widen(beside), shares, edge);
   found = combine(table, found, rank);
-  const Factors<float> f = factors<Config::kSmoothing>(found, label, own, Config::kRowGradients ? incoming : incoming / parts, shares);
+  const Factors<float> f = factors<Config::kSmoothing>(found, label, own, incoming / total, shares);
 #pragma unroll 2
   for (int k = 0; k < mine; ++k) {
     Rows::put(line[k * kThreads], f, shares, dz + start, dq + start, first + static_cast<long long>(k) * kStep);

@@ -31,17 +31,8 @@ constexpr bool kProbabilities = Config::kProbabilities, kShares = kProbabilities
 using V = Vec<T, kVector>;
 using RowShares = Shares<T, kProbabilities>;
 
-// kUnroll classes of all columns of the thread, of which `count` are there.
-__device__ __forceinline__ void fetch(V (&part)[kUnroll], const T* from, int count, long long inner) {
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    part[u] = load_or_lowest<kVector>(from, u < count);
-    from += inner;
-  }
-}
-
-// How many of the classes from c on belong to the next kUnroll.
-__device__ __forceinline__ int classes_here(long long classes, long long c) { return classes - c < kUnroll ? static_cast<int>(classes - c) : kUnroll; }
+// How many of `left` classes are among the next kUnroll.
+__device__ __forceinline__ int few(long long left) { return left < kUnroll ? static_cast<int>(left) : kUnroll; }
 
 __device__ __forceinline__ void take(Scores<A>& found, const V (&part)[kUnroll], int v, const RowShares& shares, long long c, int count) {
   A values[kUnroll], peak = found.peak;
@@ -87,23 +78,24 @@ __device__ __forceinline__ void put(const Factors<A> (&f)[kVector], const Class 
   }
 }
 
-// `grad`, `total` and `divisor` as in cross_entropy_backward_rows.
+// `grad`, `totals` and `divisor` as in cross_entropy_backward_rows.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
-                   const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
-                   long long classes, long long inner, long long ignore, double smoothing, double divisor) {
+                   const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq, long long rows,
+                   long long classes, long long inner, long long ignore, double smoothing, double divisor, long long parts) {
   const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
-  if (r >= rows) return;
-  const Divided place = divide_index(r, inner);
+  const bool there = r < rows;
+  const Divided place = divide_index(there ? r : 0, inner);
   const long long offset = place.quotient * classes * inner + place.remainder;
   const T* from = z + offset;
   V part[kUnroll];
-  fetch(part, from, classes_here(classes, 0), inner);
-  // What is needed between both passes is on its way while the scores are read.
+  fetch(part, from, there ? few(classes) : 0, inner);
+  const A total = Config::kRowGradients ? A(1) : total_of(totals, parts, divisor);
+  if (!there) return;
+  // What is needed between both passes comes while the scores are read.
   long long labels[kVector];
   A incoming[kVector];
   RowShares shares[kVector];
-  const A parts = !Config::kRowGradients && total ? *total : A(divisor);
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
@@ -112,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
   }
   Scores<A> found[kVector];
   for (long long c = 0; c < classes; c += kUnroll) {
-    const int count = classes_here(classes, c);
+    const int count = few(classes - c);
     if (!Config::kKept && c > 0) fetch(part, from + c * inner, count, inner);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) take(found[v], part, v, shares[v], c, count);
@@ -123,8 +115,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     const Label label(labels[v], classes, ignore);
-    const A own = kProbabilities ? A(1) : label.weight(weight), g = Config::kRowGradients ? incoming[v] : incoming[v] / parts;
-    f[v] = factors<Config::kSmoothing>(found[v], label, own, g, shares[v]);
+    const A own = kProbabilities ? A(1) : label.weight(weight);
+    f[v] = factors<Config::kSmoothing>(found[v], label, own, incoming[v] / total, shares[v]);
     places[v] = label.kept && label.valid ? static_cast<Class>(labels[v]) : -1;
   }
   T *to = dz + offset, *other = dq + offset;

@@ -36,21 +36,12 @@ using V = Vec<T, kVector>;
 using Rows = RowKernel<T, kProbabilities, Config::kSmoothing>;
 static_assert(!Config::kRagged || kLanes >= 2 * (kVector - 1), "one thread for each class beside the vectors");
 
-// kCount vectors of the row, `count` of which are there: all are asked for before the first is looked at.
-template <int kCount>
-__device__ __forceinline__ void fetch(V (&part)[kCount], const T* from, int count) {
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-    part[u] = load_or_lowest<kVector>(from + u * kStep, u < count);
-  }
-}
-
-// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over *total, or over `divisor` where that is
-// not given.
+// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over the sum of `parts` totals, or
+// over `divisor` where those are not given.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ z, const Config::Target* __restrict__ target,
-                   const T* __restrict__ weight, const A* __restrict__ total, T* __restrict__ dz, T* __restrict__ dq, long long rows,
-                   long long classes, long long ignore, double smoothing, double divisor) {
+                   const T* __restrict__ weight, const A* __restrict__ totals, T* __restrict__ dz, T* __restrict__ dq, long long rows,
+                   long long classes, long long ignore, double smoothing, double divisor, long long parts) {
   __shared__ A shared[Config::kThreads / kWarp];
   const int lane = threadIdx.x % kLanes;
   const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
@@ -60,32 +51,33 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   // The target holds probabilities or labels.
   const Shares<T, kProbabilities> shares{reinterpret_cast<const T*>(target) + start, weight, 1, A(smoothing), A(smoothing / classes)};
   const T* row = z + start;
-  // What is needed between both passes is on its way while the row is read.
+  // What is needed between both passes comes while the row is read.
   const Label label(!kProbabilities && there ? target[r] : Config::Target(0), classes, ignore);
-  const A incoming = !there ? A(0) : widen(grad[Config::kRowGradients ? r : 0]), parts = !Config::kRowGradients && total ? *total : A(divisor);
+  const A incoming = !there ? A(0) : widen(grad[Config::kRowGradients ? r : 0]);
   const long long edge = vectors.edge(lane);
   const T beside = edge >= 0 ? row[edge] : narrow<T>(-infinity(A(0)));
   const int mine = vectors.of(lane, kLanes);
   const long long first = vectors.first(lane);
   Scores<A> found;
   V kept[kKeep], part[kBatch];
-  fetch(kept, row + first, mine);
+  fetch(kept, row + first, mine, kStep);
+  const A total = Config::kRowGradients ? A(1) : total_of(totals, parts, divisor);
   Rows::take(found, kept, shares, first, kStep, mine);
   int k = kKeep;
   for (; Config::kLong && k < mine; k += kBatch) {
     const long long c = first + static_cast<long long>(k) * kStep;
-    fetch(part, row + c, mine - k);
+    fetch(part, row + c, mine - k, kStep);
     Rows::take(found, part, shares, c, kStep, mine - k);
   }
   if (edge >= 0) Rows::take(found, widen(beside), shares, edge);
   const A own = kProbabilities ? A(1) : label.weight(weight);
   combine<kLanes, Config::kThreads, kShares>(found, shared);
   if (!there) return;
-  const Factors<A> f = factors<Config::kSmoothing>(found, label, own, Config::kRowGradients ? incoming : incoming / parts, shares);
+  const Factors<A> f = factors<Config::kSmoothing>(found, label, own, incoming / total, shares);
   T *to = dz + start, *other = dq + start;
   for (k -= kBatch; Config::kLong && k >= kKeep; k -= kBatch) {
     const long long c = first + static_cast<long long>(k) * kStep;
-    fetch(part, row + c, mine - k);
+    fetch(part, row + c, mine - k, kStep);
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       if (k + u < mine) Rows::put(part[u], f, shares, to, other, c + u * kStep);

@@ -32,15 +32,8 @@ constexpr bool kProbabilities = Config::kProbabilities, kShares = kProbabilities
 using V = Vec<T, kVector>;
 using RowShares = Shares<T, kProbabilities>;
 
-// kUnroll classes of all columns of the thread, of which `left` are there; -inf for the rest.
-__device__ __forceinline__ void fetch(V (&part)[kUnroll], const T* from, long long left, long long inner) {
-  const int count = left < kUnroll ? static_cast<int>(left) : kUnroll;
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    part[u] = load_or_lowest<kVector>(from, u < count);
-    from += inner;
-  }
-}
+// How many of `left` classes are among the next kUnroll.
+__device__ __forceinline__ int few(long long left) { return left < kUnroll ? static_cast<int>(left) : kUnroll; }
 
 // What is found of a row, and the score at its label.
 struct Column {
@@ -79,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 ||
     const long long offset = place.quotient * classes * inner + place.remainder;
     const T* from = z + offset;
     V part[kUnroll];
-    fetch(part, from, classes, inner);
+    fetch(part, from, few(classes), inner);
     long long labels[kVector];
     Column columns[kVector];
     RowShares shares[kVector];
@@ -90,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 ||
     }
     for (long long c = 0; c < classes; c += kUnroll) {
       V next[kUnroll];
-      fetch(next, from + (c + kUnroll) * inner, classes - c - kUnroll, inner);
+      fetch(next, from + (c + kUnroll) * inner, few(classes - c - kUnroll), inner);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) take(columns[v], part, v, labels[v], shares[v], c, classes);
 #pragma unroll

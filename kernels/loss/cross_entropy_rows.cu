@@ -70,10 +70,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   for (int k = 0; k < mine; k += kUnroll) {
     const long long c = vectors.first(lane) + static_cast<long long>(k) * kStep;
     Vec<T, kVector> part[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      part[u] = load_or_lowest<kVector>(row + c + u * kStep, k + u < mine);
-    }
+    fetch(part, row + c, mine - k, kStep);
     Rows::take(found, part, shares, c, kStep, mine - k);
   }
   if (edge >= 0) Rows::take(found, beside, shares, edge);

@@ -34,11 +34,12 @@ constexpr int kGroups = kThreads / kLanes;
 using V = Vec<T, kVector>;
 
 // Forward: `grad` is not looked at; `losses`, `row_weights` and `lse` are written where given. Gradient: `grad` holds the gradient of each row's loss
-// or (kRowGradients false) that of their sum over *row_weights, or over `divisor` where that is not given; dz is written.
+// or (kRowGradients false) that of their sum over the sum of `parts` row_weights, or over `divisor` where those are not
+// given; dz is written.
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector == 1 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight, const T* __restrict__ grad,
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, T* __restrict__ dz, long long rows,
-                   long long classes, long long ignore, double divisor) {
+                   long long classes, long long ignore, double divisor, long long parts) {
   __shared__ A shared[2 * kThreads / kWarp];
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, at = lane * kVector;
   const long long first = static_cast<long long>(blockIdx.x) * (kGroups * kRows) + group;  // rows stand kGroups apart
@@ -49,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector
     const long long r = first + j * kGroups;
     if (inside && r < rows) part[j] = load<T, kVector>(z + r * classes + at);
   }
+  const A total = Config::kGradient && !Config::kRowGradients ? total_of<A>(row_weights, parts, divisor) : A(1);
   const long long r = first + lane * kGroups;  // the row of this thread's label
   const bool there = lane < kRows && r < rows;
   const Label label(there ? target[r] : Config::Target(0), classes, ignore);
@@ -76,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector
   }
 
   if constexpr (Config::kGradient) {
-    const A factor = !there ? A(0) : Config::kRowGradients ? widen(grad[r]) : widen(grad[0]) / (row_weights ? *row_weights : A(divisor));
+    const A factor = !there ? A(0) : Config::kRowGradients ? widen(grad[r]) : widen(grad[0]) / total;
     const A hard = label.kept ? own * factor : A(0), both = label.kept ? hard / my_sum : A(0);
     const int place = label.kept && label.valid ? static_cast<int>(label.index) : -1;
 #pragma unroll

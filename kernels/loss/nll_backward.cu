@@ -1,12 +1,13 @@
 // The gradient of the negative log-likelihood: dz[t] = -w[t] g at the label of each row, 0 elsewhere; NaN in a row whose label names no class.
 //
-// Layout:  dz (outer, classes, inner), rows numbered outer * inner + column; a thread owns kCount vectors of kVector neighbours, kThreads
-//          apart. kColumns: inner is more than 1.
-// Needs:   dz aligned to kVector elements.
+// Layout:  dz (outer, classes, inner), rows numbered outer * inner + column. kColumns false, inner is 1: kLanes threads write a row, in vectors and,
+//          kRagged, single classes before and behind them. kColumns: a thread owns kVector neighbouring rows and writes `part` of the classes,
+//          those of its block's row.
+// Needs:   dz aligned to kVector elements; kColumns: inner a multiple of kVector; kRagged: at least 2 (kVector - 1) lanes.
 // Bound:   memory: dz written once.
 
 #include "dnnarray/index.cuh"
-#include "dnnarray/scores.cuh"
+#include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -14,8 +15,9 @@ struct Config {
   using Target = long long;
   static constexpr bool kRowGradients = false;
   static constexpr bool kColumns = false;
+  static constexpr bool kRagged = false;
   static constexpr int kVector = 4;
-  static constexpr int kCount = 4;
+  static constexpr int kLanes = 32;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY nll_backward_default
@@ -24,49 +26,68 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kVector = Config::kVector, kCount = Config::kCount, kThreads = Config::kThreads;
+constexpr int kVector = Config::kVector, kLanes = Config::kLanes, kThreads = Config::kThreads;
+using V = Vec<T, kVector>;
 
-// The label of a row and what stands there in the gradient.
-struct Place {
-  long long index;
-  T value;
-  bool broken;
+// What stands in a row: `value` at the class `place`, `rest` at all others.
+struct Entry {
+  long long place;
+  T value, rest;
+
+  Entry() = default;
+  __device__ __forceinline__ Entry(const Label& label, const T* weight, A g)
+      : place(label.kept && label.valid ? label.index : -1), value(narrow<T>(-label.weight(weight) * g)),
+        rest(narrow<T>(label.kept && !label.valid ? quiet_nan(A(0)) : A(0))) {}
+  __device__ __forceinline__ T at(long long c) const { return c == place ? value : rest; }
 };
 
-// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over *total, or of their sum where that is not given.
+__device__ __forceinline__ void write_row(T* row, const Entry& entry, const RowVectors<kVector, Config::kRagged>& vectors, int lane) {
+  V rest;
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) rest.at[v] = entry.rest;
+  for (long long c = vectors.first(lane); c < vectors.before + vectors.count * kVector; c += kLanes * kVector) {
+    const unsigned long long ahead = static_cast<unsigned long long>(entry.place - c);
+    V part = rest;
+    if (ahead < kVector) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) part.at[v] = entry.at(c + v);
+    }
+    store(row + c, part);
+  }
+  const long long edge = vectors.edge(lane);
+  if (edge >= 0) row[edge] = entry.at(edge);
+}
+
+// `grad` holds the gradient of each row's loss or (kRowGradients false) that of their sum over the sum of `parts` totals,
+// or of their sum where those are not given.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const Config::Target* __restrict__ target, const T* __restrict__ weight,
-                   const A* __restrict__ total, T* __restrict__ dz, long long size, long long classes, long long inner, long long ignore) {
-  const A shared_factor = Config::kRowGradients ? A(1) : widen(grad[0]) / (total ? *total : A(1));
-  const auto find = [&](long long r) {
-    const Label label(target[r], classes, ignore);
-    const A g = Config::kRowGradients ? widen(grad[r]) : shared_factor;
-    return Place{label.kept && label.valid ? label.index : -1, narrow<T>(-label.weight(weight) * g), label.kept && !label.valid};
+                   const A* __restrict__ totals, T* __restrict__ dz, long long rows, long long classes, long long inner, long long ignore,
+                   long long parts, long long part) {
+  const A shared_factor = Config::kRowGradients ? A(1) : widen(grad[0]) / total_of(totals, parts, 1.0);
+  const auto entry = [&](long long r) {
+    return Entry(Label(target[r], classes, ignore), weight, Config::kRowGradients ? widen(grad[r]) : shared_factor);
   };
-  const T nothing = narrow<T>(A(0)), nan = narrow<T>(quiet_nan(A(0)));
+  const long long thread = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+  if constexpr (Config::kColumns) {
+    const long long r = thread * kVector, first = blockIdx.y * part, end = first + part < classes ? first + part : classes;
+    if (r >= rows) return;
+    const Divided place = divide_index(r, inner);
+    Entry entries[kVector];
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    const long long i = ((static_cast<long long>(blockIdx.x) * kCount + j) * kThreads + threadIdx.x) * kVector;
-    if (i >= size) return;
-    Divided column = Config::kColumns ? divide_index(i, inner) : Divided{i, 0}, outer = divide_index(column.quotient, classes);
-    Place place = find(outer.quotient * inner + column.remainder);
-    Vec<T, kVector> part;
+    for (int v = 0; v < kVector; ++v) entries[v] = entry(r + v);
+    T* to = dz + (place.quotient * classes + first) * inner + place.remainder;
+#pragma unroll 4
+    for (long long c = first; c < end; ++c) {
+      V column;
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      part.at[v] = place.broken ? nan : outer.remainder == place.index ? place.value : nothing;
-      const bool turns = !Config::kColumns || ++column.remainder == inner;
-      if (turns) column.remainder = 0;
-      if (turns && ++outer.remainder == classes) outer = {outer.quotient + 1, 0};
-      const bool another = Config::kColumns || outer.remainder == 0;
-      if (another && v + 1 < kVector && i + v + 1 < size) place = find(outer.quotient * inner + column.remainder);
+      for (int v = 0; v < kVector; ++v) column.at[v] = entries[v].at(c);
+      store(to, column);
+      to += inner;
     }
-    if (i + kVector <= size) {
-      store(dz + i, part);
-    } else {
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        if (i + v < size) dz[i + v] = part.at[v];
-      }
-    }
+  } else {
+    const long long r = thread / kLanes;
+    if (r >= rows) return;
+    write_row(dz + r * classes, entry(r), RowVectors<kVector, Config::kRagged>(r * classes, classes), threadIdx.x % kLanes);
   }
 }

@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   __shared__ A shared[Config::kThreads / kWarp];
   const long long start = blockIdx.x * part, end = start + part < n ? start + part : n;
   A sum = A(0);
+#pragma unroll 8
   for (long long i = start + threadIdx.x; i < end; i += Config::kThreads) {
     if constexpr (Config::kLabels) {
       sum += Label(source[i], classes, ignore).weight(weight);

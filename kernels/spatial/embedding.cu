@@ -27,23 +27,27 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const Config::Index* __restrict__ gmem_indices, const T* __restrict__ gmem_weight, T* __restrict__ gmem_y, long long total,
                    long long vectors, long long rows) {
   const long long first = static_cast<long long>(blockIdx.x) * (Config::kThreads * kCount) + threadIdx.x;
-  Vec<T, kVector> reg_y[kCount];
+  // All indices are asked for before the first row, and all rows before the first is written.
+  long long row[kCount];
+  int place[kCount];
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
     const long long i = first + k * Config::kThreads;
-    if (i >= total) break;
-    const Split place = split(i, static_cast<int>(vectors));
-    const long long row = static_cast<long long>(gmem_indices[place.quotient]);
-    const bool named = row >= 0 && row < rows;
-    if (named) {
-      reg_y[k] = load<T, kVector>(gmem_weight + (row * vectors + place.rest) * kVector);
-      continue;
-    }
+    const Split where = split(i < total ? i : total - 1, static_cast<int>(vectors));
+    row[k] = static_cast<long long>(gmem_indices[where.quotient]);
+    place[k] = where.rest;
+  }
+  Vec<T, kVector> reg_y[kCount];
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) reg_y[k].at[j] = narrow<T>(A(0) / A(0));
+  for (int k = 0; k < kCount; ++k) {
+    if (row[k] >= 0 && row[k] < rows) reg_y[k] = load<T, kVector>(gmem_weight + (row[k] * vectors + place[k]) * kVector);
   }
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
+    if (row[k] < 0 || row[k] >= rows) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) reg_y[k].at[j] = narrow<T>(A(0) / A(0));
+    }
     const long long i = first + k * Config::kThreads;
     if (i < total) store(gmem_y + i * kVector, reg_y[k]);
   }

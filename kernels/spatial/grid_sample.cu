@@ -26,8 +26,8 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-using Place = Axis<Config::kMode, Config::kPadding, Config::kCorners, A>;
-constexpr int kVector = Config::kVector, kMode = Config::kMode, kDeep = Config::kRank == 3 ? kMode : 1;
+using Place = GridPlace<T, Config::kRank, Config::kMode, Config::kPadding, Config::kCorners>;
+constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
 
 __device__ __forceinline__ void take(A (&total)[kVector], const T* pixel, bool inside, A weight) {
@@ -40,36 +40,18 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y, long long batch, long long channels, long long per,
                    long long depth, long long height, long long width, long long o, long long p, long long q, long long x_n, long long x_c,
                    long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_o, long long y_p, long long y_q) {
-  const long long chunks = (channels + per - 1) / per, places = o * p * q;
-  long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (index >= batch * places * chunks) return;
-  const long long chunk = Config::kChannelsLast ? split(index, chunks) : 0;
-  const long long own = Config::kChannelsLast ? index : split(index, batch * places);
-  const long long first = (Config::kChannelsLast ? chunk : index) * per;
-  long long n = own;
-  const long long column = split(n, q), row = split(n, p), slice = split(n, o);
-
-  const T* at = grid + own * Config::kRank;
-  const Place across(widen(at[0]), width), down(widen(at[1]), height);
-  const Place deep(Config::kRank == 3 ? widen(at[Config::kRank - 1]) : A(0), Config::kRank == 3 ? depth : 1);
-  const T* source = x + n * x_n;
-  T* target = y + n * y_n + slice * y_o + row * y_p + column * y_q;
-  const long long end = first + per < channels ? first + per : channels;
-  for (long long c = first; c < end; c += kVector) {
+  using Share = PlaceAndChannels<Config::kChannelsLast>;
+  const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (!Share::there(index, batch, channels, per, o * p * q)) return;
+  const Share mine(index, batch, channels, per, o, p, q);
+  const Place place(grid + mine.own * Config::kRank, depth, height, width);
+  const T* source = x + mine.n * x_n;
+  T* target = y + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;
+  for (long long c = mine.first; c < mine.end; c += kVector) {
     A total[kVector] = {};
-#pragma unroll
-    for (int k = 0; k < kDeep; ++k) {
-#pragma unroll
-      for (int i = 0; i < kMode; ++i) {
-#pragma unroll
-        for (int j = 0; j < kMode; ++j) {
-          A weight = down.weight[i] * across.weight[j];
-          bool inside = down.inside[i] && across.inside[j];
-          if (Config::kRank == 3) weight *= deep.weight[k], inside = inside && deep.inside[k];
-          take(total, source + c * x_c + deep.index[k] * x_d + down.index[i] * x_h + across.index[j] * x_w, inside, weight);
-        }
-      }
-    }
+    Place::each([&](int k, int i, int j) {
+      take(total, source + c * x_c + place.pixel(k, i, j, x_d, x_h, x_w), place.inside(k, i, j), place.weight(k, i, j));
+    });
     V result;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) result.at[v] = narrow<T>(total[v]);

@@ -26,27 +26,18 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-using Place = Axis<Config::kMode, Config::kPadding, Config::kCorners, A>;
-constexpr int kMode = Config::kMode, kDeep = Config::kRank == 3 ? kMode : 1, kPlanes = Config::kPlanes, kThreads = Config::kThreads;
+using Place = GridPlace<T, Config::kRank, Config::kMode, Config::kPadding, Config::kCorners>;
+constexpr int kPlanes = Config::kPlanes, kThreads = Config::kThreads;
 
 // The values of all planes at a place.
-__device__ __forceinline__ void sample(A (&total)[kPlanes], const T* planes, int plane, const Place& deep, const Place& down,
-                                       const Place& across, int height, int width) {
+__device__ __forceinline__ void sample(A (&total)[kPlanes], const T* planes, int plane, const Place& place, int height, int width) {
+  Place::each([&](int k, int i, int j) {
+    const A weight = place.weight(k, i, j);
+    const bool inside = place.inside(k, i, j);
+    const int at = place.pixel(k, i, j, height * width, width, 1);
 #pragma unroll
-  for (int k = 0; k < kDeep; ++k) {
-#pragma unroll
-    for (int i = 0; i < kMode; ++i) {
-#pragma unroll
-      for (int j = 0; j < kMode; ++j) {
-        A weight = down.weight[i] * across.weight[j];
-        bool inside = down.inside[i] && across.inside[j];
-        int at = down.index[i] * width + across.index[j];
-        if (Config::kRank == 3) weight *= deep.weight[k], inside = inside && deep.inside[k], at += deep.index[k] * height * width;
-#pragma unroll
-        for (int c = 0; c < kPlanes; ++c) total[c] += (inside ? widen(planes[c * plane + at]) : A(0)) * weight;
-      }
-    }
-  }
+    for (int c = 0; c < kPlanes; ++c) total[c] += (inside ? widen(planes[c * plane + at]) : A(0)) * weight;
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -63,11 +54,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   for (long long p = threadIdx.x; p < places; p += kThreads) {
-    const T* at = grid + (n * places + p) * Config::kRank;
-    const Place across(widen(at[0]), width), down(widen(at[1]), height);
-    const Place deep(Config::kRank == 3 ? widen(at[Config::kRank - 1]) : A(0), Config::kRank == 3 ? depth : 1);
+    const Place place(grid + (n * places + p) * Config::kRank, depth, height, width);
     A total[kPlanes] = {};
-    sample(total, planes, plane, deep, down, across, height, width);
+    sample(total, planes, plane, place, height, width);
     T* target = y + (n * channels + first) * places + p;
 #pragma unroll
     for (int c = 0; c < kPlanes; ++c) {

@@ -23,25 +23,13 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-using Place = Axis<Config::kMode, Config::kPadding, Config::kCorners, A>;
-constexpr int kMode = Config::kMode, kDeep = Config::kRank == 3 ? kMode : 1;
+using Place = GridPlace<T, Config::kRank, Config::kMode, Config::kPadding, Config::kCorners>;
 
 template <typename Sums>
-__device__ __forceinline__ void scatter(const Sums& sums, A g, long long base, const Place& deep, const Place& down, const Place& across,
-                                        const Strides& x) {
-#pragma unroll
-  for (int k = 0; k < kDeep; ++k) {
-#pragma unroll
-    for (int i = 0; i < kMode; ++i) {
-#pragma unroll
-      for (int j = 0; j < kMode; ++j) {
-        A weight = down.weight[i] * across.weight[j];
-        bool inside = down.inside[i] && across.inside[j];
-        if (Config::kRank == 3) weight *= deep.weight[k], inside = inside && deep.inside[k];
-        if (inside) sums.add(base + deep.index[k] * x.space[0] + down.index[i] * x.space[1] + across.index[j] * x.space[2], g * weight);
-      }
-    }
-  }
+__device__ __forceinline__ void scatter(const Sums& sums, A g, long long base, const Place& place, const Strides& x) {
+  Place::each([&](int k, int i, int j) {
+    if (place.inside(k, i, j)) sums.add(base + place.pixel(k, i, j, x.space[0], x.space[1], x.space[2]), g * place.weight(k, i, j));
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
@@ -49,29 +37,21 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    long long bits, long long batch, long long channels, long long per, long long depth, long long height, long long width,
                    long long o, long long p, long long q, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w,
                    long long y_n, long long y_c, long long y_o, long long y_p, long long y_q) {
-  const long long chunks = (channels + per - 1) / per, places = o * p * q;
-  long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (index >= batch * places * chunks) return;
-  const long long chunk = Config::kChannelsLast ? split(index, chunks) : 0;
-  const long long own = Config::kChannelsLast ? index : split(index, batch * places);
-  const long long first = (Config::kChannelsLast ? chunk : index) * per;
-  long long n = own;
-  const long long column = split(n, q), row = split(n, p), slice = split(n, o);
-
-  const T* at = grid + own * Config::kRank;
-  const Place across(widen(at[0]), width), down(widen(at[1]), height);
-  const Place deep(Config::kRank == 3 ? widen(at[Config::kRank - 1]) : A(0), Config::kRank == 3 ? depth : 1);
+  using Share = PlaceAndChannels<Config::kChannelsLast>;
+  const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (!Share::there(index, batch, channels, per, o * p * q)) return;
+  const Share mine(index, batch, channels, per, o, p, q);
+  const Place place(grid + mine.own * Config::kRank, depth, height, width);
   const Strides x{x_n, x_c, {x_d, x_h, x_w}};
-  const T* source = g + n * y_n + slice * y_o + row * y_p + column * y_q;
-  const long long end = first + per < channels ? first + per : channels;
-  for (long long c = first; c < end; ++c) {
+  const T* source = g + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;
+  for (long long c = mine.first; c < mine.end; ++c) {
     const A value = widen(source[c * y_c]);
-    const long long base = n * x.n + c * x.c;
+    const long long base = mine.n * x.n + c * x.c;
     if constexpr (Config::kFixed) {
       const FixedSums fixed{static_cast<unsigned long long*>(sums), flags, FixedScale(largest, bits).up};
-      scatter(fixed, value, base, deep, down, across, x);
+      scatter(fixed, value, base, place, x);
     } else {
-      scatter(FloatSums<A>{static_cast<A*>(sums)}, value, base, deep, down, across, x);
+      scatter(FloatSums<A>{static_cast<A*>(sums)}, value, base, place, x);
     }
   }
 }

@@ -2,8 +2,8 @@
 //
 // Layout:  y is dense, the last axis fastest; a thread owns kVector neighbours of y and finds the place of the first by divisions: short ones,
 //          by multiplication, where kShort says that all numbers are below 2^31. kInner neighbours follow one another along the last axis
-//          (kVector or all of that axis; 0: any number), the rest along the axis before it, where kRun of them lie beside each other in
-//          x. Axes that stay neighbours are one axis, and runs of 16 bytes that stay together one element: both are the plan's work.
+//          (kVector or all of that axis; 0: any number), kMiddle along the axis before it (all of that axis, or 1 where it is skipped), the rest
+//          along the axis before those, where kRun of them lie beside each other in x. Axes that stay neighbours are one axis, and runs of 16 bytes that stay together one element: both are the plan's work.
 // Needs:   y aligned to kVector elements, x to kRun.
 // Bound:   memory: x read once, y written once, where the reads of a block share sectors.
 
@@ -16,6 +16,7 @@ struct Config {
   static constexpr int kRank = 4;
   static constexpr int kVector = 4;
   static constexpr int kInner = 0;
+  static constexpr int kMiddle = 1;
   static constexpr int kRun = 1;
   static constexpr bool kShort = true;
   static constexpr int kThreads = 128;
@@ -46,6 +47,7 @@ struct Unit<1> {
 };
 using T = Unit<Config::kBytes>::type;
 constexpr int kVector = Config::kVector, kRank = Config::kRank, kMost = 8, kInner = Config::kInner, kRun = Config::kRun;
+constexpr int kMiddle = Config::kMiddle, kOuterAxis = kMiddle > 1 ? kRank - 3 : kRank - 2;
 
 // i / extent and the rest. `magic` holds ceil(2^(31 + s) / extent) and, above 32 bits, s - 1 for the s with 2^s >= extent.
 __device__ __forceinline__ long long divide(long long& i, int extent, long long magic) {
@@ -60,16 +62,19 @@ __device__ __forceinline__ long long divide(long long& i, int extent, long long 
   return part.rest;
 }
 
-// kVector elements that do not leave the last two axes.
-__device__ __forceinline__ Vec<T, kVector> inner(const T* x, long long outer_step, long long inner_step) {
+// kVector elements that do not leave the last axes.
+__device__ __forceinline__ Vec<T, kVector> inner(const T* x, long long outer_step, long long middle_step, long long inner_step) {
   Vec<T, kVector> found;
 #pragma unroll
   for (int b = 0; b < kInner; ++b) {
 #pragma unroll
-    for (int a = 0; a < kVector / kInner; a += kRun) {
-      const Vec<T, kRun> run = load<T, kRun>(x + a * outer_step + b * inner_step);
+    for (int m = 0; m < kMiddle; ++m) {
 #pragma unroll
-      for (int r = 0; r < kRun; ++r) found.at[(a + r) * kInner + b] = run.at[r];
+      for (int a = 0; a < kVector / (kInner * kMiddle); a += kRun) {
+        const Vec<T, kRun> run = load<T, kRun>(x + a * outer_step + m * middle_step + b * inner_step);
+#pragma unroll
+        for (int r = 0; r < kRun; ++r) found.at[((a + r) * kMiddle + m) * kInner + b] = run.at[r];
+      }
     }
   }
   return found;
@@ -96,7 +101,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   }
   from += left * steps[0];
   if constexpr (kInner > 0) {
-    store(gmem_y + i, inner(gmem_x + from, kRank > 1 ? steps[kRank > 1 ? kRank - 2 : 0] : 0, steps[kRank - 1]));
+    const long long outer_step = kOuterAxis >= 0 ? steps[kOuterAxis >= 0 ? kOuterAxis : 0] : 0;
+    const long long middle_step = kMiddle > 1 ? steps[kRank > 1 ? kRank - 2 : 0] : 0;
+    store(gmem_y + i, inner(gmem_x + from, outer_step, middle_step, steps[kRank - 1]));
     return;
   }
 

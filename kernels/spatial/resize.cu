@@ -58,18 +58,16 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kTaps == 0 && Con
                    const A* __restrict__ weight_q, long long batch, long long channels, long long per, long long o,
                    long long p, long long q, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
                    long long y_c, long long y_o, long long y_p, long long y_q) {
-  const long long chunks = (channels + per - 1) / per, places = o * p * q;
-  long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (index >= batch * places * chunks) return;
-  const long long chunk = Config::kChannelsLast ? split(index, chunks) : 0;
-  const long long column = split(index, q), row = split(index, p), slice = split(index, o), n = split(index, batch);
-  const long long begin = (Config::kChannelsLast ? chunk : index) * per, end = begin + per < channels ? begin + per : channels;
-  const Row across(first_q, count_q, weight_q, q, column, x_w);
-  const Row down(Config::kRank > 1 ? Row(first_p, count_p, weight_p, p, row, x_h) : across);
-  const Row deep(Config::kRank > 2 ? Row(first_o, count_o, weight_o, o, slice, x_d) : across);
-  const T* source = x + n * x_n;
-  T* target = y + n * y_n + slice * y_o + row * y_p + column * y_q;
-  for (long long c = begin; c < end; c += kVector) {
+  using Share = PlaceAndChannels<Config::kChannelsLast>;
+  const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (!Share::there(index, batch, channels, per, o * p * q)) return;
+  const Share mine(index, batch, channels, per, o, p, q);
+  const Row across(first_q, count_q, weight_q, q, mine.column, x_w);
+  const Row down(Config::kRank > 1 ? Row(first_p, count_p, weight_p, p, mine.row, x_h) : across);
+  const Row deep(Config::kRank > 2 ? Row(first_o, count_o, weight_o, o, mine.slice, x_d) : across);
+  const T* source = x + mine.n * x_n;
+  T* target = y + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;
+  for (long long c = mine.first; c < mine.end; c += kVector) {
     A total[kVector] = {};
     auto take = [&](long long offset, A weight) {
       const V part = load<T, kVector>(source + c * x_c + offset);

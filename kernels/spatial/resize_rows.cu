@@ -3,9 +3,9 @@
 //
 // Layout:  x (planes, depth, height, width) and y (planes, o, p, q), C order. A block owns `here` neighbouring rows of y: it sums the rows of x
 //          into one for each of them, in shared memory, kStride apart, then along the rows. For that, 2^load_lanes and 2^store_lanes
-//          threads stand beside each other along a row. A thread takes kRows rows of y and kColumns neighbours at a time.
-//          kTaps: that each element has along each axis, found by the block itself; a row with fewer gives the rest shares of its last one.
-//          0: the tables of resize_taps.cu say how many.
+//          threads stand beside each other along a row. A thread takes kRows rows of y and kColumns neighbours at a time. Taps are in the
+//          tables of resize_taps.cu, or (kComputed, for small arrays that are no gradients) found by the block itself. kBatch of them are asked
+//          for before the first is used: as many as most elements have; kComputed: as any has.
 // Needs:   pointers aligned to kVector elements of x and kColumns of y, the width and q multiples of them, the width no more than kStride,
 //          `here` a multiple of kRows (kThreads >> store_lanes).
 // Bound:   memory; where there are many taps, the look-ups in shared memory.
@@ -17,7 +17,8 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
-  static constexpr int kTaps = 0;
+  static constexpr bool kComputed = false;
+  static constexpr int kBatch = 2;
   static constexpr int kRank = 2;
   static constexpr int kRows = 8;
   static constexpr int kStride = 128;
@@ -31,81 +32,103 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kTaps = Config::kTaps, kRank = Config::kRank, kRows = Config::kRows, kColumns = Config::kColumns, kVector = Config::kVector;
-constexpr int kThreads = Config::kThreads, kStride = Config::kStride, kKept = kTaps > 0 ? kTaps : 1;
-constexpr int kTogether = kTaps == 0 || kRank == 3 ? 1 : 4 / kTaps;  // rows whose taps a thread fetches at once
+constexpr int kBatch = Config::kBatch, kRank = Config::kRank, kRows = Config::kRows, kColumns = Config::kColumns, kVector = Config::kVector;
+constexpr int kThreads = Config::kThreads, kStride = Config::kStride;
+constexpr int kTogether = kRank == 3 || kBatch > 2 ? 1 : 2;  // rows whose taps a thread fetches at once
+constexpr bool kComputed = Config::kComputed;
+using V = Vec<T, kVector>;
 
-// The taps of all elements along an axis, from a table or (kTaps) from its definition.
+// The taps of all elements along an axis, from a table or (kComputed) from its definition.
 struct Line {
   const int *firsts, *counts;
   const A* weights;
   long long elements;
   Resize resize;
-
-  // `options`: the mode, 16 for align_corners, 32 for a step that is exactly source / target.
-  __device__ __forceinline__ Line(const int* first, const int* count, const A* weight, long long read, long long written, long long options,
-                                  double step)
-      : firsts(first), counts(count), weights(weight), elements(written),
-        resize{read, written, options & 15, options & 16, options & 32, step} {}
 };
 
-// Those of one element: with kTaps, the weights too; else where they begin in the table.
-struct Taps1 {
-  int first, last;
-  A weight[kKept];
-  const A* table;
+// Those of one element.
+struct Own {
+  int first, last, place;
+  A computed[kComputed ? kBatch : 1];
 
-  Taps1() = default;
-  __device__ __forceinline__ Taps1(const Line& line, int i) {
-    if constexpr (kTaps > 0) {
+  Own() = default;
+  __device__ __forceinline__ Own(const Line& line, int i) {
+    if constexpr (kComputed) {
       const Taps found = line.resize.taps(i);
       first = static_cast<int>(found.first), last = static_cast<int>(found.count) - 1;
 #pragma unroll
-      for (int k = 0; k < kTaps; ++k) {
-        const double all = line.resize.weight(i, first + (k < last ? k : last));
-        weight[k] = static_cast<A>(k < last ? all : all / (kTaps - last));
-      }
+      for (int k = 0; k < kBatch; ++k) computed[k] = static_cast<A>(line.resize.weight(i, first + (k < last ? k : last)));
     } else {
       first = line.firsts[i], last = line.counts[i] - 1;
-      table = line.weights + i;
+      if (last < 0) first = 0;  // no taps at all: what is fetched beside others is there, and not used
+      place = i;
     }
   }
-
-  // body(tap, weight) for each.
-  template <typename Body>
-  __device__ __forceinline__ void each(long long elements, Body body) const {
-    if constexpr (kTaps > 0) {
-#pragma unroll
-      for (int k = 0; k < kTaps; ++k) body(first + (k < last ? k : last), kTaps == 1 ? A(1) : weight[k]);
-    } else {
-#pragma unroll 4
-      for (int k = 0; k <= last; ++k) body(first + k, table[k * elements]);
-    }
+  __device__ __forceinline__ int end() const { return last < 0 ? 0 : last; }
+  // That of tap k, which is number u of those fetched together.
+  __device__ __forceinline__ A weight(const Line& line, int k, int u) const {
+    return kComputed ? computed[u] : line.weights[k * line.elements + place];
   }
 };
+
+// Calls use(n, fetch(n, tap), weight) for each tap of each of kCount elements; kBatch taps are fetched before the first is used, those behind the
+// last as that.
+template <int kCount, typename Elements, typename Fetch, typename Use>
+__device__ __forceinline__ void each(Elements own, const Line& line, Fetch fetch, Use use) {
+  int longest = own(0).last;
+#pragma unroll
+  for (int n = 1; n < kCount; ++n) longest = own(n).last > longest ? own(n).last : longest;
+  for (int k = 0; k <= longest; k += kBatch) {
+    decltype(fetch(0, 0)) found[kCount][kBatch];
+    A weights[kCount][kBatch];
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        const int tap = k + u < own(n).end() ? k + u : own(n).end();
+        found[n][u] = fetch(n, own(n).first + tap);
+        weights[n][u] = own(n).weight(line, tap, u);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        if (k + u <= own(n).last) use(n, found[n][u], weights[n][u]);
+      }
+    }
+    if (kComputed) break;
+  }
+}
 
 // Where a row of y comes from: its plane of x, and the taps along both slower axes.
 struct Origin {
-  const T* plane;
-  Taps1 deep, down;
+  long long plane;
+  Own deep, down;
 };
 
-// kVector neighbours of the row of x that a row of y is made of.
-__device__ __forceinline__ void gather(A (&sum)[kVector], const Origin& from, int c, const Line& deep, const Line& down, long long height,
-                                       long long width) {
-  const auto take = [&](const T* row, A weight) {
+// kVector neighbours of the rows of x that kTogether rows of y are made of; `x` points at their column.
+__device__ __forceinline__ void gather(A (&sum)[kTogether][kVector], const T* x, const Origin* (&from)[kTogether], const Line& deep, const Line& down,
+                                       long long height, long long width) {
+  const auto take = [&](int n, const V& row, A weight) {
     A part[kVector];
-    widen_all<T>(part, load<T, kVector>(row + c));
+    widen_all<T>(part, row);
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) sum[v] += part[v] * weight;
+    for (int v = 0; v < kVector; ++v) sum[n][v] += part[v] * weight;
   };
-  const auto plane = [&](const T* start, A weight) {
-    from.down.each(down.elements, [&](int tap, A its) { take(start + tap * width, weight * its); });
+  const auto flat = [&](long long slice, A around) {
+    each<kTogether>([&](int n) -> const Own& { return from[n]->down; }, down,
+                    [&](int n, int tap) { return load<T, kVector>(x + from[n]->plane + (slice * height + tap) * width); },
+                    [&](int n, const V& row, A weight) { take(n, row, kRank == 3 ? weight * around : weight); });
   };
-  if constexpr (kRank == 1) take(from.plane, A(1));
-  if constexpr (kRank == 2) from.down.each(down.elements, [&](int tap, A weight) { take(from.plane + tap * width, weight); });
+  if constexpr (kRank == 1) {
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) take(n, load<T, kVector>(x + from[n]->plane), A(1));
+  }
+  if constexpr (kRank == 2) flat(0, A(1));
   if constexpr (kRank == 3) {
-    from.deep.each(deep.elements, [&](int tap, A weight) { plane(from.plane + tap * height * width, weight); });
+    const Own& slices = from[0]->deep;
+    for (int k = 0; k <= slices.last; ++k) flat(slices.first + k, slices.weight(deep, k, k));
   }
 }
 
@@ -122,13 +145,22 @@ __device__ __forceinline__ void keep(A* to, const A (&sum)[kVector]) {
 }
 
 // kRows rows of kColumns neighbours of y, of which `left` rows are there, from as many lines.
-__device__ __forceinline__ void put(T* to, const A* line, const Taps1 (&across)[kColumns], long long elements, long long q, int left) {
+__device__ __forceinline__ void put(T* to, const A* line, const Own (&own)[kColumns], const Line& across, long long q, int left) {
   A total[kRows][kColumns] = {};
+  struct Found {
+    A row[kRows];
+  };
+  const auto fetch = [&](int, int tap) {
+    Found found;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) found.row[r] = line[tap + r * kStride];
+    return found;
+  };
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) {
-    across[j].each(elements, [&](int tap, A weight) {
+    each<1>([&](int) -> const Own& { return own[j]; }, across, fetch, [&](int, const Found& found, A weight) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) total[r][j] += line[tap + r * kStride] * weight;
+      for (int r = 0; r < kRows; ++r) total[r][j] += found.row[r] * weight;
     });
   }
 #pragma unroll
@@ -138,7 +170,7 @@ __device__ __forceinline__ void put(T* to, const A* line, const Taps1 (&across)[
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kRank == 3 || kBatch == 1 || kComputed ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
                    const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
                    const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
@@ -150,36 +182,44 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   A* lines = reinterpret_cast<A*>(dnn_smem);
   Origin* origins = reinterpret_cast<Origin*>(lines + count * kStride);
   const long long first = static_cast<long long>(blockIdx.x) * count;
-  const Line deep(first_o, count_o, weight_o, depth, o, options_o, step_o), down(first_p, count_p, weight_p, height, p, options_p, step_p);
+  const Line deep{first_o, count_o, weight_o, o, resize_of(depth, o, options_o, step_o)};
+  const Line down{first_p, count_p, weight_p, p, resize_of(height, p, options_p, step_p)};
+#pragma unroll 1
   for (int i = tid; i < count; i += kThreads) {
     long long plane = first + i < rows ? first + i : rows - 1;
     const int row = static_cast<int>(split(plane, p)), slice = kRank == 3 ? static_cast<int>(split(plane, o)) : 0;
     Origin& from = origins[i];
-    from.plane = x + plane * depth * height * width;
-    if (kRank > 1) from.down = Taps1(down, row);
-    if (kRank > 2) from.deep = Taps1(deep, slice);
+    from.plane = plane * depth * height * width;
+    if (kRank > 1) from.down = Own(down, row);
+    if (kRank > 2) from.deep = Own(deep, slice);
   }
   __syncthreads();
 
   const int load_step = kThreads >> load_lanes;
   for (int c = (tid & ((1 << load_lanes) - 1)) * kVector; c < size; c += kVector << load_lanes) {
-#pragma unroll kTogether
-    for (int r = tid >> load_lanes; r < count; r += load_step) {
-      A sum[kVector] = {};
-      gather(sum, origins[r], c, deep, down, height, width);
-      keep(lines + r * kStride + c, sum);
+#pragma unroll 1
+    for (int r = tid >> load_lanes; r < count; r += load_step * kTogether) {
+      const Origin* from[kTogether];
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) from[n] = origins + (r + n * load_step < count ? r + n * load_step : r);
+      A sum[kTogether][kVector] = {};
+      gather(sum, x + c, from, deep, down, height, width);
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        if (r + n * load_step < count) keep(lines + (r + n * load_step) * kStride + c, sum[n]);
+      }
     }
   }
   __syncthreads();
 
-  const Line across(first_q, count_q, weight_q, width, q, options_q, step_q);
+  const Line across{first_q, count_q, weight_q, q, resize_of(width, q, options_q, step_q)};
   for (int c = (tid & ((1 << store_lanes) - 1)) * kColumns; c < columns; c += kColumns << store_lanes) {
-    Taps1 taps[kColumns];
+    Own taps[kColumns];
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) taps[j] = Taps1(across, c + j);
+    for (int j = 0; j < kColumns; ++j) taps[j] = Own(across, c + j);
     for (int r = (tid >> store_lanes) * kRows; r < count; r += kRows * (kThreads >> store_lanes)) {
       const long long left = rows - first - r;
-      put(y + (first + r) * q + c, lines + r * kStride, taps, q, q, left < kRows ? static_cast<int>(left) : kRows);
+      put(y + (first + r) * q + c, lines + r * kStride, taps, across, q, left < kRows ? static_cast<int>(left) : kRows);
     }
   }
 }

@@ -1,5 +1,6 @@
 // The taps of all boxes along both sides, for roi_align_planes.cu: of box k first 2 ratio p down, then 2 ratio q across, each a distance in
-// the plane (down: rows of `width` pixels; -1 where the sample does not count) and its weight; and the image of each box, -1 where it is not valid.
+// bytes of the plane (where the sample does not count: down, that of the row behind the last; across, -1) and its weight; and the image of each box,
+// -1 where it is not valid.
 //
 // Layout:  boxes (K, 5), C order. A thread owns a tap.
 // Bound:   latency.
@@ -29,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const Box<A> box = Box<A>::read(boxes + k * 5, images, A(scale), Config::kAligned, p, q, ratio);
   const bool down = number < downs;
   BoxTap<A> tap(down ? box.down : box.across, down ? number : number - downs, ratio, down ? height : width);
-  if (down && tap.pixel > 0) tap.pixel *= static_cast<int>(width);
+  const int step = static_cast<int>(down ? width * sizeof(T) : sizeof(T)), missing = down ? static_cast<int>(height * width * sizeof(T)) : -1;
+  tap.pixel = tap.pixel >= 0 ? tap.pixel * step : missing;
   taps[own] = tap;
   if (number == 0) image_of[k] = box.valid ? static_cast<int>(box.image) : -1;
 }

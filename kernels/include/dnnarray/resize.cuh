@@ -96,6 +96,11 @@ struct Resize {
   }
 };
 
+// `options`: the mode, 16 for align_corners, 32 for a step that is exactly source / target.
+__device__ __forceinline__ Resize resize_of(long long source, long long target, long long options, double step) {
+  return {source, target, options & 15, options & 16, options & 32, step};
+}
+
 // The first of n target elements for which `passed` holds; it does for all behind. Looked for from `guess` on, in steps that double.
 template <typename Predicate>
 __device__ __forceinline__ long long first_where(long long n, long long guess, Predicate passed) {

@@ -75,6 +75,35 @@ struct Box {
   }
 };
 
+// An element of shared memory by its 32-bit address.
+__device__ __forceinline__ void read_shared(unsigned address, unsigned short& bits) {
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
+}
+__device__ __forceinline__ void read_shared(unsigned address, unsigned& bits) { asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bits) : "r"(address)); }
+__device__ __forceinline__ void read_shared(unsigned address, unsigned long long& bits) {
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(bits) : "r"(address));
+}
+template <int kSize>
+struct BitsOf {
+  using type = unsigned;
+};
+template <>
+struct BitsOf<2> {
+  using type = unsigned short;
+};
+template <>
+struct BitsOf<8> {
+  using type = unsigned long long;
+};
+template <typename T>
+__device__ __forceinline__ T read_shared(unsigned address) {
+  typename BitsOf<sizeof(T)>::type bits;
+  read_shared(address, bits);
+  T value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 // A tap along one side of a box with `ratio` samples in each bin: the pixel, -1 where its sample does not count, and its weight.
 template <typename A>
 struct alignas(2 * sizeof(A)) BoxTap {

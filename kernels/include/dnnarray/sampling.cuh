@@ -113,6 +113,63 @@ __device__ __forceinline__ long long split(long long& index, long long extent) {
   return rest;
 }
 
+// A place of a grid along all axes of an image; two of them, or three with `deep` being the slowest.
+template <typename T, int kRank, int kMode, int kPadding, bool kCorners>
+struct GridPlace {
+  using A = arithmetic_t<T>;
+  static constexpr int kDeep = kRank == 3 ? kMode : 1, kTaps = kDeep * kMode * kMode;
+  using Along = Axis<kMode, kPadding, kCorners, A>;
+  Along across, down, deep;
+
+  // `at` points at x, y and z.
+  __device__ __forceinline__ GridPlace(const T* at, long long depth, long long height, long long width)
+      : across(widen(at[0]), width), down(widen(at[1]), height), deep(kRank == 3 ? widen(at[kRank - 1]) : A(0), kRank == 3 ? depth : 1) {}
+
+  __device__ __forceinline__ A weight(int k, int i, int j) const {
+    const A flat = down.weight[i] * across.weight[j];
+    return kRank == 3 ? flat * deep.weight[k] : flat;
+  }
+  __device__ __forceinline__ bool inside(int k, int i, int j) const {
+    return down.inside[i] && across.inside[j] && (kRank < 3 || deep.inside[k]);
+  }
+  // Where the pixel stands for these steps along the axes.
+  template <typename Index>
+  __device__ __forceinline__ Index pixel(int k, int i, int j, Index slice, Index row, Index column) const {
+    const Index flat = down.index[i] * row + across.index[j] * column;
+    return kRank == 3 ? deep.index[k] * slice + flat : flat;
+  }
+  // body(k, i, j) for all taps.
+  template <typename Body>
+  static __device__ __forceinline__ void each(Body body) {
+#pragma unroll
+    for (int k = 0; k < kDeep; ++k) {
+#pragma unroll
+      for (int i = 0; i < kMode; ++i) {
+#pragma unroll
+        for (int j = 0; j < kMode; ++j) body(k, i, j);
+      }
+    }
+  }
+};
+
+// The share of a thread where each takes a place and some channels: neighbouring threads have neighbouring channels (kChannelsLast) or places.
+template <bool kChannelsLast>
+struct PlaceAndChannels {
+  long long own, n, slice, row, column, first, end;  // the number of the place, its image and coordinates; the channels
+
+  __device__ __forceinline__ PlaceAndChannels(long long index, long long batch, long long channels, long long per, long long o, long long p,
+                                              long long q) {
+    const long long chunk = kChannelsLast ? split(index, (channels + per - 1) / per) : 0;
+    own = n = kChannelsLast ? index : split(index, batch * o * p * q);
+    first = (kChannelsLast ? chunk : index) * per;
+    end = first + per < channels ? first + per : channels;
+    column = split(n, q), row = split(n, p), slice = split(n, o);
+  }
+  static __device__ __forceinline__ bool there(long long index, long long batch, long long channels, long long per, long long places) {
+    return index < batch * places * ((channels + per - 1) / per);
+  }
+};
+
 // Elements between neighbours along batch, channels and three spatial axes.
 struct Strides {
   long long n, c, space[3];

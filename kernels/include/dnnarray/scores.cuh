@@ -142,6 +142,15 @@ __device__ __forceinline__ arithmetic_t<T> peak_of(const Vec<T, kVector> (&part)
   }
 }
 
+// What a row's gradient is divided by: the sum of some partial sums, or `divisor` where there are none. All lanes of the warp must come.
+template <typename A>
+__device__ __forceinline__ A total_of(const A* parts, long long count, double divisor) {
+  if (!parts) return A(divisor);
+  A sum = A(0);
+  for (long long i = threadIdx.x % kWarp; i < count; i += kWarp) sum += parts[i];
+  return warp_sum(sum);
+}
+
 // The label of a row. One that names no class is never used as an index; its weight, and so the loss, is NaN.
 struct Label {
   long long index;

@@ -159,4 +159,14 @@ __device__ __forceinline__ Vec<T, kVector> load_or_lowest(const T* from, bool th
   return part;
 }
 
+// Vectors `step` elements apart, the first `count` of which are there: all are asked for before the first is looked at.
+template <int kCount, typename T, int kVector>
+__device__ __forceinline__ void fetch(Vec<T, kVector> (&part)[kCount], const T* from, int count, long long step) {
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    part[u] = load_or_lowest<kVector>(from, u < count);
+    from += step;
+  }
+}
+
 }  // namespace dnnarray

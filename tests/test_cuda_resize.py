@@ -1,0 +1,52 @@
+"""How blocks of rows are planned for `interpolate`; no GPU."""
+
+import pytest
+
+from dnnarray._cuda.spatial_resize import ALGORITHMS
+from dnnarray._spec import FLOAT32, FLOAT64, Spec
+from tests.test_kernels import _DEVICES, _planned
+
+_H200 = _DEVICES["sm_90a"]
+
+
+def _plans(op, source, target, dtype=FLOAT32, **options):
+    x, grad = Spec((16, 64, *source), dtype), Spec((16, 64, *target), dtype)
+    _, problem = _planned(op, *((grad, x) if op.endswith("backward") else (x,)), size=target, **options)
+    method = ALGORITHMS[op][0]
+    return method.run(problem, _H200, True).plans if method.rejects(problem, _H200) is None else ()
+
+
+def test_one_launch_fills_the_tables_of_all_axes():
+    tables, _ = _plans("interpolate_backward", (9, 10, 11), (18, 20, 22), mode="linear")
+    assert tables.grid[1] == 3
+
+
+def test_small_arrays_need_no_table():
+    (plan,) = _plans("interpolate", (14, 14), (28, 28), mode="linear")
+    assert plan.kernel.config.computed
+    assert len(_plans("interpolate", (128, 128), (256, 256), mode="linear")) == 2
+
+
+@pytest.mark.parametrize(
+    ("op", "mode", "target", "taps"),
+    [
+        ("interpolate", "nearest", 256, 1),
+        ("interpolate", "cubic", 256, 4),
+        ("interpolate_backward", "nearest", 256, 2),
+        ("interpolate_backward", "linear", 256, 4),
+        ("interpolate_backward", "cubic", 256, 8),
+        ("interpolate_backward", "linear", 64, 1),
+    ],
+)
+def test_taps_fetched_at_once(op, mode, target, taps):
+    assert _plans(op, (128, 128), (target, target), mode=mode)[-1].kernel.config.batch == taps
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+@pytest.mark.parametrize("width", [1, 31, 128, 1000, 5000, 10_000])
+def test_blocks_hold_whole_groups_of_rows_in_shared_memory(width, dtype):
+    for op in ("interpolate", "interpolate_backward"):
+        for plan in _plans(op, (33, width), (70, 2 * width), dtype, mode="linear")[-1:]:
+            config, here = plan.kernel.config, plan.arguments[12]
+            assert here % config.rows == 0
+            assert plan.shared_memory <= 64 << 10
