@@ -33,11 +33,9 @@ class TmaConfig(ImplicitConfig):
 
 
 class TmaMaps(ImplicitMaps):
-    """The maps with windows from the copy engine; where it does not take a correlation, `ImplicitMaps`."""
+    """The maps with windows from the copy engine."""
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
-        if misfit(g):
-            return super().launch(g, x, w, y, e, transposed)
         f, axes = formula(e.activation, x.dtype), axes_of(g)
         chosen = conv_tma_tiles.choose(g, self._units, e.residual is not None)
         r, tile = chosen.raster, chosen.tile
