@@ -12,6 +12,7 @@ from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_tiles import efficiency
+from dnnarray._cuda.conv_weigh import weighing
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
@@ -255,5 +256,5 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
-    share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"])
+    share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"], weighing(f).seconds)
     return Cost(2 * f.macs * problem.maps, problem.bytes + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)
