@@ -245,7 +245,7 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
     return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(weight) else None
 
 
-_COPIES = 4  # times that the copies to another order take of what the bandwidth would allow
+_COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
