@@ -68,7 +68,8 @@ def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
     copies, chunks, rows = max(_WARPS // group, 1), -(-c.channels // (vector * lanes)), g.n * g.out[0] * g.out[1]
     splits = max(1, min(-(-rows // copies), -(-_UNITS * _BLOCKS // (chunks * -(-members // group)))))
     side, stride = (g.window[2], g.stride[2]) if c.fast else (0, 1)
-    config = DepthwiseWeightConfig(TYPES[dtype], c.plain, side, stride, vector, lanes, _STRIP, 32 * _WARPS)
+    strip = _STRIP // 2 if dtype == FLOAT64 and side > 5 else _STRIP  # what the registers hold
+    config = DepthwiseWeightConfig(TYPES[dtype], c.plain, side, stride, vector, lanes, strip, 32 * _WARPS)
     words = [f"conv_depthwise_weight_{SHORT[dtype]}x{vector}", *(["multiplied"] * (not c.plain)), *([f"s{side}_by_{stride}"] * c.fast)]
     kernel = Kernel("conv/depthwise_weight.cu", "_".join((*words, f"l{lanes}")), config)
     numbers = (g.n, c.channels, g.k, int(c.flip), splits, group)

@@ -242,15 +242,15 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     plain = g.taps == 1 and set(g.stride) == {1} and set(g.before) == {0}
     columns = 0 if plain else g.n * g.pixels * g.groups * g.c * g.taps
     spreads = op in ("conv_backward_input", "conv_transpose")
-    moved = 2 * columns * problem.maps * (accumulator(dtype) if spreads else dtype).itemsize
+    moved = 2 * columns * problem.maps * (2 * accumulator(dtype).itemsize if spreads else dtype.itemsize)  # added up behind: read again
     narrow = min(g.k, 64) / 64 * min(g.c * g.taps, 64) / 64  # a product much narrower than a tile leaves most of it empty
     last = lying(op, problem).last
     weighs = op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
-    if weighs and not last:  # both images come to the other order
-        moved += 2 * g.n * g.groups * (g.k * g.pixels + g.c * math.prod(g.space)) * dtype.itemsize
+    turned = 2 * g.n * g.groups * (g.k * g.pixels + g.c * math.prod(g.space)) * dtype.itemsize  # both images, to the other order
     launches = problem.maps * (3 + _CALL * (1 if last else g.groups))
     vectors = last and g.c * dtype.itemsize % 16 == 0  # else the columns are gathered element by element
     seconds = problem.flops / (peak * 0.75 * narrow * (1 if last else 0.5)) + moved / (device.bandwidth * (0.8 if vectors else 0.17))
+    seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
     return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), launches, peak_of)
 
 

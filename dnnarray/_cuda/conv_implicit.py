@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnarray._cuda import conv_tiles
+from dnnarray._cuda import conv_tiles, conv_weigh
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_gemm import GemmMaps
-from dnnarray._cuda.conv_tiles import BLOCK, HaloSplit, Split
+from dnnarray._cuda.conv_tiles import BLOCK, Split
+from dnnarray._cuda.conv_weigh import HALO_THREADS, HaloSplit, HaloWeightConfig
 from dnnarray._cuda.epilogue import THREADS, Epilogue, rearrange
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
@@ -21,7 +22,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
 from dnnarray._spec import FLOAT32, HALF
 
-_THREADS, _HALO_THREADS = 384, 512
+_THREADS = 384
 _CHUNK = 8  # elements of a half type in 16 bytes
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
@@ -35,13 +36,6 @@ class WeightConfig(Config):
     tile_m: int
     tile_n: int
     stages: int
-
-
-@dataclass(frozen=True)
-class HaloWeightConfig(Config):
-    """Compile-time settings of ``kernels/conv/implicit_weight_halo_sm90.cu``."""
-
-    element: str
 
 
 @dataclass(frozen=True)
@@ -118,16 +112,14 @@ class ImplicitMaps:
             self._gemm.weigh(small, large, weight)
             return
         g, shape = self._g, self._setting.weight_shape
-        split = conv_tiles.weighing(g)
+        split = conv_weigh.weighing(g)
         size = math.prod(shape)
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * size)
-            by = (
-                self._weigh_splits(split, small, large, partial)
-                if isinstance(split, Split)
-                else self._weigh_halo(split, small, large, partial)
-            )
-            self._steps.add(by)
+            if isinstance(split, Split):
+                self._steps.add(self._weigh_splits(split, small, large, partial))
+            else:
+                self._steps.add(self._weigh_halo(split, small, large, partial))
             self._steps.add(_sum_splits(partial, split.count, weight, shape))
 
     def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
@@ -143,18 +135,14 @@ class ImplicitMaps:
         return Plan(kernel, grid, _THREADS, arguments, tile.shared_memory)
 
     def _weigh_halo(self, split: HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
-        g, r = self._g, split.raster
-        kernel = Kernel(
-            "conv/implicit_weight_halo_sm90.cu",
-            f"conv_implicit_weight_halo_sm90_{SHORT[small.dtype]}",
-            HaloWeightConfig(TYPES[small.dtype]),
-        )
-        sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
+        g, config = self._g, HaloWeightConfig(TYPES[small.dtype])
+        kernel = Kernel("conv/implicit_weight_halo_sm90.cu", f"conv_implicit_weight_halo_sm90_{SHORT[small.dtype]}", config)
+        sizes = (g.n, split.pitch, split.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
         steps = (*_across(small.strides), *_across(large.strides))
         tiles = -(-g.k // BLOCK) * (g.c // BLOCK) * g.groups
         grid = (min(tiles * split.count, self._units), 1, 1)
         arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *steps, *extents(g)[3:])
-        return Plan(kernel, grid, _HALO_THREADS, arguments, conv_tiles.SHARED)
+        return Plan(kernel, grid, HALO_THREADS, arguments, conv_tiles.SHARED)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""

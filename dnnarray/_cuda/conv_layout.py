@@ -14,6 +14,7 @@ from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_tiles import Timed, choose, efficiency
+from dnnarray._cuda.conv_weigh import weighing
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
@@ -247,7 +248,7 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
     return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(weight) else None
 
 
-_COPIES = 4  # times that the copies to another order take of what the bandwidth would allow
+_COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose) -> Cost:
@@ -258,5 +259,6 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
-    share = efficiency(op, f, device.units, device.peak.get(of_peak or "") or device.peak["float32"], tile)
+    of_all = device.peak.get(of_peak or "") or device.peak["float32"]
+    share = efficiency(op, f, device.units, of_all, weighing(f).seconds, tile)
     return Cost(2 * f.macs * problem.maps, problem.bytes + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

@@ -44,18 +44,24 @@ class Raster:
         return lower, (*last, *upper[2:])
 
 
+def extent(g: Geometry, axis: int) -> int | None:
+    """Places of a raster along an axis: what is behind the end of a row is also before the next one. None where a tap is no shift."""
+    spread = _spread(g, axis)
+    after = max(g.out[axis] + spread - g.before[axis] - g.space[axis], 0)
+    found = g.space[axis] + max(g.before[axis], after)
+    fits = g.stride[axis] == 1 and 0 <= g.before[axis] <= spread and g.before[axis] < found and g.out[axis] <= found
+    return found if fits else None
+
+
+def _spread(g: Geometry, axis: int) -> int:
+    """Places from the first tap to the last."""
+    return (g.window[axis] - 1) * g.dilation[axis]
+
+
 def raster(g: Geometry) -> Raster | None:
-    """None where a tap is no shift of a raster."""
-    if g.stride[1:] != (1, 1) or math.prod(g.window[1:]) < _FEWEST:
+    """None where a tap is no shift of a raster, or a tensor map cannot hold it."""
+    height, pitch, axes = extent(g, 1), extent(g, 2), axes_of(g)
+    if height is None or pitch is None or math.prod(g.window[1:]) < _FEWEST:
         return None
-    sides = []
-    for i in (1, 2):
-        spread = (g.window[i] - 1) * g.dilation[i]
-        after = max(g.out[i] + spread - g.before[i] - g.space[i], 0)
-        extent = g.space[i] + max(g.before[i], after)
-        if not 0 <= g.before[i] <= spread or g.before[i] >= extent or g.out[i] > extent:
-            return None
-        sides.append((extent, spread))
-    (height, down), (pitch, across) = sides
-    found, axes = Raster(pitch, height, down * pitch + across), axes_of(g)
+    found = Raster(pitch, height, _spread(g, 1) * pitch + _spread(g, 2))
     return found if within(axes, *found.corners(g, axes)) else None

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dnnarray._cuda.conv_raster import Raster, axes_of, raster
 from dnnarray._problems.conv_geometry import Geometry
 
 BLOCK = 64  # channels, columns or pixels of a stage
@@ -21,9 +20,6 @@ _RATE = 3.7e12  # multiply-adds a second of a multiprocessor
 _BYTES = 4.2e12 / PLANNED  # of memory a second, for each multiprocessor
 _WAIT = {128: 260e-9, 256: 390e-9}  # seconds of a stage beside its products, by the rows of a tile
 _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient copies a chunk
-_MIRRORED, _MOST_ACROSS = 24, 4  # rows of the weight gradient's ring that stand twice, places from tap to tap that they allow
-_AHEAD, _MOST_RING = 4, 13  # blocks on their way, and all that shared memory holds
-_HALO_STEP, _FILL = 0.78e-6, 0.4e-6  # seconds of a step of 64 places, and of a block that comes before the first
 _END = 1.6e-6  # seconds of 128 rows of a tile's end
 
 
@@ -116,53 +112,10 @@ def split(g: Geometry) -> Split:
     return min(found, key=lambda s: s.seconds)
 
 
-@dataclass(frozen=True)
-class HaloSplit:
-    """The same by ``kernels/conv/implicit_weight_halo_sm90.cu``: its raster and the blocks of places that its rings hold."""
-
-    raster: Raster
-    ring: int
-    count: int
-    blocks: int
-    seconds: float
-
-    @property
-    def shared_memory(self) -> int:
-        return 1024 + self.ring * (2 * BLOCK * ROW + 16) + _MIRRORED * ROW
-
-
-def halo_split(g: Geometry) -> HaloSplit | None:
-    """None where the kernel does not do it."""
-    r = raster(g)
-    if r is None or axes_of(g) != 2 or g.window != (1, 3, 3) or g.c % BLOCK or g.dilation[2] > _MOST_ACROSS:
-        return None
-    late = (BLOCK - 1 + r.reach) // BLOCK  # blocks that are there before the first one is complete
-    ring = min(late + 1 + _AHEAD, _MOST_RING)
-    places = g.n * r.height * r.pitch
-    if ring < late + 3 or places >= 1 << 31:
-        return None
-    everything, tiles = -(-places // BLOCK), -(-g.k // BLOCK) * (g.c // BLOCK) * g.groups
-    found = []
-    for wanted in {1, 2, 3, 4, max(PLANNED // tiles, 1), max(2 * PLANNED // tiles, 1)}:
-        blocks = -(-everything // min(wanted, max(everything // 4, 1)))
-        count = -(-everything // blocks)
-        sums = 8 * count * g.groups * g.k * g.taps * g.c / (_BYTES * PLANNED)
-        seconds = -(-tiles * count // PLANNED) * (blocks * _HALO_STEP + late * _FILL + _END) + sums
-        found.append(HaloSplit(r, ring, count, blocks, seconds))
-    return min(found, key=lambda s: s.seconds)
-
-
-def weighing(g: Geometry) -> Split | HaloSplit:
-    """How a weight gradient is done first."""
-    gathered, halo = split(g), halo_split(g)
-    return gathered if halo is None or gathered.seconds <= halo.seconds else halo
-
-
-def efficiency(op: str, g: Geometry, units: int, peak: float, tile: Callable[[Geometry, int], Timed]) -> float:
-    """The share of the peak rate that the products of an operation reach, each correlation by what `tile` chooses for it."""
+def efficiency(op: str, g: Geometry, units: int, peak: float, weight: float, tile: Callable[[Geometry, int], Timed]) -> float:
+    """The share of the peak rate that the products of an operation reach: a weight gradient takes `weight` seconds, a correlation those of its `tile`."""
     spreads = op in ("conv_backward_input", "conv_transpose", "conv_backward")
-    found = [weighing(g).seconds] if op.endswith(("backward", "backward_weight")) else []
+    found = [weight] if op.endswith(("backward", "backward_weight")) else []
     if op != "conv_backward_weight":
         found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if spreads else tile(g, units).seconds)
-    seconds = sum(found) / len(found)
-    return min(2 * g.macs / (seconds * peak), 1.0)
+    return min(2 * g.macs * len(found) / (sum(found) * peak), 1.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import conv_gemm, conv_tiles
+from dnnarray._cuda import conv_gemm, conv_weigh
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
@@ -132,7 +132,7 @@ _ONE_INPUT = [(2, 64, 64, 9, 1, 1, 1), (3, 128, 72, 17, 1, 1, 1), (2, 128, 192, 
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("batch", "channels", "outs", "extent", "padding", "dilation", "groups"), _ONE_INPUT)
 def test_weight_gradient_from_one_input_for_all_taps(batch, channels, outs, extent, padding, dilation, groups, dtype, monkeypatch):
-    monkeypatch.setattr(conv_tiles, "weighing", conv_tiles.halo_split)
+    monkeypatch.setattr(conv_weigh, "weighing", conv_weigh.halo_split)
     rng, out = np.random.default_rng(0), extent + 2 * padding - 2 * dilation
     x, grad = (rng.standard_normal(s).astype(dtype) for s in ((batch, extent, extent, channels), (batch, out, out, outs)))
     options = {"weight_shape": (outs, 3, 3, channels // groups), "padding": padding, "dilation": dilation, "groups": groups}
