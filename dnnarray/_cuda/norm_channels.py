@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, memory_order, orders, wide
+from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, memory_order, orders, wide
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
@@ -193,12 +193,6 @@ def _side(v: View, vector: int, threads: int) -> int:
     while side * vector < v.channels and side < min(32, threads):
         side *= 2
     return side
-
-
-def divisor(n: int) -> int:
-    """The magic number and, above it, the shift of ``struct Divisor``."""
-    shift = (n - 1).bit_length()
-    return shift << 32 | (((1 << 32) * ((1 << shift) - n)) // n + 1)
 
 
 def shares(problem: NormProblem) -> tuple[float, float]:

@@ -68,3 +68,9 @@ def wide(spec: Spec | None, x: Spec) -> int:
 
 def blocks_of(n: int, size: int) -> int:
     return -(-n // size)
+
+
+def divisor(n: int) -> int:
+    """The magic number and, above it, the shift of ``struct Divisor``."""
+    shift = (n - 1).bit_length()
+    return shift << 32 | (((1 << 32) * ((1 << shift) - n)) // n + 1)

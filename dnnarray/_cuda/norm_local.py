@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from dnnarray._cuda.norm_channels import divisor
-from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, orders
+from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, memory_order, orders
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm import LocalResponseProblem

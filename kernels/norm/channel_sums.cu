@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
                    long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
-                   long long mean_step,                    double p64, double q64) {
+                   long long mean_step, double p64, double q64) {
   __shared__ Shares smem[kThreads / kWarp * kSide];
   const Arrays arrays = {x, grad, residual, A(p64), A(q64)};
   const unsigned tiles = static_cast<unsigned>(Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels);
@@ -187,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
     int i = threadIdx.x % vectors;
     const long long base = tile * inner + first_inner, pitch = channels * inner;
     begin(own, coefficients, mean_step, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
-    const A common = kMoments ? widen(x[per_batch * first_outer * pitch + static_cast<unsigned>(tile) / static_cast<unsigned>(members) * members * inner]) : A(0);
+    const long long group = static_cast<unsigned>(tile) / static_cast<unsigned>(members);
+    const A common = kMoments ? widen(x[per_batch * first_outer * pitch + group * members * inner]) : A(0);
     while (n < end_outer) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
