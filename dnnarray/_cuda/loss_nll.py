@@ -73,11 +73,8 @@ def nll_loss_backward(problem: ScoresProblem, device: Device, aligned: bool) -> 
     (grad, _, labels, weight), (out,), last = pointers(problem)
     sums, total, parts = total_weight(problem, labels, weight, Scratch(last))
     lie = arrangement(problem, scores, any_order=True)
-    own, columns, vector = (
-        problem.reduction == "none",
-        lie.inner > 1,
-        vector_length(scores.dtype, aligned, lie.inner if lie.inner > 1 else 0),
-    )
+    own, columns = problem.reduction == "none", lie.inner > 1
+    vector = vector_length(scores.dtype, aligned, lie.inner if columns else 0)
     ragged = not columns and problem.classes % vector != 0
     lanes = 32 if columns else next((n for n, most in _LANES if problem.classes <= most * vector), THREADS)
     config = NllBackwardConfig(TYPES[scores.dtype], INTEGERS[target.dtype], own, columns, ragged, vector, lanes, THREADS)
