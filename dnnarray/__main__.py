@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import dnnarray as dnn
+from dnnarray._calls import read_lines, read_spec, read_value
 from dnnarray._introspect import question
 from dnnarray._operation import Operation, operations
 from dnnarray._options import ENGINES
 from dnnarray._select import tuning
-from dnnarray._select.calls import read_lines, read_spec, read_value
 
 _WRONG = 2  # the exit code of a wrong command line, as argparse has it
 _ABOUT = {

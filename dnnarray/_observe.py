@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnarray import _arrays
+from dnnarray import _arrays, _calls
 from dnnarray._errors import ArrayTypeError, DeviceError
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
-from dnnarray._select import calls
 from dnnarray._spec import FLOATING
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def observed(config: Options, op: Operation, arrays: tuple[Any, ...], options: t
             _require_finite(op.name, f"the input {name}", array)
     result = _timed(op.name, call) if config.telemetry else call()
     if config.record is not None:
-        calls.record(config.record, op, arrays, options)
+        _calls.record(config.record, op, arrays, options)
     if config.check_finite:
         _require_finite(op.name, "the output", result)
     return result
