@@ -6,6 +6,7 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 SUMMARY = "taps as shifts of a packed image, without im2col: the matrix micro-kernel on runs of pixels"
+SUMMARY_WEIGHT = "inner products of the gradient with shifts of the image, one channel a group"
 _TILE_ROWS, _TILE_PIXELS = 6, 16  # of the micro-kernel, for the estimate: a wider one changes little
 
 

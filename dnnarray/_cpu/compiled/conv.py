@@ -20,11 +20,13 @@ from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, driver, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import (
+    DOTS,
     LONG_VECTORS,
     ROWS,
     VECTORS,
     apart,
     copy_vector,
+    dots,
     lanes,
     long_tile,
     read,
@@ -34,7 +36,7 @@ from dnnarray._cpu.compiled.tile import (
     write,
     write_word,
 )
-from dnnarray._cpu.conv_blocks import Shape, Way, block_extents, never
+from dnnarray._cpu.conv_blocks import Shape, Way, block_extents, carve, image_view, never, weight_view
 from dnnarray._cpu.conv_shifted import shifted_cost
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Triple
@@ -52,8 +54,8 @@ _PACK, _MACS = 2, 16  # elements of a light operation: an element of the weight 
 _N, _GROUPS, _C, _K, _ITEM, _LANES, _WIDTH, _LONG, _FLAT, _STEP_COUNT, _WEIGHT_ROWS, _ROWS, _PARTS, _SCRATCH, _TABLE = range(15)
 _SPACE, _OUT, _STRIDE, _BEFORE, _COVERED, _PHASE, _BLOCK = range(15, 36, 3)  # axes
 _BLOCK_IMAGES = 36
-_CHANNEL_TASKS, _IMAGE_ELEMENTS, _PACKED_ELEMENTS, _RESULT_PIXELS, _CHANNEL_ROWS, _TASKS, _TILES, _DEPTH, _WINDOW = range(37, 46)
-_COUNT = 48
+_CHANNEL_TASKS, _IMAGE_ELEMENTS, _PACKED_ELEMENTS, _RESULT_PIXELS, _CHANNEL_ROWS, _TASKS, _TILES, _DEPTH, _SLACK, _WINDOW = range(37, 47)
+_COUNT = 49
 _XN, _XG, _XC, _XD, _XH, _XW, _YN, _YG, _YK, _YD, _YH, _YW = range(12)  # byte strides
 
 
@@ -311,6 +313,75 @@ def pack_weight(start: int, stop: int, weight: int, strides: Integers1, geo: Int
                             into += rows * item
 
 
+# --- the gradient of a depthwise weight -------------------------------------------------------------------------------
+
+
+@routine
+def _load_gradient(like, geo, grad, ys, extents, target, count):
+    """The block's gradient as the image's pixels lie, 0 in the gaps and up to a whole vector."""
+    apart()
+    item, width = geo[_ITEM], geo[_LANES]
+    row = geo[_STRIDE + 2] * geo[_PHASE + 2]
+    plane = row * geo[_STRIDE + 1] * geo[_PHASE + 1]
+    _zero(like, target, (count + width - 1) // width * width, item)
+    for d in range(extents[0]):
+        for h in range(extents[1]):
+            source = grad + d * ys[_YD] + h * ys[_YH]
+            _copy(like, source, ys[_YW], target + (d * plane + h * row) * item, item, extents[2], item, width)
+
+
+@routine
+def _add_dots(like, geo, image, gradient, count, taps, sums, target):
+    """Add the inner products of the gradient with the image at each tap; taps beyond the last are those of the last."""
+    apart()
+    item, width = geo[_ITEM], geo[_LANES]
+    for first in range(0, geo[_DEPTH], DOTS):
+        dots(like, gradient, image, taps + first * 8, (count + width - 1) // width, sums)
+        for i in range(min(DOTS, geo[_DEPTH] - first)):
+            at = target + (first + i) * item
+            total = read(like, at)
+            for j in range(width):
+                total += read(like, sums + (i * width + j) * item)
+            write(like, at, total)
+
+
+@kernel
+def depthwise_weight(
+    start: int,
+    stop: int,
+    x: int,
+    grad: int,
+    strides: Integers1,
+    weight: int,
+    taps: int,
+    geo: Integers1,
+    like: Out1,
+    scratch: int,
+    parts: int,
+) -> None:
+    """The gradient of the weight, [group][tap], where a group has one channel and one output: block after block, each group by one part."""
+    item, xs, ys = geo[_ITEM], strides, strides
+    zero = like.dtype.type(0)
+    low, extents = np.empty(3, np.int64), np.empty(3, np.int64)
+    for part in range(start, stop):
+        image = scratch + part * geo[_SCRATCH] * item
+        gradient = image + geo[_IMAGE_ELEMENTS] * item
+        sums = gradient + geo[_RESULT_PIXELS] * item
+        for group in range(part, geo[_GROUPS], parts):
+            target = weight + group * geo[_DEPTH] * item
+            _zero(zero, target, geo[_DEPTH], item)
+            for task in range(0, geo[_TASKS], geo[_CHANNEL_TASKS]):
+                _, first, images = _task(task, geo, low, extents)
+                source = grad + group * ys[_YG] + first * ys[_YN] + low[0] * ys[_YD] + low[1] * ys[_YH] + low[2] * ys[_YW]
+                for axis in range(3):
+                    low[axis] = low[axis] * geo[_STRIDE + axis] - geo[_BEFORE + axis]
+                count = _place_tiles(geo, images, extents, 0)
+                _load_image(zero, x + group * xs[_XG] + first * xs[_XN], xs, geo, images, low, extents, image)
+                _zero(zero, gradient - geo[_SLACK] * item, geo[_SLACK], item)
+                _load_gradient(zero, geo, source, ys, extents, gradient, count)
+                _add_dots(zero, geo, image, gradient, count, taps, sums, target)
+
+
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
@@ -355,7 +426,7 @@ def plan(g: Geometry, itemsize: int) -> Plan:
     image, packed, result = (
         _lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width)
     )
-    memory, table = image + packed + result, steps + tiles + (0 if flat else pixels)
+    memory, table = image + packed + result + _lines(DOTS * lanes(itemsize)), steps + tiles + (0 if flat else pixels)
     numbers = np.zeros(_COUNT, np.int64)
     numbers[[_N, _GROUPS, _C, _K, _ITEM, _LANES, _WIDTH, _LONG, _FLAT]] = (
         g.n,
@@ -371,7 +442,7 @@ def plan(g: Geometry, itemsize: int) -> Plan:
     numbers[[_STEP_COUNT, _WEIGHT_ROWS, _ROWS, _DEPTH]] = steps, max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows, rows, depth
     numbers[[_PARTS, _SCRATCH, _TABLE, _TASKS, _TILES]] = parts, memory, table, blocks * shares, tiles
     numbers[[_BLOCK_IMAGES, _CHANNEL_TASKS, _CHANNEL_ROWS]] = n, shares, channel_rows
-    numbers[[_IMAGE_ELEMENTS, _PACKED_ELEMENTS, _RESULT_PIXELS]] = image, packed, tiles * width
+    numbers[[_IMAGE_ELEMENTS, _SLACK, _PACKED_ELEMENTS, _RESULT_PIXELS]] = image, image - n * g.c * volume, packed, tiles * width
     axes = {
         _SPACE: g.space,
         _OUT: g.out,
@@ -398,13 +469,13 @@ def _lines(elements: int) -> int:
 
 
 def _taps(g: Geometry, volume: int, steps: Sequence[int], phases: Sequence[int]) -> np.ndarray:
-    """The offset of each channel and tap in the image, in elements: a tap stands in its phase of the stride."""
+    """The offset of each channel and tap in the image, in elements: a tap stands in its phase of the stride. The last one again, for `dots`."""
     total = np.arange(g.c).reshape(-1, 1, 1, 1) * volume
     for axis, (step, phase, stride, dilation) in enumerate(zip(steps, phases, g.stride, g.dilation, strict=True)):
         position = np.arange(g.window[axis]) * dilation
         offset = (position % stride * phase + position // stride) * step
         total = total + offset.reshape([-1 if i == axis else 1 for i in range(3)])
-    return np.ascontiguousarray(total.reshape(-1), np.int64)
+    return np.pad(total.reshape(-1).astype(np.int64), (0, DOTS - 1), mode="edge")
 
 
 def _channel_shares(g: Geometry, blocks: int, rows: int) -> tuple[int, int]:
@@ -468,6 +539,30 @@ def _driver(operation: Callable[..., None]) -> Callable[..., None]:
         operation(SHIFTED, problem, outputs, scratch, *arrays)
 
     return run
+
+
+def weight_buffers(g: Geometry) -> Sequence[Shape]:
+    """Scratch of the gradient of a depthwise weight."""
+    return buffers(g)[1:2]
+
+
+@driver(depthwise_weight)
+def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
+    g, result = problem.geometry, outputs[0]
+    if 0 in g.sizes:
+        result[...] = 0
+        return
+    (memory,), p = carve(scratch, weight_buffers(g), result.dtype), plan(g, result.itemsize)
+    source, upstream = (image_view(_aligned(a), problem.layout, g.groups) for a in (x, grad))
+    weight, strides = np.empty((g.groups, g.taps), result.dtype), np.array(source.strides + upstream.strides, np.int64)
+    addresses = (address(source), address(upstream), strides, address(weight), address(p.taps), p.numbers, memory, _line(memory))
+    parts = min(p.parts, g.groups)
+    depthwise_weight(parts, *addresses, parts, work=g.macs // _MACS)
+    if np.isfinite(np.sum(weight)):
+        target = weight_view(result, problem.layout, g.groups, problem.flip)
+        target[...] = weight.reshape(target.shape)
+    else:  # gaps between the rows times what is no number: the definition says where it belongs
+        numpy_conv.conv_backward_weight(numpy_conv.DIRECT, problem, outputs, None, grad, x)
 
 
 conv = _driver(numpy_conv.conv)
