@@ -13,7 +13,7 @@ from dnnarray._cpu.conv_depthwise import DEPTHWISE
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
-from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, shifted_cost
+from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, shifted_cost, strided_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
 from dnnarray._cpu.conv_winograd import WINOGRAD
 from dnnarray._problems.conv import ConvProblem
@@ -229,7 +229,12 @@ def _compiled(op: str) -> Method:
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry
-        return Cost(0, 0) if _is_empty(g) else _total([shifted_cost(c, problem.itemsize) for c in _correlations(_OPERATIONS[op][0], g)])
+        if _is_empty(g):
+            return Cost(0, 0)
+        costs = [shifted_cost(c, problem.itemsize) for c in _correlations(_OPERATIONS[op][0], g)]
+        if _INPUT in _OPERATIONS[op][0] and g.stride != (1, 1, 1):
+            costs.append(strided_cost(g.sizes[0], problem.itemsize))
+        return _total(costs)
 
     return compiled.method("shifted", "conv", op, SUMMARY, cost=cost, workspace=workspace)
 
