@@ -40,6 +40,8 @@ def _accepts(problem: AttentionProblem, device: Device) -> str | None:
         return f"it has no {given[0]}"
     if problem.rule.softcap is not None or problem.rule.dropout:
         return "it has neither softcap nor dropout"
+    if not (problem.sizes.width and problem.sizes.value_width):
+        return "it takes a width of 1 or more"
     return None
 
 

@@ -13,7 +13,7 @@ from dnnarray._cpu.conv_depthwise import DEPTHWISE
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
-from dnnarray._cpu.conv_shifted import SUMMARY, shifted_cost
+from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, shifted_cost, strided_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
 from dnnarray._cpu.conv_winograd import WINOGRAD
 from dnnarray._problems.conv import ConvProblem
@@ -94,7 +94,7 @@ def conv_backward_input(way: Way, problem: ConvProblem, outputs: Any, scratch: S
     _input_gradient(way, problem.geometry, scratch, dy, _weight(problem, weight), dx)
 
 
-def _conv_backward_weight(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any) -> None:
+def conv_backward_weight(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any) -> None:
     dy, x = _views(problem, grad, x)
     _weight_gradient(way, problem.geometry, scratch, x, dy, _weight(problem, outputs[0]))
 
@@ -107,7 +107,7 @@ def _conv_backward(
         _before_activation(way, problem, scratch, x, weight, bias, residual, y)
         grad = activation.apply_gradient(problem.activation, grad, y)
     conv_backward_input(way, problem, outputs[:1], scratch, grad, weight)
-    _conv_backward_weight(way, problem, outputs[1:2], scratch, grad, x)
+    conv_backward_weight(way, problem, outputs[1:2], scratch, grad, x)
     if bias is not None:
         _bias_gradient(problem, grad, outputs[2])
     if residual is not None:
@@ -146,7 +146,7 @@ _FORWARD, _INPUT, _WEIGHT = "forward", "input", "weight"
 _OPERATIONS: dict[str, tuple[tuple[str, ...], str | None, Callable[..., None]]] = {
     "conv": ((_FORWARD,), None, conv),
     "conv_backward_input": ((_INPUT,), None, conv_backward_input),
-    "conv_backward_weight": ((_WEIGHT,), None, _conv_backward_weight),
+    "conv_backward_weight": ((_WEIGHT,), None, conv_backward_weight),
     "conv_backward": ((_INPUT, _WEIGHT), _FORWARD, _conv_backward),
     "conv_transpose": ((_INPUT,), None, conv_transpose),
     "conv_transpose_backward": ((_FORWARD, _WEIGHT), _INPUT, _conv_transpose_backward),
@@ -220,7 +220,7 @@ def _total(costs: Sequence[Cost]) -> Cost:
 
 
 def _compiled(op: str) -> Method:
-    """The entry that Numba compiles."""
+    """The entry that Numba compiles, for the maps that are correlations."""
 
     def workspace(problem: ConvProblem) -> int:
         from dnnarray._cpu.compiled.conv import SHIFTED  # asked for only where Numba has compiled it
@@ -229,11 +229,35 @@ def _compiled(op: str) -> Method:
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry
-        return Cost(0, 0) if _is_empty(g) else _total([shifted_cost(c, problem.itemsize) for c in _correlations(_OPERATIONS[op][0], g)])
+        if _is_empty(g):
+            return Cost(0, 0)
+        costs = [shifted_cost(c, problem.itemsize) for c in _correlations(_OPERATIONS[op][0], g)]
+        if _INPUT in _OPERATIONS[op][0] and g.stride != (1, 1, 1):
+            costs.append(strided_cost(g.sizes[0], problem.itemsize))
+        return _total(costs)
 
     return compiled.method("shifted", "conv", op, SUMMARY, cost=cost, workspace=workspace)
 
 
-_COMPILED = ("conv", "conv_backward_input", "conv_transpose")
-ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *(_compiled(op) for _ in range(op in _COMPILED))) for op in _OPERATIONS}
+def _compiled_weight() -> Method:
+    """The entry that Numba compiles for the gradient of a depthwise weight."""
+
+    def accepts(problem: ConvProblem, device: Device) -> str | None:
+        g = problem.geometry
+        return None if g.c == g.k == 1 else "its gradient of the weight takes one channel and one output a group"
+
+    def workspace(problem: ConvProblem) -> int:
+        from dnnarray._cpu.compiled.conv import weight_buffers
+
+        return 0 if _is_empty(problem.geometry) else scratch_bytes(weight_buffers(problem.geometry), problem.itemsize)
+
+    def cost(problem: ConvProblem, device: Device) -> Cost:
+        g = problem.geometry
+        return Cost(0, 0) if _is_empty(g) else shifted_cost(g, problem.itemsize)
+
+    return compiled.method("shifted", "conv", "conv_backward_weight", SUMMARY_WEIGHT, accepts=accepts, cost=cost, workspace=workspace)
+
+
+_COMPILED = {op: _compiled(op) for op in ("conv", "conv_backward_input", "conv_transpose")} | {"conv_backward_weight": _compiled_weight()}
+ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *([_COMPILED[op]] if op in _COMPILED else [])) for op in _OPERATIONS}
 ALGORITHMS |= UNFOLD_ALGORITHMS

@@ -23,7 +23,7 @@ class _Arithmetic:
     def __init__(self, builder: ir.IRBuilder, vector: ir.VectorType, item: int) -> None:
         self.builder, self.vector = builder, vector
         self.integers = ir.VectorType(ir.IntType(8 * item), vector.count)
-        name = f"llvm.fma.v{vector.count}f{8 * item}"
+        name = f"llvm.fmuladd.v{vector.count}f{8 * item}"
         self._fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
         self.single = item == 4
 

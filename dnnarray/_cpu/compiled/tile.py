@@ -30,14 +30,14 @@ def vector_bytes(features: str) -> int:
     return 16
 
 
-def _shape(size: int, features: str) -> tuple[int, int]:
+def shape_of(size: int, features: str) -> tuple[int, int]:
     """(rows, vectors) of the largest tile whose sums, with what they are made of, fit the registers: 32 of them, or 16 on x86 before AVX-512."""
     return (6, 2) if "+sse2" in features.split(",") and size < 64 else (8, 3)
 
 
 FEATURES: str = _config.CPU_FEATURES if _config.CPU_FEATURES is not None else get_host_cpu_features()
 BYTES = vector_bytes(FEATURES)
-ROWS, VECTORS = _shape(BYTES, FEATURES)
+ROWS, VECTORS = shape_of(BYTES, FEATURES)
 LONG_VECTORS = 8  # of a tile of a single row
 
 
@@ -90,7 +90,7 @@ class _Tile:
         self.builder, self.element, self.vector, self.item = builder, element, vector, item
         self.rows, self.vectors, self.width = rows, vectors, vector.count * item
         suffix = f"v{vector.count}f{item * 8}"
-        self.fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{suffix}")
+        self.fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{suffix}")
 
     def emit(self, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any) -> None:
         builder = self.builder
@@ -177,6 +177,46 @@ def _tile_intrinsic(rows: int, vectors: int) -> Any:
 
 tile = _tile_intrinsic(ROWS, VECTORS)
 long_tile = _tile_intrinsic(1, LONG_VECTORS)
+
+
+DOTS = 5  # inner products side by side: enough to hide the latency of the sums, few enough for windows of 3x3
+
+
+@intrinsic
+def dots(typing: Any, like: Any, a: Any, b: Any, offsets: Any, count: Any, sums: Any) -> Any:
+    """`DOTS` vectors at `sums`: of a[j] * b[offset + j], the sums of each lane over `count` vectors; one offset after the other in the table."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        element, vector, item = vector_of(context, signature.args[0])
+        _, a, b, offsets, count, sums = arguments
+        math = _Tile(builder, element, vector, item, 1, DOTS)
+        sources = [builder.add(b, load_at(builder, _plus(builder, offsets, 8 * i), _WORD, 1)) for i in range(DOTS)]
+        before = builder.block
+        loop, done = builder.append_basic_block("dots"), builder.append_basic_block("summed")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        j = builder.phi(_WORD)
+        totals = [builder.phi(vector) for _ in sources]
+        at = builder.mul(j, _WORD(math.width))
+        left = load_at(builder, builder.add(a, at), vector, item)
+        results = [
+            builder.call(math.fma, [left, load_at(builder, builder.add(source, at), vector, item), total])
+            for source, total in zip(sources, totals, strict=True)
+        ]
+        following = builder.add(j, _WORD(1))
+        for phi, start, value in (
+            (j, _WORD(0), following),
+            *((t, ir.Constant(vector, None), r) for t, r in zip(totals, results, strict=True)),
+        ):
+            phi.add_incoming(start, before)
+            phi.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+        builder.position_at_end(done)
+        for i, value in enumerate(results):
+            store_at(builder, value, _plus(builder, sums, i * vector.count * item), item)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 5), generate
 
 
 # --- reading, writing, copying ----------------------------------------------------------------------------------------

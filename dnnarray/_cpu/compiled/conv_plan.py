@@ -1,0 +1,177 @@
+"""How a convolution without im2col is cut into tasks, and the numbers that its kernels get. Imports Numba for the length of a vector alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnarray._cpu import threads
+from dnnarray._cpu.compiled.memory import ALIGNMENT
+from dnnarray._cpu.compiled.tile import DOTS, LONG_VECTORS, ROWS, VECTORS, lanes
+from dnnarray._cpu.conv_blocks import Shape, block_extents
+from dnnarray._problems.conv_geometry import Geometry, Triple
+
+_BLOCK_ELEMENTS = 1 << 15  # of a block's image or result: they share the second-level cache with a slice of the weight
+_MIN_PIXELS = 192  # of a block: what the weight's trip from memory is shared among
+_STEPS = 512  # channels times taps of one pass over the pixels: a tile of the weight then stays in the first-level cache
+_WEIGHT_ELEMENTS = 1 << 15  # of the weight between two passes over the pixels
+_GATHER = 1.2  # cycles to gather an element, against those of a vector's multiply-add
+_TASKS_PER_CORE = 4  # where the extents allow it: the parts are cut beforehand, and cores are not equally fast
+_LEAST_ROWS = 4  # tiles of the weight in a task, or its image costs more than its products
+
+
+# Where the kernel finds its numbers; three entries for the axes D H W where it says so.
+(
+    N_AT,
+    GROUPS_AT,
+    C_AT,
+    K_AT,
+    ITEM_AT,
+    LANES_AT,
+    WIDTH_AT,
+    LONG_AT,
+    FLAT_AT,
+    STEP_COUNT_AT,
+    WEIGHT_ROWS_AT,
+    ROWS_AT,
+    PARTS_AT,
+    SCRATCH_AT,
+    TABLE_AT,
+) = range(15)
+SPACE_AT, OUT_AT, STRIDE_AT, BEFORE_AT, COVERED_AT, PHASE_AT, BLOCK_AT = range(15, 36, 3)  # axes
+BLOCK_IMAGES_AT = 36
+(
+    CHANNEL_TASKS_AT,
+    IMAGE_ELEMENTS_AT,
+    PACKED_ELEMENTS_AT,
+    RESULT_PIXELS_AT,
+    CHANNEL_ROWS_AT,
+    TASKS_AT,
+    TILES_AT,
+    DEPTH_AT,
+    SLACK_AT,
+    WINDOW_AT,
+) = range(37, 47)
+COUNT_AT = 49
+XN_AT, XG_AT, XC_AT, XD_AT, XH_AT, XW_AT, YN_AT, YG_AT, YK_AT, YD_AT, YH_AT, YW_AT = range(12)  # byte strides
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """How a geometry is cut into tasks, for elements of one size."""
+
+    numbers: np.ndarray  # what the kernels call `geo`
+    taps: np.ndarray  # byte offset of each channel and tap in the image
+    parts: int
+    shapes: tuple[Shape, ...]  # of scratch: the packed weight, each part's memory, each part's table of 64-bit integers
+
+
+def _even(extent: int, size: int) -> int:
+    """The size nearest to `size` that cuts the extent into nearly equal blocks."""
+    return -(-extent // max(round(extent / size), 1))
+
+
+def _blocking(g: Geometry, flat: bool) -> tuple[int, Triple]:
+    """Images and output extents of a block."""
+    n, *extents = block_extents(g, max(_BLOCK_ELEMENTS // max(g.c * math.prod(g.stride), g.k), _MIN_PIXELS))
+    d, h, w = (_even(m, b) for m, b in zip(g.out, extents, strict=True))
+    return 1 if flat else _even(g.n, n), (d, h, w)
+
+
+@lru_cache(maxsize=1024)
+def plan(g: Geometry, itemsize: int) -> Plan:
+    """The plan for a geometry that has no extent of 0."""
+    long = g.k == 1
+    rows, width = (1, LONG_VECTORS * lanes(itemsize)) if long else (ROWS, VECTORS * lanes(itemsize))
+    flat = _is_flat(g, width)
+    n, extents = _blocking(g, flat)
+    phases = [-(-m // s) for m, s in zip(g.reach(extents), g.stride, strict=True)]
+    line = phases[2] * g.stride[2]
+    plane = line * phases[1] * g.stride[1]
+    volume = plane * phases[0] * g.stride[0]
+    pixels = (extents[0] - 1) * plane + (extents[1] - 1) * line + extents[2] if flat else n * math.prod(extents)
+    tiles, depth = -(-pixels // width), g.c * g.taps
+    steps = -(-depth // -(-depth // _STEPS))
+    blocks = -(-g.n // n) * math.prod(-(-m // b) for m, b in zip(g.out, extents, strict=True))
+    shares, channel_rows = _channel_shares(g, blocks, rows)
+    parts = min(threads.cores(), blocks * shares)
+    image, packed, result = (
+        _lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width)
+    )
+    memory, table = image + packed + result + _lines(DOTS * lanes(itemsize)), steps + tiles + (0 if flat else pixels)
+    numbers = np.zeros(COUNT_AT, np.int64)
+    numbers[[N_AT, GROUPS_AT, C_AT, K_AT, ITEM_AT, LANES_AT, WIDTH_AT, LONG_AT, FLAT_AT]] = (
+        g.n,
+        g.groups,
+        g.c,
+        g.k,
+        itemsize,
+        lanes(itemsize),
+        width,
+        long,
+        flat,
+    )
+    numbers[[STEP_COUNT_AT, WEIGHT_ROWS_AT, ROWS_AT, DEPTH_AT]] = steps, max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows, rows, depth
+    numbers[[PARTS_AT, SCRATCH_AT, TABLE_AT, TASKS_AT, TILES_AT]] = parts, memory, table, blocks * shares, tiles
+    numbers[[BLOCK_IMAGES_AT, CHANNEL_TASKS_AT, CHANNEL_ROWS_AT]] = n, shares, channel_rows
+    numbers[[IMAGE_ELEMENTS_AT, SLACK_AT, PACKED_ELEMENTS_AT, RESULT_PIXELS_AT]] = image, image - n * g.c * volume, packed, tiles * width
+    axes = {
+        SPACE_AT: g.space,
+        OUT_AT: g.out,
+        STRIDE_AT: g.stride,
+        BEFORE_AT: g.before,
+        COVERED_AT: g.reach((1, 1, 1)),
+        PHASE_AT: phases,
+        BLOCK_AT: extents,
+    }
+    for at, values in (axes | {WINDOW_AT: g.window}).items():
+        numbers[at : at + 3] = values
+    weight = g.groups * -(-g.k // rows) * rows * depth
+    return Plan(
+        numbers,
+        _taps(g, volume, (plane, line, 1), phases) * itemsize,
+        parts,
+        ((weight,), (parts * memory + ALIGNMENT,), (2 * parts, table)),
+    )
+
+
+def _lines(elements: int) -> int:
+    """Whole cache lines, whatever the element."""
+    return -(-elements // ALIGNMENT) * ALIGNMENT
+
+
+def _taps(g: Geometry, volume: int, steps: Sequence[int], phases: Sequence[int]) -> np.ndarray:
+    """The offset of each channel and tap in the image, in elements: a tap stands in its phase of the stride. The last one again, for `dots`."""
+    total = np.arange(g.c).reshape(-1, 1, 1, 1) * volume
+    for axis, (step, phase, stride, dilation) in enumerate(zip(steps, phases, g.stride, g.dilation, strict=True)):
+        position = np.arange(g.window[axis]) * dilation
+        offset = (position % stride * phase + position // stride) * step
+        total = total + offset.reshape([-1 if i == axis else 1 for i in range(3)])
+    return np.pad(total.reshape(-1).astype(np.int64), (0, DOTS - 1), mode="edge")
+
+
+def _channel_shares(g: Geometry, blocks: int, rows: int) -> tuple[int, int]:
+    """Into how many tasks the channels of a block are split, so that the cores have enough of them, and the output channels of one."""
+    wanted = -(-_TASKS_PER_CORE * threads.cores() // blocks)
+    if g.groups > 1:
+        return min(wanted, g.groups), g.k
+    most = max(g.k // (_LEAST_ROWS * rows), 1)
+    channels = -(-g.k // (min(wanted, most) * rows)) * rows
+    return -(-g.k // channels), channels
+
+
+def _is_flat(g: Geometry, width: int) -> bool:
+    """Whether to compute the gaps between the rows of the image rather than to gather the tiles that span them."""
+    line = -(-g.reach(g.out)[2] // g.stride[2]) * g.stride[2]
+    gathered = 0.0 if g.out[2] % width == 0 else min(width / g.out[2], 1.0)
+    return (line / g.out[2] - 1) * g.k < gathered * _GATHER * width
+
+
+def buffers(g: Geometry) -> Sequence[Shape]:
+    """Scratch for elements of any size."""
+    return [max(pair, key=math.prod) for pair in zip(plan(g, 4).shapes, plan(g, 8).shapes, strict=True)]
