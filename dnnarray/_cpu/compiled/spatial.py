@@ -48,6 +48,15 @@ def _gathered_pair(row: Any, i: Any, a: Any, j: Any, b: Any, out: Any) -> Any:
 
 
 @device
+def _doubled(row: Any, left: Any, right: Any, out: Any) -> Any:
+    """The inner part of a row with twice the elements: `left` and `right` are the weights of the taps of the two elements that come from each."""
+    a, b, c, d = left[2], right[2], left[3], right[3]
+    for k in range(len(row) - 2):
+        out[2 * k + 2] = a * row[k] + b * row[k + 1]
+        out[2 * k + 3] = c * row[k + 1] + d * row[k + 2]
+
+
+@device
 def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
     """The sum of two weighted rows in one pass."""
     for q in range(len(out)):
@@ -56,12 +65,26 @@ def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
 
 @kernel
 def _resize(
-    start: int, stop: int, x: In3, y: Out3, row_index: Integers2, row_weight: In2, column_index: Integers2, column_weight: In2
+    start: int,
+    stop: int,
+    x: In3,
+    y: Out3,
+    row_index: Integers2,
+    row_weight: In2,
+    column_index: Integers2,
+    column_weight: In2,
+    doubles: bool,
 ) -> None:
     wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
     for n in range(start, stop):
         for h in range(x.shape[1]):
-            if len(column_index) == 2:
+            if doubles:
+                _doubled(x[n, h], column_weight[0], column_weight[1], wide[h])
+                for part in (slice(0, 2), slice(y.shape[2] - 2, y.shape[2])):
+                    _gathered_pair(
+                        x[n, h], column_index[0, part], column_weight[0, part], column_index[1, part], column_weight[1, part], wide[h, part]
+                    )
+            elif len(column_index) == 2:
                 _gathered_pair(x[n, h], column_index[0], column_weight[0], column_index[1], column_weight[1], wide[h])
             else:
                 for k in range(len(column_index)):
@@ -91,10 +114,21 @@ def interpolate(problem: InterpolateProblem, outputs: tuple[Array, ...], scratch
         matrices = [(np.zeros((1, 1), np.int64), np.ones((1, 1), source.dtype)), *matrices]
     with Written(outputs) as (y,):
         planes = y.reshape(len(x), *_plane(extents))
-        _resize(len(x), x, planes, *matrices[0], *matrices[1], work=2 * (x.size + y.size) * len(matrices[1][0]))
+        _resize(len(x), x, planes, *matrices[0], *matrices[1], _doubles(*matrices[1]), work=2 * (x.size + y.size) * len(matrices[1][0]))
         for axis, taps in zip(problem.axes, found, strict=True):
             if taps.unread is not None:
                 y[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
+
+
+def _doubles(index: Array, weight: Array) -> bool:
+    """Whether inside of the row element 2k is made of k - 1 and k, and 2k + 1 of k and k + 1, with the same weights for every k."""
+    taps, extent = index.shape
+    if taps != 2 or extent % 2 or extent < 6:
+        return False
+    inner = slice(2, extent - 2)
+    low = (np.arange(extent) - 1)[inner] // 2
+    same = (weight[:, inner].reshape(2, -1, 2) == weight[:, None, 2:4]).all()
+    return bool(same and (index[0, inner] == low).all() and (index[1, inner] == low + 1).all())
 
 
 def _plane(space: tuple[int, ...]) -> tuple[int, ...]:
@@ -148,19 +182,17 @@ def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bo
 
 @device
 def _corners(plane: Any, index: Any, weight: Any, out: Any) -> Any:
-    for k in range(4):
-        _corner(plane, index[k], weight[k], k == 0, out)
-
-
-@device
-def _corner(plane: Any, index: Any, weight: Any, first: Any, out: Any) -> Any:
-    """out (+)= weight plane[index]; what lies outside counts as 0, and is never read: an infinite number beside it stays there."""
+    """out = the sum of four weighted corners. What lies outside counts as 0 and is never read: an infinite number beside it stays there."""
     zero = plane.dtype.type(0)
+    i0, i1, i2, i3 = index[0], index[1], index[2], index[3]
+    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
     for q in range(len(out)):
-        i = index[q]
-        value = plane[max(i, 0)]
-        value = value if i >= 0 else zero
-        out[q] = value * weight[q] + (zero if first else out[q])
+        a, b, c, d = plane[max(i0[q], 0)], plane[max(i1[q], 0)], plane[max(i2[q], 0)], plane[max(i3[q], 0)]
+        a = a if i0[q] >= 0 else zero
+        b = b if i1[q] >= 0 else zero
+        c = c if i2[q] >= 0 else zero
+        d = d if i3[q] >= 0 else zero
+        out[q] = (a * w0[q] + b * w1[q]) + (c * w2[q] + d * w3[q])
 
 
 @driver(_sample)
