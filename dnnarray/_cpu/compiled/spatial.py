@@ -161,7 +161,7 @@ def _whole(low: Any, extent: Any) -> Any:
 def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
     height, width = x.shape[2:]
     lines, places = y.shape[2:]
-    index = np.empty((4, places), np.int64)
+    index = np.empty((4, places), np.int32)  # half as wide as Numba's own integers, or the loop over them has half the lanes
     weight = np.empty((4, places), x.dtype)
     one = x.dtype.type(1)
     for line in range(start, stop):
