@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel
+from dnnarray._cpu.spatial_common import buffer
 from dnnarray._cpu.spatial_resize import Taps, taps_of
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._problems.spatial_lookup import EmbeddingProblem
@@ -158,12 +159,37 @@ def _whole(low: Any, extent: Any) -> Any:
 
 
 @kernel
-def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
-    height, width = x.shape[2:]
+def _pixels(start: int, stop: int, x: In4, table: Out4) -> None:
+    for row in range(start, stop):
+        n, h = row // x.shape[2], row % x.shape[2]
+        for w in range(x.shape[3]):
+            pixel = table[n, h, w]
+            for c in range(len(pixel)):
+                pixel[c] = x[n, c, h, w]
+
+
+@device
+def _add_weighted(pixel: Any, weight: Any, total: Any) -> Any:
+    for c in range(len(total)):
+        total[c] += weight * pixel[c]
+
+
+@device
+def _blend(top: Any, bottom: Any, left: Any, u: Any, v: Any, out: Any) -> Any:
+    """The weighted sum of four neighbours in one pass, all inside."""
+    one = out.dtype.type(1)
+    a, b, c, d = top[left], top[left + 1], bottom[left], bottom[left + 1]
+    wa, wb, wc, wd = (one - v) * (one - u), (one - v) * u, v * (one - u), v * u
+    for i in range(len(out)):
+        out[i] = (wa * a[i] + wb * b[i]) + (wc * c[i] + wd * d[i])
+
+
+@kernel
+def _sample(start: int, stop: int, table: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
+    height, width, channels = table.shape[1:]
     lines, places = y.shape[2:]
-    index = np.empty((4, places), np.int32)  # half as wide as Numba's own integers, or the loop over them has half the lanes
-    weight = np.empty((4, places), x.dtype)
-    one = x.dtype.type(1)
+    found = np.empty((places, channels), table.dtype)  # a line of results, pixel by pixel
+    one, zero = table.dtype.type(1), table.dtype.type(0)
     for line in range(start, stop):
         n, p = line // lines, line % lines
         for q in range(places):
@@ -172,34 +198,35 @@ def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bo
             u, v = w - left, h - top
             columns = (_whole(left, width), _whole(left + one, width))
             rows = (_whole(top, height), _whole(top + one, height))
-            for k in range(4):
-                row, column = rows[k // 2], columns[k % 2]
-                index[k, q] = row * width + column if (row >= 0) & (column >= 0) else -1
-                weight[k, q] = (v if k // 2 else one - v) * (u if k % 2 else one - u)
-        for c in range(x.shape[1]):
-            _corners(x[n, c].reshape(-1), index, weight, y[n, c, p])
+            if min(rows) >= 0 and min(columns) >= 0:
+                _blend(table[n, rows[0]], table[n, rows[1]], columns[0], u, v, found[q])
+            else:
+                found[q, :] = zero
+                for k in range(4):
+                    row, column = rows[k // 2], columns[k % 2]
+                    weight = (v if k // 2 else one - v) * (u if k % 2 else one - u)
+                    if row >= 0 and column >= 0:
+                        _add_weighted(table[n, row, column], weight, found[q])
+                    elif weight != weight:  # a place that is NaN
+                        found[q, :] = weight
+        for c in range(channels):
+            out = y[n, c, p]
+            for q in range(places):
+                out[q] = found[q, c]
 
 
-@device
-def _corners(plane: Any, index: Any, weight: Any, out: Any) -> Any:
-    """out = the sum of four weighted corners. What lies outside counts as 0 and is never read: an infinite number beside it stays there."""
-    zero = plane.dtype.type(0)
-    i0, i1, i2, i3 = index[0], index[1], index[2], index[3]
-    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
-    for q in range(len(out)):
-        a, b, c, d = plane[max(i0[q], 0)], plane[max(i1[q], 0)], plane[max(i2[q], 0)], plane[max(i3[q], 0)]
-        a = a if i0[q] >= 0 else zero
-        b = b if i1[q] >= 0 else zero
-        c = c if i2[q] >= 0 else zero
-        d = d if i3[q] >= 0 else zero
-        out[q] = (a * w0[q] + b * w1[q]) + (c * w2[q] + d * w3[q])
-
-
-@driver(_sample)
+@driver(_pixels, _sample)
 def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, grid: Array) -> None:
+    images, channels, height, width = x.shape
+    pixels = (images, height, width, channels)
+    if channels == 1:
+        table = taken(x, pixels)
+    else:
+        table = buffer(scratch, 0, pixels, x.dtype)
+        _pixels(images * height, taken(x), table, work=2 * x.size)
     with Written(outputs) as (y,):
         lines = y.shape[0] * y.shape[2]
-        _sample(lines, taken(x), taken(grid), y, problem.align_corners, problem.padding_mode == "border", work=8 * y.size)
+        _sample(lines, table, taken(grid), y, problem.align_corners, problem.padding_mode == "border", work=8 * y.size)
 
 
 # --- embedding --------------------------------------------------------------------------------------------------------
