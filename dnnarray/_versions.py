@@ -14,7 +14,7 @@ from dnnarray._cpu.engine import device
 
 _REQUIRED = {"numpy": (2, 1), "ml-dtypes": (0, 5)}
 _PACKAGES = ("ml-dtypes", "array-api-compat")
-_OPTIONAL = ("torch", "jax", "numba")
+_OPTIONAL = ("torch", "jax")
 _CUPY = ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")  # one library under the names of its wheels
 _THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -90,6 +90,7 @@ def show_versions() -> None:
         *((name, _version(name) or "not installed") for name in _PACKAGES),
         ("cupy", _cupy() or "not installed"),
         *((name, _version(name) or "not installed") for name in _OPTIONAL),
+        ("numba", _version("numba") or "not installed: pip install 'dnnarray[cpu]' brings compiled kernels for the CPU"),
     ]
     width = max(len(name) for name, _ in rows)
     for name, text in rows:

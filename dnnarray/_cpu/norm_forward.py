@@ -6,13 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import threads
 from dnnarray._cpu.activation import apply
 from dnnarray._cpu.norm_blocks import Box, boxes, part, parts
 from dnnarray._cpu.norm_sums import add, over_statistics, spread
 from dnnarray._problems.norm_base import NormProblem
-
-_WORK = 4  # passes over the array
 
 
 class Statistics(NamedTuple):
@@ -61,8 +58,8 @@ def normalise(
 ) -> None:
     """y = activation(norm(x) * weight + bias + residual); `mean`, `rstd` and `variance` receive the statistics where given."""
     arrays = (x, y, weight, bias, residual, mean, rstd, variance)
-    blocks = ((problem, *parts(arrays, box)) for box in boxes(x, problem.geometry.kept))
-    threads.each(_block, blocks, work=_WORK * x.size)
+    for box in boxes(x, problem.geometry.kept):
+        _block(problem, *parts(arrays, box))
 
 
 def _block(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled, pool_forms, threads
+from dnnarray._cpu import compiled, pool_forms
 from dnnarray._cpu.pool_norm import norm_windows, norm_windows_gradient
 from dnnarray._cpu.pool_windows import (
     argmax_windows,
@@ -41,11 +41,8 @@ def _channels_first(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> list[
 def _max(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
     plans = plan_axes(problem.axes)
     x, y = _channels_first(problem, x, outputs[0])
-
-    def run(*block: slice) -> None:
+    for block in blocks(x):
         reduce_windows(np.maximum, x[block], plans, y[block], lowest(x.dtype))
-
-    threads.each(run, blocks(x), work=_CALLS * x.size)
 
 
 def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
@@ -58,12 +55,9 @@ def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np
 def _max_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: Any = None) -> None:
     plans = plan_axes(problem.axes)
     grad, x, indices, dx = _channels_first(problem, grad, x, indices, outputs[0])
-
-    def run(*block: slice) -> None:
+    for block in blocks(x):
         found = argmax_windows(x[block], plans)[1] if indices is None else indices[block]
         scatter(grad[block], found, dx[block], add=True)
-
-    threads.each(run, blocks(x), work=_CALLS * x.size)
 
 
 # --- average ----------------------------------------------------------------------------------------------------------
@@ -85,13 +79,10 @@ def _average(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray)
     plans = plan_axes(problem.axes)
     divisor = _divisor(problem.axes, problem.padded, x.dtype)
     x, y = _channels_first(problem, x, outputs[0])
-
-    def run(*block: slice) -> None:
+    for block in blocks(x):
         mean = y[block]
         reduce_windows(np.add, x[block], plans, mean, 0)
         np.divide(mean, divisor, out=mean)
-
-    threads.each(run, blocks(x), work=_CALLS * x.size)
 
 
 def _average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:

@@ -305,7 +305,12 @@ ALGORITHMS = {
         ),
         Method("planes", _sample_planes, "one gather of numbers for each tap", workspace=_plane_bytes, cost=_plane_cost),
         compiled.method(
-            "compiled", "spatial", "grid_sample", "compiled: four corners of a row of places, over all threads", accepts=_no_corners
+            "compiled",
+            "spatial",
+            "grid_sample",
+            "compiled: four pixels with all their channels for each place, over all threads",
+            accepts=_no_corners,
+            workspace=_pixel_bytes,
         ),
     ),
     "grid_sample_backward": (

@@ -1,8 +1,9 @@
 """One small pool of threads for the whole CPU engine.
 
-`run` cuts a range into one part per thread and calls a function on each part, which gives up the interpreter's lock for most of its time: NumPy on
-large blocks, or a compiled kernel where OpenMP is not to be had. The caller works too; the others are persistent threads that sleep on a lock. A second caller who comes while the pool is at work does
-its own parts alone: callers who bring threads of their own never start more of them than there are cores.
+`run` cuts a range into one part per thread and calls a function on each part, which gives up the interpreter's lock for most of its time:
+NumPy on large blocks, or a compiled kernel where OpenMP is not to be had. The caller works too; the others are persistent threads that sleep on
+a lock. A second caller who comes while the pool is at work does its own parts alone: callers who bring threads of their own never start
+more of them than there are cores.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from dnnarray._cpu import blas
 from dnnarray._options import current
 
 GRAIN = 65536  # elements of a light operation below which a second thread costs more than it brings
-
 WAKING = 8  # times as much work makes up for waking a thread that sleeps
 
 
@@ -123,6 +123,7 @@ class _Pool:
         """Run the parts, the last one on the caller's own thread; False where the pool is at work already."""
         if not self._free.acquire(blocking=False):
             return False
+        waited = False
         try:
             while len(self._helpers) < len(parts) - 1:
                 self._helpers.append(_Helper())
@@ -134,10 +135,13 @@ class _Pool:
                 function(*parts[-1], *arguments)
             finally:
                 errors += [helper.wait() for helper in started]
+                waited = True
             for error in errors:
                 if error is not None:
                     raise error
         finally:
+            if not waited:  # interrupted by the user: these may still be at work, and the next job must not meet their answer
+                self._helpers.clear()
             self._free.release()
         return True
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel
+from dnnarray._cpu.spatial_common import buffer
 from dnnarray._cpu.spatial_resize import Taps, taps_of
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._problems.spatial_lookup import EmbeddingProblem
@@ -48,6 +49,15 @@ def _gathered_pair(row: Any, i: Any, a: Any, j: Any, b: Any, out: Any) -> Any:
 
 
 @device
+def _doubled(row: Any, left: Any, right: Any, out: Any) -> Any:
+    """The inner part of a row with twice the elements: `left` and `right` are the weights of the taps of the two elements that come from each."""
+    a, b, c, d = left[2], right[2], left[3], right[3]
+    for k in range(len(row) - 2):
+        out[2 * k + 2] = a * row[k] + b * row[k + 1]
+        out[2 * k + 3] = c * row[k + 1] + d * row[k + 2]
+
+
+@device
 def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
     """The sum of two weighted rows in one pass."""
     for q in range(len(out)):
@@ -56,12 +66,26 @@ def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
 
 @kernel
 def _resize(
-    start: int, stop: int, x: In3, y: Out3, row_index: Integers2, row_weight: In2, column_index: Integers2, column_weight: In2
+    start: int,
+    stop: int,
+    x: In3,
+    y: Out3,
+    row_index: Integers2,
+    row_weight: In2,
+    column_index: Integers2,
+    column_weight: In2,
+    doubles: bool,
 ) -> None:
     wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
     for n in range(start, stop):
         for h in range(x.shape[1]):
-            if len(column_index) == 2:
+            if doubles:
+                _doubled(x[n, h], column_weight[0], column_weight[1], wide[h])
+                for part in (slice(0, 2), slice(y.shape[2] - 2, y.shape[2])):
+                    _gathered_pair(
+                        x[n, h], column_index[0, part], column_weight[0, part], column_index[1, part], column_weight[1, part], wide[h, part]
+                    )
+            elif len(column_index) == 2:
                 _gathered_pair(x[n, h], column_index[0], column_weight[0], column_index[1], column_weight[1], wide[h])
             else:
                 for k in range(len(column_index)):
@@ -91,10 +115,21 @@ def interpolate(problem: InterpolateProblem, outputs: tuple[Array, ...], scratch
         matrices = [(np.zeros((1, 1), np.int64), np.ones((1, 1), source.dtype)), *matrices]
     with Written(outputs) as (y,):
         planes = y.reshape(len(x), *_plane(extents))
-        _resize(len(x), x, planes, *matrices[0], *matrices[1], work=2 * (x.size + y.size) * len(matrices[1][0]))
+        _resize(len(x), x, planes, *matrices[0], *matrices[1], _doubles(*matrices[1]), work=2 * (x.size + y.size) * len(matrices[1][0]))
         for axis, taps in zip(problem.axes, found, strict=True):
             if taps.unread is not None:
                 y[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
+
+
+def _doubles(index: Array, weight: Array) -> bool:
+    """Whether inside of the row element 2k is made of k - 1 and k, and 2k + 1 of k and k + 1, with the same weights for every k."""
+    taps, extent = index.shape
+    if taps != 2 or extent % 2 or extent < 6:
+        return False
+    inner = slice(2, extent - 2)
+    low = (np.arange(extent) - 1)[inner] // 2
+    same = (weight[:, inner].reshape(2, -1, 2) == weight[:, None, 2:4]).all()
+    return bool(same and (index[0, inner] == low).all() and (index[1, inner] == low + 1).all())
 
 
 def _plane(space: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,12 +159,37 @@ def _whole(low: Any, extent: Any) -> Any:
 
 
 @kernel
-def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
-    height, width = x.shape[2:]
+def _pixels(start: int, stop: int, x: In4, table: Out4) -> None:
+    for row in range(start, stop):
+        n, h = row // x.shape[2], row % x.shape[2]
+        for w in range(x.shape[3]):
+            pixel = table[n, h, w]
+            for c in range(len(pixel)):
+                pixel[c] = x[n, c, h, w]
+
+
+@device
+def _add_weighted(pixel: Any, weight: Any, total: Any) -> Any:
+    for c in range(len(total)):
+        total[c] += weight * pixel[c]
+
+
+@device
+def _blend(top: Any, bottom: Any, left: Any, u: Any, v: Any, out: Any) -> Any:
+    """The weighted sum of four neighbours in one pass, all inside."""
+    one = out.dtype.type(1)
+    a, b, c, d = top[left], top[left + 1], bottom[left], bottom[left + 1]
+    wa, wb, wc, wd = (one - v) * (one - u), (one - v) * u, v * (one - u), v * u
+    for i in range(len(out)):
+        out[i] = (wa * a[i] + wb * b[i]) + (wc * c[i] + wd * d[i])
+
+
+@kernel
+def _sample(start: int, stop: int, table: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
+    height, width, channels = table.shape[1:]
     lines, places = y.shape[2:]
-    index = np.empty((4, places), np.int64)
-    weight = np.empty((4, places), x.dtype)
-    one = x.dtype.type(1)
+    found = np.empty((places, channels), table.dtype)  # a line of results, pixel by pixel
+    one, zero = table.dtype.type(1), table.dtype.type(0)
     for line in range(start, stop):
         n, p = line // lines, line % lines
         for q in range(places):
@@ -138,36 +198,35 @@ def _sample(start: int, stop: int, x: In4, grid: In4, y: Out4, align_corners: bo
             u, v = w - left, h - top
             columns = (_whole(left, width), _whole(left + one, width))
             rows = (_whole(top, height), _whole(top + one, height))
-            for k in range(4):
-                row, column = rows[k // 2], columns[k % 2]
-                index[k, q] = row * width + column if (row >= 0) & (column >= 0) else -1
-                weight[k, q] = (v if k // 2 else one - v) * (u if k % 2 else one - u)
-        for c in range(x.shape[1]):
-            _corners(x[n, c].reshape(-1), index, weight, y[n, c, p])
+            if min(rows) >= 0 and min(columns) >= 0:
+                _blend(table[n, rows[0]], table[n, rows[1]], columns[0], u, v, found[q])
+            else:
+                found[q, :] = zero
+                for k in range(4):
+                    row, column = rows[k // 2], columns[k % 2]
+                    weight = (v if k // 2 else one - v) * (u if k % 2 else one - u)
+                    if row >= 0 and column >= 0:
+                        _add_weighted(table[n, row, column], weight, found[q])
+                    elif weight != weight:  # a place that is NaN
+                        found[q, :] = weight
+        for c in range(channels):
+            out = y[n, c, p]
+            for q in range(places):
+                out[q] = found[q, c]
 
 
-@device
-def _corners(plane: Any, index: Any, weight: Any, out: Any) -> Any:
-    for k in range(4):
-        _corner(plane, index[k], weight[k], k == 0, out)
-
-
-@device
-def _corner(plane: Any, index: Any, weight: Any, first: Any, out: Any) -> Any:
-    """out (+)= weight plane[index]; what lies outside counts as 0, and is never read: an infinite number beside it stays there."""
-    zero = plane.dtype.type(0)
-    for q in range(len(out)):
-        i = index[q]
-        value = plane[max(i, 0)]
-        value = value if i >= 0 else zero
-        out[q] = value * weight[q] + (zero if first else out[q])
-
-
-@driver(_sample)
+@driver(_pixels, _sample)
 def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, grid: Array) -> None:
+    images, channels, height, width = x.shape
+    pixels = (images, height, width, channels)
+    if channels == 1:
+        table = taken(x, pixels)
+    else:
+        table = buffer(scratch, 0, pixels, x.dtype)
+        _pixels(images * height, taken(x), table, work=2 * x.size)
     with Written(outputs) as (y,):
         lines = y.shape[0] * y.shape[2]
-        _sample(lines, taken(x), taken(grid), y, problem.align_corners, problem.padding_mode == "border", work=8 * y.size)
+        _sample(lines, table, taken(grid), y, problem.align_corners, problem.padding_mode == "border", work=8 * y.size)
 
 
 # --- embedding --------------------------------------------------------------------------------------------------------
