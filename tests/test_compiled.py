@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cpu import blas, threads
+from dnnarray._cpu import blas, compiled, threads
 from dnnarray._cpu.compiled import compiler
 
 needs_numba = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
@@ -244,3 +244,19 @@ def test_layer_norm_far_from_zero(dtype):
     wide = x.astype(np.longdouble)
     expected = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(dnn.layer_norm(x), expected.astype(np.float64), rtol=0, atol=200 * np.finfo(dtype).eps)
+
+
+def test_a_call_that_met_the_compiler_is_made_again():
+    run, calls = compiled.Compiled("none", "none", lambda problem, device: None), []
+
+    def driver(problem, outputs, scratch, *arrays):
+        calls.append(arrays)
+        if len(calls) < 3:
+            raise RuntimeError("compilation disabled")
+
+    run.__dict__["function"] = driver
+    run(None, (), None, 7)
+    assert calls == [(7,)] * 3
+    run.__dict__["function"] = lambda *arguments: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        run(None, (), None)

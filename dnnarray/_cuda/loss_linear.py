@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.channels import lies
 from dnnarray._cuda.loss_sums import (
     INTEGERS,
     NOTHING,
@@ -363,20 +362,12 @@ def _backward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
     return _parts(problem, layer, 0, NOTHING).size if layer.rows else 0
 
 
-def _other_order(problem: LinearProblem, device: Device) -> str | None:
-    """The gradients lie as x and w do, and the products write them in C order."""
-    for name, spec in zip(("x", "w"), problem.outputs, strict=False):
-        if spec is not None and not lies(spec, range(spec.ndim)):
-            return f"{name} does not lie in C order; copy it with ascontiguousarray"
-    return None
-
-
 def _exact(problem: LinearProblem, device: Device, gradient: bool) -> str | None:
     """Why there is nothing to be gained by rounding: the products of the forward are exact in half types."""
     spec = problem.outputs[0]
     if spec is not None and (spec.dtype == FLOAT64 or (spec.dtype in HALF and not gradient)):
         return f"there is no less exact form for {spec.dtype.name}"
-    return _other_order(problem, device) if gradient else None
+    return None
 
 
 _SUMMARY = "blocks of scores from matrix products, each reduced and forgotten"
@@ -408,7 +399,7 @@ ALGORITHMS = {
         _rounded(linear_cross_entropy, _SUMMARY, _forward_bytes, gradient=False),
     ),
     "linear_cross_entropy_backward": (
-        Method("blocks", linear_cross_entropy_backward, _AGAIN, rejects=_other_order, workspace=_backward_bytes),
+        Method("blocks", linear_cross_entropy_backward, _AGAIN, workspace=_backward_bytes),
         _rounded(linear_cross_entropy_backward, _AGAIN, partial(_backward_bytes, precision="high"), gradient=True),
     ),
 }

@@ -139,7 +139,12 @@ def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtyp
 def _vector(g: Geometry, dtype: np.dtype, aligned: bool) -> int:
     """Channels of a thread: fewer where windows are large, and so few that there would not be threads enough."""
     vector, windows = vector_length(dtype, aligned, g.channels), g.outer * math.prod(g.out_space)
-    while vector * dtype.itemsize > 4 and windows * g.channels // vector < _BUSY and math.prod(a.window for a in g.axes) >= _LARGE_WINDOW:
+    while (
+        vector > 1
+        and vector * dtype.itemsize > 4
+        and windows * g.channels // vector < _BUSY
+        and math.prod(a.window for a in g.axes) >= _LARGE_WINDOW
+    ):
         vector //= 2
     return vector
 

@@ -217,7 +217,7 @@ def linear_cross_entropy_backward(
     forward = linear_cross_entropy(op, x, w, target, bias, weight, **options)
     checks.gradient(op, grad, forward.result)
     _lse(op, lse, x, forward.rows)
-    outputs = (x.like(), w.like(), None if bias is None else bias.like())
+    outputs = (Spec(x.shape, x.dtype), Spec(w.shape, w.dtype), None if bias is None else bias.like())
     return replace(
         forward,
         inputs=(grad, x, w, target, bias, weight, lse),

@@ -21,6 +21,8 @@ from dnnarray._spec import FLOAT32, FLOAT64, FLOATING
 
 __all__ = ["PENDING", "Compiled", "Unit", "await_better", "build", "compile_now", "method", "numpy_cost", "units"]
 _WORTH = 1 << 17  # bytes that a call must move before it starts a compiler in the background
+_MET_THE_COMPILER = "compilation disabled"  # what Numba says to a call that waited for the compiler's lock
+_TRIES = 20
 _DRIVER_CALLS = 3  # NumPy calls that are worth as much as a driver and the start of its kernel
 
 
@@ -33,6 +35,14 @@ class Compiled:
     accepts: Callable[[Any, Device], str | None]
 
     def __call__(self, problem: Problem, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
+        """Run the driver. Once more where Numba was met while it compiled one of the kernels for another dtype: nothing was done then."""
+        for _ in range(_TRIES):
+            try:
+                self.function(problem, outputs, scratch, *arrays, **runtime)
+                return
+            except RuntimeError as error:
+                if _MET_THE_COMPILER not in str(error):
+                    raise
         self.function(problem, outputs, scratch, *arrays, **runtime)
 
     @cached_property
