@@ -45,7 +45,7 @@ test: lint types unit
 compiled: $(VENV)/.test $(VENV)/.cpu
 	$(BIN)/python -m pytest -n $(JOBS) --compiled --ignore tests/test_kernels.py
 
-# Every kernel in every configuration for sm_80, sm_90a and sm_100, with no spill: half an hour of two cores; no GPU is needed.
+# Every kernel in every configuration for sm_80, sm_90a and sm_100, with no spill: some hours of two cores; no GPU is needed.
 kernels: $(VENV)/.test
 	$(BIN)/python -m pytest tests/test_kernels.py --all-kernels -n $(JOBS)
 
