@@ -248,6 +248,7 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
     return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(weight) else None
 
 
+_GATHERED = 1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
@@ -261,4 +262,5 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
     share = efficiency(op, f, device.units, of_all, weighing(f).seconds, tile)
-    return Cost(2 * f.macs * problem.maps, problem.bytes + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)
+    own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
+    return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)
