@@ -1,10 +1,15 @@
 """What pytest must not import where a part of the environment is missing, and its options."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 # What launches needs CuPy at import; its doctests are collected only where that is installed. Plans and requirements do not.
 _LAUNCHING = ["engine", "launch", "matmul", "warm"]
 collect_ignore = [] if find_spec("cupy") else [f"dnnarray/_cuda/{name}.py" for name in _LAUNCHING]
+# Kernels and their drivers need Numba at import; what names and asks for them does not.
+_NAMING = ("__init__", "compiler")
+if not find_spec("numba"):
+    collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]
 
 
 def pytest_addoption(parser):

@@ -12,7 +12,7 @@ from dnnarray._cuda.plan import Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, RULES, THREADS, row_of_threads
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._select import Device
-from dnnarray._spec import Spec
+from dnnarray._spec import FLOAT64, Spec
 
 _BLOCK = 256  # threads that share a band
 _ENOUGH = 264  # blocks that keep a card busy
@@ -136,7 +136,7 @@ def _shares(g: Geometry, x: Spec, room: int, padded: bool, aligned: bool, pointe
     bands = _fitting(g, room, lambda rows: _windows(g, rows) * line + _COVER * rows)
     if bands is None:
         return None
-    wide = vector_length(x.dtype, aligned, w.extent)
+    wide = 1 if x.dtype == FLOAT64 else vector_length(x.dtype, aligned, w.extent)  # two doubles would spill
     row = row_of_threads(w.extent // wide)
     config = SharesConfig(POOL_TYPES[x.dtype], g.adaptive, wide, row, _BLOCK)
     words = [f"mean_pool_shares_{POOL_SHORT[x.dtype]}x{wide}"] + ["adaptive"] * g.adaptive + [f"r{row}"]
