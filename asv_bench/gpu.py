@@ -33,20 +33,22 @@ def flush_l2() -> None:
     _flush.zero_()
 
 
+def once_ms(call) -> float:
+    """Time between events around one call, on PyTorch's current stream, cold L2."""
+    flush_l2()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
 def device_ms(call) -> float:
-    """Median of the time between events around one call, on PyTorch's current stream, cold L2."""
+    """Median of `once_ms`, warm."""
     for _ in range(3):
         call()
-    times = []
-    for _ in range(REPEATS):
-        flush_l2()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(np.median(times))
+    return float(np.median([once_ms(call) for _ in range(REPEATS)]))
 
 
 def host_us(call, repeats: int = 1000) -> float:

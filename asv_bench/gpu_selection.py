@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import dnnarray as dnn
-from asv_bench.gpu import flush_l2
+from asv_bench.gpu import once_ms
 
 _REPEATS, _HOPELESS = 7, 4.0  # an algorithm that takes so many times the best one's time at first is not measured any further
 _MOST_WORK, _MOST_ELEMENTS = 1.5e11, 1 << 27
@@ -98,16 +98,6 @@ def _call(p: Drawn) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (y, x), options | {"weight_shape": p.w}
 
 
-def _milliseconds(call: Any) -> float:
-    flush_l2()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
-
-
 def measure(p: Drawn, once: bool) -> dict[str, tuple[float, float]]:
     """Predicted and measured milliseconds by algorithm, the chosen one first; those that are hopeless after one run by that run."""
     arrays, options = _call(p)
@@ -121,9 +111,9 @@ def measure(p: Drawn, once: bool) -> dict[str, tuple[float, float]]:
         if algorithm.predicted_ms > 30 * best:
             continue
         call()
-        times = [0.0 if once else _milliseconds(call)]
+        times = [0.0 if once else once_ms(call)]
         if not once and times[0] < _HOPELESS * best:
-            times = [_milliseconds(call) for _ in range(_REPEATS)]
+            times = [once_ms(call) for _ in range(_REPEATS)]
         found[algorithm.name] = algorithm.predicted_ms, float(np.median(times))
     return found
 

@@ -104,33 +104,15 @@ def plan(g: Geometry, itemsize: int) -> Plan:
         _lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width)
     )
     memory, table = image + packed + result + _lines(DOTS * lanes(itemsize)), steps + tiles + (0 if flat else pixels)
-    numbers = np.zeros(COUNT_AT, np.int64)
-    numbers[[N_AT, GROUPS_AT, C_AT, K_AT, ITEM_AT, LANES_AT, WIDTH_AT, LONG_AT, FLAT_AT]] = (
-        g.n,
-        g.groups,
-        g.c,
-        g.k,
-        itemsize,
-        lanes(itemsize),
-        width,
-        long,
-        flat,
-    )
-    numbers[[STEP_COUNT_AT, WEIGHT_ROWS_AT, ROWS_AT, DEPTH_AT]] = steps, max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows, rows, depth
-    numbers[[PARTS_AT, SCRATCH_AT, TABLE_AT, TASKS_AT, TILES_AT]] = parts, memory, table, blocks * shares, tiles
-    numbers[[BLOCK_IMAGES_AT, CHANNEL_TASKS_AT, CHANNEL_ROWS_AT]] = n, shares, channel_rows
-    numbers[[IMAGE_ELEMENTS_AT, SLACK_AT, PACKED_ELEMENTS_AT, RESULT_PIXELS_AT]] = image, image - n * g.c * volume, packed, tiles * width
-    axes = {
-        SPACE_AT: g.space,
-        OUT_AT: g.out,
-        STRIDE_AT: g.stride,
-        BEFORE_AT: g.before,
-        COVERED_AT: g.reach((1, 1, 1)),
-        PHASE_AT: phases,
-        BLOCK_AT: extents,
-    }
-    for at, values in (axes | {WINDOW_AT: g.window}).items():
-        numbers[at : at + 3] = values
+    numbers = _numbers({
+        N_AT: g.n, GROUPS_AT: g.groups, C_AT: g.c, K_AT: g.k, SPACE_AT: g.space, OUT_AT: g.out, STRIDE_AT: g.stride, BEFORE_AT: g.before,
+        WINDOW_AT: g.window, COVERED_AT: g.reach((1, 1, 1)), PHASE_AT: phases, BLOCK_AT: extents, BLOCK_IMAGES_AT: n,
+        ITEM_AT: itemsize, LANES_AT: lanes(itemsize), WIDTH_AT: width, LONG_AT: long, FLAT_AT: flat,
+        STEP_COUNT_AT: steps, DEPTH_AT: depth, ROWS_AT: rows, WEIGHT_ROWS_AT: max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows,
+        PARTS_AT: parts, SCRATCH_AT: memory, TABLE_AT: table, TASKS_AT: blocks * shares, TILES_AT: tiles,
+        CHANNEL_TASKS_AT: shares, CHANNEL_ROWS_AT: channel_rows, PACKED_ELEMENTS_AT: packed, RESULT_PIXELS_AT: tiles * width,
+        IMAGE_ELEMENTS_AT: image, SLACK_AT: image - n * g.c * volume,
+    })  # fmt: skip
     weight = g.groups * -(-g.k // rows) * rows * depth
     return Plan(
         numbers,
@@ -138,6 +120,14 @@ def plan(g: Geometry, itemsize: int) -> Plan:
         parts,
         ((weight,), (parts * memory + ALIGNMENT,), (2 * parts, table)),
     )
+
+
+def _numbers(values: dict[int, int | Sequence[int]]) -> np.ndarray:
+    """A number, or the numbers along the axes, at each of these places."""
+    numbers = np.zeros(COUNT_AT, np.int64)
+    for at, value in values.items():
+        numbers[at : at + np.size(value)] = value
+    return numbers
 
 
 def _lines(elements: int) -> int:

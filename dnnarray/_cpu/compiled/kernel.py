@@ -70,8 +70,9 @@ class Kernel:
         hints = get_type_hints(function, include_extras=True)
         self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
         if cache_folder() is not None and os.path.exists(function.__code__.co_filename):
+            each: Any
             for each in (self.run, self._spread):
-                setattr(each, "_cache", _Cache(each.py_func))  # noqa: B010 - what enable_caching() sets, with a folder of our own
+                each._cache = _Cache(each.py_func)  # what enable_caching() sets, with a folder of our own
 
     def build(self, dtype: str) -> None:
         """Compile for this dtype, or load what was compiled before."""

@@ -272,7 +272,8 @@ def _sum_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, hor
 
 def _taps(form: pool_forms.Form) -> tuple[Array, Array]:
     """(stride, before, dilation, window) of the rows and of the columns."""
-    return tuple(np.array((a.stride, a.before, a.dilation, a.window), np.int64) for a in form.axes)  # type: ignore[return-value]
+    rows, columns = (np.array((a.stride, a.before, a.dilation, a.window), np.int64) for a in form.axes)
+    return rows, columns
 
 
 def _reduce(problem: PoolProblem, outputs: tuple[Array, ...], x: Array, planes: Kernel, pixels: Kernel, *counts: Array) -> None:
