@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import dnnarray as dnn
-from asv_bench.gpu import once_ms
+from asv_bench.gpu import once_ms, written_bytes
 
 _REPEATS, _HOPELESS = 7, 4.0  # an algorithm that takes so many times the best one's time at first is not measured any further
 _MOST_WORK, _MOST_ELEMENTS = 1.5e11, 1 << 27
@@ -110,10 +110,10 @@ def measure(p: Drawn, once: bool) -> dict[str, tuple[float, float]]:
         best = min((t for _, t in found.values()), default=math.inf)
         if algorithm.predicted_ms > 30 * best:
             continue
-        call()
-        times = [0.0 if once else once_ms(call)]
+        written = written_bytes(call())
+        times = [0.0 if once else once_ms(call, written)]
         if not once and times[0] < _HOPELESS * best:
-            times = [once_ms(call) for _ in range(_REPEATS)]
+            times = [once_ms(call, written) for _ in range(_REPEATS)]
         found[algorithm.name] = algorithm.predicted_ms, float(np.median(times))
     return found
 
