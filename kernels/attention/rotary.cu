@@ -150,7 +150,7 @@ __device__ __forceinline__ void store_sums(C* p, const A (&sums)[N]) {
 }
 
 // `g` is what turns: x, or the gradient. `sequence` table rows belong to a batch item where each has tables of its own (`own_tables`).
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const Config::Cosine* __restrict__ cosines,
                    const Config::Sine* __restrict__ sines, T* __restrict__ y, Config::Cosine* grad_cosines, Config::Sine* grad_sines,
                    A* cosine_parts, A* sine_parts, long long column_blocks, long long table_rows, long long sequence, long long pairs,

@@ -40,7 +40,7 @@ __device__ __forceinline__ void sample(A (&total)[kPlanes], const T* planes, int
   });
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y, long long channels, long long depth,
                    long long height, long long width, long long places) {
   extern __shared__ __align__(16) char dnn_smem[];

@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_slopes(A& across, A& down, const Vec<T, kPla
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const unsigned* __restrict__ pixels_of, const A* __restrict__ weights,
                    A* __restrict__ sums, long long batch, long long channels, long long pixels, long long places, long long parts,
                    long long each) {
