@@ -61,6 +61,7 @@ gpu:
 	$(PYTHON) -m pytest tests/gpu -p no:cacheprovider -n $(JOBS)
 	$(PYTHON) -m tests.gpu.every_kernel --tool memcheck --shards $(SHARDS)
 	$(PYTHON) -m tests.gpu.every_kernel --tool racecheck --shards $(SHARDS) --once
+	$(PYTHON) -m asv_bench.gpu_start
 	$(PYTHON) -m asv_bench.gpu_small
 	$(PYTHON) -m asv_bench.gpu
 

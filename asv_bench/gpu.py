@@ -113,7 +113,7 @@ def elementwise_rows(name, torch_function, shape=(16384, 4096)):
 
 
 _OPERATIONS = ("gpu_attention", "gpu_conv_dense", "gpu_linear")  # modules whose rows count thousands of operations in place of bytes
-_OWN = ("gpu_small", "gpu_selection")  # modules with a table of their own
+_OWN = ("gpu_small", "gpu_selection", "gpu_start")  # modules with a table of their own
 
 
 def families() -> list[str]:
