@@ -54,8 +54,7 @@ class Question:
 
     def measured(self) -> dict[str, float] | None:
         """Milliseconds by algorithm from the tuning table."""
-        device = self.engine.device()
-        return tuning.lookup(device, tuning.key_of(self.problem, device, current()))
+        return tuning.measured(self.problem, self.engine.device(), current())
 
 
 def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Question:
@@ -113,7 +112,7 @@ def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
     table = engine.methods(asked.operation)
     chosen = choose(problem, engine.device(), current(), table, asked.algorithm, asked.measured())
     returns: Callable[..., Any] = problem.returns or (lambda *outputs: outputs[0])
-    return Inference(returns(*problem.outputs), problem.outputs, chosen.algorithm.workspace)
+    return Inference(returns(*problem.outputs), problem.outputs, chosen.workspace(problem))
 
 
 def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:

@@ -138,10 +138,12 @@ class Program:
 
     `orders` holds, for each input that is given, the axes from the slowest to the fastest in memory; an input that lies otherwise is
     copied first. None stands for an input that is not read, however it lies. Empty means C order for all. Outputs are dense in the order of their `Spec`.
+    `workspace` is the bytes of scratch memory where planning finds them on the way; None leaves them to `Method.workspace`.
     """
 
     plans: tuple[Plan | MatMul, ...]
     orders: tuple[tuple[int, ...] | None, ...] = ()
+    workspace: int | None = None
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
