@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dnnarray._errors import OptionError, UnsupportedError, fail
 from dnnarray._options import PRECISIONS, Options
 from dnnarray._problems.base import Problem, leaves, remembered
+from dnnarray._select import shipped
 from dnnarray._select.device import Device
 from dnnarray._select.method import Algorithm, Cost, Method
 from dnnarray._spec import FLOAT32, name_of
@@ -18,12 +19,16 @@ _RANK = {name: i for i, name in enumerate(PRECISIONS)}
 
 @dataclass(frozen=True)
 class Judged:
-    """One candidate with the verdict on it: `reason` is None if it may run, else why it may not."""
+    """One candidate with the verdict on it: `reason` is None if it may run, else why it may not.
+
+    `corrected` says that the prediction was multiplied by what the card's shipped times say of its class.
+    """
 
     method: Method
     algorithm: Algorithm
     cost: Cost
     reason: str | None
+    corrected: bool = False
 
 
 def predict(problem: Problem, device: Device, cost: Cost) -> float:
@@ -79,16 +84,17 @@ def _judge(problem: Problem, device: Device, options: Options, method: Method, m
         nothing = Algorithm(method.name, 0, method.deterministic, method.precision, math.inf, rounds=method.rounds)
         return Judged(method, nothing, Cost(0, 0), reason)
     cost, workspace = method.cost(problem, device), method.workspace(problem)
+    predicted, factor = predict(problem, device, cost) * 1e3, shipped.factor(problem, device, method.name)
     algorithm = Algorithm(
         method.name,
         workspace,
         method.deterministic,
         method.precision,
-        predict(problem, device, cost) * 1e3,
+        predicted * (factor or 1),
         measured.get(method.name),
         method.rounds,
     )
-    return Judged(method, algorithm, cost, _too_much(options, workspace))
+    return Judged(method, algorithm, cost, _too_much(options, workspace), factor is not None)
 
 
 def _forbidden(problem: Problem, options: Options, method: Method) -> str | None:
@@ -126,7 +132,8 @@ def choose(
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue
-        duration = _duration(predict(problem, device, method.cost(problem, device)) * 1e3, (measured or {}).get(method.name))
+        predicted = predict(problem, device, method.cost(problem, device)) * 1e3 * (shipped.factor(problem, device, method.name) or 1)
+        duration = _duration(predicted, (measured or {}).get(method.name))
         if found is None or duration < best:
             best, found = duration, method
     if found is None:
