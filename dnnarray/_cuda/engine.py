@@ -20,7 +20,7 @@ from dnnarray._cpu.engine import drawn
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
-from dnnarray._cuda.plan import MatMul, Plan, Program
+from dnnarray._cuda.plan import Plan, Program
 from dnnarray._cuda.warm import Shape, compile_call, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
@@ -293,7 +293,7 @@ class Prepared:
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         pairs = enumerate(zip(self._specs, orders, strict=True))
         copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]
-        plans = tuple(plan for plan in program.plans if isinstance(plan, MatMul) or 0 not in plan.grid)
+        plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
         functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in plans if isinstance(plan, Plan)]
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
         self._ready[aligned] = ready = Launches(plans, functions, count, copied)

@@ -15,8 +15,9 @@ import numpy as np
 from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
+from dnnarray._cuda.fourier import Fourier
 from dnnarray._cuda.matmul import Product
-from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, TensorMap
+from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, Step, TensorMap, Transform
 from dnnarray._cuda.tensor_map import BYTES, Encoded
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -44,9 +45,7 @@ class Launches:
 
     __slots__ = ("_functions", "_maps", "_plans", "_queue", "_slots", "copied", "scope")
 
-    def __init__(
-        self, plans: tuple[Plan | MatMul, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]
-    ) -> None:
+    def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]) -> None:
         self.copied = copied
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
@@ -66,7 +65,7 @@ class Launches:
         self.scope |= {f"_offset{slot}": place.offset for slot, place in places if isinstance(place, Array)}
         launchers = iter(map(_launcher, kernels, functions))
         for k, step in enumerate(plans):
-            self.scope[f"_step{k}"] = Product(step) if isinstance(step, MatMul) else next(launchers)
+            self.scope[f"_step{k}"] = next(launchers) if isinstance(step, Plan) else _by_library(step)
         self._queue: Callable[..., None] | None = None
 
     def lines(self, pointers: list[str]) -> list[str]:
@@ -110,13 +109,17 @@ class Launches:
                 memory[slot] = word
         given: list[Any] = []
         for plan in self._plans:
-            if isinstance(plan, MatMul):
+            if not isinstance(plan, Plan):
                 given.append(memory.data)
                 continue
             memory[first : first + len(plan.arguments)] = [places[_key(argument)] for argument in plan.arguments]
             given.append(start + _WORD * first)
             first += len(plan.arguments)
         return memory.data, *given, [Encoded(m, places[m]) for m in self._maps]
+
+
+def _by_library(step: MatMul | Transform) -> Product | Fourier:
+    return Fourier(step) if isinstance(step, Transform) else Product(step)
 
 
 def _aligned(words: int) -> np.ndarray:

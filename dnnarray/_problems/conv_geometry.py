@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 Triple = tuple[int, int, int]
@@ -127,6 +127,24 @@ def _phase(g: Geometry, *axes: _AxisPhase) -> Phase:
         pixel_major=g.pixel_major,
     )
     return Phase(geometry, taps, target)
+
+
+_RADICES = (2, 3, 5, 7)
+
+
+@lru_cache(maxsize=4096)
+def smooth(length: int) -> int:
+    """The smallest length from this one on that Fourier transforms are fast for: a product of small primes; even, where it is longer than 1."""
+    if length == 1:
+        return 1
+    while True:
+        rest = length
+        for prime in _RADICES:
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1 and length % 2 == 0:
+            return length
+        length += 1
 
 
 def geometry(
