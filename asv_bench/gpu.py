@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import pkgutil
 import time
 from dataclasses import dataclass
@@ -208,11 +209,14 @@ def host_line() -> str:
     shapes = (1, 64, 14, 14), (64, 64, 3, 3)
     small_image, small_window = (torch.randn(s, device="cuda").bfloat16().to(memory_format=torch.channels_last) for s in shapes)
     image, window = borrowed(small_image), borrowed(small_window)
+    results = itertools.cycle([dnn.conv(image, window, padding=1) for _ in range(2)])
     figures = {
         "relu": (lambda: dnn.relu(x)), "with out=": (lambda: dnn.relu(x, out=o)), "on a torch tensor": (lambda: dnn.relu(small)),
         "torch.relu": (lambda: torch.relu(small)), "layer_norm": (lambda: dnn.layer_norm(x)),
         "torch's layer_norm": (lambda: torch.nn.functional.layer_norm(small, (1024,))),
         "conv": (lambda: dnn.conv(image, window, padding=1)),
+        "conv, out= elsewhere each time": (lambda: dnn.conv(image, window, padding=1, out=next(results))),
+        "its weight's gradient (two launches)": (lambda: dnn.conv_backward_weight(image, image, weight_shape=(64, 64, 3, 3), padding=1)),
         "torch's conv": (lambda: torch.nn.functional.conv2d(small_image, small_window, padding=1)),
     }  # fmt: skip
     return "host us per warm call on 1024 numbers: " + ", ".join(f"{name} {host_us(call):.2f}" for name, call in figures.items())
@@ -222,11 +226,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="rows whose name holds one of these words, separated by commas")
     parser.add_argument("--family", default="", help="modules whose name holds one of these words, separated by commas")
+    parser.add_argument("--host", action="store_true", help="the host's time of warm calls and nothing else")
     parser.add_argument("--alone", action="store_true", help="leave the peers out")
     parser.add_argument("--markdown", type=Path, help="a file to write the table to as well")
     options = parser.parse_args()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
+        if options.host:
+            print(host_line())
+            return
         ceiling = copy_bandwidth()
         print(f"copy {ceiling:,.0f} GB/s on {torch.cuda.get_device_name()}")
         print(f"{'row':38} {'GB/s':>6} {'share':>6} {'alike':>6} {'eager':>6} {'compiled':>8} {'ratio':>6}")

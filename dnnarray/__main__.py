@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import dnnarray as dnn
+from dnnarray._arrays import engine_of
 from dnnarray._calls import read_lines, read_spec, read_value
-from dnnarray._introspect import question
+from dnnarray._introspect import Question, question
 from dnnarray._operation import Operation, operations
-from dnnarray._options import ENGINES
-from dnnarray._select import tuning
+from dnnarray._options import ENGINES, current
+from dnnarray._select import Algorithm, rank, shipped, tuning
 
 _WRONG = 2  # the exit code of a wrong command line, as argparse has it
 _ABOUT = {
@@ -62,11 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _cache(chosen.action)
     if chosen.command == "record":
         return _told(lambda: _record(chosen.file, chosen.script, chosen.rest))
-    command = _COMMANDS[chosen.command]
+    command, samples = _COMMANDS[chosen.command], list[shipped.Sample]()
+    if ship := getattr(chosen, "ship", None):
+        command = partial(_tune, samples=samples)
     with dnn.options(specs_on=chosen.device):
         if chosen.op not in operations() and Path(chosen.op).is_file():
-            return _each(command, Path(chosen.op))
-        return _told(lambda: command(chosen.op, chosen.rest))
+            code = _each(command, Path(chosen.op))
+        else:
+            code = _told(lambda: command(chosen.op, chosen.rest))
+        return max(code, _told(partial(_ship, Path(ship), samples))) if ship else code
 
 
 def _told(run: Callable[[], str]) -> int:
@@ -128,6 +133,10 @@ def _parser() -> argparse.ArgumentParser:
             usage="%(prog)s [--device {cpu,cuda}] OP [ARRAY ...] [--NAME VALUE ...] | FILE",
         )
         command.add_argument("--device", choices=ENGINES, default="cpu", help="the engine that is asked; cpu by default")
+        if name == "tune":
+            command.add_argument(
+                "--ship", metavar="FILE", help="write there by how much the model errs on this device, for each class of calls"
+            )
         command.add_argument("op", metavar="OP", help="name of a function of dnnarray, or a file of calls")
         command.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARRAY, --NAME VALUE", help="arrays and options of the call")
     return parser
@@ -148,10 +157,26 @@ def _bench(name: str, rest: Sequence[str]) -> str:
     return "\n".join([f"{asked.problem.op}: {asked.problem.legend()}", *rows])
 
 
-def _tune(name: str, rest: Sequence[str]) -> str:
+def _tune(name: str, rest: Sequence[str], samples: list[shipped.Sample] | None = None) -> str:
     arrays, options = _call(name, rest)
     measured = dnn.autotune(name, *arrays, **options)
+    if samples is not None:
+        samples += _samples(question(name, tuple(arrays), options), measured)
     return "\n".join([*(f"{a.name:<16} {a.measured_ms:10.4g} ms" for a in measured), f"remembered in {tuning.folder()}"])
+
+
+def _samples(asked: Question, measured: Sequence[Algorithm]) -> list[shipped.Sample]:
+    """What the model says of a call, beside what was measured."""
+    times = {a.name: a.measured_ms for a in measured if a.measured_ms is not None}
+    judged = rank(asked.problem, shipped.bare(asked.engine.device()), current(), asked.engine.methods(asked.operation))
+    found = [j.algorithm for j in judged if j.algorithm.name in times]
+    return [shipped.Sample(shipped.class_of(asked.problem, a.name), a.predicted_ms, times[a.name]) for a in found]
+
+
+def _ship(file: Path, samples: Sequence[shipped.Sample]) -> str:
+    device = engine_of((), current().specs_on).device()
+    factors = shipped.write(file, device, samples)
+    return f"{len(factors)} classes of calls on {device.name} in {file}; those of fewer than {shipped.FEWEST} calls are left out."
 
 
 _COMMANDS = {"explain": _explain, "bench": _bench, "tune": _tune}

@@ -54,8 +54,7 @@ class Question:
 
     def measured(self) -> dict[str, float] | None:
         """Milliseconds by algorithm from the tuning table."""
-        device = self.engine.device()
-        return tuning.lookup(device, tuning.key_of(self.problem, device, current()))
+        return tuning.measured(self.problem, self.engine.device(), current())
 
 
 def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Question:
@@ -113,7 +112,7 @@ def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
     table = engine.methods(asked.operation)
     chosen = choose(problem, engine.device(), current(), table, asked.algorithm, asked.measured())
     returns: Callable[..., Any] = problem.returns or (lambda *outputs: outputs[0])
-    return Inference(returns(*problem.outputs), problem.outputs, chosen.algorithm.workspace)
+    return Inference(returns(*problem.outputs), problem.outputs, chosen.workspace(problem))
 
 
 def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
@@ -183,17 +182,23 @@ class Explanation:
         if judged.reason is not None:
             return ("-", a.name, "", "", "", f"left out: {judged.reason}")
         if judged is best:
-            how = "predicted" if a.measured_ms is None else "measured"
-            why = f"taken: the shortest {how} time; {judged.method.summary}"
+            why = f"taken: the shortest time, {_source(judged)}; {judged.method.summary}"
         else:
             times = _milliseconds(a) / _milliseconds(best.algorithm) if best else 1.0
-            why = f"{times:.3g} times the best; {judged.method.summary}"
+            why = f"{times:.3g} times the best, {_source(judged)}; {judged.method.summary}"
         numerics = f"{a.precision}{', rounds' * a.rounds}"
         return ("*" if judged is best else " ", a.name, f"{_milliseconds(a):.4g}", f"{a.workspace:,}", numerics, why.rstrip("; "))
 
 
 def _milliseconds(algorithm: Algorithm) -> float:
     return algorithm.predicted_ms if algorithm.measured_ms is None else algorithm.measured_ms
+
+
+def _source(judged: Judged) -> str:
+    """Where a candidate's time comes from."""
+    if judged.algorithm.measured_ms is not None:
+        return "measured"
+    return "predicted and corrected by this card's measured times" if judged.corrected else "predicted"
 
 
 def explain(op: Any, *arrays: Any, **options: Any) -> Explanation:

@@ -44,6 +44,12 @@ def _dtype(value: Any) -> np.dtype:
         fail(DTypeError, "Spec", "dtype", repr(value), "the name of a dtype or a dtype object", 'For example "float32".')
 
 
+@lru_cache(maxsize=256)
+def name_of(dtype: np.dtype) -> str:
+    """The dtype's name, which NumPy puts together anew each time."""
+    return str(dtype.name)
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """Shape, dtype and memory order of an array, without data.

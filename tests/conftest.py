@@ -14,10 +14,10 @@ def _by_compiled(prepare):
         names = [entry.name for entry in table if isinstance(entry.run, compiled.Compiled)]
         for name in names:
             compiled.compile_now(table, problem, engine.device(), name)
-        lookup, engine.tuning.lookup = engine.tuning.lookup, lambda device, key: dict.fromkeys(names, 1e-3)
+        measured, engine.tuning.measured = engine.tuning.measured, lambda *_: dict.fromkeys(names, 1e-3)
         try:
             return prepare(op, problem, options, algorithm)
         finally:
-            engine.tuning.lookup = lookup
+            engine.tuning.measured = measured
 
     return prepared

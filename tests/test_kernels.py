@@ -120,7 +120,7 @@ def test_no_launch_takes_more_scratch_than_its_method_asks_for():
     for problem, method, program in _programs(_DEVICES["sm_90a"]):
         scratch = sum(spec is not None for spec in (*leaves(problem.inputs), *problem.outputs))
         for plan in program.plans:
-            arguments = plan.arguments if isinstance(plan, Plan) else [m.array for m in (plan.a, plan.b, plan.c)]
+            arguments = plan.arguments if isinstance(plan, Plan) else plan.arrays
             arguments = [a.array if isinstance(a, TensorMap) else a for a in arguments]
             places = [a for a in arguments if isinstance(a, Array)]
             assert all(a.index <= scratch for a in places), (problem.op, method.name)

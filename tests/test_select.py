@@ -9,7 +9,7 @@ import dnnarray as dnn
 from dnnarray._cuda import attention
 from dnnarray._introspect import Explanation
 from dnnarray._options import Options
-from dnnarray._problems.base import Problem
+from dnnarray._problems.base import Problem, remembered
 from dnnarray._select import Cost, Device, Method, choose, rank
 from dnnarray._spec import Spec
 
@@ -63,23 +63,23 @@ def test_what_rounds_in_between_says_so():
 
 def test_deterministic_leaves_out_what_may_differ():
     atomic = _method("atomic", deterministic=False, cost=lambda p, d: Cost(0, 0))
-    assert choose(PROBLEM, CPU, Options(), [atomic, _method("ordered")]).method.name == "atomic"
-    assert choose(PROBLEM, CPU, Options(deterministic=True), [atomic, _method("ordered")]).method.name == "ordered"
+    assert choose(PROBLEM, CPU, Options(), [atomic, _method("ordered")]).name == "atomic"
+    assert choose(PROBLEM, CPU, Options(deterministic=True), [atomic, _method("ordered")]).name == "ordered"
 
 
 def test_precision_classes_are_kept_for_float32_only():
     rough = _method("rough", precision="high", cost=lambda p, d: Cost(0, 0))
     table = [rough, _method("exact")]
-    assert choose(PROBLEM, CPU, Options(), table).method.name == "exact"
-    assert choose(PROBLEM, CPU, Options(float32_precision="high"), table).method.name == "rough"
+    assert choose(PROBLEM, CPU, Options(), table).name == "exact"
+    assert choose(PROBLEM, CPU, Options(float32_precision="high"), table).name == "rough"
     half = Spec((10,), "bfloat16")
-    assert choose(Problem(op="op", inputs=(half,), outputs=(half,)), CPU, Options(), table).method.name == "rough"
+    assert choose(Problem(op="op", inputs=(half,), outputs=(half,)), CPU, Options(), table).name == "rough"
 
 
 def test_workspace_limit_takes_the_next():
     big = _method("big", workspace=lambda p: 1000, cost=lambda p, d: Cost(0, 0))
-    assert choose(PROBLEM, CPU, Options(workspace_limit=999), [big, _method("small")]).method.name == "small"
-    assert choose(PROBLEM, CPU, Options(workspace_limit=1000), [big, _method("small")]).method.name == "big"
+    assert choose(PROBLEM, CPU, Options(workspace_limit=999), [big, _method("small")]).name == "small"
+    assert choose(PROBLEM, CPU, Options(workspace_limit=1000), [big, _method("small")]).name == "big"
 
 
 def test_nothing_left_says_why_for_each():
@@ -90,7 +90,7 @@ def test_nothing_left_says_why_for_each():
 
 def test_a_named_algorithm_is_taken_or_refused_with_the_reason():
     table = [_method("a"), _method("b", rejects=lambda p, d: "it needs stride 1"), _method("c", precision="high")]
-    assert choose(PROBLEM, CPU, Options(), table, "c").method.name == "c"
+    assert choose(PROBLEM, CPU, Options(), table, "c").name == "c"
     with pytest.raises(dnn.UnsupportedError, match=r"'b' does not do .*: it needs stride 1. Those that would do: a"):
         choose(PROBLEM, CPU, Options(), table, "b")
     with pytest.raises(dnn.OptionError, match="algorithm is 'z'; expected one of 'a', 'b', 'c'"):
@@ -99,6 +99,35 @@ def test_a_named_algorithm_is_taken_or_refused_with_the_reason():
 
 def test_measured_times_overrule_predictions_and_near_ties_keep_the_table_order():
     table = [_method("first"), _method("second", cost=lambda p, d: Cost(0, 0))]
-    assert choose(PROBLEM, CPU, Options(), table).method.name == "second"
-    assert choose(PROBLEM, CPU, Options(), table, measured={"first": 1.0, "second": 2.0}).method.name == "first"
-    assert choose(PROBLEM, CPU, Options(), table, measured={"first": 1.0001, "second": 1.0}).method.name == "first"
+    assert choose(PROBLEM, CPU, Options(), table).name == "second"
+    assert choose(PROBLEM, CPU, Options(), table, measured={"first": 1.0, "second": 2.0}).name == "first"
+    assert choose(PROBLEM, CPU, Options(), table, measured={"first": 1.0001, "second": 1.0}).name == "first"
+
+
+def test_what_a_problem_remembers_is_no_part_of_it():
+    asked = []
+
+    @remembered
+    def question(problem, name):
+        asked.append(name)
+        return name.upper()
+
+    problem, same = (Problem(op="op", inputs=(SPEC,), outputs=(SPEC,)) for _ in range(2))
+    assert [question(problem, name) for name in ("a", "b", "a")] == ["A", "B", "A"]
+    assert asked == ["a", "b"]
+    assert (problem, hash(problem), repr(problem)) == (same, hash(same), repr(same))
+    assert question(replace(problem, op="other"), "a") == "A"
+    assert asked == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("limit", [None, 500])
+def test_the_choice_is_the_first_of_the_ranking(limit):
+    table = [
+        _method("a", cost=lambda p, d: Cost(3e6, 0), workspace=lambda p: 100),
+        _method("b", rejects=lambda p, d: "never"),
+        _method("c", cost=lambda p, d: Cost(1e6, 0), workspace=lambda p: 1000),
+        _method("d", cost=lambda p, d: Cost(1e6, 0)),
+    ]
+    for measured in (None, {"a": 1.0}, {"a": 1.0, "d": 0.5, "b": 0.1}):
+        options = Options(workspace_limit=limit)
+        assert choose(PROBLEM, CPU, options, table, measured=measured) is rank(PROBLEM, CPU, options, table, measured)[0].method

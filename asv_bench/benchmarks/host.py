@@ -1,13 +1,23 @@
-"""What a call costs beside its arithmetic: import, small arrays, choosing an algorithm."""
+"""What a call costs beside its arithmetic: import, small arrays, choosing an algorithm.
+
+`python -m asv_bench.benchmarks.host` prints the table of new shapes by itself.
+"""
 
 import subprocess
 import sys
 import time
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 
 import dnnarray as dnn
 from dnnarray import _operation
+from dnnarray._options import DEFAULT
+from dnnarray._select import Device, choose
+
+_RATES = {"float32": 50e12, "float64": 30e12, "tf32_mma": 393e12, "bfloat16_mma": 788e12, "float16_mma": 788e12}
+_H200 = Device("made-up H200", "cuda", 132, _RATES, 4.2e12, 4e-6, (9, 0), 232_448, 141 << 30)
 
 
 class Small:
@@ -35,7 +45,7 @@ class Small:
 
 
 class Choosing:
-    """The first call of a new shape: building the problem and ranking the algorithms."""
+    """Ranking all algorithms of the CPU engine, as a report does."""
 
     def setup(self):
         self.x, self.w = dnn.Spec((8, 64, 56, 56), "float32"), dnn.Spec((64, 64, 3, 3), "float32")
@@ -44,6 +54,75 @@ class Choosing:
 
     def time_algorithms_conv(self):
         dnn.algorithms("conv", self.x, self.w, padding=1)
+
+
+def _lying_last(*shape):
+    strides = dnn.Spec((shape[0], *shape[2:], shape[1]), "bfloat16").c_strides
+    return dnn.Spec(shape, "bfloat16", (strides[0], strides[-1], *strides[1:-1]))
+
+
+_IMAGE, _WINDOW, _ROWS = _lying_last(32, 64, 56, 56), _lying_last(64, 64, 3, 3), dnn.Spec((512, 1024), "bfloat16")
+_HEADS = dnn.Spec((4, 8, 512, 64), "bfloat16")
+_NEW_SHAPES = {  # operation, arrays, options
+    "conv": ("conv", (_IMAGE, _WINDOW), {"padding": 1}),
+    "conv in groups": ("conv", (_IMAGE, _lying_last(64, 2, 3, 3)), {"padding": 1, "groups": 32}),
+    "gradient of the input, stride 2": (
+        "conv_backward_input", (_lying_last(32, 64, 28, 28), _WINDOW), {"padding": 1, "stride": 2, "input_shape": _IMAGE.shape},
+    ),
+    "gradient of the weight": ("conv_backward_weight", (_IMAGE, _IMAGE), {"padding": 1, "weight_shape": _WINDOW.shape}),
+    "max_pool": ("max_pool", (_IMAGE,), {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "layer_norm": ("layer_norm", (_ROWS,), {}),
+    "gradients of layer_norm": ("layer_norm_backward", (_ROWS, _ROWS), {}),
+    "attention": ("attention", (_HEADS, _HEADS, _HEADS), {}),
+}  # fmt: skip
+
+
+class NewShape:
+    """What the first call of a shape costs the host on the CUDA engine, for a made-up H200; no GPU is needed, but CuPy.
+
+    A problem remembers what was found out about it, so each sample takes a new one.
+    """
+
+    params = list(_NEW_SHAPES)
+    param_names = ("call",)
+    number, warmup_time, repeat = 1, 0, (20, 100, 5.0)
+
+    def setup(self, call):
+        if not find_spec("cupy"):
+            raise NotImplementedError("CuPy is not installed")
+        operation, arrays, options = _NEW_SHAPES[call]
+        op = _operation.find(operation)
+        specs, chosen = op.bind(arrays, options)
+        self.make = lambda: op.problem(specs, {n: v for n, v in chosen.items() if n in op.static})
+        self.table = import_module(f"dnnarray._cuda.{op.family}").ALGORITHMS[op.base]
+        self.problem = self.make()
+        self.time_choosing_and_planning(call)
+        self.problem = self.make()
+
+    def time_checking(self, call):
+        self.make()
+
+    def time_choosing(self, call):
+        choose(self.problem, _H200, DEFAULT, self.table)
+
+    def time_choosing_and_planning(self, call):
+        choose(self.problem, _H200, DEFAULT, self.table).run(self.problem, _H200, True)
+
+
+def main():
+    """The new shapes as a table, without asv."""
+    for call in _NEW_SHAPES:
+        found = {}
+        for part in ("checking", "choosing", "choosing_and_planning"):
+            times = []
+            for _ in range(100):
+                case = NewShape()
+                case.setup(call)
+                start = time.perf_counter()
+                getattr(case, f"time_{part}")(call)
+                times.append(time.perf_counter() - start)
+            found[part] = sorted(times)[len(times) // 2] * 1e6
+        print(f"{call:34}", "  ".join(f"{part.replace('_', ' ')} {us:4.0f} us" for part, us in found.items()))
 
 
 def track_import_ms():
@@ -71,3 +150,7 @@ def track_telemetry_cost_us():
 
 
 track_telemetry_cost_us.unit = "us"
+
+
+if __name__ == "__main__":
+    main()

@@ -15,29 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu.conv_blocks import CHANNELS_FIRST, Shape, Way, at, load, packed
-from dnnarray._problems.conv_geometry import Geometry, Triple
+from dnnarray._problems.conv_geometry import Geometry, Triple, smooth
 from dnnarray._select import Cost
 
 _SPECTRUM_ELEMENTS = 1 << 20  # of the spectra held at a time: a few megabytes
 _TILE_ELEMENTS = 1 << 14  # channels times pixels below which a tile costs more in calls than in arithmetic
 _MAX_ELEMENTS = 1 << 25  # of all scratch of `fft`: 128 MB in float32
 _NOTHING = "the window is one pixel: there is nothing to transform"
-_SMOOTH = (2, 3, 5, 7, 11)  # the radices that NumPy's transform has
-
-
-@lru_cache(maxsize=4096)
-def _good(length: int) -> int:
-    """The smallest length from `length` on that is a product of small primes; even, where it is longer than 1."""
-    if length == 1:
-        return 1
-    while True:
-        rest = length
-        for prime in _SMOOTH:
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1 and length % 2 == 0:
-            return length
-        length += 1
 
 
 class _Plan(NamedTuple):
@@ -54,7 +38,7 @@ class _Plan(NamedTuple):
 def _plan(g: Geometry, tiled: bool) -> _Plan:
     dense = _dense(g)
     covered = g.reach((1, 1, 1))
-    whole = tuple(_good(m + w - 1) for m, w in zip(dense, covered, strict=True))
+    whole = tuple(smooth(m + w - 1) for m, w in zip(dense, covered, strict=True))
     size = _tile(g, dense, covered) if tiled else (whole[0], whole[1], whole[2])
     step = tuple(min(n - w + 1, m) for n, w, m in zip(size, covered, dense, strict=True))
     volume = math.prod(_spectrum_shape(size))
@@ -78,7 +62,7 @@ def _tile(g: Geometry, dense: Triple, covered: Triple) -> Triple:
     while True:
         sizes = []
         for m, w in zip(dense, covered, strict=True):
-            sizes.append(min(_good(m + w - 1), 1 << math.ceil(math.log2(factor * w))) if w > 1 else m)
+            sizes.append(min(smooth(m + w - 1), 1 << math.ceil(math.log2(factor * w))) if w > 1 else m)
         if math.prod(sizes) * g.c * g.groups >= _TILE_ELEMENTS or factor >= 4096:
             return sizes[0], sizes[1], sizes[2]
         factor *= 2

@@ -19,7 +19,6 @@ from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
-from dnnarray._select.choose import Judged
 from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
 
 if TYPE_CHECKING:
@@ -68,13 +67,13 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
     if algorithm is not None:
         compiled.compile_now(table, problem, device(), algorithm)
     chosen = choose(problem, device(), config, table, algorithm, _measured(problem, config, table))
-    prepared = Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config, table)
+    prepared = Prepared(op, problem, chosen, chosen.workspace(problem), config, table)
     return prepared.awaiting() if algorithm is None else prepared
 
 
 def _measured(problem: Problem, config: Options, table: Sequence[Method]) -> dict[str, float] | None:
     """Milliseconds by algorithm from the tuning table."""
-    return tuning.lookup(device(), tuning.key_of(problem, device(), config)) if len(table) > 1 else None
+    return tuning.measured(problem, device(), config) if len(table) > 1 else None
 
 
 def make_ready(op: Operation, problem: Problem) -> None:
@@ -196,9 +195,9 @@ class Prepared:
         self._take(choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller))
         return self._scratch(None) if self.workspace else None
 
-    def _take(self, chosen: Judged) -> None:
-        self.method, self.workspace = chosen.method, chosen.algorithm.workspace
-        self._widen = self._half and not chosen.method.native
+    def _take(self, chosen: Method) -> None:
+        self.method, self.workspace = chosen, chosen.workspace(self.problem)
+        self._widen = self._half and not chosen.native
 
     def _change_over(self, workspace: Any) -> None:
         """What was awaited has been compiled (or could not be): choose anew, within the caller's workspace if there is one."""

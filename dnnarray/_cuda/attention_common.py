@@ -11,6 +11,7 @@ import numpy as np
 
 from dnnarray._cuda.plan import Array, Runtime
 from dnnarray._problems.attention import AttentionProblem
+from dnnarray._problems.base import remembered
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 NOTHING = 0  # the pointer of an array that is not there
@@ -101,6 +102,7 @@ def scores_of(spec: Spec) -> Strides:
     return _spread((*(0,) * (4 - spec.ndim), *steps), range(4))
 
 
+@remembered
 def arrays_of(problem: AttentionProblem) -> Arrays:
     """Every input and output with its pointer."""
     base = problem.op.removesuffix("_backward")

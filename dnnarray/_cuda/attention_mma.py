@@ -24,7 +24,7 @@ from dnnarray._cuda.attention_common import (
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._select import Cost, Device
-from dnnarray._spec import HALF
+from dnnarray._spec import HALF, name_of
 
 _THREADS = 128
 _WIDEST = 256
@@ -204,7 +204,7 @@ def _cost(efficiency: float, queries: int, problem: AttentionProblem, device: De
     q = arrays_of(problem)["q"].spec
     assert q is not None
     share = attention_tiled.share_of_card(problem, device, queries)
-    return Cost(problem.flops, problem.bytes, efficiency * share, launches=2, unit=f"{q.dtype.name}_mma")
+    return Cost(problem.flops, problem.bytes, efficiency * share, launches=2, unit=f"{name_of(q.dtype)}_mma")
 
 
 cost = partial(_cost, 0.4, 64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_portable, conv_tma, conv_unfold
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_fft, conv_gemm, conv_layout, conv_portable, conv_tma, conv_unfold
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
@@ -36,6 +36,12 @@ def _portable(op: str, name: str, precision: str) -> Method:
     return methods(name, op, conv_portable.maps, "windows gathered into shared memory, products by mma.sync", rejects, cost, precision)
 
 
+def _fft(op: str, name: str, tiled: bool) -> Method:
+    rejects, cost = partial(conv_fft.rejects, tiled=tiled), partial(conv_fft.cost, tiled=tiled)
+    summary = f"product of the spectra of {'overlapping tiles (overlap-save)' if tiled else 'whole images and windows'}, cuFFT"
+    return methods(name, op, partial(conv_fft.maps, tiled=tiled), summary, rejects, cost)
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
@@ -47,6 +53,8 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         _gemm(op, "gemm", "highest"),
         _gemm(op, "gemm_tf32", "high"),
         _gemm(op, "gemm_bf16", "medium"),
+        _fft(op, "fft", False),
+        _fft(op, "fft_tiled", True),
     )
     for op in OPERATIONS
 }

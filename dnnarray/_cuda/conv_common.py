@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, rea
 from dnnarray._cuda.plan import Array, Program
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._problems import checks
+from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
@@ -70,6 +71,7 @@ def extents(g: Geometry) -> tuple[int, ...]:
     return tuple(found)
 
 
+@remembered
 def too_large(g: Geometry) -> str | None:
     """Why kernels with 32-bit places cannot do it, or None."""
     largest = max(g.groups * g.k, g.groups * g.c, g.taps, *g.space, *g.out, *g.stride,
@@ -115,17 +117,17 @@ class Lying(NamedTuple):
 
 def lying(op: str, problem: ConvProblem) -> Lying:
     """The order in which most images lie, of those that all results have."""
-    return _lying(op, problem.layout, problem.inputs, problem.outputs)
+    return _lying(problem, op)
 
 
-@lru_cache(maxsize=4096)
-def _lying(op: str, layout: str, inputs: tuple[Spec | None, ...], outputs: tuple[Spec | None, ...]) -> Lying:
+@remembered
+def _lying(problem: ConvProblem, op: str) -> Lying:
     taken, made = IMAGES[op]
-    given = [s for s in (inputs[i] for i in taken) if s is not None]
-    results = [s for s in (outputs[i] for i in made) if s is not None]
+    given = [s for s in (problem.inputs[i] for i in taken) if s is not None]
+    results = [s for s in (problem.outputs[i] for i in made) if s is not None]
     found: dict[bool, int] = {}
     for last in (True, False):
-        order = (last_order if last else first_order)(layout, given[0].ndim)
+        order = (last_order if last else first_order)(problem.layout, given[0].ndim)
         if all(lies(s, order) for s in results):
             found[last] = sum(lies(s, order) for s in given)
     return Lying(max(found, key=lambda k: found[k]) if found else False, not found)
@@ -294,7 +296,7 @@ def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: s
 
     def run(problem: ConvProblem, device: Device, aligned: bool) -> Program:
         setting = plan(op, algorithm, problem, aligned, precision, device.units)
-        return Program(tuple(setting.steps.plans), setting.orders)
+        return Program(tuple(setting.steps.plans), setting.orders, setting.steps.workspace)
 
     def workspace(problem: ConvProblem) -> int:
         return plan(op, algorithm, problem, True, precision, 1).steps.workspace

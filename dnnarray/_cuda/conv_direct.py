@@ -39,6 +39,7 @@ class DirectWeightConfig(Config):
     source: str
     gradient: str
     element: str
+    repair: bool
     threads: int
 
 
@@ -46,7 +47,7 @@ class DirectMaps:
     """The maps by their definitions: `conv_common.Maps`."""
 
     def __init__(self, setting: Setting, repair: bool = False) -> None:
-        self._setting, self._repair = setting, repair  # repair: only the elements of an image that are NaN
+        self._setting, self._repair = setting, repair  # repair: only the elements of a result that are NaN
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._run(large, weight, small, epilogue, False)
@@ -78,8 +79,8 @@ class DirectMaps:
         total = math.prod(setting.weight_shape)
         if total == 0:
             return
-        config = DirectWeightConfig(TYPES[large.dtype], TYPES[small.dtype], TYPES[weight.dtype], THREADS)
-        words = ["conv_direct_weight", *(SHORT[o.dtype] for o in (large, small, weight))]
+        config = DirectWeightConfig(TYPES[large.dtype], TYPES[small.dtype], TYPES[weight.dtype], self._repair, THREADS)
+        words = ["conv_direct_weight", *(SHORT[o.dtype] for o in (large, small, weight)), *["repair"] * self._repair]
         kernel = Kernel("conv/direct_weight.cu", "_".join(words), config)
         pointers = (small.array, large.array, weight.array)
         arguments = (g.n, g.k, g.c, *small.strides, *large.strides, *weight.strides, *extents(g))

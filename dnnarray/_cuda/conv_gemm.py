@@ -15,7 +15,7 @@ from dnnarray._cuda.plan import MatMul, Matrix
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, HALF
+from dnnarray._spec import FLOAT32, HALF, name_of
 
 _CALL = 2  # launches that take as long as a call of cuBLAS
 _SCRATCH = 256 << 20  # bytes of columns, and of results that wait for their epilogue, of a block of images
@@ -222,7 +222,7 @@ class GemmMaps:
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     if precision != "highest" and dtype != FLOAT32:
-        return f"{dtype.name} arrays; it rounds float32 operands"
+        return f"{name_of(dtype)} arrays; it rounds float32 operands"
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
     if max(g.pixels, g.groups * g.c * g.taps, g.groups * g.k) >= _EXTENT:
@@ -238,7 +238,7 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     """The products, and before or behind them the columns, written and read; for the gradient of the input in the type of the sums."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     peak_of = unit(dtype, precision)
-    peak = device.peak.get(peak_of or dtype.name) or device.peak["float32"]
+    peak = device.peak.get(peak_of or name_of(dtype)) or device.peak["float32"]
     plain = g.taps == 1 and set(g.stride) == {1} and set(g.before) == {0}
     columns = 0 if plain else g.n * g.pixels * g.groups * g.c * g.taps
     spreads = op in ("conv_backward_input", "conv_transpose")

@@ -7,9 +7,9 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying
+from dnnarray._cuda.channels import lies
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, first_order, last_order, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
@@ -20,25 +20,29 @@ from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
+from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
-from dnnarray._spec import HALF
+from dnnarray._spec import HALF, name_of
 
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
 _TILE, _THREADS = 64, 256
 
 
-@lru_cache(maxsize=1024)
+@remembered
 def filled(g: Geometry) -> Geometry:
     """The convolution that the kernels run for this one."""
     together = 1
     if g.groups > 1 and min(g.c, g.k) < _WIDE:
-        fitting = [f for f in range(1, g.groups + 1) if g.groups % f == 0 and f * g.c % _CHUNK == 0 and f * g.k % _CHUNK == 0]
-        together = next((f for f in fitting if f * min(g.c, g.k) >= _WIDE), fitting[-1] if fitting else 1)
+        for f in range(1, g.groups + 1):
+            if g.groups % f == 0 and f * g.c % _CHUNK == 0 and f * g.k % _CHUNK == 0:
+                together = f
+                if f * min(g.c, g.k) >= _WIDE:
+                    break
     c, k = (-(-together * n // _CHUNK) * _CHUNK for n in (g.c, g.k))
-    return replace(g, groups=g.groups // together, c=c, k=k)
+    return g if (c, k) == (g.c, g.k) else replace(g, groups=g.groups // together, c=c, k=k)
 
 
 def fits(g: Geometry) -> bool:
@@ -224,11 +228,16 @@ def maps(setting: Setting, kind: type[ImplicitMaps] = ImplicitMaps) -> ImplicitM
 
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
+    return _rejects(problem, op, device)
+
+
+@remembered
+def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     if device.capability != (9, 0):
         return "a device without its matrix instructions (sm_90a)"
     if dtype not in HALF:
-        return f"{dtype.name} arrays; it takes float16 and bfloat16"
+        return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
     if 0 in (g.groups, g.c, g.k):
         return "an extent of 0"
     if not fits(g):
@@ -243,9 +252,11 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
     """Why the weight cannot be filled up; a weight gradient on its own is in C order."""
     if op not in _WEIGHTS or filled(problem.geometry) == problem.geometry:
         return None
+    weight = problem.inputs[_WEIGHTS[op]]
+    if any(lies(weight, order(problem.layout, weight.ndim)) for order in (first_order, last_order)):
+        return None  # groups, those put together, K, C and the window: as many axes as a copy takes
     setting = Setting(op, problem, True)
-    weight = setting.weight(problem.inputs[_WEIGHTS[op]], Array(0))
-    return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(weight) else None
+    return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(setting.weight(weight, Array(0))) else None
 
 
 _GATHERED = 1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
@@ -261,6 +272,6 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
-    share = efficiency(op, f, device.units, of_all, weighing(f).seconds, tile)
+    share = efficiency(op, f, device.units, of_all, weighing, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
     return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

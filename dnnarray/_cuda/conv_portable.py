@@ -17,8 +17,9 @@ from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, HALF
+from dnnarray._spec import FLOAT32, HALF, name_of
 
+_ROUNDED = frozenset({FLOAT32})
 _ROW = 128  # bytes of a tile's row in shared memory
 _CHANNELS = 8  # that the kernel moves at once
 _TILE_M, _NARROW, _WIDE = 128, (64, 6), (128, 4)  # channels and stages of a tile
@@ -72,11 +73,11 @@ def maps(setting: Setting) -> PortableMaps | DirectMaps:
 
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
-    dtype, wanted = problem.inputs[0].dtype, HALF if precision == "highest" else {FLOAT32}
+    dtype, half = problem.inputs[0].dtype, precision == "highest"
     if device.capability is None or device.capability < (8, 0):
         return "a device without its matrix instructions (sm_80)"
-    if dtype not in wanted:
-        return f"{dtype.name} arrays; it takes {' and '.join(sorted(d.name for d in wanted))}"
+    if dtype not in (HALF if half else _ROUNDED):
+        return f"{name_of(dtype)} arrays; it takes {'bfloat16 and float16' if half else 'float32'}"
     if op == "conv_backward_weight":
         return "the gradient of the weight"
     g = problem.geometry

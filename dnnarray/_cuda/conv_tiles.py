@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 
+from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 
 BLOCK = 64  # channels, columns or pixels of a stage
@@ -69,17 +71,18 @@ class Choice:
     seconds: float
 
 
+@remembered
 def choose(g: Geometry, units: int) -> Choice:
     """The tile for a correlation that is done first."""
     blocks, rows = -(-g.taps * g.c // BLOCK), g.n * g.pixels
-    found = [Choice(t, rounds(g, rows, t, units) * (blocks * (t.products + _WAIT[t.m]) + _END * t.m / 128)) for t in TILES]
-    return min(found, key=lambda c: c.seconds)
+    found = [(rounds(g, rows, t, units) * (blocks * (t.products + _WAIT[t.m]) + _END * t.m / 128), t) for t in TILES]
+    seconds, tile = min(found, key=itemgetter(0))
+    return Choice(tile, seconds)
 
 
 def rounds(g: Geometry, rows: int, t: Tile, units: int) -> int:
     """Tiles of a multiprocessor."""
-    m, n, groups = counts(g, rows, t)
-    return -(-m * n * groups // units)
+    return -(-(-(-rows // t.m) * -(-g.k // t.n)) * g.groups // units)
 
 
 def counts(g: Geometry, rows: int, t: Tile) -> tuple[int, int, int]:
@@ -108,14 +111,17 @@ def split(g: Geometry) -> Split:
             count = -(-everything // blocks)
             sums = 8 * count * g.groups * g.k * g.taps * g.c / (_BYTES * PLANNED)
             seconds = -(-tiles * count // PLANNED) * (blocks * (t.m + t.n) / 16 * _COPY + _END) + sums
-            found.append(Split(t, count, blocks, seconds))
-    return min(found, key=lambda s: s.seconds)
+            found.append((seconds, t, count, blocks))
+    seconds, tile, count, blocks = min(found, key=itemgetter(0))
+    return Split(tile, count, blocks, seconds)
 
 
-def efficiency(op: str, g: Geometry, units: int, peak: float, weight: float, tile: Callable[[Geometry, int], Timed]) -> float:
-    """The share of the peak rate that the products of an operation reach: a weight gradient takes `weight` seconds, a correlation those of its `tile`."""
+def efficiency(
+    op: str, g: Geometry, units: int, peak: float, weight: Callable[[Geometry], Timed], tile: Callable[[Geometry, int], Timed]
+) -> float:
+    """The share of the peak rate that the products of an operation reach: a weight gradient takes the seconds of `weight`, a correlation those of its `tile`."""
     spreads = op in ("conv_backward_input", "conv_transpose", "conv_backward")
-    found = [weight] if op.endswith(("backward", "backward_weight")) else []
+    found = [weight(g).seconds] if op.endswith(("backward", "backward_weight")) else []
     if op != "conv_backward_weight":
         found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if spreads else tile(g, units).seconds)
     return min(2 * g.macs * len(found) / (sum(found) * peak), 1.0)

@@ -109,8 +109,10 @@ def misfit(g: Geometry) -> str | None:
 
 def _correlations(op: str, g: Geometry) -> list[Geometry]:
     """What an operation asks of `TmaMaps.launch`."""
+    if op == "conv":
+        return [g]
     spread = [phase.geometry for phase in g.phases]
-    return {"conv": [g], "conv_backward": [g, *spread], "conv_transpose_backward": [g, *spread]}.get(op, spread)
+    return [g, *spread] if op in ("conv_backward", "conv_transpose_backward") else spread
 
 
 def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:

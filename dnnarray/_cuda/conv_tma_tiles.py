@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 
 from dnnarray._cuda.conv_raster import Raster, raster
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, Tile, rounds
+from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 
 _GROUP = 128  # threads of a warpgroup
@@ -60,24 +63,28 @@ def _staging(t: Tile) -> int:
     return _consumers(t) * 2 * (BLOCK * ROW + 16)
 
 
+@remembered
 def choose(g: Geometry, units: int, residual: bool = False) -> Choice:
     """What is done first. Results of a raster leave from registers, where a residual comes too late."""
-    r = None if residual else raster(g)
-    found = [_timed(g, units, t, None) for t in _TILES]
+    r, blocks = None if residual else raster(g), g.taps * -(-g.c // BLOCK)
+    rows = places(g, None)
+    found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in _TILES]
     if r:
-        found += [_timed(g, units, halo, r) for t in _TILES if (halo := with_halo(t, r))]
-    return min(found, key=lambda c: c.seconds)
+        rows, taps = places(g, r), math.prod(g.window[1:])
+        halos = [halo for t in _TILES if (halo := with_halo(t, r))]
+        found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
+    seconds, tile, chosen = min(found, key=itemgetter(0))
+    return Choice(tile, chosen, seconds)
 
 
+@lru_cache(maxsize=1024)
 def with_halo(t: Tile, r: Raster) -> Tile | None:
     """The tile with as many stages as fit beside its halos."""
     fitting = (Tile(t.m, t.n, s) for s in (8, 6, 5, 4, 3))
     return next((f for f in fitting if halo_memory(r, f) <= SHARED and t.m + r.reach <= _TALLEST), None)
 
 
-def _timed(g: Geometry, units: int, t: Tile, r: Raster | None) -> Choice:
-    """With the slower of products and second-level cache."""
-    blocks = g.taps * -(-g.c // BLOCK)
-    moved = (t.n + (t.m if r is None else (t.m + r.reach) / math.prod(g.window[1:]))) * ROW
-    each = max(t.products + _WAIT, moved / _L2)
-    return Choice(t, r, rounds(g, places(g, r), t, units) * (blocks * each + _END * t.m * t.n))
+def _seconds(g: Geometry, rows: int, blocks: int, units: int, t: Tile, moved: float) -> float:
+    """With the slower of products and second-level cache, which gives `moved` rows a stage."""
+    each = max(t.products + _WAIT, moved * ROW / _L2)
+    return rounds(g, rows, t, units) * (blocks * each + _END * t.m * t.n)

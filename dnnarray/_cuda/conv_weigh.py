@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dnnarray._cuda.conv_raster import extent
 from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, Split, split
 from dnnarray._cuda.plan import Config
+from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 
 HALO_THREADS = 512
@@ -64,6 +65,7 @@ def halo_split(g: Geometry) -> HaloSplit | None:
     return min(found, key=lambda s: s.seconds)
 
 
+@remembered
 def weighing(g: Geometry) -> Split | HaloSplit:
     """How a weight gradient is done first."""
     gathered, halo = split(g), halo_split(g)

@@ -20,7 +20,7 @@ from dnnarray._cpu.engine import drawn
 from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
-from dnnarray._cuda.plan import MatMul, Plan
+from dnnarray._cuda.plan import Plan, Program
 from dnnarray._cuda.warm import Shape, compile_call, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
@@ -115,9 +115,8 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
     """Choose the algorithm for a problem; what comes back can be called any number of times."""
     table = methods(op)
     here = device()
-    measured = tuning.lookup(here, tuning.key_of(problem, here, config)) if len(table) > 1 else None
-    chosen = choose(problem, here, config, table, algorithm, measured)
-    return Prepared(op, problem, chosen.method, chosen.algorithm.workspace, config)
+    measured = tuning.measured(problem, here, config) if len(table) > 1 else None
+    return Prepared(op, problem, choose(problem, here, config, table, algorithm, measured), config)
 
 
 def make_ready(op: Operation, problem: Problem) -> None:
@@ -129,7 +128,7 @@ def measure(
 ) -> dict[str, float]:
     """Milliseconds on the device by algorithm: the median of repeats between events, after a first run. A Spec among the arrays is given drawn data."""
     data = tuple(tree_map(_data, a) for a in arrays)
-    return {m.name: _device_time(Prepared(op, problem, m, m.workspace(problem), Options()), data, runtime) for m in candidates}
+    return {m.name: _device_time(Prepared(op, problem, m, Options()), data, runtime) for m in candidates}
 
 
 def _data(array: Any) -> Any:
@@ -156,10 +155,13 @@ def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any
 
 
 class Prepared:
-    """A problem with its planned launches."""
+    """A problem with its planned launches: those for aligned memory at once, since they also tell how much scratch memory is needed."""
 
-    def __init__(self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options) -> None:
-        self.op, self.problem, self.method, self.workspace, self.config = op, problem, method, workspace, config
+    def __init__(self, op: Operation, problem: Problem, method: Method, config: Options) -> None:
+        self.op, self.problem, self.method, self.config = op, problem, method, config
+        self._program: Program | None = method.run(problem, device(), True)
+        workspace = self._program.workspace
+        self.workspace: int = method.workspace(problem) if workspace is None else workspace
         self.outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
@@ -172,7 +174,7 @@ class Prepared:
         self._turned = any(o.inverse is not None for o in self.outputs)
         self._telemetry = config.telemetry
         self._direct_key: Any = None
-        self._scratch_output = Output(Spec((workspace,), np.dtype(np.uint8)))
+        self._scratch_output = Output(Spec((self.workspace,), np.dtype(np.uint8)))
         self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
@@ -287,14 +289,16 @@ class Prepared:
 
     def _prepare(self, aligned: bool) -> Launches:
         here = device()
-        program = self.method.run(self.problem, here, aligned)
+        program = self._program if aligned and self._program else self.method.run(self.problem, here, aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         pairs = enumerate(zip(self._specs, orders, strict=True))
         copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]
-        plans = tuple(plan for plan in program.plans if isinstance(plan, MatMul) or 0 not in plan.grid)
+        plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
         functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in plans if isinstance(plan, Plan)]
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
         self._ready[aligned] = ready = Launches(plans, functions, count, copied)
+        if aligned:
+            self._program = None
         # A family's problems may share a form that has more inputs than this operation takes; those are None.
         inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
         usual = not (self._nested or copied or self._telemetry or any(map(_backwards, self._specs)))

@@ -6,7 +6,8 @@ import operator
 import struct
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
+from types import CodeType
 from typing import Any
 
 import cupy
@@ -14,8 +15,9 @@ import numpy as np
 from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
+from dnnarray._cuda.fourier import Fourier
 from dnnarray._cuda.matmul import Product
-from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, TensorMap
+from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, Step, TensorMap, Transform
 from dnnarray._cuda.tensor_map import BYTES, Encoded
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -43,9 +45,7 @@ class Launches:
 
     __slots__ = ("_functions", "_maps", "_plans", "_queue", "_slots", "copied", "scope")
 
-    def __init__(
-        self, plans: tuple[Plan | MatMul, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]
-    ) -> None:
+    def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]) -> None:
         self.copied = copied
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
@@ -61,9 +61,11 @@ class Launches:
             "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._buffer,
             "_write": struct.Struct(f"={count}Q").pack_into, "_stream": get_current_stream,
         }  # fmt: skip
+        places = ((slot, argument.array if isinstance(argument, TensorMap) else argument) for argument, slot in self._slots.items())
+        self.scope |= {f"_offset{slot}": place.offset for slot, place in places if isinstance(place, Array)}
         launchers = iter(map(_launcher, kernels, functions))
         for k, step in enumerate(plans):
-            self.scope[f"_step{k}"] = Product(step) if isinstance(step, MatMul) else next(launchers)
+            self.scope[f"_step{k}"] = next(launchers) if isinstance(step, Plan) else _by_library(step)
         self._queue: Callable[..., None] | None = None
 
     def lines(self, pointers: list[str]) -> list[str]:
@@ -77,11 +79,11 @@ class Launches:
         text += ["_words = _buffer[0]", f"_write(_words, 0, {', '.join(pointers)})", "_handle = _stream().ptr"]
         for argument, slot in self._slots.items():
             if isinstance(argument, Array) and argument.offset:
-                text.append(f"_words[{slot}] = {pointers[argument.index]} + {argument.offset}")
+                text.append(f"_words[{slot}] = {pointers[argument.index]} + _offset{slot}")
             elif isinstance(argument, Runtime):
                 text.append(f"_words[{slot}] = runtime[{argument.index}]")
             elif isinstance(argument, TensorMap):
-                text.append(f"_at = {pointers[argument.array.index]} + {argument.array.offset}")
+                text.append(f"_at = {pointers[argument.array.index]} + _offset{slot}")
                 text.append(f"if _words[{slot}] != _at: _words[{slot}] = _buffer[-1][{self._maps.index(argument)}].move(_at)")
         text += [f"_step{k}(_handle, _buffer[{k + 1}], 0)" for k in range(len(self._plans))]
         return ["    " + line for line in (*text, "_put(_buffer)")]
@@ -107,13 +109,17 @@ class Launches:
                 memory[slot] = word
         given: list[Any] = []
         for plan in self._plans:
-            if isinstance(plan, MatMul):
+            if not isinstance(plan, Plan):
                 given.append(memory.data)
                 continue
             memory[first : first + len(plan.arguments)] = [places[_key(argument)] for argument in plan.arguments]
             given.append(start + _WORD * first)
             first += len(plan.arguments)
         return memory.data, *given, [Encoded(m, places[m]) for m in self._maps]
+
+
+def _by_library(step: MatMul | Transform) -> Product | Fourier:
+    return Fourier(step) if isinstance(step, Transform) else Product(step)
 
 
 def _aligned(words: int) -> np.ndarray:
@@ -124,10 +130,18 @@ def _aligned(words: int) -> np.ndarray:
 
 
 def written(name: str, lines: list[str], scope: dict[str, Any]) -> Any:
-    """The function `name` of a source text, in which `scope` is known. As `dataclasses` does it: the text holds only names and numbers of ours."""
+    """The function `name` of a source text, in which `scope` is known. As `dataclasses` does it: the text holds only names and numbers of ours.
+
+    Texts should hold names where problems differ in numbers alone: compiling one takes longer than all the rest of a choice.
+    """
     space = dict(scope)
-    exec(compile("\n".join(lines), f"<dnnarray {name}>", "exec"), space)  # noqa: S102
+    exec(_compiled("\n".join(lines), name), space)  # noqa: S102
     return space[name]
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str, name: str) -> CodeType:
+    return compile(text, f"<dnnarray {name}>", "exec")
 
 
 def _enter() -> None:

@@ -15,7 +15,7 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import leaves
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Cost, Device, Method
-from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
+from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec, name_of
 
 _SCRATCH = 256 << 20  # bytes of float32 results that wait for their epilogue, at most
 
@@ -187,7 +187,7 @@ UNITS = {"highest": None, "high": "tf32_mma", "medium": "bfloat16_mma"}
 
 def unit(dtype: np.dtype, precision: str) -> str | None:
     """The key into `Device.peak` of a matrix product."""
-    return f"{dtype.name}_mma" if dtype in HALF else None if dtype == FLOAT64 else UNITS[precision]
+    return f"{name_of(dtype)}_mma" if dtype in HALF else None if dtype == FLOAT64 else UNITS[precision]
 
 
 def _cost(precision: str, launches: int, problem: LinearProblem, device: Device) -> Cost:

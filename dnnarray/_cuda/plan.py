@@ -131,6 +131,34 @@ class MatMul:
     beta: float = 0.0
     precision: str = "highest"
 
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All memory that it touches."""
+        return self.a.array, self.b.array, self.c.array
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A batch of float32 Fourier transforms by cuFFT over arrays of `lengths`, dense one behind the other: from real ones to their spectra, of which the
+    last axis has the first half, or back (`inverse`, which destroys the spectra), not scaled. `work` are `work_bytes` for the library to work in.
+    """
+
+    source: Array
+    target: Array
+    work: Array
+    lengths: tuple[int, ...]
+    batch: int
+    inverse: bool
+    work_bytes: int
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All memory that it touches."""
+        return self.source, self.target, self.work
+
+
+Step = Plan | MatMul | Transform
+
 
 @dataclass(frozen=True)
 class Program:
@@ -138,10 +166,12 @@ class Program:
 
     `orders` holds, for each input that is given, the axes from the slowest to the fastest in memory; an input that lies otherwise is
     copied first. None stands for an input that is not read, however it lies. Empty means C order for all. Outputs are dense in the order of their `Spec`.
+    `workspace` is the bytes of scratch memory where planning finds them on the way; None leaves them to `Method.workspace`.
     """
 
-    plans: tuple[Plan | MatMul, ...]
+    plans: tuple[Step, ...]
     orders: tuple[tuple[int, ...] | None, ...] = ()
+    workspace: int | None = None
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, MatMul, Plan
+from dnnarray._cuda.plan import Array, Step
 from dnnarray._problems.base import Problem
 
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
@@ -37,7 +37,7 @@ class Steps:
 
     def __init__(self, problem: Problem, aligned: bool) -> None:
         self.aligned = aligned
-        self.plans: list[Plan | MatMul] = []
+        self.plans: list[Step] = []
         self.workspace = 0
         self._top = self._count = 0
         self.inputs: tuple[Any, ...] = tuple(self._place(s) for s in problem.inputs)
@@ -63,6 +63,6 @@ class Steps:
         yield
         self._top = top
 
-    def add(self, *plans: Plan | MatMul | None) -> None:
+    def add(self, *plans: Step | None) -> None:
         """The next launches; those that have nothing to do are left out."""
         self.plans += [p for p in plans if p is not None]

@@ -1,7 +1,7 @@
 """The warm call: everything that a call on CuPy arrays does once its problem is known, as one function written for that problem.
 
 A launch costs the driver 3 us and a new array 1 us; loops over inputs and results, with a method for each step, would cost as much again. So what
-`Prepared.call` does is written out, as source text with the numbers of the problem in it, for the state that nearly all calls are in: nothing to
+`Prepared.call` does is written out as source text, in which the numbers of the problem have names, for the state that nearly all calls are in: nothing to
 copy, all memory on the plan's device and as aligned as the plan has it. In any other state the function does nothing and returns None, and
 `Prepared.call` does the work.
 """
@@ -46,7 +46,9 @@ def compile_call(
     scope = launches.scope | {"Array": cupy.ndarray, "OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.dtype(np.uint8)}
     for k, output in enumerate(shape.outputs):
         scope |= {f"memory_shape{k}": output.memory_shape, f"dtype{k}": output.dtype, f"turn{k}": output.inverse}
-        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides}
+        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"bytes_out{k}": span(output.spec)}
+    scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
+    scope["scratch_shape"] = (shape.workspace,)
     lines = [
         "def call(arrays, runtime, out):",
         *_read_inputs(shape),
@@ -89,7 +91,7 @@ def _take_users_own(shape: Shape) -> list[str]:
     for i in shape.given:
         spec = shape.inputs[i]
         if spec is not None and output.spec.size:
-            lines.append(f"        if q0 < p{i} + {span(spec)} and p{i} < q0 + {span(output.spec)}: return None")
+            lines.append(f"        if q0 < p{i} + bytes_in{i} and p{i} < q0 + bytes_out0: return None")
     return lines
 
 
@@ -104,7 +106,7 @@ def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
     pointers = [f"p{i}" for i in shape.given] + [f"q{k}" for k in range(len(shape.outputs))]
     lines = []
     if shape.workspace:
-        lines += ["    try:", f"        scratch = Array(({shape.workspace},), uint8)", "    except OutOfMemoryError: return None"]
+        lines += ["    try:", "        scratch = Array(scratch_shape, uint8)", "    except OutOfMemoryError: return None"]
         lines += ["    s = scratch.data.ptr"]
         pointers.append("s")
     condition = "" if shape.aligned else "not "

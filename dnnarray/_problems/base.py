@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 from dnnarray._spec import Spec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def remembered(function: F) -> F:
+    """Keep what a function makes of a frozen object, its first argument, in that object, for each set of the other arguments.
+
+    The candidates for a problem ask the same things of it. A cache that had to hash the problem would take as long as most of the answers.
+    """
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @wraps(function)
+    def found(subject: Any, *others: Any) -> Any:
+        memory, key = subject.__dict__.setdefault("_remembered", {}), (name, *others)
+        try:
+            return memory[key]
+        except KeyError:
+            memory[key] = result = function(subject, *others)
+            return result
+
+    return found  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +48,7 @@ class Problem:
     outputs: tuple[Spec | None, ...]
     returns: Callable[..., Any] | None = field(default=None, repr=False)  # the tuning table is keyed by the repr, functions show addresses
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes that must move: each input read once, each output written once."""
         return sum(s.nbytes for s in leaves(self.inputs)) + sum(s.nbytes for s in self.outputs if s is not None)

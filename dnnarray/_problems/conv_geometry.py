@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 Triple = tuple[int, int, int]
@@ -32,20 +32,20 @@ class Geometry:
     before: Triple
     pixel_major: bool = False
 
-    @property
+    @cached_property
     def taps(self) -> int:
         return math.prod(self.window)
 
-    @property
+    @cached_property
     def pixels(self) -> int:
         return math.prod(self.out)
 
-    @property
+    @cached_property
     def macs(self) -> int:
         """Multiply-adds of the definition."""
         return self.n * self.groups * self.k * self.c * self.taps * self.pixels
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """Elements of x, w and y."""
         n, channels = self.n * self.groups, self.groups * self.c * self.k
@@ -113,8 +113,9 @@ def _axis_phases(g: Geometry, i: int) -> list[_AxisPhase]:
 def _phase(g: Geometry, *axes: _AxisPhase) -> Phase:
     a, b, c = axes
     taps, target = (a.taps, b.taps, c.taps), (a.target, b.target, c.target)
-    geometry = replace(
-        g,
+    geometry = Geometry(
+        n=g.n,
+        groups=g.groups,
         c=g.k,
         k=g.c,
         space=g.out,
@@ -123,8 +124,27 @@ def _phase(g: Geometry, *axes: _AxisPhase) -> Phase:
         stride=(1, 1, 1),
         dilation=(a.dilation, b.dilation, c.dilation),
         before=(a.before, b.before, c.before),
+        pixel_major=g.pixel_major,
     )
     return Phase(geometry, taps, target)
+
+
+_RADICES = (2, 3, 5, 7)
+
+
+@lru_cache(maxsize=4096)
+def smooth(length: int) -> int:
+    """The smallest length from this one on that Fourier transforms are fast for: a product of small primes; even, where it is longer than 1."""
+    if length == 1:
+        return 1
+    while True:
+        rest = length
+        for prime in _RADICES:
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1 and length % 2 == 0:
+            return length
+        length += 1
 
 
 def geometry(

@@ -13,6 +13,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,28 @@ _loaded: dict[Path, dict[str, dict[str, float]] | None] = {}
 
 def folder() -> Path:
     """Where caches live: ``DNNARRAY_CACHE_DIR``, else the user's cache folder."""
+    return Path(_folder())
+
+
+def _folder() -> str:
     if configured := os.environ.get("DNNARRAY_CACHE_DIR"):
-        return Path(configured)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "dnnarray"
+        return configured
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "dnnarray")
 
 
 def path_of(device: Device) -> Path:
     """The table of one device."""
-    slug = "".join(c if c.isalnum() else "_" for c in device.name).strip("_").lower()
-    return folder() / f"tuning_{slug}.json"
+    return _path(_folder(), device.name)
+
+
+@lru_cache(maxsize=64)
+def _path(folder: str, name: str) -> Path:
+    return Path(folder) / f"tuning_{slug(name)}.json"
+
+
+def slug(name: str) -> str:
+    """A device's name as it stands in the names of files."""
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_").lower()
 
 
 def key_of(problem: Problem, device: Device, options: Options) -> str:
@@ -48,13 +61,23 @@ def key_of(problem: Problem, device: Device, options: Options) -> str:
     return hashlib.sha256(repr((SCHEMA, __version__, problem, device.name, device.units, allowed)).encode()).hexdigest()[:32]
 
 
+def measured(problem: Problem, device: Device, options: Options) -> dict[str, float] | None:
+    """Milliseconds by algorithm for a problem, or None. Nothing is worked out where nothing was measured on this device."""
+    table = _table(device)
+    return table.get(key_of(problem, device, options)) if table else None
+
+
 def lookup(device: Device, key: str) -> dict[str, float] | None:
     """Milliseconds by algorithm for a key, or None."""
+    table = _table(device)
+    return None if table is None else table.get(key)
+
+
+def _table(device: Device) -> dict[str, dict[str, float]] | None:
     path = path_of(device)
     if path not in _loaded:
         _loaded[path] = _read(path)
-    table = _loaded[path]
-    return None if table is None else table.get(key)
+    return _loaded[path]
 
 
 def remember(device: Device, key: str, times: dict[str, float]) -> bool:

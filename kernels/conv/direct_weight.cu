@@ -1,5 +1,7 @@
 // The weight gradient by its definition: dw[k, c, r] = sum over n and p of dy[n, k, p] * x[n, c, p * stride + r * dilation - before].
 //
+// kRepair: only elements of dw that are NaN are computed again.
+//
 // Layout:  all memory by strides. A block owns one element of dw; its threads take pixels in turn.
 // Needs:   nothing.
 // Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums of fixed order in float32 (double for double).
@@ -12,6 +14,7 @@ struct Config {
   using Source = float;
   using Gradient = float;
   using Element = float;
+  static constexpr bool kRepair = false;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY conv_direct_weight_default
@@ -35,6 +38,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
   const long long out = by_c.quotient, in = out / k * c + by_c.rest;
   const long long pixels = static_cast<long long>(axes.d.out) * axes.h.out * axes.w.out;
   const Strides x_step = {x_n, x_c, x_d, x_h, x_w};
+  T& result = dw[out * s_k + by_c.rest * s_c + tap.d * s_d + tap.h * s_h + tap.w * s_w];
+  if (Config::kRepair && widen(result) == widen(result)) return;
   A sum = 0;
   for (long long i = threadIdx.x; i < images * pixels; i += Config::kThreads) {
     const long long n = i / pixels;
@@ -44,5 +49,5 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads) DNNARRAY_ENTRY(
     sum += A(widen(dy[n * y_n + out * y_c + at.d * y_d + at.h * y_h + at.w * y_w])) * A(widen(x[n * x_n + in * x_c + from]));
   }
   sum = block_reduce<Config::kThreads>(sum, Sum(), shared);
-  if (threadIdx.x == 0) dw[out * s_k + by_c.rest * s_c + tap.d * s_d + tap.h * s_h + tap.w * s_w] = narrow<T>(sum);
+  if (threadIdx.x == 0) result = narrow<T>(sum);
 }

@@ -32,7 +32,7 @@ def _by(algorithm, op, *arrays, **options):
     bound, chosen = operation.bind(specs, options)
     problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
     method = next(m for m in methods(operation) if m.name == algorithm)
-    return Prepared(operation, problem, method, method.workspace(problem), Options()).call(arrays, (), None, None)
+    return Prepared(operation, problem, method, Options()).call(arrays, (), None, None)
 
 
 def _grid_inputs(shape, places, dtype, seed=0):

@@ -1,0 +1,174 @@
+"""Plans of the convolution by Fourier transforms, carried out by NumPy: what each step reads and writes, chunks and tiles."""
+
+import math
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._cuda import conv_fft
+from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._cuda.plan import Array, Plan, Transform
+from dnnarray._operation import find
+from dnnarray._spec import Spec
+from tests.support import assert_close
+from tests.test_cuda_memory import _DEVICES
+
+_DEVICE = _DEVICES["sm_90a"]
+
+CALLS = {  # x, channels and window of the weight, options
+    "1-D": ((2, 5, 611), (7, 5, 33), {"padding": 16}),
+    "1-D, long window": ((1, 3, 5000), (4, 3, 1025), {}),
+    "2-D": ((3, 8, 37, 41), (6, 8, 7, 9), {"padding": (3, 2)}),
+    "2-D, flipped, dilated": ((2, 4, 45, 50), (5, 4, 5, 7), {"padding": 4, "dilation": (2, 3), "flip": True}),
+    "2-D, one axis": ((2, 4, 13, 70), (3, 4, 1, 31), {"padding": (0, 15)}),
+    "2-D, the other axis": ((2, 4, 70, 13), (3, 4, 31, 1), {"padding": (15, 0)}),
+    "2-D, groups": ((2, 12, 40, 33), (18, 4, 7, 7), {"padding": 3, "groups": 3}),
+    "2-D, depthwise": ((2, 40, 61, 67), (40, 1, 11, 11), {"padding": 5, "groups": 40}),
+    "3-D": ((1, 3, 14, 23, 27), (4, 3, 3, 5, 5), {"padding": 2}),
+    "wide padding": ((1, 2, 20, 21), (2, 2, 5, 5), {"padding": ((9, 6), (0, 12))}),
+}
+
+
+class _Memory:
+    """Flat memory of each array of a call, behind them the scratch memory."""
+
+    def __init__(self, arrays, workspace):
+        self.bytes = [*(a.reshape(-1).view(np.uint8) for a in arrays), np.full(workspace, 0xFF, np.uint8)]
+
+    def floats(self, place):
+        """From a pointer on; what lies before it is reached by negative numbers elsewhere."""
+        return self.bytes[place.index].view(np.float32), place.offset // 4
+
+    def part(self, place, count, dtype):
+        return self.bytes[place.index][place.offset : place.offset + count * np.dtype(dtype).itemsize].view(dtype)
+
+
+def _halves(pair):
+    return pair >> 32, pair & 0xFFFFFFFF
+
+
+def _signed(number):
+    return number - (1 << 32) if number >= 1 << 31 else number
+
+
+def _tiles(memory, grid, x, out, pieces, outer, inner, s_g, s_o, s_i, s_d, s_h, s_w, *axes):
+    parts = [axes[i : i + 4] for i in (0, 4, 8)]
+    size, tiles = [_halves(p[0])[1] for p in parts], [_halves(p[0])[0] for p in parts]
+    rows = grid // (pieces * math.prod(tiles))
+    source, first = memory.floats(x)
+    target = memory.part(out, rows * math.prod(tiles) * math.prod(size), np.float32).reshape(rows, math.prod(tiles), math.prod(size))
+    places, inside = np.int64(0), True
+    for axis, (p, stride) in enumerate(zip(parts, (s_d, s_h, s_w), strict=True)):
+        (taken, step), (extent, dilation) = _halves(p[1]), _halves(p[2])
+        at = np.arange(tiles[axis])[:, None] * step + np.arange(size[axis]) - p[3]
+        good = (np.arange(size[axis]) < taken) & (at >= 0) & (at % dilation == 0) & (at // dilation < extent)
+        shape = [1] * 6
+        shape[axis], shape[3 + axis] = tiles[axis], size[axis]
+        places, inside = places + (at // dilation * stride).reshape(shape), inside & good.reshape(shape)
+    places, inside = (np.broadcast_to(a, (*tiles, *size)).reshape(math.prod(tiles), -1) for a in (places, inside))
+    for row in range(rows):
+        start = first + row // (outer * inner) * s_g + row // inner % outer * s_o + row % inner * s_i
+        target[row] = np.where(inside, source[np.where(inside, start + places, 0)], 0)
+
+
+def _product(memory, a, b, c, frequencies, groups, ni, nj, nl, *steps_and_adds):
+    *steps, adds = steps_and_adds
+
+    def seen(place, extents, strides):
+        count = 1 + sum((n - 1) * s for n, s in zip(extents, strides, strict=True))
+        flat = memory.part(place, count + frequencies - 1, np.complex64)
+        return np.lib.stride_tricks.as_strided(flat, (*extents, frequencies), (*(8 * s for s in strides), 8))
+
+    left, right = seen(a, (groups, ni, nl), steps[:3]), seen(b, (groups, nj, nl), steps[3:6])
+    found = np.einsum("gilf,gjlf->gijf", left, right.conj())
+    target = seen(c, (groups, ni, nj), steps[6:])
+    target[...] = found + target if adds else found
+
+
+def _result(memory, source, y, total, inner, s_o, s_i, s_d, s_h, s_w, *rest):
+    *axes, scale = rest
+    parts = [axes[i : i + 3] for i in (0, 3, 6)]
+    tiles, size = zip(*(_halves(p[0]) for p in parts), strict=True)
+    extents = [_halves(p[1])[0] for p in parts]
+    rows = total // math.prod(extents)
+    values = memory.part(source, rows * math.prod(tiles) * math.prod(size), np.float32).reshape(rows, *tiles, *size)
+    target, first = memory.floats(y)
+    index = []
+    for p, extent in zip(parts, extents, strict=True):
+        index.append(divmod(np.arange(extent) * p[2], _halves(p[1])[1]))
+    grid = np.ix_(*(t for t, _ in index)), np.ix_(*(u for _, u in index))
+    places = sum(n * s for n, s in zip(np.ix_(*map(np.arange, extents)), (s_d, s_h, s_w), strict=True))
+    for row in range(rows):
+        target[first + row // inner * s_o + row % inner * s_i + places] = values[row][(*grid[0], *grid[1])] * np.float32(scale)
+
+
+def _transform(memory, step):
+    volume, last = math.prod(step.lengths), step.lengths[-1]
+    spectra = volume // last * (last // 2 + 1)
+    axes = tuple(range(1, 1 + len(step.lengths)))
+    read, written = (spectra, volume) if step.inverse else (volume, spectra)
+    half = (*step.lengths[:-1], last // 2 + 1)
+    source = memory.part(step.source, step.batch * read, np.complex64 if step.inverse else np.float32)
+    target = memory.part(step.target, step.batch * written, np.float32 if step.inverse else np.complex64)
+    if step.inverse:
+        target[...] = (np.fft.irfftn(source.reshape(-1, *half), step.lengths, axes) * volume).reshape(-1)
+        source[...] = np.nan  # as the library may leave it
+    else:
+        target[...] = np.fft.rfftn(source.reshape(-1, *step.lengths), axes=axes).reshape(-1)
+    memory.part(step.work, step.work_bytes, np.uint8)[...] = 0xFF
+
+
+def _carry_out(op, algorithm, arrays, options):
+    operation = find(op)
+    bound, chosen = operation.bind(tuple(Spec(a.shape, a.dtype) for a in arrays), options)
+    problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
+    method = next(m for m in ALGORITHMS[op] if m.name == algorithm)
+    if reason := method.rejects(problem, _DEVICE):
+        assert algorithm == "fft_tiled", reason
+        pytest.skip(reason)
+    result = np.full(problem.outputs[0].shape, np.nan, np.float32)
+    memory = _Memory([*map(np.ascontiguousarray, arrays), result], method.workspace(problem))
+    for step in method.run(problem, _DEVICE, True).plans:
+        if isinstance(step, Transform):
+            _transform(memory, step)
+            continue
+        assert isinstance(step, Plan)
+        given = [_signed(a) if isinstance(a, int) and a < 1 << 32 else a for a in step.arguments]
+        stem = step.kernel.source.rpartition("/")[2]
+        if stem == "fourier_tiles.cu":
+            _tiles(memory, step.grid[0], *given)
+        elif stem == "spectral_product.cu":
+            _product(memory, *given)
+        elif stem == "fourier_result.cu":
+            _result(memory, *given)
+        else:
+            assert stem.startswith("direct"), stem  # the repair of NaN
+    return memory.bytes[len(arrays)].view(np.float32).reshape(result.shape)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunks"])
+@pytest.mark.parametrize("algorithm", ["fft", "fft_tiled"])
+@pytest.mark.parametrize("name", CALLS)
+def test_plans_compute_the_convolution_and_its_gradients(name, algorithm, chunked, monkeypatch):
+    if chunked:
+        monkeypatch.setattr(conv_fft, "_WEIGHT", 1)
+        monkeypatch.setattr(conv_fft, "_IMAGES", 1)
+    x_shape, w_shape, options = CALLS[name]
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+    wide = x.astype(np.float64), w.astype(np.float64)
+    expected = dnn.conv(*wide, **options)
+    assert_close(_carry_out("conv", algorithm, (x, w), options), expected, w[0].size)
+    grad = rng.standard_normal(expected.shape).astype(np.float32)
+    exact = dnn.conv_backward_input(grad.astype(np.float64), wide[1], input_shape=x.shape, **options)
+    found = _carry_out("conv_backward_input", algorithm, (grad, w), options | {"input_shape": x.shape})
+    assert_close(found, exact, w.size // w.shape[1] // options.get("groups", 1))
+    exact = dnn.conv_backward_weight(grad.astype(np.float64), wide[0], weight_shape=w.shape, **options)
+    found = _carry_out("conv_backward_weight", algorithm, (grad, x), options | {"weight_shape": w.shape})
+    assert_close(found, exact, expected.size // expected.shape[1])
+
+
+def test_arrays_of_steps_are_pointers():
+    step = Transform(Array(0), Array(1), Array(1, 256), (8,), 1, False, 40)
+    assert step.arrays == (Array(0), Array(1), Array(1, 256))
