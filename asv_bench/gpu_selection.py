@@ -45,19 +45,11 @@ def measure(p: Drawn, once: bool) -> dict[str, float]:
         best = min(found.values(), default=math.inf)
         if algorithm.predicted_ms * 1e3 > _NOT_TRIED * best:
             continue
-<<<<<<< HEAD
         written = written_bytes(call())
-        times = [0.0 if once else once_ms(call, written)]
+        times = [0.0 if once else once_ms(call, written) * 1e3]
         if not once and times[0] < _HOPELESS * best:
-            times = [once_ms(call, written) for _ in range(_REPEATS)]
-        found[algorithm.name] = algorithm.predicted_ms, float(np.median(times))
-=======
-        call()
-        times = [0.0 if once else once_ms(call) * 1e3]
-        if not once and times[0] < _HOPELESS * best:
-            times = [once_ms(call) * 1e3 for _ in range(_REPEATS)]
+            times = [once_ms(call, written) * 1e3 for _ in range(_REPEATS)]
         found[algorithm.name] = float(np.median(times))
->>>>>>> g-select
     return found
 
 
