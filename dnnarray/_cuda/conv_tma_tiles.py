@@ -7,7 +7,7 @@ A stage takes its products at the rate that the matrix units keep up, or the sec
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dnnarray._cuda.conv_raster import Raster, raster
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, Tile, rounds
@@ -38,6 +38,7 @@ class Choice:
     tile: Tile
     raster: Raster | None
     seconds: float
+    residual: bool = False
 
     @property
     def threads(self) -> int:
@@ -47,7 +48,7 @@ class Choice:
     @property
     def shared_memory(self) -> int:
         """The same for every raster, since the limit that a kernel is given once is for all its launches."""
-        return SHARED if self.raster else self.tile.shared_memory + _staging(self.tile)
+        return SHARED if self.raster else self.tile.shared_memory + _staging(self.tile, self.residual)
 
 
 def _consumers(t: Tile) -> int:
@@ -55,14 +56,28 @@ def _consumers(t: Tile) -> int:
     return t.m // (128 if t.m > 192 else 64)
 
 
-def _staging(t: Tile) -> int:
-    """Bytes of the panels that results leave by, two a warpgroup, and of their barriers."""
-    return _consumers(t) * 2 * (BLOCK * ROW + 16)
+def _staging(t: Tile, residual: bool) -> int:
+    """Bytes of the panels that results leave by, two a warpgroup or all that a residual comes into, and of their barriers."""
+    return _consumers(t) * (max(_panels(t), 2) if residual else 2) * (BLOCK * ROW + 16)
+
+
+def _panels(t: Tile) -> int:
+    """Panels of a warpgroup's share of a tile."""
+    return t.m * t.n // (_consumers(t) * BLOCK * BLOCK)
+
+
+def _with_residual(t: Tile) -> Tile:
+    """The tile with as many stages as fit beside its residual."""
+    fitting = (Tile(t.m, t.n, s) for s in range(t.stages, 0, -1))
+    return next(f for f in fitting if f.shared_memory + _staging(f, True) <= SHARED)
 
 
 def choose(g: Geometry, units: int, residual: bool = False) -> Choice:
     """What is done first. Results of a raster leave from registers, where a residual comes too late."""
-    r = None if residual else raster(g)
+    if residual:
+        found = [replace(_timed(g, units, _with_residual(t), None), residual=True) for t in _TILES]
+        return min(found, key=lambda c: c.seconds)
+    r = raster(g)
     found = [_timed(g, units, t, None) for t in _TILES]
     if r:
         found += [_timed(g, units, halo, r) for t in _TILES if (halo := with_halo(t, r))]

@@ -58,7 +58,9 @@ struct Tile {
   }
 };
 
-__device__ __forceinline__ long long first_pixel(const Arguments& a, const Tile& tile) { return static_cast<long long>(tile.split) * a.blocks * kPixels; }
+__device__ __forceinline__ long long first_pixel(const Arguments& a, const Tile& tile) {
+  return static_cast<long long>(tile.split) * a.blocks * kPixels;
+}
 
 // Blocks of pixels of a tile's split.
 __device__ __forceinline__ int block_count(const Arguments& a, const Tile& tile) {

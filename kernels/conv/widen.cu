@@ -36,7 +36,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   }
   if (first + kVector <= total) {
     store(out + first, found);
-  } else {
-    for (int i = 0; first + i < total; ++i) out[first + i] = found.at[i];
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    if (first + i < total) out[first + i] = found.at[i];
   }
 }
