@@ -220,7 +220,7 @@ def conv_backward_weight(
     Returns
     -------
     array, shape `weight_shape`
-        dtype of `x`.
+        dtype and memory order of `x`.
 
     Raises
     ------

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from dnnarray._cuda import conv_depthwise, conv_direct, conv_fft, conv_gemm, conv_layout, conv_portable, conv_tma, conv_unfold
+from dnnarray._cuda import (
+    conv_depthwise,
+    conv_direct,
+    conv_fft,
+    conv_gemm,
+    conv_layout,
+    conv_portable,
+    conv_tma,
+    conv_unfold,
+    conv_weigh_tma,
+)
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
@@ -23,12 +33,9 @@ def _implicit(op: str) -> Method:
     return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost)
 
 
-def _tma(op: str) -> tuple[Method, ...]:
-    """The gradient of the weight has no such kernel."""
-    if op == "conv_backward_weight":
-        return ()
+def _tma(op: str) -> Method:
     summary = "windows gathered by the copy engine, products by wgmma"
-    return (methods("implicit_tma_sm90", op, conv_tma.maps, summary, conv_tma.rejects, conv_tma.cost),)
+    return methods("implicit_tma_sm90", op, conv_weigh_tma.maps, summary, conv_tma.rejects, conv_weigh_tma.cost)
 
 
 def _portable(op: str, name: str, precision: str) -> Method:
@@ -46,7 +53,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
-        *_tma(op),
+        _tma(op),
         _implicit(op),
         _portable(op, "implicit_gemm", "highest"),
         _portable(op, "implicit_gemm_tf32", "high"),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda import conv_tiles, conv_weigh
+from dnnarray._cuda import conv_tiles
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, extents, lying, too_large
 from dnnarray._cuda.conv_gemm import GemmMaps
-from dnnarray._cuda.conv_tiles import BLOCK, Split
-from dnnarray._cuda.conv_weigh import HALO_THREADS, HaloSplit, HaloWeightConfig
-from dnnarray._cuda.epilogue import THREADS, Epilogue, rearrange
+from dnnarray._cuda.conv_tiles import BLOCK
+from dnnarray._cuda.epilogue import Epilogue, rearrange
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._cuda.zero import zero
@@ -22,7 +22,8 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
 from dnnarray._spec import FLOAT32, HALF
 
-_THREADS = 384
+_THREADS, _SUM_THREADS = 384, 256
+_SLICES = (32, 16, 8, 4, 2)  # threads that share the parts of a weight gradient's sums
 _CHUNK = 8  # elements of a half type in 16 bytes
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
@@ -43,6 +44,7 @@ class SumsConfig(Config):
     """Compile-time settings of ``kernels/conv/split_sums.cu``."""
 
     element: str
+    slices: int
     threads: int
 
 
@@ -111,18 +113,17 @@ class ImplicitMaps:
         if small.dtype not in HALF or large.dtype not in HALF:
             self._gemm.weigh(small, large, weight)
             return
-        g, shape = self._g, self._setting.weight_shape
-        split = conv_weigh.weighing(g)
-        size = math.prod(shape)
+        shape, split = self._setting.weight_shape, self.divided(self._g)
         with self._steps.borrowed():
-            partial = self._steps.take(FLOAT32, split.count * size)
-            if isinstance(split, Split):
-                self._steps.add(self._weigh_splits(split, small, large, partial))
-            else:
-                self._steps.add(self._weigh_halo(split, small, large, partial))
-            self._steps.add(_sum_splits(partial, split.count, weight, shape))
+            partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
+            self._steps.add(self.partial_sums(split, small, large, partial), _sum_splits(partial, split.count, weight, shape))
 
-    def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
+    def divided(self, g: Geometry) -> Any:
+        """How the pixels of a weight gradient are divided: what `partial_sums` takes, with the `count` of its parts."""
+        return conv_tiles.split(g)
+
+    def partial_sums(self, split: Any, small: Operand, large: Operand, partial: Operand) -> Plan:
+        """A weight gradient for each part of the pixels, (K, window, C)."""
         g, tile = self._g, split.tile
         config = WeightConfig(TYPES[small.dtype], *tile.settings)
         kernel = Kernel("conv/implicit_weight_sm90.cu", f"conv_implicit_weight_sm90_{SHORT[small.dtype]}_{tile.name}", config)
@@ -133,16 +134,6 @@ class ImplicitMaps:
         arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *x_steps, *extents(g))
         grid = (min(math.prod(tiles) * split.count, self._units), 1, 1)
         return Plan(kernel, grid, _THREADS, arguments, tile.shared_memory)
-
-    def _weigh_halo(self, split: HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
-        g, config = self._g, HaloWeightConfig(TYPES[small.dtype])
-        kernel = Kernel("conv/implicit_weight_halo_sm90.cu", f"conv_implicit_weight_halo_sm90_{SHORT[small.dtype]}", config)
-        sizes = (g.n, split.pitch, split.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
-        steps = (*_across(small.strides), *_across(large.strides))
-        tiles = -(-g.k // BLOCK) * (g.c // BLOCK) * g.groups
-        grid = (min(tiles * split.count, self._units), 1, 1)
-        arguments: tuple[Array | int, ...] = (small.array, large.array, partial.array, *sizes, *steps, *extents(g)[3:])
-        return Plan(kernel, grid, HALO_THREADS, arguments, conv_tiles.SHARED)
 
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
@@ -175,12 +166,16 @@ class ImplicitMaps:
 
 def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
     """The weight's gradient from its parts, which lie as (K, window, C)."""
-    order = (0, 2, 3, 4, 1)
-    axes = [weight.strides[i] for i in order]
-    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}", SumsConfig(TYPES[weight.dtype], THREADS))
-    size, inner = math.prod(shape), [shape[i] for i in order[1:]]
-    arguments: tuple[Array | int, ...] = (partial.array, weight.array, size, count, *inner, *axes)
-    return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, arguments)
+    size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
+    steps = dense_strides(shape, (0, 2, 3, 4, 1))
+    wide = (1, _CHUNK, 1, 1, 1)  # a thread adds up groups of channels
+    axes = [(shape[i] // w, steps[i] * w, weight.strides[i] * w) for i, w in enumerate(wide)]
+    axes.sort(key=lambda axis: -abs(axis[2]))  # neighbouring threads write neighbouring places
+    inner, from_steps, to_steps = zip(*axes, strict=True)
+    config = SumsConfig(TYPES[weight.dtype], slices, _SUM_THREADS)
+    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}x{slices}", config)
+    numbers = (size, size // _CHUNK, count, weight.strides[1], *inner[1:], *from_steps, *to_steps)
+    return Plan(kernel, (-(-size * slices // (_CHUNK * _SUM_THREADS)), 1, 1), _SUM_THREADS, (partial.array, weight.array, *numbers))
 
 
 def along(strides: Sequence[int]) -> tuple[int, ...]:
@@ -214,8 +209,3 @@ def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:
     if lying(op, problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
-
-
-def _across(strides: Sequence[int]) -> tuple[int, ...]:
-    """The first axis and the last two."""
-    return (strides[0], *strides[3:])

@@ -13,8 +13,7 @@ from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, first_order, last_o
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
-from dnnarray._cuda.conv_tiles import Timed, choose, efficiency
-from dnnarray._cuda.conv_weigh import weighing
+from dnnarray._cuda.conv_tiles import Timed, choose, efficiency, split
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
@@ -29,6 +28,7 @@ from dnnarray._spec import HALF, name_of
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
 _TILE, _THREADS = 64, 256
+_WIDEST = 16  # bytes that a thread stores at once
 
 
 @remembered
@@ -58,6 +58,15 @@ class TransposeConfig(Config):
     element: str
     vector_in: int
     vector_out: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class WidenConfig(Config):
+    """Compile-time settings of ``kernels/conv/widen.cu``."""
+
+    element: str
+    vector: int
     threads: int
 
 
@@ -127,10 +136,7 @@ class LayoutMaps:
         n, channels, *space = self._setting.shape(small)
         width, pixels = self._inner.shape(small)[1], math.prod(space)
         if self._setting.last:
-            if width != channels:
-                self._steps.add(zero(target.array, n * pixels * width * target.dtype.itemsize, self._steps.aligned))
-            flat = Operand(source.array, source.dtype, (channels, 1)), Operand(target.array, target.dtype, (width, 1))
-            self._steps.add(rearrange(*flat, (n * pixels, channels)))
+            self._steps.add(widen(source, target, n * pixels, channels, width))
         else:
             self._steps.add(transpose(self._steps, source, target, (n, channels, pixels), width, pixels, width))
         return target
@@ -142,8 +148,7 @@ class LayoutMaps:
         n, channels, *space = self._setting.shape(small)
         width, pixels = self._inner.shape(small)[1], math.prod(space)
         if self._setting.last:
-            flat = Operand(source.array, source.dtype, (width, 1)), Operand(target.array, target.dtype, (channels, 1))
-            self._steps.add(rearrange(*flat, (n * pixels, channels)))
+            self._steps.add(widen(source, target, n * pixels, width, channels))
         else:
             self._steps.add(transpose(self._steps, source, target, (n, pixels, channels), pixels, width, pixels))
 
@@ -153,8 +158,7 @@ class LayoutMaps:
         width, bias, residual = self._inner.shape(small)[1], e.bias, e.residual
         if bias is not None and width != channels:
             longer = self._steps.take(dtype, width)
-            self._steps.add(zero(longer.array, width * dtype.itemsize, self._steps.aligned))
-            self._steps.add(rearrange(Operand(bias, dtype, (1,)), Operand(longer.array, dtype, (1,)), (channels,)))
+            self._steps.add(widen(Operand(bias, dtype), longer, 1, channels, width))
             bias = longer.array
         if residual is not None:
             residual = self._into(Operand(residual, dtype), small).array
@@ -200,6 +204,14 @@ class LayoutMaps:
         g, f = self._g, self._inner.g
         k, c, *window = weight.strides
         return Operand(weight.array, weight.dtype, (f.k * k, g.k * k + g.c * c, k, c, *window))
+
+
+def widen(source: Operand, target: Operand, rows: int, width_in: int, width_out: int) -> Plan:
+    """Dense rows filled up with zeros, or cut, to another width; `target` begins at a multiple of 16 bytes."""
+    total, vector = rows * width_out, _WIDEST // target.dtype.itemsize
+    name, config = f"conv_widen_{SHORT[target.dtype]}", WidenConfig(TYPES[target.dtype], vector, _THREADS)
+    grid = (-(-total // (vector * _THREADS)), 1, 1)
+    return Plan(Kernel("conv/widen.cu", name, config), grid, _THREADS, (source.array, target.array, total, width_in, width_out))
 
 
 def transpose(
@@ -263,7 +275,8 @@ _GATHERED = 1.6  # times that gathering threads take of what the bandwidth would
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
-def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose) -> Cost:
+def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,
+         weighing: Callable[[Geometry], Timed] = split) -> Cost:  # fmt: skip
     """The filled geometry's operations, and what its copies move."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     f, last = filled(g), lying(op, problem).last

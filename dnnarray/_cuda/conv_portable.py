@@ -22,7 +22,7 @@ from dnnarray._spec import FLOAT32, HALF, name_of
 _ROUNDED = frozenset({FLOAT32})
 _ROW = 128  # bytes of a tile's row in shared memory
 _CHANNELS = 8  # that the kernel moves at once
-_TILE_M, _NARROW, _WIDE = 128, (64, 6), (128, 4)  # channels and stages of a tile
+_NARROW, _WIDE = (128, 64, 6, 32, 1), (128, 128, 4, 32, 1)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class PortableConfig(Config):
     tile_m: int
     tile_n: int
     stages: int
+    warp_n: int
+    blocks: int
 
 
 class PortableMaps(ImplicitMaps):
@@ -52,18 +54,18 @@ class PortableMaps(ImplicitMaps):
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         chunk = 16 // x.dtype.itemsize
-        tile_n, stages = _NARROW if g.k <= _NARROW[0] else _WIDE
+        settings = tile_m, tile_n, stages, warp_n, _ = _NARROW if g.k <= _NARROW[1] else _WIDE
         f, residual = formula(e.activation, x.dtype), e.residual is not None
-        config = PortableConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, _TILE_M, tile_n, stages)
-        words = ["conv_implicit_gemm", SHORT[x.dtype], "to", SHORT[y.dtype], f"{_TILE_M}x{tile_n}x{stages}", e.name]
+        config = PortableConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, residual, *settings)
+        words = ["conv_implicit_gemm", SHORT[x.dtype], "to", SHORT[y.dtype], f"{tile_m}x{tile_n}x{stages}", f"w{warp_n}", e.name]
         kernel = Kernel("conv/implicit_gemm.cu", "_".join(words), config, ("activation",))
         rows = g.n * g.pixels
-        tiles_m, tiles_n = -(-rows // _TILE_M), -(-g.k // tile_n)
+        tiles_m, tiles_n = -(-rows // tile_m), -(-g.k // tile_n)
         x_steps = [s // chunk for s in along(x.strides)]
         sizes = (rows, g.c // chunk, g.taps * g.c // chunk, tiles_m, tiles_n, g.groups, g.k, *x_steps, *along(y.strides))
         pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
-        shared = _ROW * (1 + stages * (_TILE_M + tile_n))
-        grid, block = (tiles_m * tiles_n * g.groups, 1, 1), _TILE_M // 64 * tile_n
+        shared = _ROW * (1 + stages * (tile_m + tile_n))
+        grid, block = (tiles_m * tiles_n * g.groups, 1, 1), tile_m // 64 * tile_n // warp_n * 32
         return Plan(kernel, grid, block, (*pointers, *sizes, *extents(g), f.p, f.q), shared)
 
 
@@ -90,9 +92,9 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
 
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
     g = problem.geometry
-    tile_n = _NARROW[0] if g.k <= _NARROW[0] else _WIDE[0]
-    filled = g.k / (-(-g.k // tile_n) * tile_n) * (0.8 if tile_n == _NARROW[0] else 1.0)
-    tiles = -(-g.n * g.pixels // _TILE_M) * -(-g.k // tile_n) * g.groups
+    tile_m, tile_n, *_ = _NARROW if g.k <= _NARROW[1] else _WIDE
+    filled = g.k / (-(-g.k // tile_n) * tile_n) * (0.8 if tile_n == _NARROW[1] else 1.0)
+    tiles = -(-g.n * g.pixels // tile_m) * -(-g.k // tile_n) * g.groups
     waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
     blocks = g.taps * g.c / 64
     share = (0.4 if device.capability and device.capability >= (9, 0) else 0.65) * blocks / (blocks + 8)  # a tile's beginning and end

@@ -43,6 +43,11 @@ class Raster:
         last = [p - b - n for p, b, n in zip((self.pitch, self.height), g.before[::-1], g.space[::-1], strict=False)]
         return lower, (*last, *upper[2:])
 
+    def result_corners(self, g: Geometry, axes: int) -> Corners:
+        """Of the result, the same places."""
+        beyond = self.pitch - g.out[2], self.height - g.out[1]
+        return (0,) * axes, (*beyond, 0)[:axes]
+
 
 def extent(g: Geometry, axis: int) -> int | None:
     """Places of a raster along an axis: what is behind the end of a row is also before the next one. None where a tap is no shift."""

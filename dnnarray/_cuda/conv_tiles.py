@@ -6,7 +6,7 @@ gathering threads. The constants are fits to an H200 (docs/measured.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
@@ -100,17 +100,26 @@ class Split:
     seconds: float
 
 
+def parts(everything: int, tiles: int) -> Iterator[tuple[int, int]]:
+    """Ways to divide the stages of each tile of a weight gradient: parts, and stages of a part."""
+    for wanted in {1, 2, 3, 4, max(PLANNED // tiles, 1), max(2 * PLANNED // tiles, 1)}:
+        blocks = -(-everything // min(wanted, max(everything // 4, 1)))
+        yield -(-everything // blocks), blocks
+
+
+def adding_up(g: Geometry, count: int) -> float:
+    """Seconds in which partial sums of a weight gradient are written and read again."""
+    return 8 * count * g.groups * g.k * g.taps * g.c / (_BYTES * PLANNED)
+
+
 def split(g: Geometry) -> Split:
     """The tile and the parts that are done first; the device does not matter, since the scratch memory must be known without it."""
     everything = -(-g.n * g.pixels // BLOCK)
     found = []
     for t in WEIGHT_TILES:
         tiles = -(-g.k // t.m) * -(-g.taps * g.c // t.n) * g.groups
-        for wanted in {1, 2, 3, 4, max(PLANNED // tiles, 1), max(2 * PLANNED // tiles, 1)}:
-            blocks = -(-everything // min(wanted, max(everything // 4, 1)))
-            count = -(-everything // blocks)
-            sums = 8 * count * g.groups * g.k * g.taps * g.c / (_BYTES * PLANNED)
-            seconds = -(-tiles * count // PLANNED) * (blocks * (t.m + t.n) / 16 * _COPY + _END) + sums
+        for count, blocks in parts(everything, tiles):
+            seconds = -(-tiles * count // PLANNED) * (blocks * (t.m + t.n) / 16 * _COPY + _END) + adding_up(g, count)
             found.append((seconds, t, count, blocks))
     seconds, tile, count, blocks = min(found, key=itemgetter(0))
     return Split(tile, count, blocks, seconds)

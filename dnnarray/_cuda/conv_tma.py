@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import Setting, extents
-from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_common import extents
 from dnnarray._cuda.conv_implicit import ImplicitConfig, ImplicitMaps, along
-from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, within
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.epilogue import Epilogue
@@ -18,7 +16,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan, TensorMap
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._select import Cost, Device
+from dnnarray._select import Device
 from dnnarray._spec import HALF
 
 _OFFSETS = {2: 256, 3: 32}  # by axes of space: what taps must stay below
@@ -109,14 +107,10 @@ def misfit(g: Geometry) -> str | None:
 
 def _correlations(op: str, g: Geometry) -> list[Geometry]:
     """What an operation asks of `TmaMaps.launch`."""
-    if op == "conv":
+    if op in ("conv", "conv_backward_weight"):
         return [g]
     spread = [phase.geometry for phase in g.phases]
     return [g, *spread] if op in ("conv_backward", "conv_transpose_backward") else spread
-
-
-def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:
-    return conv_layout.maps(setting, TmaMaps)
 
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
@@ -124,7 +118,3 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     if reason := conv_layout.rejects(op, problem, device):
         return reason
     return next(filter(None, map(misfit, _correlations(op, conv_layout.filled(problem.geometry)))), None)
-
-
-def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    return conv_layout.cost(op, problem, device, conv_tma_tiles.choose)

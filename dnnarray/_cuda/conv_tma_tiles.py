@@ -41,6 +41,7 @@ class Choice:
     tile: Tile
     raster: Raster | None
     seconds: float
+    residual: bool = False
 
     @property
     def threads(self) -> int:
@@ -50,7 +51,7 @@ class Choice:
     @property
     def shared_memory(self) -> int:
         """The same for every raster, since the limit that a kernel is given once is for all its launches."""
-        return SHARED if self.raster else self.tile.shared_memory + _staging(self.tile)
+        return SHARED if self.raster else self.tile.shared_memory + _staging(self.tile, self.residual)
 
 
 def _consumers(t: Tile) -> int:
@@ -58,23 +59,36 @@ def _consumers(t: Tile) -> int:
     return t.m // (128 if t.m > 192 else 64)
 
 
-def _staging(t: Tile) -> int:
-    """Bytes of the panels that results leave by, two a warpgroup, and of their barriers."""
-    return _consumers(t) * 2 * (BLOCK * ROW + 16)
+def _staging(t: Tile, residual: bool) -> int:
+    """Bytes of the panels that results leave by, two a warpgroup or all that a residual comes into, and of their barriers."""
+    return _consumers(t) * (max(_panels(t), 2) if residual else 2) * (BLOCK * ROW + 16)
+
+
+def _panels(t: Tile) -> int:
+    """Panels of a warpgroup's share of a tile."""
+    return t.m * t.n // (_consumers(t) * BLOCK * BLOCK)
+
+
+@lru_cache(maxsize=64)
+def _with_residual(t: Tile) -> Tile:
+    """The tile with as many stages as fit beside its residual."""
+    fitting = (Tile(t.m, t.n, s) for s in range(t.stages, 0, -1))
+    return next(f for f in fitting if f.shared_memory + _staging(f, True) <= SHARED)
 
 
 @remembered
 def choose(g: Geometry, units: int, residual: bool = False) -> Choice:
     """What is done first. Results of a raster leave from registers, where a residual comes too late."""
-    r, blocks = None if residual else raster(g), g.taps * -(-g.c // BLOCK)
-    rows = places(g, None)
-    found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in _TILES]
+    rows, blocks = places(g, None), g.taps * -(-g.c // BLOCK)
+    tiles = map(_with_residual, _TILES) if residual else _TILES
+    found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in tiles]
+    r = None if residual else raster(g)
     if r:
         rows, taps = places(g, r), math.prod(g.window[1:])
         halos = [halo for t in _TILES if (halo := with_halo(t, r))]
         found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
     seconds, tile, chosen = min(found, key=itemgetter(0))
-    return Choice(tile, chosen, seconds)
+    return Choice(tile, chosen, seconds, residual)
 
 
 @lru_cache(maxsize=1024)

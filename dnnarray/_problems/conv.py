@@ -202,11 +202,11 @@ def _arranged(problem: ConvProblem, spec: Spec) -> Geometry:
 
 
 def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **options: Any) -> ConvProblem:
-    """The gradient of the weight."""
+    """The gradient of the weight, in the memory order of x: a channels-last model keeps channels-last weights."""
     weight = Spec(_shape_option(op, "weight_shape", weight_shape), x.dtype)
     forward = conv(op, x, weight, None, None, activation=None, names=("x", "weight_shape"), **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, x), outputs=(weight,))
+    return replace(forward, inputs=(grad, x), outputs=(x.like(weight.shape),))
 
 
 def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, **options: Any) -> ConvProblem:

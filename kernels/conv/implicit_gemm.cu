@@ -3,7 +3,8 @@
 //
 // Layout:  x channels-last in memory; w (groups K, taps C) dense; y and residual by steps along batch and space, their channels dense.
 //          A block owns a tile of kTileM pixels x kTileN channels; rows of 128 bytes in shared memory, 16-byte chunk j of row r at
-//          j ^ r % 8. Thread t fills chunk t % 8 of every 32nd row of both operands. A warp multiplies 64 pixels x 32 channels.
+//          j ^ r % 8. Thread t fills chunk t % 8 of every 32nd row of both operands. A warp multiplies 64 pixels x kWarpN
+//          channels.
 // Needs:   sm_80; C of a group a multiple of a chunk, K of 8, pointers aligned to 16 bytes; taps along the axes at most 31 together.
 // Bound:   the tensor cores, or the second-level cache where K is small. Half types are summed in float32, float32 is rounded to TF32.
 
@@ -23,6 +24,8 @@ struct Config {
   static constexpr int kTileM = 128;
   static constexpr int kTileN = 128;
   static constexpr int kStages = 3;
+  static constexpr int kWarpN = 64;
+  static constexpr int kBlocks = 2;
 };
 #define DNNARRAY_ENTRY conv_implicit_gemm_default
 #endif
@@ -31,7 +34,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
-constexpr int kWarpsN = kTileN / 32, kWarps = kTileM / 64 * kWarpsN, kThreads = kWarps * 32;
+constexpr int kWarpN = Config::kWarpN, kWarpsN = kTileN / kWarpN, kWarps = kTileM / 64 * kWarpsN, kThreads = kWarps * 32;
 constexpr int kRow = 128, kChunks = 8, kStep = kThreads / kChunks, kRowsM = kTileM / kStep, kRowsN = kTileN / kStep;
 constexpr int kBytesM = kTileM * kRow, kStage = (kTileM + kTileN) * kRow, kChunk = 16 / sizeof(T);
 
@@ -84,15 +87,15 @@ struct Gather {
   }
 };
 
-// One stage: 64 x 32 sums of this warp, in 4 x 4 products of 16 x 8.
-__device__ __forceinline__ void multiply(float (&sums)[4][16], unsigned stage, int warp_m, int warp_n) {
+// One stage: 64 x kWarpN sums of this warp, in products of 16 x 8.
+__device__ __forceinline__ void multiply(float (&sums)[4][kWarpN / 2], unsigned stage, int warp_m, int warp_n) {
   const int lane = threadIdx.x % 32;
-  const int row_a = warp_m * 64 + lane % 16, row_b = warp_n * 32 + lane % 8 + lane / 16 * 8;
+  const int row_a = warp_m * 64 + lane % 16, row_b = warp_n * kWarpN + lane % 8 + lane / 16 * 8;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    unsigned b[2][4];
+    unsigned b[kWarpN / 16][4];
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kWarpN / 16; ++j) {
       load_matrices(b[j], stage + kBytesM + (row_b + 16 * j) * kRow + ((2 * k + lane / 8 % 2) ^ row_b % 8) * 16);
       Mma<T>::round(b[j]);
     }
@@ -102,13 +105,13 @@ __device__ __forceinline__ void multiply(float (&sums)[4][16], unsigned stage, i
       load_matrices(a, stage + (row_a + 16 * i) * kRow + ((2 * k + lane / 16) ^ row_a % 8) * 16);
       Mma<T>::round(a);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) Mma<T>::run(sums[i] + 4 * j, a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+      for (int j = 0; j < kWarpN / 8; ++j) Mma<T>::run(sums[i] + 4 * j, a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
   }
 }
 
 // x_n ... x_w are steps of x in chunks, y_n ... y_w steps of y in elements; `channels` of a group and `total` of a row in chunks.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
     long long rows, long long channels, long long total, long long tiles_m, long long tiles_n, long long groups, long long outs, long long x_n,
     long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
@@ -129,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     if (i < blocks) gather.fill(a, smem + i * kStage);
     commit_copies();
   }
-  float sums[4][16] = {};
+  float sums[4][kWarpN / 2] = {};
   for (int block = 0; block < blocks; ++block) {
     wait_copies<kStages - 2>();
     __syncthreads();
@@ -144,6 +147,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     for (int half = 0; half < 2; ++half) {
       const long long at_m = m + warp_m * 64 + i * 16 + threadIdx.x % 32 / 4 + half * 8;
       const long long at = target.row(windows.axes, at_m);
-      write_row<Config, 32>(target, sums[i], half, group, n + warp_n * 32, at, at_m < rows);
+      write_row<Config, kWarpN>(target, sums[i], half, group, n + warp_n * kWarpN, at, at_m < rows);
     }
 }

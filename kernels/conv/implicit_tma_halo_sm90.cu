@@ -111,10 +111,10 @@ struct Release {
 };
 
 // `planes` inputs, one after another.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, float (&sums)[C::kMmas][kTileN / 2], int part, const Shared& smem,
-                                              Ring<2>& inputs, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2], int part,
+                                              const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
   Release waiting = {0, 0};
-  C::clear(sums);
+  C::begin(sums, a.target, tile);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -172,8 +172,9 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     float sums[C::kMmas][kTileN / 2];
     const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-      multiply_tile(a, planes, sums, part, smem, inputs, ring);
-      C::write_rows(a.target, sums, C::place(i, tiles_m, tiles_n), part, a);
+      const TmaPlace tile = C::place(i, tiles_m, tiles_n);
+      multiply_tile(a, tile, planes, sums, part, smem, inputs, ring);
+      C::write_rows(a.target, sums, tile, part, a);
     }
   }
 }

@@ -78,10 +78,10 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
   } while (!tap.next(d.window, h.window, w.window));
 }
 
-__device__ __forceinline__ void multiply_tile(float (&sums)[C::kMmas][kTileN / 2], int blocks, int part, unsigned smem, const Barriers& barriers,
-                                              Ring<kStages>& ring, Out& out) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], int blocks, int part,
+                                              unsigned smem, const Barriers& barriers, Ring<kStages>& ring, Out& out) {
   unsigned before = 0;
-  C::clear(sums);
+  C::begin(sums, a.target, tile);
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
@@ -145,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     Ring<kStages> ring;
     Out out(slot_memory, slots, slot_barriers, part);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-      multiply_tile(sums, static_cast<int>(blocks), part, smem, barriers, ring, out);
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
+      multiply_tile(a, tile, sums, static_cast<int>(blocks), part, smem, barriers, ring, out);
       if constexpr (Out::kStaged) {
         out.write(a.target, y_map, sums, tile, a);
       } else {

@@ -1,30 +1,65 @@
-// out[i] = sum over s of partial[s, i], brought to another memory and type: the second stage of a weight gradient.
+// out = sum over s of partial[s], brought to another memory and type: the second stage of a weight gradient.
 //
-// Layout:  partial is splits x n, dense; out by strides, which may be negative. A thread owns one element.
-// Needs:   nothing.
+// Layout:  partial is splits x n, dense; both it and out by steps along five axes in the order of out, of which one counts groups of kGroup
+//          neighbours: they are neighbours in partial and `apart` steps from each other in out. A thread owns such a group, and of the splits
+//          every kSlices-th; the first of the kSlices threads of a group adds their sums up.
+// Needs:   n and the steps of partial multiples of kGroup.
 // Bound:   memory: partial read once.
 
 #include "dnnarray/index.cuh"
+#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
-  static constexpr int kThreads = 128;
+  static constexpr int kSlices = 4;
+  static constexpr int kThreads = 256;
 };
 #define DNNARRAY_ENTRY conv_split_sums_default
 #endif
 
 using namespace dnnarray;
 using T = Config::Element;
+constexpr int kGroup = 8, kSlices = Config::kSlices, kGroups = Config::kThreads / kSlices;
 
+// The extents count groups; f and t are the steps of partial and of out.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, long long n, long long splits, long long n1, long long n2,
-                   long long n3, long long n4, long long t0, long long t1, long long t2, long long t3, long long t4) {
-  const Strided to = {n1, n2, n3, n4, t0, t1, t2, t3, t4};
-  const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (i >= n) return;
-  float sum = 0;
-#pragma unroll 8
-  for (long long s = 0; s < splits; ++s) sum += partial[s * n + i];
-  out[to.at(i)] = narrow<T>(sum);
+    DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, long long n, long long groups, long long splits, long long apart,
+                   long long n1, long long n2, long long n3, long long n4, long long f0, long long f1, long long f2, long long f3, long long f4,
+                   long long t0, long long t1, long long t2, long long t3, long long t4) {
+  __shared__ float others[kSlices][kGroups][kGroup];
+  const int own = static_cast<int>(threadIdx.x) % kGroups, slice = static_cast<int>(threadIdx.x) / kGroups;
+  const long long i = static_cast<long long>(blockIdx.x) * kGroups + own;
+  const bool there = i < groups;
+  const Strided from = {n1, n2, n3, n4, f0, f1, f2, f3, f4}, to = {n1, n2, n3, n4, t0, t1, t2, t3, t4};
+  float sums[kGroup] = {};
+  if (there) {
+    const float* part = partial + from.at(i);
+#pragma unroll 4
+    for (long long s = slice; s < splits; s += kSlices) {
+      const Vec<float, 4> low = load<float, 4>(part + s * n), high = load<float, 4>(part + s * n + 4);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[j] += low.at[j], sums[j + 4] += high.at[j];
+    }
+  }
+  if constexpr (kSlices > 1) {
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) others[slice][own][j] = sums[j];
+    __syncthreads();
+    if (slice > 0) return;
+    for (int s = 1; s < kSlices; ++s)
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) sums[j] += others[s][own][j];
+  }
+  if (!there) return;
+  Vec<T, kGroup> rounded;
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) rounded.at[j] = narrow<T>(sums[j]);
+  T* target = out + to.at(i);
+  if (apart == 1) {
+    store(target, rounded);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) target[j * apart] = rounded.at[j];
+  }
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray import _operation
 from dnnarray._cuda import conv_gemm, conv_weigh
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._operation import find
@@ -125,22 +126,50 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
         assert all((a == b).all() for a, b in zip(actual, again, strict=True)), "the same bits at every run"
 
 
-_ONE_INPUT = [(2, 64, 64, 9, 1, 1, 1), (3, 128, 72, 17, 1, 1, 1), (2, 128, 192, 14, 0, 1, 1), (2, 64, 128, 15, 2, 2, 1), (4, 128, 144, 12, 1, 1, 2),
-              (1, 192, 64, 57, 1, 1, 1), (1, 64, 8, 131, 1, 1, 1)]  # fmt: skip
+_ONE_INPUT = [(2, 64, 64, 9, 1, 1, 1), (3, 128, 72, 17, 1, 1, 1), (2, 128, 192, 14, 0, 1, 1), (2, 64, 128, 15, 2, 2, 1), (4, 128, 128, 12, 1, 1, 2),
+              (1, 192, 64, 57, 1, 1, 1), (1, 64, 8, 131, 1, 1, 1), (2, 96, 40, 33, 1, 1, 1)]  # fmt: skip
+_TILES = {f"{t.m}x{t.n}": t for t in conv_weigh._TILES}
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("batch", "channels", "outs", "extent", "padding", "dilation", "groups"), _ONE_INPUT)
-def test_weight_gradient_from_one_input_for_all_taps(batch, channels, outs, extent, padding, dilation, groups, dtype, monkeypatch):
-    monkeypatch.setattr(conv_weigh, "weighing", conv_weigh.halo_split)
-    rng, out = np.random.default_rng(0), extent + 2 * padding - 2 * dilation
-    x, grad = (rng.standard_normal(s).astype(dtype) for s in ((batch, extent, extent, channels), (batch, out, out, outs)))
-    options = {"weight_shape": (outs, 3, 3, channels // groups), "padding": padding, "dilation": dilation, "groups": groups}
-    options |= {"layout": "channels_last", "flip": extent % 2 == 0}
+@pytest.mark.parametrize("way", ["one input for all taps", *_TILES])
+def test_weight_gradient_by_the_copy_engine(way, batch, channels, outs, extent, padding, dilation, groups, dtype, monkeypatch):
+    _weighed_by(way, monkeypatch)
+    options = {"padding": padding, "dilation": dilation, "groups": groups, "flip": extent % 2 == 0}
+    _check_weight_gradient((batch, channels, extent, extent), (outs, channels // groups, 3, 3), options, dtype)
+
+
+@pytest.mark.parametrize("way", ["one input for all taps", "256x192", "64x256"])
+@pytest.mark.parametrize("stride", [1, (2, 1, 1)])
+def test_weight_gradient_by_the_copy_engine_in_three_dimensions(way, stride, monkeypatch):
+    _weighed_by(way, monkeypatch)
+    _check_weight_gradient((2, 72, 9, 14, 13), (72, 72, 3, 3, 3), {"padding": 1, "stride": stride}, BFLOAT16)
+
+
+@pytest.mark.parametrize("way", _TILES)
+@pytest.mark.parametrize("shape", ["pointwise", "strided", "1d", "wide", "channels-129"])
+def test_weight_gradient_by_windows(way, shape, monkeypatch):
+    _weighed_by(way, monkeypatch)
+    _check_weight_gradient(*_SHAPES[shape], BFLOAT16)
+
+
+def _weighed_by(way, monkeypatch):
+    if way in _TILES:
+        monkeypatch.setattr(conv_weigh, "_TILES", (_TILES[way],))
+    monkeypatch.setattr(conv_weigh, "weighing", conv_weigh.tma_split if way in _TILES else conv_weigh.halo_split)
+    _operation._prepared.clear()
+
+
+def _check_weight_gradient(x_shape, w_shape, options, dtype):
+    rng = np.random.default_rng(0)
+    y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
+    grad, x = (rng.standard_normal(s).astype(dtype) for s in (y_shape, x_shape))
+    options = options | {"weight_shape": w_shape}
     expected = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options)
-    there = [cupy.asarray(a) for a in (grad, x)]
-    first, again = (dnn.conv_backward_weight(*there, algorithm="implicit_gemm_sm90", **options) for _ in range(2))
-    assert_close(cupy.asnumpy(first), expected, batch * out * out)
+    there = _there((grad, x), True)
+    first, again = (dnn.conv_backward_weight(*there, algorithm="implicit_tma_sm90", **options) for _ in range(2))
+    assert_close(cupy.asnumpy(first), expected, math.prod(y_shape) // y_shape[1])
     assert cupy.asnumpy(first).tobytes() == cupy.asnumpy(again).tobytes()
 
 

@@ -57,11 +57,22 @@ struct TmaTile {
     if (threadIdx.x % kGroup == 0) barrier_arrive(empty);
   }
 
-  static __device__ __forceinline__ void clear(float (&sums)[kMmas][kTileN / 2]) {
+  // The sums before any product: the bias, whose way from memory is then not at a tile's end.
+  template <typename R>
+  static __device__ __forceinline__ void begin(float (&sums)[kMmas][kTileN / 2], const Target<T, R>& target, const TmaPlace& tile) {
+    const int column = threadIdx.x % 4 * 2, left = target.outs - tile.n;
 #pragma unroll
-    for (int i = 0; i < kMmas; ++i)
+    for (int j = 0; j < kTileN / 8; ++j) {
+      float bias[2] = {0, 0};
+      if (Config::kBias && j * 8 < left) {
+        const Vec<T, 2> found = load<T, 2>(target.bias + tile.group * target.outs + tile.n + j * 8 + column);
+        bias[0] = widen(found.at[0]), bias[1] = widen(found.at[1]);
+      }
 #pragma unroll
-      for (int j = 0; j < kTileN / 2; ++j) sums[i][j] = 0;
+      for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sums[i][j * 4 + k] = bias[k % 2];
+    }
   }
 
   // Adds the products of one stage; `rows` are those of this warpgroup.
@@ -89,6 +100,11 @@ struct TmaTile {
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
 
+  struct End {  // what is left to do with sums that began with the bias
+    using Activation = typename Config::Activation;
+    static constexpr bool kBias = false, kResidual = Config::kResidual;
+  };
+
   // The result from registers, four neighbouring lanes 64 bytes of a row. `image.at(m)` is where the channels of row m begin, or -1.
   template <typename R, typename Image>
   static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile, int part,
@@ -98,20 +114,22 @@ struct TmaTile {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const long long at = image.at(tile.m + row(part, i, half));
-        write_row<Config, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
+        write_row<End, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
       }
   }
 };
 
 // The result's way out of a warpgroup: panels of 64 rows x 64 channels of half types, rounded into one of kSlots places of shared memory, where
-// kResidual finds the residual already, and stored from there by the copy engine. `image.where(m)` is the place of row m in the image.
+// kResidual finds the residual already, all of it on its way since the last tile, and stored from there by the copy engine. `image.where(m)` is the
+// place of row m in the image.
 template <typename Config>
 struct TmaResult {
   using C = TmaTile<Config>;
   using T = typename Config::Element;
   using R = typename Config::Result;
   static constexpr bool kStaged = sizeof(R) == 2;
-  static constexpr int kSlots = 2, kPanel = 64 * C::kRow, kBytes = kStaged ? C::kConsumers * kSlots * kPanel : 0;
+  static constexpr int kPanels = C::kMmas * C::kTileN / 64, kSlots = Config::kResidual && kPanels > 2 ? kPanels : 2;
+  static constexpr int kPanel = 64 * C::kRow, kBytes = kStaged ? C::kConsumers * kSlots * kPanel : 0;
   static constexpr int kBarriers = C::kConsumers * kSlots;  // of each kind: a slot's residual has come, a slot is free
 
   char* slots;
@@ -171,7 +189,7 @@ struct TmaResult {
           if (leader) stores_read<kSlots - 1>();
           group_barrier(1 + part);
         }
-        fill(target, sums[i], p, channel, target.outs - n);
+        fill(target, sums[i], p);
         fence_async();
         group_barrier(1 + part);
         if (leader) {
@@ -193,22 +211,16 @@ struct TmaResult {
     barrier_arrive(empty + waiting * 8);
   }
 
-  // Panel p of the sums into the slot; `channel` is its first, of which `left` are there. A row's chunks are exchanged as in all panels, so that
-  // the lanes of a warp meet different banks.
-  __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p, int channel, int left) const {
+  // Panel p of the sums into the slot. A row's chunks are exchanged as in all panels, so that the lanes of a warp meet different banks.
+  __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p) const {
     const int row = C::row(0, 0, 0), q = threadIdx.x % 4;
     char* slot = slots + ring.stage * kPanel + row * C::kRow + q * 4;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      float bias[2] = {0, 0};
-      if (Config::kBias && j * 8 < left) {
-        const Vec<T, 2> found = load<T, 2>(target.bias + channel + j * 8 + q * 2);
-        bias[0] = widen(found.at[0]), bias[1] = widen(found.at[1]);
-      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         unsigned* pair = reinterpret_cast<unsigned*>(slot + half * 8 * C::kRow + (j ^ row % 8) * 16);
-        float v[2] = {sums[(p * 8 + j) * 4 + half * 2] + bias[0], sums[(p * 8 + j) * 4 + half * 2 + 1] + bias[1]};
+        float v[2] = {sums[(p * 8 + j) * 4 + half * 2], sums[(p * 8 + j) * 4 + half * 2 + 1]};
         if constexpr (Config::kResidual) {
           float residual[2];
           widen_pair(residual[0], residual[1], *pair, T());

@@ -1,0 +1,99 @@
+"""Weight gradients whose operands the copy engine brings (TMA, sm_90a): the launches, and what the engine does not take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles, conv_weigh
+from dnnarray._cuda.conv_common import Setting, extents
+from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_implicit import ImplicitMaps
+from dnnarray._cuda.conv_layout import LayoutMaps
+from dnnarray._cuda.conv_raster import Corners, axes_of, corners
+from dnnarray._cuda.conv_tiles import BLOCK, Split
+from dnnarray._cuda.conv_tma import TmaMaps, windows_map
+from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._select import Cost, Device
+
+_HALO_THREADS, _THREADS = 512, 384
+_MIRRORED = 24  # places of a ring that stand twice
+
+
+@dataclass(frozen=True)
+class HaloWeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_weight_tma_halo_sm90.cu``."""
+
+    element: str
+    axes: int
+
+
+@dataclass(frozen=True)
+class TmaWeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/implicit_weight_tma_sm90.cu``."""
+
+    element: str
+    tile_m: int
+    tile_n: int
+    stages: int
+    axes: int
+
+
+class WeighingMaps(TmaMaps):
+    """The maps with all operands from the copy engine, where it brings them fast."""
+
+    def divided(self, g: Geometry) -> Split | HaloSplit:
+        return conv_weigh.weighing(g)
+
+    def partial_sums(self, split: Split | HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
+        if isinstance(split, HaloSplit):
+            return self._by_raster(split, small, large, partial)
+        return (
+            self._by_windows(split, small, large, partial)
+            if isinstance(split, TmaSplit)
+            else super().partial_sums(split, small, large, partial)
+        )
+
+    def _by_windows(self, split: TmaSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
+        g, tile, axes = self._g, split.tile, axes_of(self._g)
+        words = "conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"
+        kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), TmaWeightConfig(TYPES[small.dtype], *tile.settings, axes))
+        maps = gradient_map(g, small, ((0,) * axes, (0,) * axes)), windows_map(g, large, corners(g, axes), BLOCK)
+        tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
+        sizes = (g.n * g.pixels, g.c, *tiles, g.groups, g.k, split.count, split.blocks)
+        grid = (min(math.prod(tiles) * g.groups * split.count, self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, (*maps, partial.array, *sizes, *extents(g)), tile.shared_memory)
+
+    def _by_raster(self, split: HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
+        g, r, axes = self._g, split.raster, axes_of(self._g)
+        words = "conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"
+        kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), HaloWeightConfig(TYPES[small.dtype], axes))
+        places = r.corners(g, axes)
+        images = windows_map(g, large, places, BLOCK), windows_map(g, large, places, _MIRRORED)
+        sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
+        tiles = -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
+        grid = (min(tiles * split.count, self._units), 1, 1)
+        arguments: tuple[Array | TensorMap | int, ...] = (gradient_map(g, small, r.result_corners(g, axes)), *images, partial.array, *sizes)
+        return Plan(kernel, grid, _HALO_THREADS, (*arguments, *extents(g)), conv_tiles.SHARED)
+
+
+def gradient_map(g: Geometry, y: Operand, corners: Corners) -> TensorMap:
+    """The boxes of 64 channels of neighbouring pixels of the result."""
+    axes, (n, _, *space) = len(corners[0]), (s * y.dtype.itemsize for s in y.strides)
+    shape = (g.groups * g.k, *g.out[::-1][:axes], g.n)
+    return TensorMap(y.array, y.dtype, shape, (*space[::-1][:axes], n), (BLOCK, BLOCK), (1,) * len(shape), corners)
+
+
+# --- the table's entry --------------------------------------------------------------------------------------------------
+
+
+def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:
+    return conv_layout.maps(setting, WeighingMaps)
+
+
+def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+    return conv_layout.cost(op, problem, device, conv_tma_tiles.choose, conv_weigh.weighing)

@@ -1,0 +1,208 @@
+// The weight gradient of a window of 3 x 3, or t x 3 x 3, and a stride of 1 as matrix products whose right operand is one input for all taps of a
+// plane: partial sums of dw[k, (t, r, s), c] = sum over m of dy[m, k] * x[m + r * down + s * across, c], x moved by t planes.
+//
+// Layout:  x and dy channels-last in memory, behind tensor maps of windows of one pixel whose corners make a raster of each plane: rows of `pitch`
+//          places, `height` rows, zeros where the plane ends, shared by what stands on either side of them. Then every tap of a plane is a
+//          shift of places. partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order. A block takes 64
+//          output channels x 64 input channels x all taps of a plane over one split of the places, one after another. A thread of its first
+//          warpgroup asks for 64 places a step of both, into two rings of `ring` blocks; the first rows of the ring of x stand behind its
+//          end once more, so that 16 places and their shifts are never divided. The other three multiply, each for one row of the window:
+//          its three taps are panels of 64 columns that begin `across` places apart.
+// Needs:   sm_90a; C of a group a multiple of 64 where there are several groups; strides of x and dy multiples of 16 bytes; padding less than
+//          the window's reach, shifts of at most 4 places across; less than 2^31 places.
+// Bound:   the matrix units. Sums in float32.
+
+#include "dnnarray/conv_weigh.cuh"
+#include "dnnarray/gather.cuh"
+#include "dnnarray/group_product_192.cuh"
+#include "dnnarray/tma.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  static constexpr int kAxes = 2;
+};
+#define DNNARRAY_ENTRY conv_implicit_weight_tma_halo_sm90_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+constexpr int kGroup = 128, kSide = 3, kThreads = (1 + kSide) * kGroup, kBlock = 64, kChannels = 64, kRow = 128;
+constexpr int kBytes = kBlock * kRow;
+constexpr int kMirrored = 16 + 2 * 4;  // rows of the ring that stand twice
+constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
+constexpr int kColumns = kSide * kChannels;
+
+extern __shared__ char smem_memory[];
+
+struct Arguments {
+  WeightSums sums;
+  ConvAxes axes;
+  int images, pitch, height, down, across;  // places from tap to tap
+  int tiles_k, tiles_c, splits, blocks, ring;
+
+  __device__ __forceinline__ int late() const { return (kBlock - 1 + (kSide - 1) * (down + across)) / kBlock; }
+  __device__ __forceinline__ int places() const { return images * axes.d.out * height * pitch; }
+  __device__ __forceinline__ WindowPlace where(int place) const {
+    const Split by_w = split(place, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
+    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
+  }
+};
+
+struct Tile {
+  int k, c, plane, group, split, blocks;
+
+  __device__ __forceinline__ static Tile of(const Arguments& a, int i) {
+    const int c = i % a.tiles_c, by_c = i / a.tiles_c, k = by_c % a.tiles_k, by_k = by_c / a.tiles_k;
+    const int plane = by_k % a.axes.d.window, by_plane = by_k / a.axes.d.window;
+    const int group = by_plane % a.sums.groups, split = by_plane / a.sums.groups;
+    const int all = (a.places() + kBlock - 1) / kBlock;
+    return {k * kChannels, c * kChannels, plane, group, split, min(a.blocks, all - split * a.blocks)};
+  }
+};
+
+// Two rings of blocks, the rows of x that stand twice, and the barriers of each block.
+struct Shared {
+  unsigned x, dy, full, empty;
+
+  __device__ __forceinline__ Shared(unsigned first, int ring) : x(first) {
+    dy = x + ring * kBytes + kMirrored * kRow;
+    full = dy + ring * kBytes;
+    empty = full + ring * 8;
+  }
+};
+
+// Blocks that have passed since the kernel began, and where the next one stands.
+struct Turn {
+  int place = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void next(int ring) {
+    if (++place == ring) {
+      place = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// --- the thread that asks ---------------------------------------------------------------------------------------------
+
+struct Maps {
+  const TensorMap &dy, &x, &x_end;  // x_end: of the rows that stand twice
+};
+
+__device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, const Tile& tile, const Shared& smem, Turn& turn) {
+  const int late = a.late(), first = tile.split * a.blocks * kBlock;
+  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
+  const TapPlace offset = {0, 0, static_cast<unsigned short>(tile.plane * d.dilation)};
+  for (int block = 0; block < tile.blocks + late; ++block) {
+    const unsigned full = smem.full + turn.place * 8;
+    const bool mirrored = turn.place == 0, behind = block >= late;
+    WindowPlace place = a.where(first + block * kBlock);
+    place.w -= w.before, place.h -= h.before, place.d = place.d * d.stride - d.before;
+    place.c = tile.group * a.sums.channels + tile.c;
+    barrier_wait(smem.empty + turn.place * 8, turn.parity ^ 1);
+    barrier_expect(full, kBytes + (mirrored ? kMirrored * kRow : 0) + (behind ? kBytes : 0));
+    copy_windows<Config::kAxes>(smem.x + turn.place * kBytes, maps.x, full, place, offset);
+    if (mirrored) copy_windows<Config::kAxes>(smem.x + a.ring * kBytes, maps.x_end, full, place, offset);
+    if (behind) {  // into the place that its step will look at
+      const int own = turn.place - late % a.ring, to = own < 0 ? own + a.ring : own;
+      WindowPlace from = a.where(first + (block - late) * kBlock);
+      from.c = tile.group * a.sums.outs + tile.k;
+      copy_windows<Config::kAxes>(smem.dy + to * kBytes, maps.dy, full, from, TapPlace{0, 0, 0});
+    }
+    turn.next(a.ring);
+  }
+}
+
+// --- the warpgroups that multiply -------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kColumns / 2], const Tile& tile, int r, const Shared& smem,
+                                              Turn& turn) {
+  const int late = a.late(), rows = a.ring * kBlock;
+  const bool leader = threadIdx.x % kGroup == 0;
+  unsigned before = 0;
+#pragma unroll
+  for (int j = 0; j < kColumns / 2; ++j) sums[j] = 0;
+  Turn newest = turn;
+  for (int i = 0; i < late; ++i, newest.next(a.ring)) barrier_wait(smem.full + newest.place * 8, newest.parity);  // they arrive in any order
+  for (int block = 0; block < tile.blocks; ++block) {
+    barrier_wait(smem.full + newest.place * 8, newest.parity);
+    wgmma_fence();
+    const unsigned long long from_dy = transposed_panel(smem.dy + turn.place * kBytes, kBytes);
+    int row = turn.place * kBlock + r * a.down;
+    if (row >= rows) row -= rows;
+#pragma unroll
+    for (int k = 0; k < kBlock / 16; ++k) {
+      Wgmma<T, true, true, kColumns>::run(sums, from_dy + 128 * k, transposed_panel(smem.x + row * kRow, a.across * kRow));
+      row += 16;
+      if (row >= rows) row -= rows;
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (block > 0 && leader) barrier_arrive(before);
+    before = smem.empty + turn.place * 8;
+    turn.next(a.ring);
+    newest.next(a.ring);
+  }
+  wgmma_wait<0>();
+  hold(sums);
+  if (leader && tile.blocks > 0) barrier_arrive(before);
+  for (int i = 0; i < late; ++i) {  // blocks that only shifts have looked at
+    if (leader) barrier_arrive(smem.empty + turn.place * 8);
+    turn.next(a.ring);
+  }
+}
+
+__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[kColumns / 2], const Tile& tile, int r) {
+  const int in_group = threadIdx.x % kGroup, row = tile.k + in_group / 32 * 16 + in_group % 32 / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int k = row + 8 * half;
+    if (k >= a.sums.outs) continue;
+    float* out = a.sums.at(tile.split, tile.group, k, (tile.plane * kSide + r) * kSide) + tile.c;
+    write_sums<0>(out, sums, half, a.sums.channels - tile.c);
+    write_sums<32>(out + a.sums.channels, sums, half, a.sums.channels - tile.c);
+    write_sums<64>(out + 2 * a.sums.channels, sums, half, a.sums.channels - tile.c);
+  }
+}
+
+// `outs` and `channels` of a group, `blocks` of 64 places in a split, `ring` in shared memory.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap x_end, float* __restrict__ partial,
+    long long images, long long pitch, long long height, long long channels, long long outs, long long groups, long long splits, long long blocks,
+    long long ring, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
+  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const Arguments a{{partial, i(groups), i(outs), axes.d.window * kSide * kSide, i(channels)}, axes, i(images), i(pitch), i(height),
+                    axes.h.dilation * i(pitch), axes.w.dilation, (i(outs) - 1) / kChannels + 1, (i(channels) - 1) / kChannels + 1, i(splits),
+                    i(blocks), i(ring)};
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.ring);
+  if (threadIdx.x == 0) {
+    for (int b = 0; b < a.ring; ++b) {
+      barrier_init(smem.full + b * 8, 1);
+      barrier_init(smem.empty + b * 8, kSide);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  const int tiles = a.tiles_k * a.tiles_c * axes.d.window * a.sums.groups * a.splits, r = static_cast<int>(threadIdx.x) / kGroup - 1;
+  Turn turn;
+  if (r < 0) {
+    give_registers<kFewer>();
+    if (threadIdx.x == 0) {
+      prefetch_map(dy);
+      prefetch_map(x);
+      for (int t = blockIdx.x; t < tiles; t += gridDim.x) ask_tile(a, {dy, x, x_end}, Tile::of(a, t), smem, turn);
+    }
+    __syncwarp();
+  } else {
+    take_registers<kMore>();
+    float sums[kColumns / 2];
+    for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
+      const Tile tile = Tile::of(a, t);
+      multiply_tile(a, sums, tile, r, smem, turn);
+      write_tile(a, sums, tile, r);
+    }
+  }
+}
