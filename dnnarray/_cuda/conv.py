@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_portable, conv_tma, conv_unfold
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_parts, conv_portable, conv_tma, conv_unfold
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
@@ -36,12 +36,20 @@ def _portable(op: str, name: str, precision: str) -> Method:
     return methods(name, op, conv_portable.maps, "windows gathered into shared memory, products by mma.sync", rejects, cost, precision)
 
 
+def _parts(op: str, name: str, precision: str) -> Method:
+    summary = "operands in parts of half types, windows gathered by the copy engine, products by wgmma"
+    return methods(name, op, conv_parts.maps, summary, conv_parts.rejects, partial(conv_parts.cost, precision=precision), precision)
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
         *_tma(op),
         _implicit(op),
+        _parts(op, "parts_sm90", "highest"),
+        _parts(op, "parts_sm90_tf32", "high"),
+        _parts(op, "parts_sm90_bf16", "medium"),
         _portable(op, "implicit_gemm", "highest"),
         _portable(op, "implicit_gemm_tf32", "high"),
         _gemm(op, "gemm", "highest"),
