@@ -36,9 +36,11 @@ def _portable(op: str, name: str, precision: str) -> Method:
     return methods(name, op, conv_portable.maps, "windows gathered into shared memory, products by mma.sync", rejects, cost, precision)
 
 
-def _parts(op: str, name: str, precision: str) -> Method:
-    summary = "operands in parts of half types, windows gathered by the copy engine, products by wgmma"
-    return methods(name, op, conv_parts.maps, summary, conv_parts.rejects, partial(conv_parts.cost, precision=precision), precision)
+def _parts(op: str) -> tuple[Method, ...]:
+    return tuple(
+        methods(name, op, conv_parts.maps, conv_parts.SUMMARY, conv_parts.rejects, partial(conv_parts.cost, precision=precision), precision)
+        for precision, name in conv_parts.NAMES.items()
+    )
 
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
@@ -47,9 +49,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         _direct(op),
         *_tma(op),
         _implicit(op),
-        _parts(op, "parts_sm90", "highest"),
-        _parts(op, "parts_sm90_tf32", "high"),
-        _parts(op, "parts_sm90_bf16", "medium"),
+        *_parts(op),
         _portable(op, "implicit_gemm", "highest"),
         _portable(op, "implicit_gemm_tf32", "high"),
         _gemm(op, "gemm", "highest"),

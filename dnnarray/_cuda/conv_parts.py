@@ -107,6 +107,8 @@ class Numerics:
         return f"{SHORT[self.dtype]}x{self.parts}"
 
 
+NAMES = {"highest": "parts_sm90", "high": "parts_sm90_tf32", "medium": "parts_sm90_bf16"}  # of the algorithms
+SUMMARY = "operands in parts of half types, brought by the copy engine, products by wgmma"
 NUMERICS = {"highest": Numerics(FLOAT16, 2, True), "high": Numerics(FLOAT16, 1, True), "medium": Numerics(BFLOAT16, 1, False)}
 
 
@@ -156,10 +158,12 @@ class PartsMaps:
         inner = copy.copy(setting)
         inner.last = True
         self._gemm, self._inner = GemmMaps(setting), GemmMaps(inner)
+        self._images: dict[Array, InParts] = {}
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        x = self._image(large, False)
         with self._steps.borrowed():
-            x, w = self._image(large, False), self._weight(weight)
+            w = self._weight(weight)
             self._steps.add(self._launch(self._g, x, w, small, epilogue, False))
             self._repair(x, w).correlate(large, weight, small, epilogue)
 
@@ -172,16 +176,17 @@ class PartsMaps:
         if not g.phases_cover:
             size = math.prod(self._setting.shape(False))
             self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
+        y = self._image(small, True)
         with self._steps.borrowed():
-            y, w = self._image(small, True), self._weight(weight)
+            w = self._weight(weight)
             for phase in g.phases:
                 part = InParts(tuple(part_of(p, phase) for p in w.parts), w.scale)
                 self._steps.add(self._launch(phase.geometry, y, part, target_of(large, phase), epilogue, True))
             self._repair(y, w).spread(small, weight, large, epilogue)
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        y, x = self._image(small, True), self._image(large, False)
         with self._steps.borrowed():
-            y, x = self._image(small, True), self._image(large, False)
             split = conv_parts_tiles.split(self._g, self._how.parts)
             partial = self._steps.take(FLOAT32, split.count * math.prod(self._setting.weight_shape))
             self._steps.add(self._weigh(split, y, x, partial), self._sum(split.count, partial, (small, y), (large, x), weight))
@@ -189,6 +194,12 @@ class PartsMaps:
     # --- operands -----------------------------------------------------------------------------------------------------
 
     def _image(self, image: Operand, small: bool) -> InParts:
+        """Kept, since several maps of a gradient take the same image."""
+        if image.array not in self._images:
+            self._images[image.array] = self._fresh(image, small)
+        return self._images[image.array]
+
+    def _fresh(self, image: Operand, small: bool) -> InParts:
         n, channels, *space = self._setting.shape(small)
         found = in_parts(self._steps, image, self._how, (n, channels, math.prod(space)), self._setting.last)
         width, (d, h, w) = -(-channels // _CHUNK) * _CHUNK, space
@@ -197,9 +208,14 @@ class PartsMaps:
     def _weight(self, weight: Operand) -> InParts:
         """As (K, window, C)."""
         k, c, *window = self._setting.weight_shape
-        packed = self._inner.packed(weight, FLOAT32)
-        found = in_parts(self._steps, packed, self._how, (1, c, k * math.prod(window)), True)
-        width, (d, h, w) = -(-c // _CHUNK) * _CHUNK, window
+        width, taps, (d, h, w) = -(-c // _CHUNK) * _CHUNK, math.prod(window), window
+        if taps == 1 and weight.strides[:2] == (1, k):
+            found = in_parts(self._steps, weight, self._how, (1, c, k), False)
+        elif weight.strides == (c * taps, taps, h * w, w, 1):
+            found = in_parts(self._steps, weight, self._how, (k, c, taps), False)
+        else:
+            packed = self._inner.packed(weight, FLOAT32)
+            found = in_parts(self._steps, packed, self._how, (1, c, k * taps), True)
         return found.lying((d * h * w * width, 1, h * w * width, w * width, width))
 
     def _repair(self, x: InParts, w: InParts) -> DirectMaps | _Nothing:
@@ -305,6 +321,8 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     """The products, and in front of them the passes that bring the operands into parts."""
     g, how = problem.geometry, NUMERICS[precision]
     correlations, spreads, weights = _MAPS[op]
+    if problem.maps > correlations + spreads + weights:  # the forward once more, for the slope of its activation
+        correlations, spreads = (correlations + 1, spreads) if op == "conv_backward" else (correlations, spreads + 1)
     large, weight, small = g.sizes
     numbers = weight + (correlations + weights) * large + (spreads + weights) * small
     peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]

@@ -2,7 +2,8 @@
 // `channels` on.
 //
 // Layout:  kLast: x is pixels x channels, a thread does 8 channels of a pixel. Otherwise x is batch x channels x pixels, and a block turns tiles of
-//          64 channels x 64 pixels in shared memory. A grid walks over all of it. kScaled: every block puts together what parts_range.cu has
+//          64 channels x 64 pixels in shared memory. A grid walks over all of it from its end, which parts_range.cu has left in the second-level
+//          cache, to its beginning, where the products start. kScaled: every block puts together what parts_range.cu has
 //          found, the first one writes the scale down.
 // Needs:   `width` a multiple of 8; kVector (4 or 1) divides channels and, of channels-first images, pixels, and x is aligned to it.
 // Bound:   memory: x read once, the parts written once.
@@ -54,7 +55,9 @@ __device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)
 
 __device__ __forceinline__ void from_last(const Arguments& a, float down) {
   const long long chunks = a.width / kChunk, total = a.batch * a.pixels * chunks;
-  for (long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x; i < total; i += static_cast<long long>(gridDim.x) * kThreads) {
+  for (long long later = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x; later < total;
+       later += static_cast<long long>(gridDim.x) * kThreads) {
+    const long long i = total - 1 - later;
     const bool whole = a.width == a.channels;
     const Split at = whole ? Split{0, 0} : split(i, static_cast<int>(chunks));
     const float* from = a.x + (whole ? i * kChunk : at.quotient * a.channels + at.rest * kChunk);
@@ -73,7 +76,9 @@ __device__ __forceinline__ void from_last(const Arguments& a, float down) {
 
 __device__ __forceinline__ void from_first(const Arguments& a, float down, float (&tile)[kTile][kPitch]) {
   const int tiles_c = static_cast<int>((a.width + kTile - 1) / kTile), tiles_p = static_cast<int>((a.pixels + kTile - 1) / kTile);
-  for (long long i = blockIdx.x; i < a.batch * tiles_c * tiles_p; i += gridDim.x) {
+  const long long tiles = a.batch * tiles_c * tiles_p;
+  for (long long later = blockIdx.x; later < tiles; later += gridDim.x) {
+    const long long i = tiles - 1 - later;
     const Split by_p = split(i, tiles_p), by_c = split(by_p.quotient, tiles_c);
     const long long first_p = static_cast<long long>(by_p.rest) * kTile, first_c = static_cast<long long>(by_c.rest) * kTile;
     const float* from = a.x + (by_c.quotient * a.channels + first_c) * a.pixels + first_p;
