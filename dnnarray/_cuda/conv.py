@@ -10,6 +10,7 @@ from dnnarray._cuda import (
     conv_fft,
     conv_gemm,
     conv_layout,
+    conv_parts,
     conv_portable,
     conv_tma,
     conv_unfold,
@@ -49,12 +50,20 @@ def _fft(op: str, name: str, tiled: bool) -> Method:
     return methods(name, op, partial(conv_fft.maps, tiled=tiled), summary, rejects, cost)
 
 
+def _parts(op: str) -> tuple[Method, ...]:
+    return tuple(
+        methods(name, op, conv_parts.maps, conv_parts.SUMMARY, conv_parts.rejects, partial(conv_parts.cost, precision=precision), precision)
+        for precision, name in conv_parts.NAMES.items()
+    )
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
         _tma(op),
         _implicit(op),
+        *_parts(op),
         _portable(op, "implicit_gemm", "highest"),
         _portable(op, "implicit_gemm_tf32", "high"),
         _gemm(op, "gemm", "highest"),

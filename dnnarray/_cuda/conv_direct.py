@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
 from dnnarray._cuda.epilogue import THREADS, Epilogue
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
 
-_BLOCKS = 1 << 30
+_BLOCKS, _GATED = 1 << 30, 2048
 _EFFICIENCY = 0.01  # of the float32 rate: a term is two loads through the caches
 _WEIGHT_EFFICIENCY = 0.002
 
@@ -28,6 +28,7 @@ class DirectConfig(Config):
     activation: str
     gradient: bool
     repair: bool
+    gated: bool
     last: bool
     threads: int
 
@@ -46,8 +47,9 @@ class DirectWeightConfig(Config):
 class DirectMaps:
     """The maps by their definitions: `conv_common.Maps`."""
 
-    def __init__(self, setting: Setting, repair: bool = False) -> None:
-        self._setting, self._repair = setting, repair  # repair: only the elements of a result that are NaN
+    def __init__(self, setting: Setting, repair: bool = False, gates: tuple[Array, Array] | None = None) -> None:
+        """`repair`: only the elements of a result that are NaN; with `gates` only where one of two `Scale` says that numbers are strange."""
+        self._setting, self._repair, self._gates = setting, repair, gates
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._run(large, weight, small, epilogue, False)
@@ -61,17 +63,19 @@ class DirectMaps:
         if total == 0:
             return
         f = formula(e.activation, w.dtype)
-        config = DirectConfig(TYPES[x.dtype], TYPES[w.dtype], TYPES[y.dtype], f.type, gradient, self._repair, setting.last, THREADS)
+        given, gated = (TYPES[x.dtype], TYPES[w.dtype], TYPES[y.dtype], f.type), self._gates is not None
+        config = DirectConfig(*given, gradient, self._repair, gated, setting.last, THREADS)
         words = ["conv_direct", SHORT[x.dtype], SHORT[w.dtype], SHORT[y.dtype], f.name, "last" if setting.last else "first"]
-        kernel = Kernel("conv/direct.cu", "_".join(words + ["gradient"] * gradient + ["repair"] * self._repair), config, ("activation",))
+        words += ["gradient"] * gradient + ["repair"] * self._repair + ["gated"] * gated
+        kernel = Kernel("conv/direct.cu", "_".join(words), config, ("activation",))
         k, c, *window = w.strides
         own, others = ((g.c, c), (g.k, k)) if gradient else ((g.k, k), (g.c, c))
         flags = 2 * (e.bias is not None) | 4 * (e.residual is not None)
         residual = setting.strides(not gradient)  # it lies as the inputs do, also where y does not
-        pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
+        pointers = (*(self._gates or (x.array, x.array)), x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
         sizes = (total, g.groups, own[0], others[0], flags)
         steps = (*x.strides, *residual, *y.strides, g.k * k, own[1], others[1], *window)
-        grid = (min(-(-total // THREADS), _BLOCKS), 1, 1)
+        grid = (min(-(-total // THREADS), _GATED if gated else _BLOCKS), 1, 1)
         setting.steps.add(Plan(kernel, grid, THREADS, (*pointers, *sizes, *steps, *extents(g), f.p, f.q)))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
+from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, accumulator, apply, rearrange
-from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import MatMul, Matrix
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem

@@ -10,8 +10,8 @@ from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import Setting, extents, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit
+from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
-from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem

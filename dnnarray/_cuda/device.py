@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
+
 from dnnarray._cuda.requirements import OLDEST_CAPABILITY
 from dnnarray._errors import DeviceError
 from dnnarray._select import Device
+from dnnarray._spec import FLOAT64, HALF, name_of
 
 _LAUNCH = 4e-6  # seconds between the host's call and the kernel's end for an empty kernel, as PyTorch and CuPy pay too
 
@@ -54,3 +57,11 @@ def architecture(device: Device) -> str:
     """What NVRTC compiles for: the exact architecture, with Hopper's own instructions where they exist."""
     major, minor = device.capability or OLDEST_CAPABILITY
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
+
+
+UNITS = {"highest": None, "high": "tf32_mma", "medium": "bfloat16_mma"}
+
+
+def unit(dtype: np.dtype, precision: str) -> str | None:
+    """The key into `Device.peak` of a matrix product."""
+    return f"{name_of(dtype)}_mma" if dtype in HALF else None if dtype == FLOAT64 else UNITS[precision]

@@ -7,7 +7,9 @@ from functools import partial
 
 import numpy as np
 
+from dnnarray._cuda import linear_parts
 from dnnarray._cuda.channels import View, lies
+from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, rearrange, slope
 from dnnarray._cuda.plan import MatMul, Matrix, Plan, Program
 from dnnarray._cuda.scratch import Operand, Steps
@@ -15,7 +17,7 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import leaves
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Cost, Device, Method
-from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec, name_of
+from dnnarray._spec import FLOAT32, HALF, Spec
 
 _SCRATCH = 256 << 20  # bytes of float32 results that wait for their epilogue, at most
 
@@ -182,14 +184,6 @@ def _rejects(precision: str, problem: LinearProblem, device: Device) -> str | No
     return None
 
 
-UNITS = {"highest": None, "high": "tf32_mma", "medium": "bfloat16_mma"}
-
-
-def unit(dtype: np.dtype, precision: str) -> str | None:
-    """The key into `Device.peak` of a matrix product."""
-    return f"{name_of(dtype)}_mma" if dtype in HALF else None if dtype == FLOAT64 else UNITS[precision]
-
-
 def _cost(precision: str, launches: int, problem: LinearProblem, device: Device) -> Cost:
     dtype = problem.inputs[0].dtype
     waits = 2 * 4 * problem.rows * problem.outs * (len(leaves(problem.inputs)) > 2)
@@ -207,4 +201,7 @@ def _methods(plan: _Planner, launches: int) -> tuple[Method, ...]:
     )  # fmt: skip
 
 
-ALGORITHMS: dict[str, tuple[Method, ...]] = {"linear": _methods(_forward, 2), "linear_backward": _methods(_backward, 4)}
+ALGORITHMS: dict[str, tuple[Method, ...]] = {
+    "linear": (*_methods(_forward, 2), *linear_parts.methods(_orders)),
+    "linear_backward": (*_methods(_backward, 4), *linear_parts.methods(_orders)),
+}

@@ -2,7 +2,8 @@
 // kGradient: its input gradient, x and y having changed places: y[n, c, i] = f(sum over k and r of x[n, k, (i + before - r * dilation) /
 // stride] * w[k, c, r] + bias[c]), where the division leaves no rest.
 //
-// kRepair: only elements of y that are NaN are computed again: those in which infinity met a zero that the definition does not have.
+// kRepair: only elements of y that are NaN are computed again: those in which infinity met a zero that the definition does not have. kGated: and
+// only where one of two arrays has NaN or infinities.
 //
 // Layout:  all memory by strides; those of the weight are along the channels of y, of x, and the window. A thread owns one element of y.
 // Needs:   nothing.
@@ -10,6 +11,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv.cuh"
+#include "dnnarray/parts.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -19,6 +21,7 @@ struct Config {
   using Activation = dnnarray::Identity;
   static constexpr bool kGradient = false;
   static constexpr bool kRepair = false;
+  static constexpr bool kGated = false;
   static constexpr bool kLast = true;
   static constexpr int kThreads = 128;
 };
@@ -35,12 +38,13 @@ __device__ __forceinline__ int other(const ConvAxis& axis, int at, int tap) {
 
 // `total` elements of y with `own` channels a group, each the sum over `others` channels of x. flags: 2 bias, 4 residual.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
-    const Config::Source* __restrict__ x, const Config::Weight* __restrict__ weight, const Config::Weight* __restrict__ bias,
+    const Scale* __restrict__ gate_x, const Scale* __restrict__ gate_weight, const Config::Source* __restrict__ x, const Config::Weight* __restrict__ weight, const Config::Weight* __restrict__ bias,
     const Config::Weight* __restrict__ residual, T* __restrict__ y, long long total, long long groups, long long own, long long others,
     long long flags, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long r_n, long long r_c, long long r_d,
     long long r_h, long long r_w, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long w_group,
     long long w_own, long long w_other, long long w_d, long long w_h, long long w_w, long long d0, long long d1, long long d2, long long h0,
     long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  if (Config::kGated && !gate_x->strange && !gate_weight->strange) return;
   const ConvAxis d(d0, d1, d2), h(h0, h1, h2), w(w0, w1, w2);
   const int extent_d = Config::kGradient ? d.space : d.out, extent_h = Config::kGradient ? h.space : h.out,
             extent_w = Config::kGradient ? w.space : w.out, all = static_cast<int>(groups * own);

@@ -173,14 +173,15 @@ def _check_weight_gradient(x_shape, w_shape, options, dtype):
     assert cupy.asnumpy(first).tobytes() == cupy.asnumpy(again).tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", _EXACT)
 @pytest.mark.parametrize("shape", ["3x3", "pointwise", "wide", "strided", "3d"])
-def test_residual(shape, name):
+def test_residual(shape, name, dtype):
     """Several tiles, the last ones beyond the ends, with everything that an epilogue can have."""
     x_shape, w_shape, options = _SHAPES[shape]
     rng = np.random.default_rng(0)
     y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
-    arrays = [rng.standard_normal(s).astype(BFLOAT16) for s in (x_shape, w_shape, w_shape[0], y_shape)]
+    arrays = [rng.standard_normal(s).astype(dtype) for s in (x_shape, w_shape, w_shape[0], y_shape)]
     x, w, bias, residual = (a.astype(np.float64) for a in arrays)
     expected = dnn.conv(x, w, bias, residual=residual, activation="relu", **options)
     x, w, bias, residual = _there(arrays, True)
@@ -191,11 +192,12 @@ def test_residual(shape, name):
     assert_close(cupy.asnumpy(y), expected, math.prod(w_shape[1:]))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", _EXACT)
 @pytest.mark.parametrize("activation", [None, "relu"])
-def test_transposed(name, activation):
+def test_transposed(name, activation, dtype):
     rng = np.random.default_rng(0)
-    x, w, b = (rng.standard_normal(s).astype(BFLOAT16) for s in ((3, 40, 9, 11), (40, 24, 4, 4), 24))
+    x, w, b = (rng.standard_normal(s).astype(dtype) for s in ((3, 40, 9, 11), (40, 24, 4, 4), 24))
     options = {"stride": 2, "padding": 1, "activation": activation}
     wide = [a.astype(np.float64) for a in (x, w, b)]
     there = _there((x, w, b), True)
@@ -205,13 +207,16 @@ def test_transposed(name, activation):
     except (dnn.UnsupportedError, dnn.OptionError) as error:
         pytest.skip(str(error))
     assert_close(cupy.asnumpy(y), expected, 40 * 16)
-    grad = rng.standard_normal(expected.shape).astype(BFLOAT16)
+    grad = rng.standard_normal(expected.shape).astype(dtype)
     actual = dnn.conv_transpose_backward(_there((grad,), True)[0], *there, algorithm=name, **options)
     for a, e in zip(actual, dnn.conv_transpose_backward(grad.astype(np.float64), *wide, **options), strict=True):
         assert_close(cupy.asnumpy(a), e, e.size)
 
 
-@pytest.mark.parametrize(("name", "eps"), [("gemm_tf32", 2e-3), ("gemm_bf16", 2e-2)])
+_ROUNDED = [("gemm_tf32", 2e-3), ("gemm_bf16", 2e-2), ("parts_sm90_tf32", 2e-3), ("parts_sm90_bf16", 2e-2)]
+
+
+@pytest.mark.parametrize(("name", "eps"), _ROUNDED)
 def test_rounded_operands(name, eps):
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((4, 32, 14, 14)).astype(np.float32), rng.standard_normal((48, 32, 3, 3)).astype(np.float32)

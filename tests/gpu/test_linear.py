@@ -5,7 +5,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cuda import linear as plans
-from tests.support import BFLOAT16, assert_close
+from tests.support import BFLOAT16, assert_close, call_by
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
@@ -39,3 +39,28 @@ def test_precision(precision, low, high):
     with dnn.options(float32_precision=precision):
         y = cupy.asnumpy(dnn.linear(cupy.asarray(x), cupy.asarray(w)))
     assert low <= np.abs(y - expected).max() / np.abs(expected).max() < high
+
+
+@pytest.mark.parametrize("weight_order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(3, 37, 65, 41), (300, 1, 128, 256), (1, 7, 9, 3)], ids=str)
+@pytest.mark.parametrize(("name", "exact"), [("parts_sm90", True), ("parts_sm90_tf32", False), ("parts_sm90_bf16", False)])
+def test_products_of_parts(name, exact, shape, weight_order):
+    if cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("it takes sm_90a")
+    rng, (n, t, features, outs) = np.random.default_rng(0), shape
+    x, w, b, r, g = (
+        rng.standard_normal(s).astype(np.float32) for s in ((n, t, features), (outs, features), outs, (n, t, outs), (n, t, outs))
+    )
+    wide, there = [a.astype(np.float64) for a in (x, w, b, r)], [cupy.asarray(x), cupy.asarray(w, order=weight_order), cupy.asarray(b)]
+    plain = {"activation": "gelu" if exact else None}
+    y = call_by(name, "linear", (*there, cupy.asarray(r)), plain)
+    found = call_by(name, "linear_backward", (cupy.asarray(g), *there, cupy.asarray(r)), plain)
+    expected = (
+        dnn.linear(*wide[:3], residual=wide[3], **plain),
+        *dnn.linear_backward(g.astype(np.float64), *wide[:3], residual=wide[3], **plain),
+    )
+    for a, e in zip((y, *found), expected, strict=True):
+        if exact:
+            assert_close(cupy.asnumpy(a), e, max(features, n * t))
+        else:
+            assert np.abs(cupy.asnumpy(a) - e).max() < 2e-2 * np.abs(e).max() + 1e-3

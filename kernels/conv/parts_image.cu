@@ -1,0 +1,124 @@
+// Float32 images as parts of half types (parts.cuh), channels-last: part p of pixel i and channel c lies at p * plane + i * width + c, zeros from
+// `channels` on.
+//
+// Layout:  kLast: x is pixels x channels, a thread does 8 channels of a pixel. Otherwise x is batch x channels x pixels, and a block turns tiles of
+//          64 channels x 64 pixels in shared memory. A grid walks over all of it from its end, which parts_range.cu has left in the second-level
+//          cache, to its beginning, where the products start. kScaled: every block puts together what parts_range.cu has
+//          found, the first one writes the scale down.
+// Needs:   `width` a multiple of 8; kVector (4 or 1) divides channels and, of channels-first images, pixels, and x is aligned to it.
+// Bound:   memory: x read once, the parts written once.
+
+#include "dnnarray/parts.cuh"
+#include "dnnarray/reduce.cuh"
+#include "dnnarray/vec.cuh"
+#include "dnnarray/window.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::float16_t;
+  static constexpr int kParts = 2;
+  static constexpr bool kScaled = true;
+  static constexpr bool kLast = true;
+  static constexpr int kVector = 4;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY parts_image_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+constexpr int kParts = Config::kParts, kVector = Config::kVector, kThreads = Config::kThreads, kChunk = 8, kTile = 64, kPitch = kTile + 1;
+
+struct Arguments {
+  const float* x;
+  T* parts;
+  long long batch, channels, pixels, width, plane;
+};
+
+__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to) {
+  unsigned short at[kParts][kChunk];
+#pragma unroll
+  for (int e = 0; e < kChunk; ++e) {
+    unsigned short own[kParts];
+    Parts<T, kParts>::of(v[e] * down, own);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) at[p][e] = own[p];
+  }
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    Vec<unsigned, 4> words;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) words.at[e] = at[p][2 * e] | static_cast<unsigned>(at[p][2 * e + 1]) << 16;
+    store(reinterpret_cast<unsigned*>(a.parts + p * a.plane + to), words);
+  }
+}
+
+__device__ __forceinline__ void from_last(const Arguments& a, float down) {
+  const long long chunks = a.width / kChunk, total = a.batch * a.pixels * chunks;
+  for (long long later = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x; later < total;
+       later += static_cast<long long>(gridDim.x) * kThreads) {
+    const long long i = total - 1 - later;
+    const bool whole = a.width == a.channels;
+    const Split at = whole ? Split{0, 0} : split(i, static_cast<int>(chunks));
+    const float* from = a.x + (whole ? i * kChunk : at.quotient * a.channels + at.rest * kChunk);
+    const long long left = whole ? kChunk : a.channels - at.rest * kChunk;
+    float v[kChunk];
+#pragma unroll
+    for (int e = 0; e < kChunk; e += kVector) {
+      Vec<float, kVector> found = {};
+      if (e < left) found = load<float, kVector>(from + e);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) v[e + j] = found.at[j];
+    }
+    write_chunk(a, v, down, i * kChunk);
+  }
+}
+
+__device__ __forceinline__ void from_first(const Arguments& a, float down, float (&tile)[kTile][kPitch]) {
+  const int tiles_c = static_cast<int>((a.width + kTile - 1) / kTile), tiles_p = static_cast<int>((a.pixels + kTile - 1) / kTile);
+  const long long tiles = a.batch * tiles_c * tiles_p;
+  for (long long later = blockIdx.x; later < tiles; later += gridDim.x) {
+    const long long i = tiles - 1 - later;
+    const Split by_p = split(i, tiles_p), by_c = split(by_p.quotient, tiles_c);
+    const long long first_p = static_cast<long long>(by_p.rest) * kTile, first_c = static_cast<long long>(by_c.rest) * kTile;
+    const float* from = a.x + (by_c.quotient * a.channels + first_c) * a.pixels + first_p;
+    for (int t = threadIdx.x; t < kTile * kTile / kVector; t += kThreads) {
+      const int c = t / (kTile / kVector), p = t % (kTile / kVector) * kVector;
+      Vec<float, kVector> v = {};
+      if (first_c + c < a.channels && first_p + p < a.pixels) v = load<float, kVector>(from + c * a.pixels + p);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) tile[c][p + e] = v.at[e];
+    }
+    __syncthreads();
+    for (int t = threadIdx.x; t < kTile * kTile / kChunk; t += kThreads) {
+      const int p = t / (kTile / kChunk), c = t % (kTile / kChunk) * kChunk;
+      if (first_p + p >= a.pixels || first_c + c >= a.width) continue;
+      float v[kChunk];
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) v[e] = tile[c + e][p];
+      write_chunk(a, v, down, (by_c.quotient * a.pixels + first_p + p) * a.width + first_c + c);
+    }
+    __syncthreads();
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    DNNARRAY_ENTRY(const float* __restrict__ x, const unsigned* __restrict__ found, long long count, Scale* __restrict__ scale, T* __restrict__ parts,
+                   long long batch, long long channels, long long pixels, long long width, long long plane) {
+  float down = 1;
+  if constexpr (Config::kScaled) {
+    __shared__ unsigned smem_found[kThreads / kWarp];
+    unsigned largest = 0;
+    for (int i = threadIdx.x; i < count; i += kThreads) largest = merged(largest, found[i]);
+    const Scale whole = Scale::of(block_reduce<kThreads>(largest, Merge(), smem_found));
+    if (blockIdx.x == 0 && threadIdx.x == 0) *scale = whole;
+    down = whole.down();
+  }
+  const Arguments a = {x, parts, batch, channels, pixels, width, plane};
+  if constexpr (Config::kLast) {
+    from_last(a, down);
+  } else {
+    __shared__ float smem_tile[kTile][kPitch];
+    from_first(a, down, smem_tile);
+  }
+}

@@ -1,0 +1,66 @@
+// Float32 numbers as one or two parts of half types, whose products tensor cores form exactly: x 2^-exponent = first + second 2^-kLater.
+//
+// float16: a power of two brings the largest magnitude of an array below 2^15. Two parts hold 22 bits of every number down to 2^-29 of the
+// largest and an absolute 2^-51 of it below; one part 11 bits, and 2^-40. bfloat16 has float32's exponents and needs no such power.
+#pragma once
+
+#include "dnnarray/dtype.cuh"
+
+namespace dnnarray {
+
+constexpr int kLater = 11;                      // binary places that a second part is moved up by, so that it has the range of the first
+constexpr float kSecond = 1.0f / (1 << kLater);
+constexpr unsigned kStrange = 0x80000000u, kInfinite = 0x7f800000u;
+
+// What is known of an array when it has been read: the largest finite magnitude's bits, and kStrange where there are NaN or infinities.
+__device__ __forceinline__ unsigned merged(unsigned a, unsigned b) { return ((a | b) & kStrange) | max(a & ~kStrange, b & ~kStrange); }
+__device__ __forceinline__ unsigned seen(float x) {
+  const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
+  return bits < kInfinite ? bits : kStrange;
+}
+struct Merge {
+  __device__ __forceinline__ unsigned operator()(unsigned a, unsigned b) const { return merged(a, b); }
+};
+
+// The array's numbers are 2^exponent times those of the parts.
+struct Scale {
+  int exponent, strange;
+
+  __device__ __forceinline__ static Scale of(unsigned found) {
+    const int largest = static_cast<int>((found & ~kStrange) >> 23) - 127;
+    return {max(largest - 14, -126), (found & kStrange) != 0};
+  }
+  __device__ __forceinline__ float down() const { return __uint_as_float(static_cast<unsigned>(127 - exponent) << 23); }
+};
+
+// 2^e of a sum of two exponents as two factors, both of which float32 has.
+struct Factors {
+  float first, second;
+
+  __device__ __forceinline__ explicit Factors(int e)
+      : first(__uint_as_float(static_cast<unsigned>(127 + e / 2) << 23)), second(__uint_as_float(static_cast<unsigned>(127 + e - e / 2) << 23)) {}
+  __device__ __forceinline__ float operator()(float x) const { return x * first * second; }
+};
+
+// Parts of a number that is scaled already. What is not finite becomes NaN, which no product hides.
+template <typename T, int kParts>
+struct Parts;
+template <>
+struct Parts<float16_t, 1> {
+  static __device__ __forceinline__ void of(float x, unsigned short (&at)[1]) { at[0] = seen(x) == kStrange ? 0x7fff : narrow<float16_t>(x).bits; }
+};
+template <>
+struct Parts<float16_t, 2> {
+  static __device__ __forceinline__ void of(float x, unsigned short (&at)[2]) {
+    const bool strange = seen(x) == kStrange;
+    const float16_t first = narrow<float16_t>(x);
+    at[0] = strange ? 0x7fff : first.bits;
+    at[1] = strange ? 0 : narrow<float16_t>((x - widen(first)) * (1 << kLater)).bits;
+  }
+};
+template <>
+struct Parts<bfloat16_t, 1> {
+  static __device__ __forceinline__ void of(float x, unsigned short (&at)[1]) { at[0] = narrow<bfloat16_t>(x).bits; }
+};
+
+}  // namespace dnnarray
