@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_portable, conv_tma, conv_unfold
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_grouped_maps, conv_layout, conv_portable, conv_tma, conv_unfold
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
@@ -21,6 +21,11 @@ def _gemm(op: str, name: str, precision: str) -> Method:
 def _implicit(op: str) -> Method:
     summary = "windows gathered into shared memory, products by wgmma"
     return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost)
+
+
+def _grouped(op: str) -> Method:
+    summary = "several thin groups as one product of mma.sync"
+    return methods("grouped", op, conv_grouped_maps.maps, summary, conv_grouped_maps.rejects, conv_grouped_maps.cost)
 
 
 def _tma(op: str) -> tuple[Method, ...]:
@@ -40,6 +45,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
+        _grouped(op),
         *_tma(op),
         _implicit(op),
         _portable(op, "implicit_gemm", "highest"),

@@ -24,6 +24,7 @@ from dnnarray._spec import FLOAT32, HALF
 
 _THREADS = 384
 _CHUNK = 8  # elements of a half type in 16 bytes
+_LANES, _MANY_PARTS = 8, 32  # warps that share the parts of a sum; from so many parts on
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
 
@@ -43,6 +44,7 @@ class SumsConfig(Config):
     """Compile-time settings of ``kernels/conv/split_sums.cu``."""
 
     element: str
+    lanes: int
     threads: int
 
 
@@ -96,8 +98,8 @@ class ImplicitMaps:
                 weight = self._gemm.packed(weight, small.dtype)
             for phase in g.phases:
                 with self._steps.borrowed():
-                    w = _part(weight, phase) if transposed else self._turned(weight, phase)
-                    self._steps.add(self.launch(phase.geometry, small, w, _target(large, phase), epilogue, transposed))
+                    w = part_of_weight(weight, phase) if transposed else self._turned(weight, phase)
+                    self._steps.add(self.launch(phase.geometry, small, w, pixels_of_phase(large, phase), epilogue, transposed))
 
     def _takes(self, dtype: np.dtype) -> bool:
         return dtype in HALF
@@ -120,7 +122,7 @@ class ImplicitMaps:
                 self._steps.add(self._weigh_splits(split, small, large, partial))
             else:
                 self._steps.add(self._weigh_halo(split, small, large, partial))
-            self._steps.add(_sum_splits(partial, split.count, weight, shape))
+            self._steps.add(sum_splits(partial, split.count, weight, shape))
 
     def _weigh_splits(self, split: Split, small: Operand, large: Operand, partial: Operand) -> Plan:
         g, tile = self._g, split.tile
@@ -147,7 +149,7 @@ class ImplicitMaps:
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
         g, p = self._g, phase.geometry
-        part = _part(weight, phase)
+        part = part_of_weight(weight, phase)
         k, c, *steps = part.strides
         shape = (g.groups, g.k, g.c, *p.window)
         target = self._steps.take(weight.dtype, math.prod(shape))
@@ -173,14 +175,16 @@ class ImplicitMaps:
         return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), tile.shared_memory)
 
 
-def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
+def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
     """The weight's gradient from its parts, which lie as (K, window, C)."""
     order = (0, 2, 3, 4, 1)
     axes = [weight.strides[i] for i in order]
-    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}", SumsConfig(TYPES[weight.dtype], THREADS))
+    lanes = _LANES if count >= _MANY_PARTS else 1
+    config = SumsConfig(TYPES[weight.dtype], lanes, 32 * lanes if lanes > 1 else THREADS)
+    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}_{lanes}", config)
     size, inner = math.prod(shape), [shape[i] for i in order[1:]]
     arguments: tuple[Array | int, ...] = (partial.array, weight.array, size, count, *inner, *axes)
-    return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, arguments)
+    return Plan(kernel, (-(-size * lanes // config.threads), 1, 1), config.threads, arguments)
 
 
 def along(strides: Sequence[int]) -> tuple[int, ...]:
@@ -188,14 +192,14 @@ def along(strides: Sequence[int]) -> tuple[int, ...]:
     return (strides[0], *strides[2:])
 
 
-def _part(weight: Operand, phase: Phase) -> Operand:
+def part_of_weight(weight: Operand, phase: Phase) -> Operand:
     """The taps of a phase of a weight."""
     k, c, *window = weight.strides
     start = sum(t.start * s for t, s in zip(phase.taps, window, strict=True))
     return Operand(weight.at(start), weight.dtype, (k, c, *(t.step * s for t, s in zip(phase.taps, window, strict=True))))
 
 
-def _target(large: Operand, phase: Phase) -> Operand:
+def pixels_of_phase(large: Operand, phase: Phase) -> Operand:
     """The pixels of a phase."""
     n, c, *space = large.strides
     start = sum(t.start * s for t, s in zip(phase.target, space, strict=True))

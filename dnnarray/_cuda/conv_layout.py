@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
@@ -58,12 +58,14 @@ class TransposeConfig(Config):
 
 
 class LayoutMaps:
-    """`ImplicitMaps` of the filled geometry between copies: `conv_common.Maps`."""
+    """`ImplicitMaps` of the filled geometry between copies: `conv_common.Maps`. `fill` says which geometry that is."""
 
-    def __init__(self, setting: Setting, kind: type[ImplicitMaps] = ImplicitMaps) -> None:
+    def __init__(
+        self, setting: Setting, kind: Callable[[Setting], Maps] = ImplicitMaps, fill: Callable[[Geometry], Geometry] = filled
+    ) -> None:
         self._setting, self._steps, self._g = setting, setting.steps, setting.g
         self._inner = copy.copy(setting)
-        self._inner.g, self._inner.last = filled(setting.g), True
+        self._inner.g, self._inner.last = fill(setting.g), True
         self._maps, self._plain = kind(self._inner), GemmMaps(setting)
         # A NaN or an infinity times the zeros between groups would reach all that were put together.
         self._repair = DirectMaps(setting, repair=True) if self._inner.g.groups != setting.g.groups else None
