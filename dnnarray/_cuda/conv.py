@@ -9,6 +9,7 @@ from dnnarray._cuda import (
     conv_direct,
     conv_fft,
     conv_gemm,
+    conv_grouped_maps,
     conv_layout,
     conv_parts,
     conv_portable,
@@ -32,6 +33,11 @@ def _gemm(op: str, name: str, precision: str) -> Method:
 def _implicit(op: str) -> Method:
     summary = "windows gathered into shared memory, products by wgmma"
     return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost)
+
+
+def _grouped(op: str) -> Method:
+    summary = "several thin groups as one product of mma.sync"
+    return methods("grouped", op, conv_grouped_maps.maps, summary, conv_grouped_maps.rejects, conv_grouped_maps.cost)
 
 
 def _tma(op: str) -> Method:
@@ -61,6 +67,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
+        _grouped(op),
         _tma(op),
         _implicit(op),
         *_parts(op),

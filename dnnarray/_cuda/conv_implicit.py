@@ -24,6 +24,7 @@ from dnnarray._spec import FLOAT32, HALF
 
 _THREADS, _SUM_THREADS = 384, 256
 _SLICES = (32, 16, 8, 4, 2)  # threads that share the parts of a weight gradient's sums
+_GROUPS = (8, 4, 2, 1)  # neighbouring channels that a thread adds up
 _CHUNK = 8  # elements of a half type in 16 bytes
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
@@ -44,6 +45,7 @@ class SumsConfig(Config):
     """Compile-time settings of ``kernels/conv/split_sums.cu``."""
 
     element: str
+    group: int
     slices: int
     threads: int
 
@@ -116,7 +118,7 @@ class ImplicitMaps:
         shape, split = self._setting.weight_shape, self.divided(self._g)
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
-            self._steps.add(self.partial_sums(split, small, large, partial), _sum_splits(partial, split.count, weight, shape))
+            self._steps.add(self.partial_sums(split, small, large, partial), sum_splits(partial, split.count, weight, shape))
 
     def divided(self, g: Geometry) -> Any:
         """How the pixels of a weight gradient are divided: what `partial_sums` takes, with the `count` of its parts."""
@@ -164,18 +166,19 @@ class ImplicitMaps:
         return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), tile.shared_memory)
 
 
-def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
+def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
     """The weight's gradient from its parts, which lie as (K, window, C)."""
     size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
+    group = next(n for n in _GROUPS if shape[1] % n == 0)
     steps = dense_strides(shape, (0, 2, 3, 4, 1))
-    wide = (1, _CHUNK, 1, 1, 1)  # a thread adds up groups of channels
+    wide = (1, group, 1, 1, 1)  # a thread adds up groups of channels
     axes = [(shape[i] // w, steps[i] * w, weight.strides[i] * w) for i, w in enumerate(wide)]
     axes.sort(key=lambda axis: -abs(axis[2]))  # neighbouring threads write neighbouring places
     inner, from_steps, to_steps = zip(*axes, strict=True)
-    config = SumsConfig(TYPES[weight.dtype], slices, _SUM_THREADS)
-    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}x{slices}", config)
-    numbers = (size, size // _CHUNK, count, weight.strides[1], *inner[1:], *from_steps, *to_steps)
-    return Plan(kernel, (-(-size * slices // (_CHUNK * _SUM_THREADS)), 1, 1), _SUM_THREADS, (partial.array, weight.array, *numbers))
+    config = SumsConfig(TYPES[weight.dtype], group, slices, _SUM_THREADS)
+    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}_{group}x{slices}", config)
+    numbers = (size, size // group, count, weight.strides[1], *inner[1:], *from_steps, *to_steps)
+    return Plan(kernel, (-(-size * slices // (group * _SUM_THREADS)), 1, 1), _SUM_THREADS, (partial.array, weight.array, *numbers))
 
 
 def along(strides: Sequence[int]) -> tuple[int, ...]:

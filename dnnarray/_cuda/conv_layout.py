@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, first_order, last_order, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, first_order, last_order, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
@@ -71,12 +71,14 @@ class WidenConfig(Config):
 
 
 class LayoutMaps:
-    """`ImplicitMaps` of the filled geometry between copies: `conv_common.Maps`."""
+    """`ImplicitMaps` of the filled geometry between copies: `conv_common.Maps`. `fill` says which geometry that is."""
 
-    def __init__(self, setting: Setting, kind: type[ImplicitMaps] = ImplicitMaps) -> None:
+    def __init__(
+        self, setting: Setting, kind: Callable[[Setting], Maps] = ImplicitMaps, fill: Callable[[Geometry], Geometry] = filled
+    ) -> None:
         self._setting, self._steps, self._g = setting, setting.steps, setting.g
         self._inner = copy.copy(setting)
-        self._inner.g, self._inner.last = filled(setting.g), True
+        self._inner.g, self._inner.last = fill(setting.g), True
         self._maps, self._plain = kind(self._inner), GemmMaps(setting)
         # A NaN or an infinity times the zeros between groups would reach all that were put together.
         self._repair = DirectMaps(setting, repair=True) if self._inner.g.groups != setting.g.groups else None

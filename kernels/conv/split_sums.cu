@@ -3,15 +3,16 @@
 // Layout:  partial is splits x n, dense; both it and out by steps along five axes in the order of out, of which one counts groups of kGroup
 //          neighbours: they are neighbours in partial and `apart` steps from each other in out. A thread owns such a group, and of the splits
 //          every kSlices-th; the first of the kSlices threads of a group adds their sums up.
-// Needs:   n and the steps of partial multiples of kGroup.
+// Needs:   n and the steps of partial multiples of kGroup, partial aligned to as many.
 // Bound:   memory: partial read once.
 
 #include "dnnarray/index.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
+  static constexpr int kGroup = 8;
   static constexpr int kSlices = 4;
   static constexpr int kThreads = 256;
 };
@@ -20,7 +21,7 @@ struct Config {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kGroup = 8, kSlices = Config::kSlices, kGroups = Config::kThreads / kSlices;
+constexpr int kGroup = Config::kGroup, kSlices = Config::kSlices, kGroups = Config::kThreads / kSlices;
 
 // The extents count groups; f and t are the steps of partial and of out.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
@@ -37,9 +38,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     const float* part = partial + from.at(i);
 #pragma unroll 4
     for (long long s = slice; s < splits; s += kSlices) {
-      const Vec<float, 4> low = load<float, 4>(part + s * n), high = load<float, 4>(part + s * n + 4);
+      const Vec<float, kGroup> reg = load_wide<float, kGroup>(part + s * n);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) sums[j] += low.at[j], sums[j + 4] += high.at[j];
+      for (int j = 0; j < kGroup; ++j) sums[j] += reg.at[j];
     }
   }
   if constexpr (kSlices > 1) {

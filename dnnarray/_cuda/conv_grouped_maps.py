@@ -1,0 +1,139 @@
+"""`grouped` as an algorithm: the three maps, what they do not take, and what they cost."""
+
+from __future__ import annotations
+
+import math
+
+from dnnarray._cuda import conv_grouped
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_grouped import CHUNK, correlation, slab, tile, weight_split, weight_sums
+from dnnarray._cuda.conv_implicit import part_of, sum_splits, target_of
+from dnnarray._cuda.conv_layout import LayoutMaps
+from dnnarray._cuda.epilogue import Epilogue
+from dnnarray._cuda.linear import unit
+from dnnarray._cuda.plan import Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._cuda.zero import zero
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._select import Cost, Device
+from dnnarray._spec import FLOAT32, HALF
+
+_PLACES = 1 << 31  # elements of an image that 32 bits can count
+_CORRELATES = ("conv", "conv_backward", "conv_transpose_backward")
+_SPREADS = ("conv_transpose", "conv_backward_input", "conv_backward", "conv_transpose_backward")
+_WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+
+
+class GroupedMaps:
+    """The maps by slabs of groups: `conv_common.Maps`. What is not of half types goes by the definition."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._steps, self._g, self._units = setting.steps, setting.g, setting.units
+        self._setting, self._plain = setting, DirectMaps(setting)
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        if large.dtype not in HALF:
+            self._plain.correlate(large, weight, small, epilogue)
+            return
+        k, c, *window = weight.strides
+        w = Operand(weight.array, weight.dtype, (self._g.k * k, k, c, *window))
+        self._steps.add(self._launch(self._g, large, w, small, epilogue))
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        """One correlation of stride 1 for each residue of the stride."""
+        g = self._g
+        if small.dtype not in HALF or not (g.phases_cover or epilogue.empty):
+            self._plain.spread(small, weight, large, epilogue)
+            return
+        if not g.phases_cover:
+            size = math.prod(self._setting.shape(False))
+            self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
+        for phase in g.phases:
+            part = part_of(weight, phase)
+            k, c, *window = part.strides
+            w = Operand(part.array, part.dtype, (g.k * k, c, k, *window))
+            self._steps.add(self._launch(phase.geometry, small, w, target_of(large, phase), epilogue))
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        if small.dtype not in HALF or large.dtype not in HALF:
+            self._plain.weigh(small, large, weight)
+            return
+        shape, split = self._setting.weight_shape, weight_split(self._g)
+        assert split is not None
+        with self._steps.borrowed():
+            parts = split.splits * split.copies
+            sums = self._steps.take(FLOAT32, parts * math.prod(shape))
+            self._steps.add(weight_sums(self._g, small, large, sums))
+            self._steps.add(sum_splits(sums, parts, weight, shape))
+
+    def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
+        return correlation(self._units, g, x, w, y, e)
+
+
+def _same(g: Geometry) -> Geometry:
+    return g
+
+
+def maps(setting: Setting) -> GroupedMaps | LayoutMaps | DirectMaps:
+    """The kernels need 16-byte addresses and channels-last memory."""
+    if not setting.steps.aligned:
+        return DirectMaps(setting)
+    return GroupedMaps(setting) if setting.last else LayoutMaps(setting, GroupedMaps, _same)
+
+
+def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    if device.capability is None or device.capability < (8, 0):
+        return "a device without its matrix instructions (sm_80)"
+    if dtype not in HALF:
+        return f"{dtype.name} arrays; it takes float16 and bfloat16"
+    if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
+        return "an extent of 0"
+    if (g.groups * g.c) % CHUNK or (g.groups * g.k) % CHUNK:
+        return f"{g.groups * g.c} and {g.groups * g.k} channels; it takes multiples of {CHUNK}"
+    if lying(op, problem).mixed:
+        return "results whose memory is neither channels-first nor channels-last"
+    s = slab(g.c, g.k)
+    if max(s.inputs, s.outputs) * CHUNK > conv_grouped.MOST:
+        return f"groups of {g.c} and {g.k} channels; those that fill vectors together may have {conv_grouped.MOST}"
+    if max(g.groups * g.c * math.prod(g.space), g.groups * g.k * g.pixels) >= _PLACES or g.n * g.pixels >= _PLACES:
+        return "an image of 2^31 elements or more"
+    return too_large(g) or _too_wide(op, g, device)
+
+
+def _too_wide(op: str, g: Geometry, device: Device) -> str | None:
+    wanted = [g] * (op in _CORRELATES or op == "conv") + [p.geometry for p in g.phases] * (op in _SPREADS)
+    fits = all(tile(found, device.units, 4) for found in wanted) and (op not in _WEIGHS or weight_split(g))
+    return None if fits else f"a window of {g.window}, which does not fit into shared memory"
+
+
+_SHARE = 0.6  # of the bandwidth
+_WAVEFRONTS, _PRODUCTS = 1.2e9, 0.9e9  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16 by 7/6
+_COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
+
+
+def _seconds(g: Geometry, device: Device, weighs: bool) -> float:
+    """Of one launch: the slowest of memory, shared memory and the matrix units."""
+    s = slab(g.c, g.k)
+    products = -(-g.groups // s.together) * -(-g.taps * s.inputs // 2) * g.n * g.pixels / 16
+    each = -(-s.outputs // conv_grouped.CHUNKS_OUT) * (5.0 if weighs else 4.75) + 0.5 * s.outputs
+    moved = 2 * (g.sizes[0] + g.sizes[2]) * g.groups
+    on_chip = max(each / _WAVEFRONTS, s.outputs / _PRODUCTS) * products / device.units
+    return max(moved / (_SHARE * device.bandwidth), on_chip) + device.launch
+
+
+def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+    """The launches one after the other; the efficiency is of the matrix units' peak."""
+    g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
+    seconds = _seconds(g, device, False) * (op in _CORRELATES)
+    if op in _SPREADS:
+        seconds += sum(_seconds(p.geometry, device, False) for p in g.phases)
+    if op in _WEIGHS:
+        seconds += _seconds(g, device, True) + device.launch
+    if not last:
+        seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
+    of_peak = unit(dtype, "highest")
+    peak = device.peak.get(of_peak or "") or device.peak["float32"]
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, 0, of_peak)

@@ -1,0 +1,319 @@
+// Convolution of groups of few channels on the tensor cores: y[n, k, p] = f(sum over taps and c of the group of x[n, c, p * stride +
+// tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
+//
+// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A slab (grouped.cuh) is one product: 16 pixels x (two items of
+//          eight channels) times (two items) x eight outputs, the weights between different groups being zero. A block of kThreads has `across`
+//          slabs and stays for many tiles, whose boxes come one ahead; a warp has one slab and kM x 16 pixels of the tile at a time, kN x 8
+//          outputs. Its weights stand in shared memory in the order of the registers. Results leave by way of shared memory in whole lines.
+// Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than 2^31 elements.
+// Bound:   memory (x and y once) for thin groups, shared memory (512 bytes for each product's pixels) in between, the tensor cores for wide ones.
+//          Sums in float32. What is NaN, since an infinity met one of the zeros, is computed again by the definition.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/grouped.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Result = dnnarray::bfloat16_t;
+  using Activation = dnnarray::Identity;
+  static constexpr bool kBias = false;
+  static constexpr bool kResidual = false;
+  static constexpr int kM = 4;
+  static constexpr int kN = 1;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY conv_grouped_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using R = Config::Result;
+constexpr int kM = Config::kM, kN = Config::kN, kThreads = Config::kThreads, kWarps = kThreads / 32;
+constexpr int kChunk = 8, kPiece = 16 / sizeof(R), kPieces = kChunk / kPiece;  // of a chunk of results
+
+extern __shared__ uint4 smem_memory[];
+
+// What a group's channels, a slab and a block's share of the slabs are.
+struct Slabs {
+  int groups, c, k;        // of the problem; channels of a group on both sides
+  int together, in, out;   // groups of a slab, its chunks on both sides
+  int across, part;        // slabs of a block; which kN chunks of the outputs it has
+  int first;               // the block's first slab
+};
+
+struct WeightSteps {
+  long long group, k, c, d, h, w;
+};
+
+struct Arguments {
+  const T *x, *w, *bias, *residual;
+  R* y;
+  ConvAxes axes;
+  Slabs slabs;
+  WeightSteps w_step;
+  Strides x_step, y_step;
+  float p, q;
+};
+
+// B of each pair of items, in the order of registers: word `half` of lane l is item 2 pair + half, channels 2 (l % 4) and the next, output l / 4.
+__device__ __forceinline__ void pack_weights(unsigned* smem, const Arguments& a, int pairs, int items) {
+  const Slabs& s = a.slabs;
+  const int lane = threadIdx.x / 2 % 32, half = threadIdx.x % 2, words = s.across * pairs * kN;
+  for (int i = threadIdx.x / 64; i < words; i += kThreads / 64) {
+    const int by_n = i / kN, chunk_out = s.part * kN + i - by_n * kN, slab = by_n / pairs, item = 2 * (by_n - slab * pairs) + half;
+    const int tap = item / s.in, in = (item - tap * s.in) * kChunk + lane % 4 * 2, out = chunk_out * kChunk + lane / 4;
+    const int group_of_out = out / s.k, first_group = (s.first + slab) * s.together;
+    const Place at = Place::of(tap, a.axes.h.window, a.axes.w.window);
+    const long long group = first_group + group_of_out;
+    const T* from = a.w + group * a.w_step.group + (out - group_of_out * s.k) * a.w_step.k + at.d * a.w_step.d + at.h * a.w_step.h +
+                    at.w * a.w_step.w;
+    const bool there = item < items && chunk_out < s.out && group < s.groups;
+    unsigned word = 0;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int c = in + j - group_of_out * s.c;  // in the group of the output
+      if (there && c >= 0 && c < s.c) word |= static_cast<unsigned>(from[c * a.w_step.c].bits) << 16 * j;
+    }
+    smem[i * 64 + threadIdx.x % 64] = word;
+  }
+}
+
+// The bias of the block's outputs, each slab's kN chunks; zeros behind the last channel.
+__device__ __forceinline__ void list_bias(float* smem, const Arguments& a) {
+  const Slabs& s = a.slabs;
+  for (int i = threadIdx.x; i < s.across * kN * kChunk; i += kThreads) {
+    const int slab = i / (kN * kChunk), of_slab = s.part * kN * kChunk + i - slab * kN * kChunk;
+    const int channel = (s.first + slab) * s.out * kChunk + of_slab;
+    smem[i] = of_slab < s.out * kChunk && channel < s.groups * s.k ? widen(a.bias[channel]) : 0.0f;
+  }
+}
+
+// The sums of one slab for kM x 16 pixels whose first inputs are at `from`.
+__device__ __forceinline__ void multiply(float (&sum)[kM][kN][4], const unsigned (&from)[kM], const int* smem_items, const uint2* smem_w,
+                                         int pairs) {
+  const int lane = threadIdx.x % 32;
+  smem_items += lane / 16;
+  smem_w += lane;
+#pragma unroll 2
+  for (int pair = 0; pair < pairs; ++pair, smem_w += kN * 32) {
+    const int offset = smem_items[2 * pair];
+    uint2 b[kN];
+#pragma unroll
+    for (int n = 0; n < kN; ++n) b[n] = smem_w[n * 32];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      unsigned at[4];
+      load_matrices(from[m] + offset, at);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) Mma<T>::add(sum[m][n], at, b[n].x, b[n].y);
+    }
+  }
+}
+
+__device__ __forceinline__ void begin(float (&sum)[kM][kN][4], const float* smem_bias) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    const float2 bias = Config::kBias ? *reinterpret_cast<const float2*>(smem_bias + n * kChunk) : float2{0, 0};
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      sum[m][n][0] = sum[m][n][2] = bias.x;
+      sum[m][n][1] = sum[m][n][3] = bias.y;
+    }
+  }
+}
+
+// One output by the definition.
+__device__ __forceinline__ float by_definition(const Arguments& a, const TilePlace& tile, int p, int q, int channel) {
+  const Slabs& s = a.slabs;
+  const int group = channel / s.k;
+  const T* image = a.x + tile.image * a.x_step.n + static_cast<long long>(group) * s.c;
+  const T* weight = a.w + group * a.w_step.group + (channel - group * s.k) * a.w_step.k;
+  const Place pixel{tile.d, p, q};
+  float sum = Config::kBias ? widen(a.bias[channel]) : 0.0f;
+  Place tap{0, 0, 0};
+  do {
+    const long long at = a.axes.input(pixel, tap, a.x_step);
+    if (at < 0) continue;
+    const T* w = weight + tap.d * a.w_step.d + tap.h * a.w_step.h + tap.w * a.w_step.w;
+#pragma unroll 1
+    for (int c = 0; c < s.c; ++c) sum += widen(image[at + c]) * widen(w[c * a.w_step.c]);
+  } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
+  return sum;
+}
+
+// What a thread stores: 16 bytes of each `share.step`-th pixel.
+struct Drain {
+  PieceShare share;
+  int channel;
+  bool there;
+
+  __device__ __forceinline__ Drain(const Slabs& s) : share(kThreads, s.across * kN * kPieces) {
+    const int chunk = share.vector / kPieces, slab = chunk / kN, of_slab = s.part * kN + chunk - slab * kN;
+    channel = ((s.first + slab) * s.out + of_slab) * kChunk + share.vector % kPieces * kPiece;
+    there = of_slab < s.out && channel < s.groups * s.k;
+  }
+};
+
+__device__ __forceinline__ bool strange(const Vec<R, kPiece>& values) {
+  float value[kPiece];
+  widen_all(value, values);
+  bool found = false;
+#pragma unroll
+  for (int j = 0; j < kPiece; ++j) found |= value[j] != value[j];
+  return found;
+}
+
+// Pixels m to m + count of a tile from shared memory to y; whether one of them was NaN.
+__device__ __forceinline__ bool store_pixels(const Arguments& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels,
+                                             const unsigned char* smem, int pitch, int m, int count) {
+  R* const y = a.y + tile.image * a.y_step.n + tile.d * a.y_step.d + drain.channel;
+  const int rows = a.axes.h.out - tile.p, columns = a.axes.w.out - tile.q;
+  bool found = false;
+  for (int i = drain.share.first; i < count; i += drain.share.step) {
+    const TilePixel pixel = smem_pixels[m + i];
+    if (!drain.there || pixel.row() >= rows || pixel.column() >= columns) continue;
+    Vec<R, kPiece> values;
+    const uint4 v = *reinterpret_cast<const uint4*>(smem + i * pitch + drain.share.vector * 16);
+    memcpy(&values, &v, sizeof v);
+    store(y + (tile.p + pixel.row()) * a.y_step.h + (tile.q + pixel.column()) * a.y_step.w, values);
+    found |= strange(values);
+  }
+  return found;
+}
+
+// Computes again what is NaN of the outputs that this thread stored.
+__device__ __forceinline__ void repair(const Arguments& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels, int count,
+                                       int chunk) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if (i % chunk % drain.share.step != drain.share.first) continue;
+    const int p = tile.p + smem_pixels[i].row(), q = tile.q + smem_pixels[i].column();
+    if (!drain.there || p >= a.axes.h.out || q >= a.axes.w.out) continue;
+    const long long at = tile.image * a.y_step.n + tile.d * a.y_step.d + p * a.y_step.h + q * a.y_step.w + drain.channel;
+#pragma unroll 1
+    for (int j = 0; j < kPiece; ++j) {
+      if (widen(a.y[at + j]) == widen(a.y[at + j])) continue;
+      float sum = by_definition(a, tile, p, q, drain.channel + j);
+      if (Config::kResidual) sum += widen(a.residual[at + j]);
+      a.y[at + j] = narrow<R>(Config::Activation::forward(sum, a.p, a.q));
+    }
+  }
+}
+
+// The sums of a warp with all that comes behind them, to shared memory.
+struct Finish {
+  const Arguments& a;
+  const TilePlace& tile;
+  const TilePixel* smem_pixels;  // of the warp's first pixel
+  int channel;                   // of this lane, in the first chunk
+  bool there;
+
+  __device__ __forceinline__ void put(unsigned char* smem, int pitch, const float (&sum)[kM][kN][4]) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = m * 16 + half * 8 + lane / 4;
+        const T* more = nullptr;
+        if constexpr (Config::kResidual) more = residual(smem_pixels[i]);
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+          float low = sum[m][n][2 * half], high = sum[m][n][2 * half + 1];
+          if (Config::kResidual && more && channel + n * kChunk < a.slabs.groups * a.slabs.k) {
+            low += widen(more[n * kChunk]);
+            high += widen(more[n * kChunk + 1]);
+          }
+          const float pair[2] = {Config::Activation::forward(low, a.p, a.q), Config::Activation::forward(high, a.p, a.q)};
+          store(reinterpret_cast<R*>(smem + i * pitch) + n * kChunk + lane % 4 * 2, narrow_all<R, 2>(pair));
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ const T* residual(const TilePixel& pixel) const {
+    const int p = tile.p + pixel.row(), q = tile.q + pixel.column();
+    if (!there || p >= a.axes.h.out || q >= a.axes.w.out) return nullptr;
+    return a.residual + tile.image * a.y_step.n + tile.d * a.y_step.d + p * a.y_step.h + q * a.y_step.w + channel;
+  }
+};
+
+struct Fixed {
+  Tiling tiles;
+  ConvAxes axes;
+  BoxStream<T> x;
+};
+
+// Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of `rows` x `columns` outputs.
+extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
+    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+    long long batch, long long groups, long long c, long long k, long long together, long long across, long long ranges, long long parts,
+    long long rows, long long columns, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d,
+    long long y_h, long long y_w, long long w_group, long long w_k, long long w_c, long long w_d, long long w_h, long long w_w, long long d0,
+    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const int by_range = blockIdx.x / i32(ranges), range = blockIdx.x - by_range * i32(ranges), by_part = by_range / i32(parts);
+  const Slabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kChunk, i32(together * k) / kChunk, i32(across),
+                    by_range - by_part * i32(parts), range * i32(across)};
+  const Arguments a{x, weight, bias, residual, y, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, slabs, {w_group, w_k, w_c, w_d, w_h, w_w},
+                    {x_n, 0, x_d, x_h, x_w}, {y_n, 0, y_d, y_h, y_w}, float(p), float(q)};
+  const Tiling tiles(i32(rows), i32(columns), a.axes);
+  const int vectors = slabs.across * slabs.in;
+  const Box box{a.axes.d.window, (tiles.rows - 1) * a.axes.h.stride + (a.axes.h.window - 1) * a.axes.h.dilation + 1,
+                (tiles.columns - 1) * a.axes.w.stride + (a.axes.w.window - 1) * a.axes.w.dilation + 1, vectors, (vectors | 1) * 16};
+  const int items = box.planes * a.axes.h.window * a.axes.w.window * slabs.in, pairs = (items + 1) / 2;
+  const int chunk = kWarps / slabs.across * kM * 16, pixels = (tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
+  const int pitch = (slabs.across * kN * kPieces | 1) * 16;
+
+  unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
+  unsigned char* smem_y = smem + 2 * box.bytes();
+  uint2* smem_w = reinterpret_cast<uint2*>(smem_y + 2 * chunk * pitch);
+  TilePixel* smem_pixels = reinterpret_cast<TilePixel*>(smem_w + slabs.across * pairs * kN * 32);
+  int* smem_items = reinterpret_cast<int*>(smem_pixels + pixels);
+  float* smem_bias = reinterpret_cast<float*>(smem_items + 2 * pairs);
+
+  const int first_channel = slabs.first * slabs.in * kChunk;
+  const BoxSource source{i32(x_d), i32(x_h), i32(x_w), a.axes.d.space, a.axes.h.space, a.axes.w.space, slabs.groups * slabs.c - first_channel};
+  const Fixed& fixed = keep(Fixed{tiles, a.axes, {x + first_channel, x_n, source, box}});
+  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across, step = gridDim.x / i32(ranges * parts);
+  const auto bring = [&](int index, int stage) {
+    const TilePlace tile(index, fixed.tiles);
+    fixed.x.bring<kThreads>(shared_address(smem) + stage * fixed.x.box.bytes(), tile.image, tile.inputs(fixed.axes));
+  };
+  if (by_part < count) bring(by_part, 0);
+  copy_commit();
+  list_pixels<kThreads>(smem_pixels, pixels, tiles, a.axes, box);
+  list_items<kThreads>(smem_items, 2 * pairs, items, slabs.in, a.axes, box);
+  if (Config::kBias) list_bias(smem_bias, a);
+  pack_weights(reinterpret_cast<unsigned*>(smem_w), a, pairs, items);
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = warp % slabs.across, beside = warp / slabs.across;
+  const int channel = ((slabs.first + own) * slabs.out + slabs.part * kN) * kChunk + lane % 4 * 2;
+  const Drain drain(slabs);
+  int stage = 0, buffer = 0;
+  for (int index = by_part; index < count; index += step, stage ^= 1) {
+    if (index + step < count) bring(index + step, stage ^ 1);
+    copy_commit();
+    copy_wait<1>();
+    __syncthreads();
+    const TilePlace tile(index, tiles);
+    const unsigned smem_x = shared_address(smem) + stage * box.bytes() + own * slabs.in * 16;
+    bool found = false;
+    for (int at = 0; at < pixels; at += chunk, buffer ^= 1) {
+      const TilePixel* smem_own = smem_pixels + at + beside * kM * 16;
+      unsigned from[kM];
+      float sum[kM][kN][4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) from[m] = smem_x + smem_own[m * 16 + lane % 16].offset;
+      begin(sum, smem_bias + own * kN * kChunk + lane % 4 * 2);
+      multiply(sum, from, smem_items, smem_w + own * pairs * kN * 32, pairs);
+      unsigned char* smem_out = smem_y + buffer * chunk * pitch;
+      const Finish finish{a, tile, smem_own, channel, channel < slabs.groups * slabs.k};
+      finish.put(smem_out + beside * kM * 16 * pitch + own * kN * kChunk * static_cast<int>(sizeof(R)), pitch, sum);
+      __syncthreads();
+      found |= store_pixels(a, drain, tile, smem_pixels, smem_out, pitch, at, chunk);
+    }
+    if (found) repair(a, drain, tile, smem_pixels, pixels, chunk);
+    __syncthreads();  // nobody needs the tile any more
+  }
+}

@@ -1,0 +1,140 @@
+// Convolution of groups of few channels: what its kernels share.
+//
+// Neighbouring groups are put together into a slab, whose channels are whole chunks of eight (16 bytes of a half type) on both sides; a block has
+// some slabs of a tile of outputs, and brings the box of inputs that the tile reads to shared memory. A term of the sums of an output is an
+// "item": a tap of the window and a chunk of input channels.
+#pragma once
+
+#include "dnnarray/conv.cuh"
+#include "dnnarray/mma.cuh"
+
+namespace dnnarray {
+
+// An image in memory, its channels dense: distances in elements, extents, channels from the block's first one on.
+struct BoxSource {
+  int d, h, w;
+  int depth, height, width, channels;
+};
+
+// Planes, rows and columns of pixels in shared memory, `vectors` pieces of 16 bytes each, `pitch` bytes from pixel to pixel.
+struct Box {
+  int planes, rows, columns, vectors, pitch;
+  __device__ __forceinline__ int pixels() const { return planes * rows * columns; }
+  __device__ __forceinline__ int bytes() const { return pixels() * pitch; }
+};
+
+// Where a box begins in an image; its planes stand `apart` from each other.
+struct BoxPlace {
+  int depth, top, left, apart;
+};
+
+// Which of the pieces of some pixels a thread has: piece `vector` of each `step`-th pixel from `first` on.
+struct PieceShare {
+  int vector, first, step;
+
+  __device__ __forceinline__ PieceShare(int threads, int vectors) {
+    first = static_cast<int>(threadIdx.x) / vectors;
+    vector = static_cast<int>(threadIdx.x) - first * vectors;
+    step = threads / vectors;
+    if (first >= step) first = 1 << 30;  // vectors that do not divide the threads leave some without work
+  }
+};
+
+// Asks for a box, zeros outside of the image; `image` points to the block's first channel.
+template <int kThreads, typename T>
+__device__ __forceinline__ void bring_box(unsigned smem, const T* image, const BoxSource& source, const Box& box, const BoxPlace& place) {
+  constexpr int kPiece = 16 / sizeof(T);
+  const PieceShare share(kThreads, box.vectors);
+  const bool inside = share.vector * kPiece < source.channels;
+  const int down = share.step / box.columns, across = share.step - down * box.columns, pixels = box.pixels();
+  int row = share.first / box.columns, column = share.first - row * box.columns, depth = place.depth;
+  unsigned to = smem + share.first * box.pitch + share.vector * 16;
+  image += share.vector * kPiece;
+  for (int pixel = share.first; pixel < pixels; pixel += share.step, to += share.step * box.pitch) {
+    while (row >= box.rows) row -= box.rows, depth += place.apart;
+    const int h = place.top + row, w = place.left + column;
+    const bool there = inside && static_cast<unsigned>(depth) < static_cast<unsigned>(source.depth) &&
+                       static_cast<unsigned>(h) < static_cast<unsigned>(source.height) &&
+                       static_cast<unsigned>(w) < static_cast<unsigned>(source.width);
+    copy_async(to, there ? image + (depth * source.d + h * source.h + w * source.w) : image, there);
+    row += down;
+    column += across;
+    if (column >= box.columns) column -= box.columns, ++row;
+  }
+}
+
+// Tiles of outputs: `rows` x `columns` of one depth of an image.
+struct Tiling {
+  int rows, columns, across, down, deep;  // and how many there are along each axis
+
+  __device__ __forceinline__ Tiling(int rows_, int columns_, const ConvAxes& axes)
+      : rows(rows_), columns(columns_), across((axes.w.out - 1) / columns_ + 1), down((axes.h.out - 1) / rows_ + 1), deep(axes.d.out) {}
+};
+
+struct TilePlace {
+  int image, d, p, q;
+
+  __device__ __forceinline__ TilePlace(int index, const Tiling& tiles) {
+    const int by_w = index / tiles.across, by_h = by_w / tiles.down;
+    q = (index - by_w * tiles.across) * tiles.columns;
+    p = (by_w - by_h * tiles.down) * tiles.rows;
+    image = by_h / tiles.deep;
+    d = by_h - image * tiles.deep;
+  }
+  __device__ __forceinline__ BoxPlace inputs(const ConvAxes& axes) const {
+    return {d * axes.d.stride - axes.d.before, p * axes.h.stride - axes.h.before, q * axes.w.stride - axes.w.before, axes.d.dilation};
+  }
+};
+
+// An image that blocks bring boxes of; `image` points to the block's first channel.
+template <typename T>
+struct BoxStream {
+  const T* image;
+  long long n;  // elements from image to image
+  BoxSource source;
+  Box box;
+
+  template <int kThreads>
+  __device__ __forceinline__ void bring(unsigned smem, int index, const BoxPlace& place) const {
+    bring_box<kThreads>(smem, image + index * n, source, box, place);
+  }
+};
+
+// What stays in shared memory, so that it takes no registers while sums are made.
+template <typename Fixed>
+__device__ __forceinline__ const Fixed& keep(const Fixed& fixed) {
+  alignas(16) __shared__ unsigned char smem_fixed[sizeof(Fixed)];
+  if (threadIdx.x == 0) *reinterpret_cast<Fixed*>(smem_fixed) = fixed;
+  __syncthreads();
+  return *reinterpret_cast<const Fixed*>(smem_fixed);
+}
+
+// A pixel of a tile: where its first input stands in the box, in bytes, and its row and column.
+struct TilePixel {
+  int offset, row_column;
+  __device__ __forceinline__ int row() const { return row_column >> 16; }
+  __device__ __forceinline__ int column() const { return row_column & 0xffff; }
+};
+constexpr int kNoRow = 0x7fff;  // of pixels behind the last one
+
+// The pixels of a tile, filled up to `count`.
+template <int kThreads>
+__device__ __forceinline__ void list_pixels(TilePixel* smem, int count, const Tiling& tiles, const ConvAxes& axes, const Box& box) {
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const int row = i / tiles.columns, column = i - row * tiles.columns;
+    const int offset = (row * axes.h.stride * box.columns + column * axes.w.stride) * box.pitch;
+    smem[i] = row < tiles.rows ? TilePixel{offset, row << 16 | column} : TilePixel{0, kNoRow << 16};
+  }
+}
+
+// Where the inputs of an item stand, from a pixel's first one on, in bytes; `chunks` are of a slab. Behind the last item stands the first.
+template <int kThreads>
+__device__ __forceinline__ void list_items(int* smem, int count, int items, int chunks, const ConvAxes& axes, const Box& box) {
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const int item = i < items ? i : 0, tap = item / chunks;
+    const Place at = Place::of(tap, axes.h.window, axes.w.window);
+    smem[i] = ((at.d * box.rows + at.h * axes.h.dilation) * box.columns + at.w * axes.w.dilation) * box.pitch + (item - tap * chunks) * 16;
+  }
+}
+
+}  // namespace dnnarray

@@ -1,0 +1,102 @@
+"""Convolution of groups of few channels on a card: slabs of every kind, windows, strides, epilogues, both memories, determinism."""
+
+import math
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from tests.support import BFLOAT16, assert_close
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+pytestmark = pytest.mark.gpu
+
+_PROBLEMS = {  # batch, space, groups, channels of a group on both sides, window, options
+    "four": (3, (17, 19), 32, 4, 4, (3, 3), {"padding": 1}),
+    "four_large": (2, (56, 56), 32, 4, 4, (3, 3), {"padding": 1}),
+    "two": (2, (11, 13), 12, 2, 2, (3, 3), {"padding": 1}),
+    "three": (2, (9, 14), 8, 3, 3, (3, 3), {"padding": 1, "stride": 2}),
+    "eight": (2, (15, 12), 16, 8, 8, (3, 3), {"padding": 1, "stride": 2}),
+    "sixteen": (2, (14, 14), 8, 16, 16, (3, 3), {"padding": 1}),
+    "twenty_four": (2, (14, 9), 3, 24, 24, (3, 3), {"padding": 2, "dilation": 2}),
+    "thirty_two": (3, (7, 7), 6, 32, 32, (3, 3), {"padding": 1}),
+    "forty": (1, (13, 8), 2, 40, 40, (3, 3), {"padding": 1}),
+    "wider": (2, (10, 12), 8, 4, 8, (3, 3), {"padding": 1}),
+    "narrower": (2, (10, 12), 8, 8, 2, (5, 5), {"padding": 2}),
+    "multiplied": (2, (23, 8), 24, 1, 3, (3, 3), {"padding": 1}),
+    "pointwise": (2, (9, 9), 4, 16, 16, (1, 1), {}),
+    "uneven": (2, (12, 17), 4, 4, 4, (2, 5), {"padding": ((0, 2), (1, 3)), "stride": (1, 3), "dilation": (2, 1)}),
+    "wide_window": (2, (30, 30), 8, 4, 4, (7, 7), {"padding": 3}),
+    "row": (2, (133,), 8, 4, 4, (5,), {"padding": 2}),
+    "space": (1, (6, 9, 11), 8, 4, 4, (3, 3, 3), {"padding": 1, "stride": (1, 2, 1)}),
+    "space_dilated": (2, (7, 6, 9), 4, 8, 8, (2, 3, 3), {"padding": 1, "dilation": (2, 1, 1)}),
+    "skipping": (2, (16, 16), 4, 4, 4, (2, 2), {"stride": 3}),
+}
+
+
+def _there(array, last):
+    if not last:
+        return cupy.asarray(array)
+    order = (0, *range(2, array.ndim), 1)
+    return cupy.ascontiguousarray(cupy.asarray(array).transpose(order)).transpose(np.argsort(order))
+
+
+def _drawn(name, dtype):
+    batch, space, groups, c, k, window, options = _PROBLEMS[name]
+    rng = np.random.default_rng(0)
+    shapes = (batch, groups * c, *space), (groups * k, c, *window)
+    options = options | {"groups": groups, "algorithm": "grouped"}
+    y = dnn.infer("conv", *(dnn.Spec(s, "float32") for s in shapes), **options | {"algorithm": None}).output.shape
+    return [rng.standard_normal(s).astype(dtype) for s in (*shapes, (groups * k,), y)], options
+
+
+def _wide(options):
+    return {n: v for n, v in options.items() if n != "algorithm"}
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", _PROBLEMS)
+def test_maps(name, dtype, last):
+    (x, w, bias, residual), options = _drawn(name, dtype)
+    exact = [a.astype(np.float64) for a in (x, w, bias, residual)]
+    tx, tw, tb, tr = (_there(a, last) if a.ndim > 2 else cupy.asarray(a) for a in (x, w, bias, residual))
+    terms = math.prod(w.shape[1:])
+    assert_close(cupy.asnumpy(dnn.conv(tx, tw, **options)), dnn.conv(*exact[:2], **_wide(options)), terms)
+    fused = {"residual": tr, "activation": "relu"}
+    expected = dnn.conv(*exact[:3], residual=exact[3], activation="relu", **_wide(options))
+    assert_close(cupy.asnumpy(dnn.conv(tx, tw, tb, **fused, **options)), expected, terms)
+    expected = dnn.conv_backward_input(exact[3], exact[1], input_shape=x.shape, **_wide(options))
+    assert_close(cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1])
+    expected = dnn.conv_backward_weight(exact[3], exact[0], weight_shape=w.shape, **_wide(options))
+    first, again = (cupy.asnumpy(dnn.conv_backward_weight(tr, tx, weight_shape=w.shape, **options)) for _ in range(2))
+    assert_close(first, expected, residual.size // residual.shape[1])
+    assert first.tobytes() == again.tobytes()
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_all_gradients(activation):
+    (x, w, bias, _), options = _drawn("eight", BFLOAT16)
+    options |= {"activation": activation}
+    y = dnn.conv(*(a.astype(np.float64) for a in (x, w, bias)), **_wide(options))
+    grad = np.random.default_rng(1).standard_normal(y.shape).astype(BFLOAT16)
+    expected = dnn.conv_backward(*(a.astype(np.float64) for a in (grad, x, w, bias)), **_wide(options))
+    actual = dnn.conv_backward(_there(grad, True), _there(x, True), _there(w, True), cupy.asarray(bias), **options)
+    for a, e in zip(actual, expected, strict=True):
+        if e is not None:
+            assert_close(cupy.asnumpy(a), e, e.size)
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_infinity_and_nan_stay_in_their_groups(dtype, layout):
+    shape, weight = ((1, 64, 12, 12), (64, 4, 3, 3)) if layout == "channels_first" else ((1, 12, 12, 64), (64, 3, 3, 4))
+    x = np.random.default_rng(6).standard_normal(shape).astype(dtype)
+    x[0, 2, 3, 5], x[0, 7, 8, 9], x[0, 11, 11, 11] = np.inf, np.nan, -np.inf
+    w = np.abs(np.random.default_rng(7).standard_normal(weight)).astype(dtype)
+    options = {"padding": 1, "groups": 16, "layout": layout}
+    here, there = (x.astype(np.float64), w.astype(np.float64)), (cupy.asarray(x), cupy.asarray(w))
+    expected = dnn.conv(*here, **options, algorithm="direct")
+    assert_close(cupy.asnumpy(dnn.conv(*there, **options, algorithm="grouped")), expected, 36)
+    expected = dnn.conv_backward_input(*here, input_shape=shape, **options, algorithm="direct")
+    assert_close(cupy.asnumpy(dnn.conv_backward_input(*there, input_shape=shape, **options, algorithm="grouped")), expected, 36)
