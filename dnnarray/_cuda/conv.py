@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_portable, conv_tma, conv_unfold
+from dnnarray._cuda import conv_depthwise, conv_direct, conv_gemm, conv_layout, conv_portable, conv_tma, conv_unfold, conv_winograd
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
 
@@ -36,12 +36,21 @@ def _portable(op: str, name: str, precision: str) -> Method:
     return methods(name, op, conv_portable.maps, "windows gathered into shared memory, products by mma.sync", rejects, cost, precision)
 
 
+def _winograd(op: str) -> tuple[Method, ...]:
+    """Images only: sums over all tiles, as the gradient of the weight has them, are better left to products."""
+    if op not in ("conv", "conv_transpose", "conv_backward_input"):
+        return ()
+    summary = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, cuBLAS"
+    return (methods("winograd", op, conv_winograd.WinogradMaps, summary, conv_winograd.rejects, conv_winograd.cost),)
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
         *_tma(op),
         _implicit(op),
+        *_winograd(op),
         _portable(op, "implicit_gemm", "highest"),
         _portable(op, "implicit_gemm_tf32", "high"),
         _gemm(op, "gemm", "highest"),
