@@ -1,23 +1,9 @@
 // Winograd's F(4x4, 3x3): the transforms of Toom and Cook for the points 0, 1, -1, 1/2, -2 and infinity, which lose less than 0, +-1, +-2.
 #pragma once
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/tf32.cuh"
 
 namespace dnnarray {
-
-// A float as its upper 11 bits and the rest in as many: x = high + low to 22 bits. Products of parts are exact in float32.
-struct Parts {
-  float high, low;
-};
-__device__ __forceinline__ float round_tf32(float x) {
-  unsigned y;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-  return __uint_as_float(y);
-}
-__device__ __forceinline__ Parts parts_of(float x) {
-  const float high = round_tf32(x);
-  return {high, round_tf32(x - high)};
-}
 
 constexpr int kWindow = 3, kTile = 4, kPatch = kTile + kWindow - 1, kPoints = kPatch * kPatch;
 
