@@ -16,6 +16,7 @@ from dnnarray._cuda import (
     conv_tma,
     conv_unfold,
     conv_weigh_tma,
+    conv_winograd,
 )
 from dnnarray._cuda.conv_common import OPERATIONS, methods
 from dnnarray._select import Method
@@ -63,6 +64,14 @@ def _parts(op: str) -> tuple[Method, ...]:
     )
 
 
+def _winograd(op: str) -> tuple[Method, ...]:
+    """Images only: sums over all tiles, as the gradient of the weight has them, are better left to products."""
+    if op not in ("conv", "conv_transpose", "conv_backward_input"):
+        return ()
+    summary = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, cuBLAS"
+    return (methods("winograd", op, conv_winograd.WinogradMaps, summary, conv_winograd.rejects, conv_winograd.cost),)
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     op: (
         *conv_depthwise.METHODS.get(op, ()),
@@ -71,6 +80,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         _tma(op),
         _implicit(op),
         *_parts(op),
+        *_winograd(op),
         _portable(op, "implicit_gemm", "highest"),
         _portable(op, "implicit_gemm_tf32", "high"),
         _gemm(op, "gemm", "highest"),
