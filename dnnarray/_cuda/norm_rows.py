@@ -52,6 +52,7 @@ class RowsBackwardConfig(Config):
     vectors: int
     lanes: int
     threads: int
+    resident: int
 
 
 @dataclass(frozen=True)
@@ -175,10 +176,17 @@ def _kernel(x: Spec, weight: Spec | None, bias: Spec | None, centred: bool, add:
     return Kernel("norm/rows.cu", f"{name}_{short(weight, x)}_{short(bias, x)}", config, ("activation", "norm"))
 
 
-def _stay(how: Rows, rows: int) -> int:
-    """Blocks of the gradient."""
-    together = 768 if how.vector * how.vectors <= 8 else 512  # threads whose registers fit a multiprocessor
-    return min(blocks_of(rows, how.per_block), _UNITS * max(together // how.threads, 1))
+def _resident(how: Rows, problem: NormProblem) -> int:
+    """Blocks of the gradient that are at work on a multiprocessor at once; the kernel gets its registers by it."""
+    specs = operands(problem, problem.inputs, None)
+    words = how.vector * how.vectors * statistics_dtype(specs.x).itemsize // 4
+    more = 2 if specs.x.dtype == FLOAT64 else int(specs.residual is not None or (how.vector == 1 and words > 8))
+    return max(((768 if words <= 8 else 512) - 128 * more) // how.threads, 1)
+
+
+def _stay(how: Rows, problem: NormProblem, rows: int) -> int:
+    """Blocks of the gradient, which stay."""
+    return min(blocks_of(rows, how.per_block), _UNITS * _resident(how, problem))
 
 
 def workspace(problem: NormProblem) -> int:
@@ -186,7 +194,7 @@ def workspace(problem: NormProblem) -> int:
     specs, found = operands(problem, problem.inputs, None), extents(problem)
     if found is None or not wants_parameters(problem):
         return 0
-    parts = max((_stay(how, found[0]) for how in (_spread(problem, found[1], a) for a in (True, False)) if how), default=0)
+    parts = max((_stay(how, problem, found[0]) for how in (_spread(problem, found[1], a) for a in (True, False)) if how), default=0)
     return parts * found[1] * statistics_dtype(specs.x).itemsize * sum(s is not None for s in (specs.weight, specs.bias))
 
 
@@ -206,7 +214,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     assert how is not None
     dx, dresidual, dweight, dbias = results(problem, arguments)
     add, wanted = specs.residual is not None, wants_parameters(problem)
-    blocks = _stay(how, rows)
+    blocks = _stay(how, problem, rows)
     share = blocks * columns * statistics_dtype(x).itemsize
     of_weight = arguments.scratch() if dweight and share else 0
     of_bias = arguments.scratch(share if dweight else 0) if dbias and share else 0
@@ -224,6 +232,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
             wanted,
             *how,
             how.threads,
+            _resident(how, problem),
         )
         name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
         types = "_".join(short(s, x) for s in (specs.weight, specs.mean, specs.rstd))

@@ -4,6 +4,7 @@
 // Layout:  rows of contiguous columns. Blocks stay and take every gridDim.x-th group of kThreads / kLanes rows; kLanes threads hold a row
 //          in registers, thread l the vectors l, l + kLanes, ..., and for the same columns the running sums of dweight and dbias. The next
 //          row is on its way from memory while one is worked on.
+//          All blocks are at work at once, kResident to a multiprocessor: one more round of blocks would take as long as the first.
 //          Block b writes its sums to partial[b, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once, dx written once.
@@ -24,6 +25,7 @@ struct Config {
   static constexpr int kVectors = 4;
   static constexpr int kLanes = 256;
   static constexpr int kThreads = 256;
+  static constexpr int kResident = 2;
 };
 #define DNNARRAY_ENTRY norm_rows_backward_default
 #endif
@@ -163,7 +165,7 @@ __device__ __forceinline__ long long row_of(long long group, long long rows) {
 }
 
 // Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight and dbias where absent.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
                    const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
                    const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ dweight,
