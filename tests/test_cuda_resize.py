@@ -9,10 +9,10 @@ from tests.test_kernels import _DEVICES, _planned
 _H200 = _DEVICES["sm_90a"]
 
 
-def _plans(op, source, target, dtype=FLOAT32, **options):
+def _plans(op, source, target, dtype=FLOAT32, algorithm="rows", **options):
     x, grad = Spec((16, 64, *source), dtype), Spec((16, 64, *target), dtype)
     _, problem = _planned(op, *((grad, x) if op.endswith("backward") else (x,)), size=target, **options)
-    method = ALGORITHMS[op][0]
+    method = next(m for m in ALGORITHMS[op] if m.name == algorithm)
     return method.run(problem, _H200, True).plans if method.rejects(problem, _H200) is None else ()
 
 
@@ -40,6 +40,31 @@ def test_small_arrays_need_no_table():
 )
 def test_taps_fetched_at_once(op, mode, target, taps):
     assert _plans(op, (128, 128), (target, target), mode=mode)[-1].kernel.config.batch == taps
+
+
+@pytest.mark.parametrize("op", ["interpolate", "interpolate_backward"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_whole_factors_take_one_launch(op, mode):
+    for target in ((28, 28), (7, 7), (56, 56)):
+        (plan,) = _plans(op, (14, 14), target, algorithm="polyphase", mode=mode)
+        config = plan.kernel.config
+        assert config.factor_h == config.factor_w == max(target[0], 14) // min(target[0], 14)
+        assert min(target[0], 14) % config.rows == 0 == min(target[0], 14) % config.columns
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ((42, 42), {"mode": "linear"}),
+        ((28, 7), {"mode": "linear"}),
+        ((14, 28), {"mode": "cubic"}),
+        ((14, 14), {"mode": "nearest"}),
+        ((28, 28), {"mode": "linear", "align_corners": True}),
+        ((28, 28), {"mode": "cubic", "antialias": True}),
+    ],
+)
+def test_other_factors_and_positions_are_left_to_the_tables(target, options):
+    assert not _plans("interpolate", (14, 14), target, algorithm="polyphase", **options)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)

@@ -115,11 +115,15 @@ class Geometry:
     @property
     def small(self) -> bool:
         """Windows and strides of up to 3 along the last two axes, each with an element of x, and memory in a plain order."""
+        return self.fits(3)
+
+    def fits(self, largest: int) -> bool:
+        """The same for windows of up to `largest`."""
         _, *plane = self.axes
         plain = (self.first or self.last) and self.flat and not self.adaptive
-        fits = all(max(a.window, a.stride_used) <= 3 and a.dilation == 1 and max(a.before, a.after) < a.window for a in plane)
+        few = all(a.window <= largest and a.stride_used <= 3 and a.dilation == 1 and max(a.before, a.after) < a.window for a in plane)
         row = plane[1].reach * (self.channels if self.last else 1)
-        return plain and fits and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
+        return plain and few and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
 
     @property
     def tiled(self) -> bool:

@@ -16,6 +16,7 @@ from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
 THREADS = 128
+RESIZE_MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}  # the numbers in resize.cuh
 NOTHING = 0  # the pointer of an array that is not there
 
 

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.spatial_common import THREADS, arithmetic, five_strides, grid_1d, order_of, strides_of, three_extents
+from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, arithmetic, five_strides, grid_1d, order_of, strides_of, three_extents
+from dnnarray._cuda.spatial_polyphase import polyphase, rejects
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Device, Method
 from dnnarray._spec import Spec
 
-_MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}
 _SMOOTH = {"linear": 5, "cubic": 6}
 _THREADS_WANTED = 1 << 19  # a few for each that the largest cards hold at a time
 _MOST_CHANNELS = 8  # of a thread
@@ -154,7 +154,7 @@ def _rows_bytes(problem: InterpolateProblem) -> int:
 
 def _mode_of(resize: Resize) -> tuple[int, bool]:
     """The number of the mode in ``resize.cuh``, and whether the step is exactly source / target."""
-    mode = 0 if _copied(resize) else _SMOOTH[resize.mode] if resize.antialias else _MODES[resize.mode]
+    mode = 0 if _copied(resize) else _SMOOTH[resize.mode] if resize.antialias else RESIZE_MODES[resize.mode]
     return mode, _copied(resize) or resize.scale is None
 
 
@@ -294,6 +294,7 @@ def _too_long(problem: InterpolateProblem, device: Device) -> str | None:
 
 
 _METHODS = (
+    Method("polyphase", polyphase, "whole factors, weights as constants, in one launch", rejects=rejects),
     Method("rows", rows, "one axis after the other, rows in shared memory", rejects=_no_rows, workspace=_rows_bytes),
     Method("gather", gather, "all taps of an element at once", rejects=_too_long, workspace=_gather_bytes),
 )

@@ -1,4 +1,4 @@
-// Pooling with windows of up to 3 x 3: y = the maximum (with its place), mean or Euclidean norm of the elements of x in each window.
+// Pooling with windows of up to 5 x 5: y = the maximum (with its place), mean or Euclidean norm of the elements of x in each window.
 //
 // Layout:  channels-first: a thread owns kGroup neighbouring windows along W, and loads vectors of kWide elements along W beside a few single
 //          elements to the left and right of them. Channels-last: it owns one window of kWide neighbouring channels. It walks down kSteps
@@ -38,6 +38,7 @@ using A = S::A;
 constexpr bool kLast = Config::kLast;
 constexpr int kResults = S::kResults, kPiece = Config::kPiece, kSteps = Config::kSteps, kExponent = Config::kExponent;
 constexpr int kWindowH = S::kWindowH, kWindowW = S::kWindowW, kStrideH = Config::kStrideH, kStrideW = S::kStrideW;
+constexpr int kAcross = kLast ? 1 : kResults;  // windows beside each other
 constexpr int kKept = kWindowH > kStrideH ? kWindowH - kStrideH : 0;  // rows that a window shares with the next
 
 // The sum over each window of term(x).
@@ -65,6 +66,15 @@ __device__ __noinline__ A scaled_norm(const A (&x)[kWindowH * kWindowW]) {
   const A scale = largest > A(0) && largest - largest == A(0) ? largest : A(1);
   for (A v : x) sum += (v / scale) * (v / scale);
   return scale * root(sum, A(2));
+}
+
+template <bool kQuick>
+__device__ __forceinline__ A rooted(A x) {
+  if constexpr (kQuick) {
+    return quick_root(x);
+  } else {
+    return root(x, A(2));
+  }
 }
 
 // A maximum is kept as it is; or its tap, in another type.
@@ -96,15 +106,11 @@ struct Results {
     }
   }
 
-  __device__ __forceinline__ void mean(const S::Rows& rows, int p, int q, const Axis<false>& h, const Axis<false>& w, bool padded) {
+  __device__ __forceinline__ void mean(const S::Rows& rows, A down, const A (&across)[kAcross]) {
     A sum[kResults];
     sums(rows, sum, [](A x) { return x; });
-    const int across = h.count(h.taps(p), padded);
 #pragma unroll
-    for (int o = 0; o < kResults; ++o) {
-      if (!kLast || o == 0) share = inverse(A(across * w.count(w.taps(q + o), padded)));
-      y.at[o] = Number<R>::narrowed(sum[o] * share);
-    }
+    for (int o = 0; o < kResults; ++o) y.at[o] = Number<R>::narrowed(sum[o] * (across[o % kAcross] * down));
   }
 
   __device__ __forceinline__ void norm(const S::Rows& rows) {
@@ -112,7 +118,8 @@ struct Results {
     sums(rows, sum, [](A x) { return kExponent == 1 ? magnitude(x) : x * x; });
 #pragma unroll
     for (int o = 0; o < kResults; ++o) {
-      A value = kExponent == 1 ? sum[o] : root(sum[o], A(2));
+      A value = sum[o];
+      if constexpr (kExponent == 2) value = rooted<sizeof(R) == 2>(sum[o]);
       if (kExponent == 2 && !(sum[o] > A(1e-30) && sum[o] < A(1e30))) {
         A x[kWindowH * kWindowW];
 #pragma unroll
@@ -122,9 +129,6 @@ struct Results {
       y.at[o] = Number<R>::narrowed(value);
     }
   }
-
- private:
-  A share;
 };
 
 // kPiece neighbours of a result at a time; along W only those that exist.
@@ -155,6 +159,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const S source{gmem_x + corner * column + share.channel, axis_h.extent, axis_w.extent, axis_w.extent * column, column, q * kStrideW};
   long long y = ((share.plane * axis_h.outputs + first_p) * axis_w.outputs + q) * column + share.channel;
 
+  A across[kAcross];  // the shares of a mean along a row
+#pragma unroll
+  for (int o = 0; o < kAcross; ++o) across[o] = share_of<kWindowW, A>(axis_w.count(axis_w.taps(q + o), padded != 0));
   int h = first_p * kStrideH - axis_h.before;
   S::Rows rows;
 #pragma unroll
@@ -166,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     for (int r = kKept; r < kWindowH; ++r) rows[r] = source.read(h + r);
     Results results;
     if constexpr (kReduction <= kTap) results.maximum(rows, h, q, axis_w.extent);
-    if constexpr (kReduction == kMean) results.mean(rows, p, q, axis_h, axis_w, padded != 0);
+    if constexpr (kReduction == kMean) results.mean(rows, share_of<kWindowH, A>(axis_h.count(axis_h.taps(p), padded != 0)), across);
     if constexpr (kReduction == kNorm) results.norm(rows);
     put(gmem_y + y, results.y, q, axis_w.outputs);
     if constexpr (kReduction == kIndices) put(gmem_indices + y, results.indices, q, axis_w.outputs);

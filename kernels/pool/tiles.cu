@@ -49,10 +49,11 @@ constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + k
 constexpr bool kSaves = kRule == kTap || kRule == kPlace || kExponent == 2, kReadsX = kRule == kNorm;
 using V = Vec<T, kWide>;
 
-// What the windows of a row say: their gradient (its share, for a mean; divided by scale x norm, for a norm); and where their maximum
-// stands, as the tap or the distance along the plane from their first tap. Of a mean, the sums for each column are enough.
+// What the windows of a row say: their gradient (divided by scale x norm, for a norm); and where their maximum stands, as the tap or the
+// distance along the plane from their first tap. Of a mean, the sums of shares for each column are enough, and the share that a row of taps gets.
 struct Row {
   A columns[kColumns][kValues];
+  A down;
   A grad[kWindows][kValues];
   A scale[kWindows][kValues];
   int saved[kWindows][kValues];
@@ -89,6 +90,16 @@ struct Source {
   Axis<false> h, w;
   int q, column;
   bool padded;
+  A across[kWindows];  // of a mean: what each column of a window gets
+
+  __device__ __forceinline__ Source(const T* first_grad, const Saved* first_saved, const Axis<false>& axis_h, const Axis<false>& axis_w,
+                                    int first_q, int step, bool counted)
+      : grad(first_grad), saved(first_saved), h(axis_h), w(axis_w), q(first_q), column(step), padded(counted) {
+    if constexpr (kRule == kMean) {
+#pragma unroll
+      for (int b = 0; b < kWindows; ++b) across[b] = share_of<kWindowW, A>(w.count(w.taps(q + b - kLeft), padded));
+    }
+  }
 
   // Windows b to b + N - 1 in channels-first, window b in channels-last; one that does not exist gives nothing.
   template <int N>
@@ -138,13 +149,7 @@ struct Source {
       }
     }
     if constexpr (kRule == kMean) {
-      const int down = h.count(h.taps(p), padded);
-#pragma unroll
-      for (int b = 0; b < kWindows; ++b) {
-        const A share = inverse(A(down * w.count(w.taps(q + b - kLeft), padded)));
-#pragma unroll
-        for (int j = 0; j < kValues; ++j) row.grad[b][j] *= share;
-      }
+      row.down = share_of<kWindowH, A>(h.count(h.taps(p), padded));
 #pragma unroll
       for (int c = 0; c < kColumns; ++c)
 #pragma unroll
@@ -153,7 +158,7 @@ struct Source {
 #pragma unroll
           for (int b = 0; b < kWindows; ++b) {
             const int s = c + kBefore - (b - kLeft) * kStrideW;
-            if (s >= 0 && s < kWindowW) row.columns[c][j] += row.grad[b][j];
+            if (s >= 0 && s < kWindowW) row.columns[c][j] += row.grad[b][j] * across[b];
           }
         }
     }
@@ -166,7 +171,7 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
   A sum = 0;
 #pragma unroll
   for (int a = kRows - 1; a >= 0; --a) {
-    if (kRule == kMean && i + a * kStrideH < kWindowH) sum += rows[a].columns[c][value];
+    if (kRule == kMean && i + a * kStrideH < kWindowH) sum += rows[a].columns[c][value] * rows[a].down;
 #pragma unroll
     for (int b = 0; b < kWindows && kRule != kMean; ++b) {
       const int r = i + a * kStrideH, s = c + kBefore - (b - kLeft) * kStrideW;
@@ -197,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const int q = share.group * kOwn, column = share.column, first = share.strip * kSteps;
   const long long plane = share.plane, channel = share.channel;
   const long long from = (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
-  const Source source{gmem_grad + from, gmem_saved + from, axis_h, axis_w, q, column, padded != 0};
+  const Source source(gmem_grad + from, gmem_saved + from, axis_h, axis_w, q, column, padded != 0);
   const long long to = (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
 
   Row rows[kRows];

@@ -89,6 +89,10 @@ _TARGETS = {
     "mixed2d": ((5, 6), {"size": (8, 4)}),
     "scaled2d": ((5, 6), {"scale": (0.6, 2.5)}),
     "mixed3d": ((3, 4, 5), {"size": (5, 2, 5)}),
+    "fourfold": ((5,), {"scale": 4}),
+    "doubled2d": ((3, 4), {"size": (6, 8)}),
+    "halved2d": ((6, 8), {"size": (3, 4)}),
+    "quarter2d": ((2, 8), {"size": (2, 2)}),
 }
 
 
@@ -96,7 +100,7 @@ def _resize_cases():
     for mode, variants in _MODES.items():
         for variant in variants:
             for name, (space, target) in _TARGETS.items():
-                for layout in ("channels_first", "channels_last") if name == "mixed2d" else ("channels_first",):
+                for layout in ("channels_first", "channels_last") if name in ("mixed2d", "doubled2d") else ("channels_first",):
                     shape = (2, 3, *space) if layout == "channels_first" else (2, *space, 3)
                     options = {"mode": mode, "layout": layout} | variant | target
                     label = "_".join([mode, *variant, name, *(("last",) if layout == "channels_last" else ())])

@@ -65,6 +65,17 @@ def test_any_memory_order(op, order, channels):
     _both_ways(op, _drawn((2, channels, 13, 9)), _OPTIONS, _ORDERS[order])
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("op", _WINDOWED)
+@pytest.mark.parametrize("window", [(5, 2, 2), (5, 1, 2), (4, 2, 1), ((4, 5), 3, 0), ((2, 5), (1, 3), (0, 1))], ids=str)
+def test_windows_of_four_and_five(op, order, dtype, window):
+    size, stride, padding = window
+    x = _drawn((2, 8, 13, 24), dtype)
+    _both_ways(op, x, {"kernel_size": size, "stride": stride, "padding": padding}, _ORDERS[order], reduction=100)
+    _both_ways(op, x[:, :3, :, :11], {"kernel_size": size, "stride": stride, "padding": padding}, _ORDERS[order], reduction=100)
+
+
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _ADAPTIVE)
 @pytest.mark.parametrize("size", [1, (3, 4), (5, 13), (1, 3)])

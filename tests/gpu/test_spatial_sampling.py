@@ -201,3 +201,27 @@ def test_a_box_that_names_no_image_gives_nan():
     for algorithm, ratio in (("gather", 0), ("gather", 2), ("rows", 2), ("planes", 2)):
         (y,) = _by(algorithm, "roi_align", x, boxes, output_size=2, sampling_ratio=ratio)
         assert cupy.asnumpy(cupy.isnan(y).all(axis=(1, 2, 3))).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "nearest_exact", "linear", "cubic", "area"])
+@pytest.mark.parametrize(
+    "space, target", [((30, 36), (60, 72)), ((9, 7), (36, 28)), ((40, 24), (20, 12)), ((36, 20), (9, 5)), ((6, 5), (24, 10))]
+)
+def test_interpolate_by_whole_factors(space, target, mode, last, dtype):
+    rng = np.random.default_rng(0)
+    x, g = (rng.standard_normal((2, 16, *s)).astype(dtype) for s in (space, target))
+    here = [_there(a, last) for a in (x, g)]
+    expected = dnn.interpolate(x.astype(np.float64), size=target, mode=mode)
+    _close(_by("polyphase", "interpolate", here[0], size=target, mode=mode)[0], expected, 64)
+    expected = dnn.interpolate_backward(g.astype(np.float64), x.astype(np.float64), size=target, mode=mode)
+    _close(_by("polyphase", "interpolate_backward", here[1], here[0], size=target, mode=mode)[0], expected, 64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=lambda d: np.dtype(d).name)
+def test_interpolate_by_whole_factors_of_unaligned_memory(dtype):
+    whole = np.random.default_rng(0).standard_normal(2 * 6 * 8 + 1).astype(dtype)
+    x = cupy.asarray(whole)[1:].reshape(1, 2, 6, 8)
+    actual = _by("polyphase", "interpolate", x, size=(12, 16), mode="cubic")
+    _close(actual[0], dnn.interpolate(whole[1:].reshape(1, 2, 6, 8).astype(np.float64), size=(12, 16), mode="cubic"), 64)

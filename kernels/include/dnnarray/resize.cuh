@@ -11,6 +11,12 @@ struct Taps {
   long long first, count;
 };
 
+// The cubic convolution kernel (Keys, 1981) at a distance of t >= 0.
+__device__ __forceinline__ double cubic_weight(double t, double a) {
+  if (t < 1.0) return ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0;
+  return t < 2.0 ? ((a * t - 5.0 * a) * t + 8.0 * a) * t - 4.0 * a : 0.0;
+}
+
 // `step` source elements for each target element; `whole`: it is source / target exactly.
 struct Resize {
   long long source, target, mode, corners, whole;
@@ -64,7 +70,7 @@ struct Resize {
         const long long low = cubic_low(i);
         const double part = fmin(fmax(place(i) - low, 0.0), 1.0);
         double sum = 0.0;
-        for (int k = -1; k <= 2; ++k) sum += clip(low + k) == s ? cubic(fabs(k - part), -0.75) : 0.0;
+        for (int k = -1; k <= 2; ++k) sum += clip(low + k) == s ? cubic_weight(fabs(k - part), -0.75) : 0.0;
         return sum;
       }
       case kResizeArea:
@@ -84,15 +90,10 @@ struct Resize {
     return low < source ? low : source - 1;
   }
 
-  static __device__ __forceinline__ double cubic(double t, double a) {
-    if (t < 1.0) return ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0;
-    return t < 2.0 ? ((a * t - 5.0 * a) * t + 8.0 * a) * t - 4.0 * a : 0.0;
-  }
-
   // The stretched kernel, before its weights are made to sum to 1.
   __device__ __forceinline__ double smooth(long long i, long long s) const {
     const double distance = fabs((s - step * (i + 0.5) + 0.5) / stretch());
-    return mode == kResizeLinearSmooth ? fmax(1.0 - distance, 0.0) : cubic(distance, -0.5);
+    return mode == kResizeLinearSmooth ? fmax(1.0 - distance, 0.0) : cubic_weight(distance, -0.5);
   }
 };
 

@@ -40,6 +40,17 @@ struct Packed<T, N, true> {
   }
 };
 
+// 1 / n for 1 <= n <= kMost, chosen among constants. (In a loop over k the compiler finds that n is k, and divides.)
+template <int kMost, typename A>
+__device__ __forceinline__ A share_of(int n) {
+  constexpr A share = A(1) / A(kMost);
+  if constexpr (kMost == 1) {
+    return share;
+  } else {
+    return n == kMost ? share : share_of<kMost - 1, A>(n);
+  }
+}
+
 // C is the Config of a kernel. Channels-last (kLast): a thread has one window of kWide neighbouring channels. Channels-first: kGroup windows
 // beside each other, and reads vectors of kWide elements along W (kGroup x kStrideW is a multiple of kWide) with single elements on both
 // sides. kLowest: what is outside of x is less than every number, else 0. kMagnitude: elements are taken without their sign.

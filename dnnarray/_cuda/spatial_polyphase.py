@@ -1,0 +1,121 @@
+"""`interpolate` by a whole factor and its gradient: every weight is a constant of the kernel, and no table is needed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnarray._cuda.norm_common import divisor
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, grid_1d, order_of
+from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
+from dnnarray._select import Device
+from dnnarray._spec import Spec
+
+_FACTORS = (1, 2, 4)
+_ROWS = (2, 2)  # of a thread on the side with fewer elements: where it writes more than it reads, and else
+
+
+@dataclass(frozen=True)
+class PolyphaseConfig(Config):
+    """Compile-time settings of ``kernels/spatial/resize_polyphase.cu``."""
+
+    element: str
+    mode: int
+    up: bool
+    transposed: bool
+    factor_h: int
+    factor_w: int
+    rows: int
+    columns: int
+    channels: int
+    piece: int
+    threads: int
+
+
+def _factor(resize: Resize) -> int:
+    """Target elements per source element; minus the source elements per target element; 0 where neither is a whole number that kernels have."""
+    small, large = sorted((resize.source, resize.target))
+    factor = large // small
+    positions = resize.scale is None or resize.scale == resize.target / resize.source
+    if large % small or factor not in _FACTORS or not positions or resize.align_corners or resize.antialias:
+        return 0
+    if factor == 1 and resize.mode == "cubic":  # its taps of weight 0 are read: an infinity beside an element is NaN
+        return 0
+    return factor if resize.target >= resize.source else -factor
+
+
+def _factors(problem: InterpolateProblem) -> tuple[int, int]:
+    """Those along H and W, as `_factor` gives them."""
+    missing = [1] * (2 - len(problem.resizes))
+    h, w = (*missing, *map(_factor, problem.resizes))
+    return h, w
+
+
+def _last(problem: InterpolateProblem, spec: Spec) -> bool | None:
+    """Whether the channels are what lies closest together; None where axes lie neither so nor in the order of channels first."""
+    order = order_of(spec)
+    if order == (0, problem.channels, *problem.axes):
+        return False
+    return True if order == (0, *problem.axes, problem.channels) else None
+
+
+def rejects(problem: InterpolateProblem, device: Device) -> str | None:
+    """Up to two axes, each by a factor that kernels have, in the same direction."""
+    x, y = problem.inputs[0], problem.outputs[0]
+    assert y is not None
+    if len(problem.resizes) > 2:
+        return "three spatial axes"
+    factors = _factors(problem)
+    if 0 in factors or factors == (1, 1) or min(factors) < 0 < max(factors) != 1:
+        return f"extents {tuple(r.source for r in problem.resizes)} to {tuple(r.target for r in problem.resizes)}"
+    last = _last(problem, x)
+    if last is None or last != _last(problem, y) or (last and x.shape[problem.channels] % 2):
+        return "channels do not lie before space, nor, in pairs, behind it"
+    return "2**31 elements and more" if max(x.size, y.size) >= 1 << 31 else None
+
+
+def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
+    """One launch: a thread for a few rows and columns, or for one column of neighbouring channels."""
+    x, y = problem.inputs[0], problem.outputs[0]
+    assert y is not None
+    if not y.size:
+        return Program(())
+    factors = _factors(problem)
+    up, (factor_h, factor_w) = min(factors) > 0, map(abs, factors)
+    small = min(x, y, key=lambda s: s.size)
+    height, width = (1, *(small.shape[a] for a in problem.axes))[-2:]
+    last, c = _last(problem, x), x.shape[problem.channels]
+    wide = vector_length(x.dtype, True)
+    channels = vector_length(x.dtype, True, c) if last else 1
+    columns = 1 if last else math.gcd(max(wide // factor_w, 1), width)
+    rows = math.gcd(_ROWS[up == problem.transposed], height)
+    piece = wide if aligned else 1
+    config = PolyphaseConfig(
+        TYPES[x.dtype],
+        RESIZE_MODES[problem.resizes[0].mode],
+        up,
+        problem.transposed,
+        factor_h,
+        factor_w,
+        rows,
+        columns,
+        channels,
+        piece,
+        THREADS,
+    )
+    planes = x.shape[0] if last else x.shape[0] * c
+    inner, groups, strips = c // channels if last else 1, width // columns, height // rows
+    threads = planes * strips * groups * inner
+    sizes = (threads, inner, groups, strips, *map(divisor, (inner, groups, strips)))
+    kernel = Kernel("spatial/resize_polyphase.cu", _name(config, x), config)
+    arguments = (Array(0), Array(len(problem.inputs)), *sizes)
+    orders = (order_of(x), *(None for _ in problem.inputs[1:]))
+    return Program((Plan(kernel, grid_1d(threads), THREADS, arguments),), orders)
+
+
+def _name(config: PolyphaseConfig, x: Spec) -> str:
+    mode = next(name for name, number in RESIZE_MODES.items() if number == config.mode)
+    way = f"{'up' if config.up else 'down'}{config.factor_h}x{config.factor_w}{'_transposed' * config.transposed}"
+    share = f"{config.rows}x{config.columns}{f'_last_x{config.channels}' if config.channels > 1 else ''}"
+    return f"resize_polyphase_{SHORT[x.dtype]}_{mode}_{way}_{share}{'_plain' * (config.piece == 1)}"
