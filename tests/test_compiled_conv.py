@@ -53,18 +53,76 @@ def _drawn(shapes, dtype="float32"):
     return [rng.standard_normal(s).astype(dtype) for s in shapes]
 
 
+_WINOGRAD = ("rows of 7", "no padding", "grouped")  # what F(4x4, 3x3) takes
+_CORRELATIONS = [(name, "shifted") for name in _CONVOLUTIONS] + [(name, "winograd_4x4") for name in _WINOGRAD]
+
+
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", _CONVOLUTIONS)
-def test_convolution_stays_within_its_arrays(name, dtype, at_end):
+@pytest.mark.parametrize(("name", "algorithm"), _CORRELATIONS)
+def test_convolution_stays_within_its_arrays(name, algorithm, dtype, at_end):
     *shapes, options = _CONVOLUTIONS[name]
     x, weight = _drawn(shapes, dtype)
     expected = dnn.conv(x, weight, **options, algorithm="gemm")
     guarded = Guarded()
     out = guarded.like(np.zeros_like(expected), at_end)
-    dnn.conv(guarded.like(x, at_end), guarded.like(weight, at_end), **options, algorithm="shifted", out=out)
-    tolerance = 1e-4 if dtype == "float32" else 1e-12
-    np.testing.assert_allclose(out, expected, atol=tolerance * np.abs(expected).max(), rtol=0)
+    dnn.conv(guarded.like(x, at_end), guarded.like(weight, at_end), **options, algorithm=algorithm, out=out)
+    _assert_near(out, expected)
+
+
+def _assert_near(found, expected):
+    tolerance = 1e-5 if found.dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max(), rtol=0)
+
+
+@pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("name", [*_CONVOLUTIONS, "many channels", "first layer"])
+def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dtype, at_end):
+    x, window, options = (_CONVOLUTIONS | _GRADIENTS)[name]
+    grad = dnn.infer("conv", dnn.Spec(x, dtype), dnn.Spec(window, dtype), **options).output.shape
+    drawn = _drawn((grad, x, window), dtype)
+    if layout == "channels_last":
+        drawn = [np.moveaxis(a, 1, -1).copy() for a in drawn]
+    grad, x, weight = drawn
+    options = options | {"layout": layout}
+    guarded = Guarded()
+    placed = [guarded.like(a, at_end) for a in (grad, x, weight)]
+    for function, other, target in ((dnn.conv_backward_weight, 1, "weight_shape"), (dnn.conv_backward_input, 2, "input_shape")):
+        options_of = options | {target: drawn[3 - other].shape}
+        expected = function(grad, drawn[other], **options_of, algorithm="gemm")
+        out = guarded.like(np.zeros_like(expected), at_end)
+        function(placed[0], placed[other], **options_of, algorithm="shifted", out=out)
+        _assert_near(out, expected)
+
+
+_GRADIENTS = {
+    "many channels": ((2, 40, 17, 19), (13, 40, 3, 3), {"padding": 1, "stride": 2}),
+    "first layer": ((2, 3, 37, 41), (8, 3, 7, 7), {"padding": 3, "stride": 2}),
+}
+
+
+def test_winograd_is_as_exact_as_a_sequential_sum():
+    """Its class is "highest": the largest float32 error stays within four times that of adding up one product after the other."""
+    x, weight = _drawn(((2, 64, 21, 22), (16, 64, 3, 3)))
+    exact = dnn.conv(x.astype(np.float64), weight.astype(np.float64), algorithm="gemm")
+    sequential = np.zeros_like(exact, dtype=np.float32)
+    for c in range(64):
+        for r in range(3):
+            for s in range(3):
+                sequential += x[:, None, c, r : r + 19, s : s + 20] * weight[None, :, c, r, s, None, None]
+    found = dnn.conv(x, weight, algorithm="winograd_4x4")
+    assert np.abs(found - exact).max() <= 4 * np.abs(sequential - exact).max()
+
+
+def test_what_is_not_finite_stays_in_its_windows_with_winograd():
+    x, weight = _drawn(((2, 5, 13, 14), (6, 5, 3, 3)))
+    x[1, 2, 7, 7] = np.nan
+    found = dnn.conv(x, weight, padding=1, algorithm="winograd_4x4")
+    touched = np.zeros(found.shape, bool)
+    touched[1, :, 6:9, 6:9] = True
+    np.testing.assert_array_equal(np.isnan(found), touched)
 
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
@@ -79,15 +137,26 @@ def test_attention_stays_within_its_arrays(queries, at_end):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["rows of 7", "grouped", "three axes"])
-def test_threads_do_not_change_a_bit_of_a_convolution(name):
+@pytest.mark.parametrize(
+    ("name", "algorithm"), [("rows of 7", "shifted"), ("grouped", "shifted"), ("three axes", "shifted"), ("rows of 7", "winograd_4x4")]
+)
+def test_threads_do_not_change_a_bit_of_a_convolution(name, algorithm):
     *shapes, options = _CONVOLUTIONS[name]
     shapes = [(8, *shapes[0][1:]), shapes[1]]
     x, weight = _drawn(shapes)
     results = []
     for threads in (1, 2, 8):
         with dnn.options(threads=threads):
-            results.append(dnn.conv(x, weight, **options, algorithm="shifted"))
+            results.append(dnn.conv(x, weight, **options, algorithm=algorithm))
+    assert all(np.array_equal(results[0], r) for r in results[1:])
+
+
+def test_threads_do_not_change_a_bit_of_a_weight_gradient():
+    x, grad = _drawn(((8, 12, 30, 30), (8, 20, 28, 28)))
+    results = []
+    for threads in (1, 2, 8):
+        with dnn.options(threads=threads):
+            results.append(dnn.conv_backward_weight(grad, x, weight_shape=(20, 12, 3, 3), algorithm="shifted"))
     assert all(np.array_equal(results[0], r) for r in results[1:])
 
 

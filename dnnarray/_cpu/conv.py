@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +14,10 @@ from dnnarray._cpu.conv_depthwise import DEPTHWISE
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
-from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, shifted_cost, strided_cost
+from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
-from dnnarray._cpu.conv_winograd import WINOGRAD
+from dnnarray._cpu.conv_winograd import SUMMARY_4X4, WINOGRAD, cost_4x4
+from dnnarray._cpu.conv_winograd import rejects as rejects_winograd
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
@@ -219,45 +221,70 @@ def _total(costs: Sequence[Cost]) -> Cost:
     return Cost(sum(c.flops / c.efficiency for c in costs), sum(c.bytes for c in costs), 1.0, sum(c.launches for c in costs))
 
 
-def _compiled(op: str) -> Method:
-    """The entry that Numba compiles, for the maps that are correlations."""
+class _CompiledWay(NamedTuple):
+    """A way that Numba compiles, for the maps that are correlations; its module holds `WAY`, and a driver for each of `_CORRELATING`."""
 
-    def workspace(problem: ConvProblem) -> int:
-        from dnnarray._cpu.compiled.conv import SHIFTED  # asked for only where Numba has compiled it
+    name: str
+    module: str
+    summary: str
+    cost: Callable[[Geometry, int], Cost]
+    rejects: Callable[[Geometry], str | None]
 
-        return _method(op, SHIFTED).workspace(problem)
+    def method(self, op: str) -> Method:
+        """The entry of an operation."""
+        maps = _OPERATIONS[op][0]
 
-    def cost(problem: ConvProblem, device: Device) -> Cost:
-        g = problem.geometry
-        if _is_empty(g):
-            return Cost(0, 0)
-        costs = [shifted_cost(c, problem.itemsize) for c in _correlations(_OPERATIONS[op][0], g)]
-        if _INPUT in _OPERATIONS[op][0] and g.stride != (1, 1, 1):
-            costs.append(strided_cost(g.sizes[0], problem.itemsize))
-        return _total(costs)
+        def accepts(problem: ConvProblem, device: Device) -> str | None:
+            return next((r for r in map(self.rejects, _correlations(maps, problem.geometry)) if r is not None), None)
 
-    return compiled.method("shifted", "conv", op, SUMMARY, cost=cost, workspace=workspace)
+        def workspace(problem: ConvProblem) -> int:
+            # Asked for only where Numba has compiled it.
+            return _method(op, import_module(f"dnnarray._cpu.compiled.{self.module}").WAY).workspace(problem)
+
+        def cost(problem: ConvProblem, device: Device) -> Cost:
+            g = problem.geometry
+            if _is_empty(g):
+                return Cost(0, 0)
+            costs = [self.cost(c, problem.itemsize) for c in _correlations(maps, g)]
+            if _INPUT in maps and g.stride != (1, 1, 1):
+                costs.append(strided_cost(g.sizes[0], problem.itemsize))
+            return _total(costs)
+
+        return compiled.method(self.name, self.module, op, self.summary, accepts=accepts, cost=cost, workspace=workspace)
 
 
 def _compiled_weight() -> Method:
-    """The entry that Numba compiles for the gradient of a depthwise weight."""
+    """The entry that Numba compiles for the gradient of a weight."""
 
     def accepts(problem: ConvProblem, device: Device) -> str | None:
-        g = problem.geometry
-        return None if g.c == g.k == 1 else "its gradient of the weight takes one channel and one output a group"
+        return huge(problem.geometry)
 
     def workspace(problem: ConvProblem) -> int:
-        from dnnarray._cpu.compiled.conv import weight_buffers
+        from dnnarray._cpu.compiled.conv_weight import weight_buffers
 
         return 0 if _is_empty(problem.geometry) else scratch_bytes(weight_buffers(problem.geometry), problem.itemsize)
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry
-        return Cost(0, 0) if _is_empty(g) else shifted_cost(g, problem.itemsize)
+        return Cost(0, 0) if _is_empty(g) else shifted_weight_cost(g, problem.itemsize)
 
-    return compiled.method("shifted", "conv", "conv_backward_weight", SUMMARY_WEIGHT, accepts=accepts, cost=cost, workspace=workspace)
+    return compiled.method(
+        "shifted", "conv_weight", "conv_backward_weight", SUMMARY_WEIGHT, accepts=accepts, cost=cost, workspace=workspace
+    )
 
 
-_COMPILED = {op: _compiled(op) for op in ("conv", "conv_backward_input", "conv_transpose")} | {"conv_backward_weight": _compiled_weight()}
-ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *([_COMPILED[op]] if op in _COMPILED else [])) for op in _OPERATIONS}
+_COMPILED_WAYS = (
+    _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd),
+    _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
+)
+_CORRELATING = ("conv", "conv_backward_input", "conv_transpose")
+
+
+def _compiled(op: str) -> tuple[Method, ...]:
+    if op in _CORRELATING:
+        return tuple(way.method(op) for way in _COMPILED_WAYS)
+    return (_compiled_weight(),) if op == "conv_backward_weight" else ()
+
+
+ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *_compiled(op)) for op in _OPERATIONS}
 ALGORITHMS |= UNFOLD_ALGORITHMS

@@ -1,16 +1,25 @@
-"""`shifted`: what the tables say of the compiled convolution without im2col; the kernels stand in ``compiled/conv.py``. Imports no Numba."""
+"""`shifted`: what the tables say of the compiled convolution without im2col; the kernels stand in ``compiled/conv*.py``. Imports no Numba."""
 
 from __future__ import annotations
+
+import math
 
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 SUMMARY = "taps as shifts of a packed image, without im2col: the matrix micro-kernel on runs of pixels"
-SUMMARY_WEIGHT = "inner products of the gradient with shifts of the image, one channel a group"
+SUMMARY_WEIGHT = "products of the gradient with shifts of the image over blocks of pixels, without im2col"
 _TILE_ROWS, _TILE_PIXELS = 6, 16  # of the micro-kernel, for the estimate: a wider one changes little
 
 
-_STRIDED = 24  # passes that picking every so many elements of a row comes to: it goes one by one
+_STRIDED = 4  # passes over an image that it costs to split it into the phases of a stride
+_MERGED = 32  # channels up to which the taps of a row are taken together
+
+
+def huge(g: Geometry) -> str | None:
+    """Whether the phases of a stride under one window are too many for offsets of 64 bits."""
+    reach = math.prod(g.reach((1, 1, 1))) * math.prod(g.stride)
+    return None if reach < 1 << 40 else f"a window with all phases of its stride spans {reach:,} pixels"
 
 
 def _covered(extent: int, size: int) -> float:
@@ -32,3 +41,14 @@ def shifted_cost(g: Geometry, itemsize: int) -> Cost:
     line = 1 + (g.window[2] - 1) * g.dilation[2] / max(g.out[2], 1)
     moved = 3 * x + 4 * y + 4 * w + (_STRIDED * x if g.stride != (1, 1, 1) else 0)
     return Cost(2 * g.macs * min(line, 1.2) / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)
+
+
+def shifted_weight_cost(g: Geometry, itemsize: int) -> Cost:
+    """Depthwise, inner products of whole planes; else products whose lanes are channels (and taps, where there are few channels) and whose rows are outputs."""
+    if g.c == g.k == 1:
+        return shifted_cost(g, itemsize)
+    x, w, y = g.sizes
+    run = g.c * g.window[2] if g.c <= _MERGED and g.dilation[2] == 1 else g.c
+    efficiency = 0.75 * _covered(run, _TILE_PIXELS) * _covered(g.k, _TILE_ROWS)
+    moved = 4 * x + y + 16 * w
+    return Cost(2 * g.macs / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 14)

@@ -1,4 +1,4 @@
-"""`winograd`: F(2x2, 3x3) for 3x3 windows without stride and dilation (Lavin and Gray, 2016).
+"""`winograd`: F(2x2, 3x3) for 3x3 windows without stride and dilation (Lavin and Gray, 2016), and what the tables say of the compiled `winograd_4x4`.
 
 An output tile of 2x2 takes 16 products instead of 36. Over blocks of tiles each transform is one matrix product with a Kronecker matrix, and
 the products are 16 matrix products over the channels. The transforms hold only 0, 1, 1/2 and their sums.
@@ -106,7 +106,7 @@ def _store(g: Geometry, y: np.ndarray, memory: np.ndarray, rows: int, wide: int)
             target[...] = result[a, b].transpose(2, 0, 1, 3, 4)[..., : target.shape[-2], : target.shape[-1]]
 
 
-def _rejects(g: Geometry) -> str | None:
+def rejects(g: Geometry) -> str | None:
     if g.window != (1, 3, 3):
         return f"the window is {'x'.join(map(str, g.window))}, not 3x3 over two axes"
     if g.stride[1:] != (1, 1):
@@ -132,9 +132,27 @@ def _cost(g: Geometry, itemsize: int) -> Cost:
 WINOGRAD = Way(
     name="winograd",
     summary="F(2x2, 3x3): 16 products for four outputs instead of 36, transforms as matrix products",
-    rejects=_rejects,
+    rejects=rejects,
     buffers=lambda g: _plan(g).buffers,
     correlate=_correlate,
     cost=_cost,
     mixes=True,
 )
+
+
+# --- F(4x4, 3x3), compiled --------------------------------------------------------------------------------------------
+
+SUMMARY_4X4 = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, in blocks of tiles that stay in the caches"
+_TILES = 48  # of a block, for the estimate
+
+
+def cost_4x4(g: Geometry, itemsize: int) -> Cost:
+    """Products, transforms of whole vectors of tiles in a row, and the weight's own transform, read again for each block of tiles."""
+    x, w, y = g.sizes
+    wide = -(-g.out[2] // 4)
+    tiles = g.n * -(-g.out[1] // 4) * wide
+    vectors = tiles * g.groups / wide * (-(-wide // 8) * 8 + 2)
+    products = 2 * 36 * tiles * g.groups * g.c * g.k / 0.8
+    transforms = vectors * (700 * g.c + 450 * g.k) * itemsize / 4
+    weight = 36 * w / 9 * (24 + 3 * -(-tiles // _TILES)) * itemsize / 4
+    return Cost(products + transforms + weight, (x + w + y) * itemsize, 1.0, 14)

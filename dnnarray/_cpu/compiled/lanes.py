@@ -17,7 +17,7 @@ _SINGLE = (-104.0, 89.0, 1.5 * 2**23, 0.693359375, -2.12194440e-4, 23, 127)
 _DOUBLE = (-746.0, 710.0, 1.5 * 2**52, 6.93147180369123816490e-01, 1.90821492927058770002e-10, 52, 1023)
 
 
-class _Arithmetic:
+class Arithmetic:
     """Vectors of one type in a builder."""
 
     def __init__(self, builder: ir.IRBuilder, vector: ir.VectorType, item: int) -> None:
@@ -68,9 +68,9 @@ class _Arithmetic:
         )
 
 
-def _arithmetic(context: Any, builder: ir.IRBuilder, like: types.Float) -> tuple[_Arithmetic, ir.VectorType, int]:
+def arithmetic(context: Any, builder: ir.IRBuilder, like: types.Float) -> tuple[Arithmetic, ir.VectorType, int]:
     _, vector, item = vector_of(context, like)
-    return _Arithmetic(builder, vector, item), vector, item
+    return Arithmetic(builder, vector, item), vector, item
 
 
 def _down(builder: ir.IRBuilder, count: Any, start: Any, body: Any) -> Any:
@@ -95,7 +95,7 @@ def raise_top(typing: Any, like: Any, scores: Any, step: Any, count: Any, top: A
     """The vector at `top` becomes the largest of itself and of `count` vectors, `step` bytes apart; a NaN may get lost."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        math, vector, item = _arithmetic(context, builder, signature.args[0])
+        math, vector, item = arithmetic(context, builder, signature.args[0])
         _, scores, step, count, top = arguments
 
         def body(row: Any, value: Any) -> Any:
@@ -112,7 +112,7 @@ def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: An
     """Each of `count` vectors, `step` bytes apart, becomes exp(score - ground) and is added to `total`."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        math, vector, item = _arithmetic(context, builder, signature.args[0])
+        math, vector, item = arithmetic(context, builder, signature.args[0])
         _, scores, step, count, ground, total = arguments
         level = load_at(builder, ground, vector, item)
 
@@ -133,7 +133,7 @@ def multiply(typing: Any, like: Any, target: Any, factor: Any) -> Any:
     """The vector at `target` times that at `factor`."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        _, vector, item = _arithmetic(context, builder, signature.args[0])
+        _, vector, item = arithmetic(context, builder, signature.args[0])
         a, b = (load_at(builder, address, vector, item) for address in arguments[1:])
         store_at(builder, builder.fmul(a, b), arguments[1], item)
         return context.get_dummy_value()
@@ -146,7 +146,7 @@ def settle(typing: Any, like: Any, top: Any, ground: Any, shrink: Any, total: An
     """From the new maximum at `top` and the old one at `shrink`: `ground`, the factor of earlier sums at `shrink`, and `total` times that."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        math, vector, item = _arithmetic(context, builder, signature.args[0])
+        math, vector, item = arithmetic(context, builder, signature.args[0])
         new, old, sums = (load_at(builder, arguments[i], vector, item) for i in (1, 3, 4))
         nothing = builder.fcmp_ordered("==", new, math.real(float("-inf")))
         level = builder.select(nothing, math.real(0.0), new)

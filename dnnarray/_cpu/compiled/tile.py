@@ -84,7 +84,7 @@ def _splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
 
 
 class _Tile:
-    """The body for a number of rows and vectors: sums from zero or from c, the loop over k, the stores."""
+    """The body for a number of rows and vectors: the loop over k, what was in c added or not, the stores."""
 
     def __init__(self, builder: ir.IRBuilder, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> None:
         self.builder, self.element, self.vector, self.item = builder, element, vector, item
@@ -97,24 +97,27 @@ class _Tile:
         into = [builder.add(c, builder.mul(c_row, _WORD(i))) for i in range(self.rows)]
         sources = [builder.add(a, builder.mul(a_row, _WORD(i))) for i in range(self.rows)]
         before = builder.block
-        again, head, loop, done = (builder.append_basic_block(name) for name in ("again", "head", "loop", "done"))
-        builder.cbranch(add, again, head)
-        builder.position_at_end(again)
-        old = [load_at(builder, address, self.vector, self.item) for address in self._places(into)]
-        builder.branch(head)
-        builder.position_at_end(head)
-        start = [self._phi(((ir.Constant(self.vector, None), before), (value, again))) for value in old]
+        loop, finished, sum_up, done = (builder.append_basic_block(name) for name in ("loop", "finished", "sum_up", "done"))
         builder.branch(loop)
         builder.position_at_end(loop)
-        k, at = (self._phi(((_WORD(0), head),), _WORD) for _ in range(2))
-        sums = [self._phi(((value, head),)) for value in start]
+        k, at = (self._phi(((_WORD(0), before),), _WORD) for _ in range(2))
+        sums = [self._phi(((ir.Constant(self.vector, None), before),)) for _ in range(self.rows * self.vectors)]
         results = self._step(sources, at, builder.add(b, load_at(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8)), sums)
         following = builder.add(k, _WORD(1))
         for phi, value in ((k, following), (at, builder.add(at, a_step)), *zip(sums, results, strict=True)):
             phi.add_incoming(value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, finished)
+        builder.position_at_end(finished)
+        builder.cbranch(add, sum_up, done)
+        builder.position_at_end(sum_up)  # what was there is added at the end: sums of sums are more exact than one long one
+        totals = [
+            builder.fadd(load_at(builder, place, self.vector, self.item), value)
+            for value, place in zip(results, self._places(into), strict=True)
+        ]
+        builder.branch(done)
         builder.position_at_end(done)
-        for value, address in zip(results, self._places(into), strict=True):
+        stored = [self._phi(((value, finished), (total, sum_up))) for value, total in zip(results, totals, strict=True)]
+        for value, address in zip(stored, self._places(into), strict=True):
             store_at(builder, value, address, self.item)
 
     def _places(self, rows: list[Any]) -> list[Any]:
@@ -255,6 +258,67 @@ def copy_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(like, types.int64, types.int64), generate
+
+
+@intrinsic
+def pick_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
+    """Copy every second of the elements at `source`, as many as a vector has; what lies behind the last one is not read."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, vector, item = vector_of(context, signature.args[0])
+        _, source, target = arguments
+        first, second = (load_at(builder, _plus(builder, source, at * item), vector, item) for at in (0, vector.count - 1))
+        taken = [i + (i >= vector.count) for i in range(0, 2 * vector.count, 2)]  # the second begins with the last element of the first
+        store_at(builder, builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(_INT, vector.count), taken)), target, item)
+        return context.get_dummy_value()
+
+    return types.void(like, types.int64, types.int64), generate
+
+
+@intrinsic
+def spread_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
+    """Copy a vector to every second of the elements at `target`; those between stay as they are, and what lies behind the last one is not touched."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, vector, item = vector_of(context, signature.args[0])
+        _, source, target = arguments
+        value, half = load_at(builder, source, vector, item), vector.count // 2
+        for first, parity in ((0, 0), (vector.count - 1, 1)):
+            address = _plus(builder, target, first * item)
+            old = load_at(builder, address, vector, item)
+            # The old element, or the next one of the value: they stand at even places of the first half and at odd ones of the second.
+            taken = [half * parity + i // 2 + vector.count if i % 2 == parity else i for i in range(vector.count)]
+            store_at(builder, builder.shuffle_vector(old, value, ir.Constant(ir.VectorType(_INT, vector.count), taken)), address, item)
+        return context.get_dummy_value()
+
+    return types.void(like, types.int64, types.int64), generate
+
+
+@intrinsic
+def turn_square(typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any) -> Any:
+    """As many rows as a vector has elements, transposed; the steps are bytes from row to row."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, vector, item = vector_of(context, signature.args[0])
+        _, source, source_step, target, target_step = arguments
+        count = vector.count
+        kind = ir.VectorType(_INT, count)
+        rows = [load_at(builder, builder.add(source, builder.mul(source_step, _WORD(i))), vector, item) for i in range(count)]
+        half = 1
+        while half < count:  # swap what stands off the diagonal in squares of 2, 4, ... rows
+            for i in range(count):
+                if i & half:
+                    continue
+                a, b = rows[i], rows[i + half]
+                low = [j - half + count if j & half else j for j in range(count)]
+                high = [j + count if j & half else j + half for j in range(count)]
+                rows[i], rows[i + half] = (builder.shuffle_vector(a, b, ir.Constant(kind, places)) for places in (low, high))
+            half *= 2
+        for i, row in enumerate(rows):
+            store_at(builder, row, builder.add(target, builder.mul(target_step, _WORD(i))), item)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 4), generate
 
 
 @intrinsic

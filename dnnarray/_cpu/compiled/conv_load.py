@@ -1,0 +1,107 @@
+"""What a task of a convolution without im2col reads: a block of the image, zero-padded and split into the phases of the stride. Imports Numba."""
+
+from __future__ import annotations
+
+from dnnarray._cpu.compiled.conv_copy import clear, copy
+from dnnarray._cpu.compiled.conv_plan import (
+    BLOCK_AT,
+    BLOCK_IMAGES_AT,
+    C_AT,
+    CHANNEL_TASKS_AT,
+    COVERED_AT,
+    FLAT_AT,
+    ITEM_AT,
+    LANES_AT,
+    N_AT,
+    OUT_AT,
+    PHASE_AT,
+    SPACE_AT,
+    STRIDE_AT,
+    XC_AT,
+    XD_AT,
+    XH_AT,
+    XN_AT,
+    XW_AT,
+)
+from dnnarray._cpu.compiled.kernel import device
+from dnnarray._cpu.compiled.tile import apart, routine, write_word
+
+
+@routine
+def _load_row(like, source, step, low, extent, target, count, stride, item, width):
+    """`count` elements of a row at positions low + stride * j, 0 outside of [0, extent)."""
+    apart()
+    begin = min(max((stride - 1 - low) // stride, 0), count)
+    end = max(min((extent - low + stride - 1) // stride, count), begin)
+    clear(like, target, begin, item)
+    clear(like, target + end * item, count - end, item)
+    copy(like, source + (low + begin * stride) * step, stride * step, target + begin * item, item, end - begin, item, width)
+
+
+@device
+def _load_plane_row(like, x, xs, geo, low, extent, target):
+    """The rows of all channels at one position of the outer axes; `x` is None-like (0) outside of the image."""
+    item, width, stride, phase = geo[ITEM_AT], geo[LANES_AT], geo[STRIDE_AT + 2], geo[PHASE_AT + 2]
+    channel = geo[STRIDE_AT] * geo[STRIDE_AT + 1] * geo[STRIDE_AT + 2] * geo[PHASE_AT] * geo[PHASE_AT + 1] * geo[PHASE_AT + 2] * item
+    reach = (extent - 1) * stride + geo[COVERED_AT + 2]
+    for c in range(geo[C_AT]):
+        for first in range(min(stride, reach)):
+            into = target + c * channel + first * phase * item
+            count = (reach - first + stride - 1) // stride
+            if x == 0:
+                clear(like, into, count, item)
+            else:
+                _load_row(like, x + c * xs[XC_AT], xs[XW_AT], low + first, geo[SPACE_AT + 2], into, count, stride, item, width)
+
+
+@routine
+def load_image(like, x, xs, geo, images, low, extents, image):
+    """Copy what the block reads: [image][channel][phase d][d][phase h][h][phase w][w]."""
+    apart()
+    item, sd, sh = geo[ITEM_AT], geo[STRIDE_AT], geo[STRIDE_AT + 1]
+    row = geo[STRIDE_AT + 2] * geo[PHASE_AT + 2] * item
+    plane = row * sh * geo[PHASE_AT + 1]
+    whole = plane * sd * geo[PHASE_AT] * geo[C_AT]
+    for i in range(images):
+        for d in range((extents[0] - 1) * sd + geo[COVERED_AT]):
+            for h in range((extents[1] - 1) * sh + geo[COVERED_AT + 1]):
+                at_d, at_h = low[0] + d, low[1] + h
+                inside = 0 <= at_d < geo[SPACE_AT] and 0 <= at_h < geo[SPACE_AT + 1]
+                source = x + i * xs[XN_AT] + at_d * xs[XD_AT] + at_h * xs[XH_AT] if inside else 0
+                target = image + i * whole + ((d % sd) * geo[PHASE_AT] + d // sd) * plane + ((h % sh) * geo[PHASE_AT + 1] + h // sh) * row
+                _load_plane_row(like, source, xs, geo, low[2], extents[2], target)
+
+
+@routine
+def place_pixels(geo, images, extents, table):
+    """Write the byte offset of each pixel in the image; flat, there is nothing to write. Gives the number of pixels, gaps included."""
+    apart()
+    item = geo[ITEM_AT]
+    row = geo[STRIDE_AT + 2] * geo[PHASE_AT + 2]
+    plane = row * geo[STRIDE_AT + 1] * geo[PHASE_AT + 1]
+    whole = plane * geo[STRIDE_AT] * geo[PHASE_AT] * geo[C_AT]
+    if geo[FLAT_AT]:
+        return (extents[0] - 1) * plane + (extents[1] - 1) * row + extents[2]
+    count = 0
+    for i in range(images):
+        for d in range(extents[0]):
+            for h in range(extents[1]):
+                for w in range(extents[2]):
+                    write_word(table + count * 8, (i * whole + d * plane + h * row + w) * item)
+                    count += 1
+    return count
+
+
+@device
+def task_box(task, geo, start, extents):
+    """Fill in the first pixel and the extents of a task; gives (its share of the channels, first image, images)."""
+    channel = task % geo[CHANNEL_TASKS_AT]
+    task //= geo[CHANNEL_TASKS_AT]
+    for axis in range(2, -1, -1):
+        size = geo[BLOCK_AT + axis]
+        number = (geo[OUT_AT + axis] + size - 1) // size
+        start[axis] = task % number * size
+        extents[axis] = min(size, geo[OUT_AT + axis] - start[axis])
+        task //= number
+    image = task * geo[BLOCK_IMAGES_AT]
+    return channel, image, min(geo[BLOCK_IMAGES_AT], geo[N_AT] - image)

@@ -1,0 +1,148 @@
+"""The gradient of a convolution's weight, without im2col. Imports Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import conv as numpy_conv
+from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of
+from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
+from dnnarray._cpu.compiled.conv_plan import (
+    BEFORE_AT,
+    CHANNEL_TASKS_AT,
+    DEPTH_AT,
+    GROUPS_AT,
+    IMAGE_ELEMENTS_AT,
+    ITEM_AT,
+    LANES_AT,
+    PHASE_AT,
+    RESULT_PIXELS_AT,
+    SCRATCH_AT,
+    SLACK_AT,
+    STRIDE_AT,
+    TASKS_AT,
+    XG_AT,
+    XN_AT,
+    YD_AT,
+    YG_AT,
+    YH_AT,
+    YN_AT,
+    YW_AT,
+    buffers,
+    plan,
+)
+from dnnarray._cpu.compiled.conv_weight_dense import collect, dense_buffers, dense_weight, weight_gradient
+from dnnarray._cpu.compiled.kernel import Integers1, Out1, driver, kernel
+from dnnarray._cpu.compiled.memory import address
+from dnnarray._cpu.compiled.tile import DOTS, apart, dots, read, routine, write
+from dnnarray._cpu.conv_blocks import Shape, carve
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
+
+_MACS = 16  # for an element of a light operation
+
+# --- the gradient of a depthwise weight -------------------------------------------------------------------------------
+
+
+@routine
+def _load_gradient(like, geo, grad, ys, extents, target, count):
+    """The block's gradient as the image's pixels lie, 0 in the gaps and up to a whole vector."""
+    apart()
+    item, width = geo[ITEM_AT], geo[LANES_AT]
+    row = geo[STRIDE_AT + 2] * geo[PHASE_AT + 2]
+    plane = row * geo[STRIDE_AT + 1] * geo[PHASE_AT + 1]
+    clear(like, target, (count + width - 1) // width * width, item)
+    for d in range(extents[0]):
+        for h in range(extents[1]):
+            source = grad + d * ys[YD_AT] + h * ys[YH_AT]
+            copy(like, source, ys[YW_AT], target + (d * plane + h * row) * item, item, extents[2], item, width)
+
+
+@routine
+def _add_dots(like, geo, image, gradient, count, taps, sums, target):
+    """Add the inner products of the gradient with the image at each tap; taps beyond the last are those of the last."""
+    apart()
+    item, width = geo[ITEM_AT], geo[LANES_AT]
+    for first in range(0, geo[DEPTH_AT], DOTS):
+        dots(like, gradient, image, taps + first * 8, (count + width - 1) // width, sums)
+        for i in range(min(DOTS, geo[DEPTH_AT] - first)):
+            at = target + (first + i) * item
+            total = read(like, at)
+            for j in range(width):
+                total += read(like, sums + (i * width + j) * item)
+            write(like, at, total)
+
+
+@kernel
+def depthwise_weight(
+    start: int,
+    stop: int,
+    x: int,
+    grad: int,
+    strides: Integers1,
+    weight: int,
+    taps: int,
+    geo: Integers1,
+    like: Out1,
+    scratch: int,
+    parts: int,
+) -> None:
+    """The gradient of the weight, [group][tap], where a group has one channel and one output: block after block, each group by one part."""
+    item, xs, ys = geo[ITEM_AT], strides, strides
+    zero = like.dtype.type(0)
+    low, extents = np.empty(3, np.int64), np.empty(3, np.int64)
+    for part in range(start, stop):
+        image = scratch + part * geo[SCRATCH_AT] * item
+        gradient = image + geo[IMAGE_ELEMENTS_AT] * item
+        sums = gradient + geo[RESULT_PIXELS_AT] * item
+        for group in range(part, geo[GROUPS_AT], parts):
+            target = weight + group * geo[DEPTH_AT] * item
+            clear(zero, target, geo[DEPTH_AT], item)
+            for task in range(0, geo[TASKS_AT], geo[CHANNEL_TASKS_AT]):
+                _, first, images = task_box(task, geo, low, extents)
+                source = grad + group * ys[YG_AT] + first * ys[YN_AT] + low[0] * ys[YD_AT] + low[1] * ys[YH_AT] + low[2] * ys[YW_AT]
+                for axis in range(3):
+                    low[axis] = low[axis] * geo[STRIDE_AT + axis] - geo[BEFORE_AT + axis]
+                count = place_pixels(geo, images, extents, 0)
+                load_image(zero, x + group * xs[XG_AT] + first * xs[XN_AT], xs, geo, images, low, extents, image)
+                clear(zero, gradient - geo[SLACK_AT] * item, geo[SLACK_AT], item)
+                _load_gradient(zero, geo, source, ys, extents, gradient, count)
+                _add_dots(zero, geo, image, gradient, count, taps, sums, target)
+
+
+def weight_buffers(g: Geometry) -> Sequence[Shape]:
+    """Scratch of the gradient of a weight."""
+    return buffers(g)[1:2] if _is_depthwise(g) else dense_buffers(g)
+
+
+def _is_depthwise(g: Geometry) -> bool:
+    return g.c == g.k == 1
+
+
+def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+    (memory,), p = scratch, plan(g, w.itemsize)
+    x, grad = aligned_array(x), aligned_array(grad)
+    weight, strides = np.empty((g.groups, g.taps), w.dtype), np.array(x.strides + grad.strides, np.int64)
+    addresses = (address(x), address(grad), strides, address(weight), address(p.taps), p.numbers, memory, line_of(memory))
+    parts = min(p.parts, g.groups)
+    depthwise_weight(parts, *addresses, parts, work=g.macs // _MACS)
+    if np.isfinite(np.sum(weight)):
+        w[...] = weight.reshape(w.shape)
+    else:  # gaps between the rows times what is no number: the definition says where it belongs
+        direct = numpy_conv.DIRECT
+        direct.weight_gradient(g, carve(None, direct.weight_buffers(g), w.dtype), x, grad, w)  # type: ignore[misc]
+
+
+def _weight_gradient(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+    (_depthwise if _is_depthwise(g) else weight_gradient)(g, scratch, x, grad, w)
+
+
+WAY = numpy_conv.DIRECT._replace(weight_buffers=weight_buffers, weight_gradient=_weight_gradient)
+
+
+@driver(depthwise_weight, dense_weight, collect)
+def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
+    numpy_conv.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)
