@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
+from dnnarray._cpu import spatial_resize
+from dnnarray._problems import spatial_resize as problems
 from tests.oracles import spatial as oracles
 from tests.support import assert_close
 
@@ -326,6 +328,47 @@ def test_blocks_do_not_change_the_result(monkeypatch, block):
         monkeypatch.setattr(module, "BLOCK", block)
     for got, expected in zip(results(), whole, strict=True):
         assert_close(got, expected, 16)
+
+
+def _by_gathers(x, axis, taps, out):
+    if not taps.columns:
+        return x
+    y = spatial_resize._gathered(x, axis, taps.columns)
+    if taps.unread is not None:
+        y[(slice(None),) * axis + (taps.unread,)] = 0
+    return y
+
+
+@pytest.mark.parametrize("extents", [(9, 27), (17, 34), (70, 140), (33, 132), (61, 47), (90, 100), (5, 5)])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_resampling_by_any_way_is_resampling_by_gathers(extents, mode, dtype, monkeypatch):
+    """Matrix products along the last axis and sums of shifted products along others; also beside infinity and NaN."""
+    source, target = extents
+    x = _rng(8).standard_normal((2, 3, source, source)).astype(dtype)
+    strange = x.copy()
+    strange[0, 0, 1, 2], strange[1, 2, 4, 4] = np.inf, np.nan
+    grad = _rng(9).standard_normal((2, 3, target, target)).astype(dtype)
+
+    def run(op, *arrays):
+        specs = [dnn.Spec(a.shape, a.dtype) for a in arrays]
+        build = getattr(problems, op)
+        problem = build(
+            op, *specs, size=(target, target), scale=None, mode=mode, align_corners=False, antialias=False, layout="channels_first"
+        )
+        out = np.empty(problem.outputs[0].shape, dtype)
+        with np.errstate(all="ignore"):
+            spatial_resize._interpolate(problem, (out,), None, *arrays)
+        return out
+
+    def results():
+        return run("interpolate", x), run("interpolate", strange), run("interpolate_backward", grad, x)
+
+    found = results()
+    monkeypatch.setattr(spatial_resize, "_resampled", _by_gathers)
+    for got, expected in zip(found, results(), strict=True):
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(expected))
+        assert_close(got[np.isfinite(got)], expected[np.isfinite(got)], 16)
 
 
 # --- special rules ---------------------------------------------------------------------------------------------------------------

@@ -12,15 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnnarray._cpu.blocks import BLOCK, drop, keep, select
-from dnnarray._cpu.erf import normal_cdf
+from dnnarray._cpu.blocks import borrow, constant, drop, give, keep, select
+from dnnarray._cpu.erf import gelu_gradient_single, gelu_single, normal_cdf
 
 Array = np.ndarray
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715  # of the tanh form of gelu
 _TANH_SATURATED = 50.0  # far beyond where the tanh form of gelu is a straight line
 _MISH_SATURATED = 40.0  # from here mish is x, and its slope 1, in float64; exp(2 x) still fits float32
-_ZEROS = {dtype: np.zeros(BLOCK, dtype) for dtype in map(np.dtype, (np.float32, np.float64))}
 
 
 def _logistic(x: Array) -> Array:
@@ -43,8 +42,7 @@ def _logistic_slope(x: Array) -> Array:
 
 
 def _relu(x: Array, out: Array) -> None:
-    # Against a row of zeros NumPy's loop is several times faster than against one number.
-    np.maximum(x, _ZEROS[x.dtype][: x.size] if x.ndim == 1 and x.size <= BLOCK else 0, out=out)
+    np.maximum(x, constant(0, x), out=out)
 
 
 def _relu_gradient(grad: Array, x: Array, out: Array) -> None:
@@ -219,7 +217,15 @@ def _softsign_gradient(grad: Array, x: Array, out: Array) -> None:
 
 
 def _silu(x: Array, out: Array, beta: float) -> None:
-    np.multiply(x, _logistic(x if beta == 1 else x * beta), out=out)
+    _over_one_plus_exp(x, np.multiply(x, -beta, out=borrow(x)), out)
+
+
+def _over_one_plus_exp(x: Array, e: Array, out: Array) -> None:
+    """out = x / (1 + exp(e)); `e` was borrowed and is given back."""
+    np.exp(e, out=e)
+    e += 1
+    np.divide(x, e, out=out)
+    give(e)
 
 
 def _silu_gradient(grad: Array, x: Array, out: Array, beta: float) -> None:
@@ -230,19 +236,36 @@ def _silu_gradient(grad: Array, x: Array, out: Array, beta: float) -> None:
 
 
 def _gelu(x: Array, out: Array, approximate: str) -> None:
-    np.multiply(x, normal_cdf(x, np.exp(-0.5 * x * x)) if approximate == "none" else _tanh_cdf(x), out=out)
+    if approximate == "tanh":
+        _gelu_by_tanh(x, out)
+    elif x.dtype == np.float32:
+        gelu_single(x, out)
+    else:
+        np.multiply(x, normal_cdf(x), out=out)
+
+
+def _gelu_by_tanh(x: Array, out: Array) -> None:
+    """(1 + tanh(z)) / 2 is 1 / (1 + exp(-2 z)), which takes half as many passes."""
+    e = borrow(x)
+    np.multiply(x, x, out=e)
+    e *= -2 * _SQRT_2_OVER_PI * _CUBIC
+    e -= 2 * _SQRT_2_OVER_PI
+    e *= x
+    _over_one_plus_exp(x, e, out)
 
 
 def _gelu_gradient(grad: Array, x: Array, out: Array, approximate: str) -> None:
-    np.multiply(grad, _gelu_slope(x) if approximate == "none" else _tanh_gelu_slope(x), out=out)
+    if approximate == "none" and x.dtype == np.float32:
+        gelu_gradient_single(grad, x, out)
+    else:
+        np.multiply(grad, _gelu_slope(x) if approximate == "none" else _tanh_gelu_slope(x), out=out)
 
 
 def _gelu_slope(x: Array) -> Array:
     density = np.exp(-0.5 * x * x)
-    cdf = normal_cdf(x, density)
     density *= x
     density *= 1 / math.sqrt(2 * math.pi)
-    density += cdf
+    density += normal_cdf(x)
     return density
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-BLOCK = 32768  # elements: long enough to hide the price of a NumPy call, short enough for a few arrays in a core's own cache
+BLOCK = 65536  # elements: long enough to hide the price of a NumPy call, short enough for a few arrays in a core's own cache
 
 
 def slabs(shape: tuple[int, ...], limit: int = BLOCK) -> Iterator[tuple[Any, ...]]:
@@ -70,4 +73,67 @@ def select(mask: np.ndarray, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> N
     np.bitwise_xor(right, bits, out=out.view(bits.dtype))
 
 
+class _Rows(threading.local):
+    """Blocks of memory that a thread used before and will use again: warm, and without the page faults of memory that malloc hands back and forth."""
+
+    def __init__(self) -> None:
+        self.free: dict[np.dtype, list[np.ndarray]] = {}
+
+
+_rows = _Rows()
+
+
+def borrow(like: np.ndarray) -> np.ndarray:
+    """Memory for a block of this shape and dtype, to be handed back to `give` by the same thread; what is not handed back is lost, no more."""
+    if not _KEPT_FROM <= like.size <= BLOCK:
+        return np.empty(like.shape, like.dtype)
+    free = _rows.free.get(like.dtype)
+    row = free.pop() if free else np.empty(BLOCK, like.dtype)
+    return row[: like.size].reshape(like.shape)
+
+
+def give(*borrowed: np.ndarray) -> None:
+    """Hand blocks back that `borrow` lent."""
+    for array in borrowed:
+        row = array.base
+        if row is not None and row.size == BLOCK:
+            free = _rows.free.setdefault(row.dtype, [])
+            if len(free) < _KEPT:
+                free.append(row)
+
+
+@contextmanager
+def long_rows(length: int) -> Iterator[None]:
+    """Arithmetic between arrays and broadcast rows or columns whose inner loops run over `length` elements, all of one dtype.
+
+    NumPy copies broadcast operands to its own buffer to make short rows longer, which takes twice as long as the arithmetic itself on rows of
+    some hundred elements; with a buffer too small for a row it takes them where they lie. Short rows and casts are better off with the buffer.
+    """
+    if length < _LONG_ROW:
+        yield
+        return
+    before = np.setbufsize(_NO_BUFFER)  # of this thread, as is `numpy.errstate`
+    try:
+        yield
+    finally:
+        np.setbufsize(before)
+
+
+def constant(value: float, like: np.ndarray) -> Any:
+    """The number as an operand beside an array of one axis or more: NumPy's loops for `maximum` and `minimum` are several times faster against a row than against one number."""
+    row = _row(value, like.dtype)
+    return row[: like.shape[-1]] if like.shape[-1] <= BLOCK else row[0]
+
+
+@lru_cache(maxsize=64)
+def _row(value: float, dtype: np.dtype) -> np.ndarray:
+    row = np.full(BLOCK, value, dtype)
+    row.flags.writeable = False
+    return row
+
+
+_LONG_ROW = 384  # elements
+_NO_BUFFER = 16  # the least that NumPy takes
+_KEPT_FROM = 4096  # elements; smaller blocks come from malloc's own lists
+_KEPT = 6  # blocks a thread and dtype: what the longest formula needs
 _INTEGER: dict[int, Any] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import compiled, norm_forms, norm_local, threads
+from dnnarray._cpu.blocks import long_rows
 from dnnarray._cpu.norm_backward import Gradients, Inputs, backward, fixed_backward
-from dnnarray._cpu.norm_blocks import boxes, parts
+from dnnarray._cpu.norm_blocks import boxes, parts, stretch
 from dnnarray._cpu.norm_forward import affine, normalise
 from dnnarray._cpu.norm_sums import move
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Method
 
 Outputs = tuple[Any, ...]
+_NEAR = 2.0  # up to here, in units of the result, a mean times its scale rounds as little as the result does
 
 
 def _as(array: Any, shape: tuple[int, ...]) -> Any:
@@ -44,11 +46,15 @@ def _batch_norm(
     mean, variance, weight, bias = _parameters(problem, mean, variance, weight, bias)
     scale = _rstd(problem, variance)
     scale = scale if weight is None else scale * weight
+    if (np.abs(mean) * np.abs(scale) <= _NEAR).all():
+        mean, bias = None, -mean * scale if bias is None else bias - mean * scale
     arrays = (x, y, mean, scale, bias, residual)
+    length = stretch(problem, x)
 
     def block(x: Any, y: Any, mean: Any, scale: Any, shift: Any, residual: Any) -> None:
-        # Not x * scale - mean * scale: the difference first is exact for data far from 0.
-        affine(problem, np.subtract(x, mean, out=y), y, scale, shift, residual)
+        with long_rows(length):
+            # The difference first is exact for data far from 0.
+            affine(problem, x if mean is None else np.subtract(x, mean, out=y), y, scale, shift, residual)
 
     threads.each(block, (parts(arrays, box) for box in boxes(x, tuple(range(x.ndim)))), work=3 * x.size)
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._cpu.activation import apply_gradient
-from dnnarray._cpu.norm_blocks import Box, boxes, part, parts
+from dnnarray._cpu.blocks import long_rows
+from dnnarray._cpu.norm_blocks import Box, boxes, part, parts, stretch
 from dnnarray._cpu.norm_forward import statistics
 from dnnarray._cpu.norm_sums import add, spread, total
 from dnnarray._problems.norm_base import NormProblem
@@ -51,8 +52,9 @@ class Gradients(NamedTuple):
 def backward(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     """Gradients of a norm by the statistics of its own input."""
     _clear(gradients)
-    for box in boxes(inputs.x, problem.geometry.kept):
-        _block(problem, inputs.part(box), gradients.part(box))
+    with long_rows(stretch(problem, inputs.x)):
+        for box in boxes(inputs.x, problem.geometry.kept):
+            _block(problem, inputs.part(box), gradients.part(box))
 
 
 def _clear(gradients: Gradients) -> None:

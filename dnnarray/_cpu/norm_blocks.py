@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._problems.norm_base import NormProblem
+
 BLOCK = 1 << 17  # elements: 512 KB of float32, near a core's share of cache, and long enough that starting NumPy calls costs little
 _RUN = 256  # elements of memory in a row that a cut leaves together, or each row costs more than its data
 
@@ -51,3 +53,19 @@ def part(array: Any, box: Box) -> Any:
 def parts(arrays: tuple[Any, ...], box: Box) -> tuple[Any, ...]:
     """`part` of each."""
     return tuple(part(a, box) for a in arrays) if box is not WHOLE else arrays
+
+
+def stretch(problem: NormProblem, x: np.ndarray) -> int:
+    """How many neighbours in memory NumPy's inner loops take at a time in arithmetic with statistics and parameters."""
+    return _stretch(x.shape, x.strides, problem.geometry.parameter, problem.geometry.statistic)
+
+
+@lru_cache(maxsize=1024)
+def _stretch(shape: tuple[int, ...], strides: tuple[int, ...], *operands: tuple[int, ...]) -> int:
+    run, kind = 1, None
+    for i in sorted((i for i, n in enumerate(shape) if n > 1), key=lambda i: abs(strides[i])):
+        here = [operand[i] > 1 for operand in operands]
+        if kind is not None and here != kind:
+            break
+        run, kind = run * shape[i], here
+    return run

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._cpu.activation import apply
-from dnnarray._cpu.norm_blocks import Box, boxes, part, parts
+from dnnarray._cpu.blocks import long_rows
+from dnnarray._cpu.norm_blocks import Box, boxes, part, parts, stretch
 from dnnarray._cpu.norm_sums import add, over_statistics, spread
 from dnnarray._problems.norm_base import NormProblem
 
@@ -58,8 +59,9 @@ def normalise(
 ) -> None:
     """y = activation(norm(x) * weight + bias + residual); `mean`, `rstd` and `variance` receive the statistics where given."""
     arrays = (x, y, weight, bias, residual, mean, rstd, variance)
-    for box in boxes(x, problem.geometry.kept):
-        _block(problem, *parts(arrays, box))
+    with long_rows(stretch(problem, x)):
+        for box in boxes(x, problem.geometry.kept):
+            _block(problem, *parts(arrays, box))
 
 
 def _block(

@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnarray._problems.norm_base import Geometry
 
+_SHORT_ROW = 32  # elements; the sums of shorter ones cost more calls than they save
 _LONG_ROW = 2048  # elements; longer ones gain nothing
 
 
@@ -45,10 +46,33 @@ def _in_memory_order(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarra
     order = sorted(range(array.ndim), key=lambda i: (-array.strides[i], i))
     moved = array.transpose(order)
     if not moved.flags.c_contiguous:
-        return np.add.reduce(array if factor is None else array * factor, axis=axes, keepdims=True)
+        return _of_dense_ends(array, axes, factor)
     factor = None if factor is None else factor.transpose(order)
     sums = total(moved, tuple(sorted(order.index(i) for i in axes)), factor)
     return sums.transpose([order.index(i) for i in range(array.ndim)])
+
+
+def _of_dense_ends(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None) -> np.ndarray:
+    """`total` of a part of an array whose last axes still lie together: these first, as rows."""
+    kept = tuple(1 if i in axes else n for i, n in enumerate(array.shape))
+    ends = _dense_ends(array.shape, array.strides, axes)
+    if not ends or (factor is not None and factor.shape != array.shape):
+        return np.add.reduce(array if factor is None else array * factor, axis=axes, keepdims=True)
+    form = (*array.shape[:-ends], -1)
+    rows = array.reshape(form)
+    sums = np.vecdot(rows, _ones(rows.shape[-1], array.dtype) if factor is None else factor.reshape(form))
+    return np.add.reduce(sums, axis=tuple(i for i in axes if i < sums.ndim)).reshape(kept)
+
+
+@lru_cache(maxsize=1024)
+def _dense_ends(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    """How many of the last axes lie together in memory and are among `axes`; none where a row of them would be short."""
+    count, expected = 0, strides[-1]
+    for i in range(len(shape) - 1, -1, -1):
+        if i not in axes or strides[i] != expected:
+            break
+        count, expected = count + 1, expected * shape[i]
+    return count if expected >= _SHORT_ROW * strides[-1] > 0 else 0
 
 
 def _of_columns(matrix: np.ndarray) -> np.ndarray:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import compiled, threads
-from dnnarray._cpu.blocks import BLOCK, slabs
+from dnnarray._cpu.blocks import BLOCK, borrow, constant, give, long_rows, slabs
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._select import Method
 
 Array = np.ndarray
 _CALLS = 6  # of NumPy in one block
+_LONG_ROW = 8192  # elements
 
 
 def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
@@ -33,32 +34,41 @@ def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
             yield tuple(a if a is None else a[index] for a in moved)
 
 
+def _total(x: Array, factor: Array | None = None) -> Array:
+    """The sum of each row of x, or of x * factor, as a column. Dot products are several times faster than sums, and about as exact up to some thousand terms."""
+    if x.shape[-1] > _LONG_ROW:
+        return (x if factor is None else x * factor).sum(axis=-1, keepdims=True)
+    return np.vecdot(x, constant(1, x) if factor is None else factor)[..., None]
+
+
 def _softmax_rows(x: Array, out: Array) -> None:
     np.subtract(x, x.max(axis=-1, keepdims=True), out=out)
     np.exp(out, out=out)
-    out /= out.sum(axis=-1, keepdims=True)
+    out /= _total(out)
 
 
 def _log_softmax_rows(x: Array, out: Array) -> None:
     np.subtract(x, x.max(axis=-1, keepdims=True), out=out)
-    out -= np.log(np.exp(out).sum(axis=-1, keepdims=True))
+    powers = np.exp(out, out=borrow(out))
+    out -= np.log(_total(powers))
+    give(powers)
 
 
 def _softmin_rows(x: Array, out: Array) -> None:
     np.subtract(x.min(axis=-1, keepdims=True), x, out=out)
     np.exp(out, out=out)
-    out /= out.sum(axis=-1, keepdims=True)
+    out /= _total(out)
 
 
 def _softmax_gradient(grad: Array, y: Array, out: Array) -> None:
-    np.multiply(grad, y, out=out)
-    np.subtract(grad, out.sum(axis=-1, keepdims=True), out=out)
+    np.subtract(grad, _total(grad, y), out=out)
     out *= y
 
 
 def _log_softmax_gradient(grad: Array, y: Array, out: Array) -> None:
+    sums = _total(grad)
     np.exp(y, out=out)
-    out *= grad.sum(axis=-1, keepdims=True)
+    out *= sums
     np.subtract(grad, out, out=out)
 
 
@@ -69,7 +79,11 @@ def _softmin_gradient(grad: Array, y: Array, out: Array) -> None:
 
 def _forward(rows: Callable[[Array, Array], None]) -> Callable[..., None]:
     def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
-        threads.each(rows, _rows(problem.axis, x, outputs[0]), work=_CALLS * x.size)
+        def block(part: Array, target: Array) -> None:
+            with long_rows(part.shape[-1]):
+                rows(part, target)
+
+        threads.each(block, _rows(problem.axis, x, outputs[0]), work=_CALLS * x.size)
 
     return run
 
@@ -79,10 +93,11 @@ def _backward(rows: Callable[[Array, Array], None], gradient: Callable[[Array, A
 
     def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, y: Array | None) -> None:
         def block(source: Array, part: Array, result: Array | None, target: Array) -> None:
-            if result is None:
-                result = np.empty_like(part)
-                rows(part, result)
-            gradient(source, result, target)
+            with long_rows(part.shape[-1]):
+                if result is None:
+                    result = np.empty_like(part)
+                    rows(part, result)
+                gradient(source, result, target)
 
         threads.each(block, _rows(problem.axis, grad, x, y, outputs[0]), work=_CALLS * x.size)
 

@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import compiled, threads
+from dnnarray._cpu import blas, compiled, threads
 from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
 
 _CALLS = 12  # of NumPy in one block
+_TILE = 56  # targets in a matrix product: larger ones multiply more zeros, smaller ones are too small for BLAS
+_ROWS = 1024  # in one matrix product, so that they are still in the cache for the next tile
+_FACTORS = 4  # the largest by which an extent grows in phases: larger ones are rare
 
 # One entry of the matrix target x source: (target, source, weight), the three as long as there are taps.
 _Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
+class Tile(NamedTuple):
+    """Neighbouring targets, the sources that weigh in any of them, and the matrix source x target between the two."""
+
+    targets: slice
+    sources: slice
+    matrix: np.ndarray
+
+
+class Phase(NamedTuple):
+    """Every so many targets, and for each tap its sources, neighbours all, with their common weight."""
+
+    targets: slice
+    terms: tuple[tuple[slice, Any], ...]
+
+
 class Taps(NamedTuple):
     """A matrix in columns: for each the source of every target and its weight (None: all 1). No column: nothing changes.
 
-    `unread` are the targets without any tap (in a transposed matrix, source elements that nothing reads).
+    `unread` are the targets without any tap (in a transposed matrix, source elements that nothing reads). The same matrix once more, where
+    each target has several taps: `tiles` are cut along its diagonal; `phases` are what repeats from one source element to the next when an
+    extent grows by a whole factor, and `edge` the targets that are not in it.
     """
 
     columns: tuple[tuple[np.ndarray, np.ndarray | None], ...]
     unread: np.ndarray | None
+    tiles: tuple[Tile, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    edge: np.ndarray | None = None
 
 
 # --- which source elements weigh how much in a target element -----------------------------------------------------------
@@ -154,41 +178,128 @@ def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows:
         columns.append((np.ascontiguousarray(taps[entry]), None if longest == 1 and (weight == 1).all() else weight))
     if n_rows == n_taps and longest == 1 and columns[0][1] is None and (columns[0][0] == np.arange(n_rows)).all():
         return Taps((), None)
-    return Taps(tuple(columns), None if count.all() else np.flatnonzero(count == 0))
+    found = Taps(tuple(columns), None if count.all() else np.flatnonzero(count == 0))
+    if longest == 1:
+        return found
+    phases = tuple(_phases(columns, n_rows, n_taps)) if found.unread is None else ()
+    inside = np.zeros(n_rows, bool)
+    for phase in phases:
+        inside[phase.targets] = True
+    return found._replace(tiles=tuple(_tiles(rows, taps, weights, n_rows, dtype)), phases=phases, edge=np.flatnonzero(~inside))
 
 
-def _resampled(x: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
+def _phases(columns: list[Any], n_rows: int, n_taps: int) -> Iterator[Phase]:
+    """The targets whose taps follow a pattern, but for those near the ends; none where there is no pattern."""
+    factor, rest = divmod(n_rows, n_taps)
+    first, last = len(columns), n_taps - len(columns)
+    if rest or not 2 <= factor <= _FACTORS or last <= first:
+        return
+    for offset in range(factor):
+        targets = slice(offset + first * factor, offset + last * factor, factor)
+        sources = [index[targets] for index, _ in columns]
+        weights = [weight[targets] for _, weight in columns]
+        if not all((np.diff(s) == 1).all() and (w == w[0]).all() for s, w in zip(sources, weights, strict=True)):
+            continue  # these stay at the edge
+        yield Phase(targets, tuple((slice(s[0], s[-1] + 1), w[0]) for s, w in zip(sources, weights, strict=True)))
+
+
+def _tiles(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows: int, dtype: np.dtype) -> Iterator[Tile]:
+    """The entries, sorted by rows, as small dense matrices."""
+    for start in range(0, n_rows, _TILE):
+        stop = min(start + _TILE, n_rows)
+        inside = slice(*np.searchsorted(rows, (start, stop)))
+        low, high = int(taps[inside].min(initial=n_rows)), int(taps[inside].max(initial=-1)) + 1
+        matrix = np.zeros((max(high - low, 0), stop - start), dtype)
+        matrix[taps[inside] - low, rows[inside] - start] = weights[inside]
+        yield Tile(slice(start, stop), slice(min(low, high), high), matrix)
+
+
+def _resampled(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> np.ndarray:
+    """One axis resampled: in `out` where there is one and it will do, else in memory of its own."""
     if not taps.columns:
         return x
     x = np.ascontiguousarray(x)
-    along = tuple(-1 if a == axis else 1 for a in range(x.ndim))
-    total: Any = None
-    for index, weight in taps.columns:
-        term = x.take(index, axis=axis)
-        if weight is not None:
-            term *= weight.reshape(along)
-        total = term if total is None else np.add(total, term, out=total)
+    if taps.tiles and axis == x.ndim - 1 and _all_finite(x):
+        return _multiplied(x, taps.tiles)
+    if taps.phases and axis != x.ndim - 1:
+        return _repeated(x, axis, taps, out)
+    total = _gathered(x, axis, taps.columns)
     if taps.unread is not None:
         total[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
     return total
 
 
+def _all_finite(x: np.ndarray) -> bool:
+    """Whether there is neither infinity nor NaN, which beside a zero of a matrix would reach elements that do not read it."""
+    rows = x.reshape(-1, x.shape[-1])
+    return bool(np.isfinite(np.matmul(rows, np.zeros(x.shape[-1], x.dtype))).all())
+
+
+def _multiplied(x: np.ndarray, tiles: tuple[Tile, ...]) -> np.ndarray:
+    """Matrix products along the last axis."""
+    target = tiles[-1].targets.stop
+    out = np.empty((*x.shape[:-1], target), x.dtype)
+    rows, sums = x.reshape(-1, x.shape[-1]), out.reshape(-1, target)
+    for start in range(0, len(rows), _ROWS):
+        part = slice(start, start + _ROWS)
+        for tile in tiles:
+            np.matmul(rows[part, tile.sources], tile.matrix, out=sums[part, tile.targets])
+    return out
+
+
+def _repeated(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> np.ndarray:
+    """Sums of shifted products, each product made once for all targets that take it."""
+    before = (slice(None),) * axis
+    if out is None:
+        out = np.empty((*x.shape[:axis], len(taps.columns[0][0]), *x.shape[axis + 1 :]), x.dtype)
+    products = {weight: x * weight for weight in {weight for phase in taps.phases for _, weight in phase.terms}}
+    for phase in taps.phases:
+        (first, one), (second, two), *others = phase.terms
+        target = out[(*before, phase.targets)]
+        np.add(products[one][(*before, first)], products[two][(*before, second)], out=target)
+        for source, weight in others:
+            target += products[weight][(*before, source)]
+    edge = tuple((index[taps.edge], weight[taps.edge]) for index, weight in taps.columns if weight is not None)
+    out[(*before, taps.edge)] = _gathered(x, axis, edge)
+    return out
+
+
+def _gathered(x: np.ndarray, axis: int, columns: tuple[tuple[np.ndarray, Any], ...]) -> np.ndarray:
+    """A gather for each tap."""
+    along = tuple(-1 if a == axis else 1 for a in range(x.ndim))
+    total: Any = None
+    for index, weight in columns:
+        term = x.take(index, axis=axis)
+        if weight is not None:
+            term *= weight.reshape(along)
+        total = term if total is None else np.add(total, term, out=total)
+    return total
+
+
 def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray) -> None:
-    """Blocks of images and channels, one axis after the other; those that shrink most come first."""
+    """Blocks of images and channels, one axis after the other; those that shrink most come first, of equal ones the last."""
     source, out = arrays[0], outputs[0]
-    by_growth = sorted(zip(problem.resizes, problem.axes, strict=True), key=lambda r: r[0].target / r[0].source, reverse=problem.transposed)
+
+    def growth(item: tuple[Resize, int]) -> tuple[float, int]:
+        resize, axis = item
+        ratio = resize.source / resize.target if problem.transposed else resize.target / resize.source
+        return ratio, -axis
+
+    by_growth = sorted(zip(problem.resizes, problem.axes, strict=True), key=growth)
     steps = [(axis, taps_of(resize, problem.transposed, source.dtype)) for resize, axis in by_growth]
     per_item = math.prod(max(r.source, r.target) for r in problem.resizes)
 
     def block(images: slice, channels: slice) -> None:
         where = tuple(images if a == 0 else channels if a == problem.channels else slice(None) for a in range(source.ndim))
-        y = source[where]
+        y, target = source[where], out[where]
         for axis, taps in steps:
-            y = _resampled(y, axis, taps)
-        out[where] = y
+            y = _resampled(y, axis, taps, target if axis == steps[-1][0] else None)
+        if y is not target:
+            target[...] = y
 
     whole = blocks(source.shape[0], source.shape[problem.channels], per_item)
-    threads.each(block, whole, work=_CALLS * max(source.size, out.size))
+    with blas.single_threaded():
+        threads.each(block, whole, work=_CALLS * max(source.size, out.size))
 
 
 def _no_planes(problem: InterpolateProblem, device: Any) -> str | None:
@@ -209,6 +320,6 @@ def _with_compiled(summary: str) -> tuple[Method, ...]:
 
 
 ALGORITHMS = {
-    "interpolate": _with_compiled("a gather for each tap, one axis after the other"),
+    "interpolate": _with_compiled("small matrix products or sums of shifted products, one axis after the other"),
     "interpolate_backward": _with_compiled("the transposed taps, one axis after the other"),
 }
