@@ -51,7 +51,7 @@ __device__ __forceinline__ void each(const Row& row, Body body) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, kTaps == 0 && Config::kRank == 3 ? 1 : 0)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, (kTaps == 0 && Config::kRank == 3) || (kTaps == 2 && Config::kRank == 1) ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
                    const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
                    const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
