@@ -220,7 +220,7 @@ def _long_rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Progra
     vector, arrays = vector_length(x.dtype, aligned), 1 + _gradient(problem)
     row = extent // vector * vector * x.dtype.itemsize * arrays
     limit = device.shared_memory - _STATIC
-    threads = 512 if row <= limit // 2 else 1024
+    threads = 512 if row <= limit // 2 or x.dtype == FLOAT64 else 1024  # doubles would spill
     width = vector * x.dtype.itemsize
     cached = max(min(row, limit), 0) // (arrays * width)
     batch = 2 if _gradient(problem) or x.dtype.itemsize == 2 else 4
