@@ -68,7 +68,7 @@ def _winograd(op: str) -> tuple[Method, ...]:
     """Images only: sums over all tiles, as the gradient of the weight has them, are better left to products."""
     if op not in ("conv", "conv_transpose", "conv_backward_input"):
         return ()
-    summary = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, cuBLAS"
+    summary = "F(2x2, 3x3): 16 products for four outputs instead of 36, cuBLAS"
     return (methods("winograd", op, conv_winograd.WinogradMaps, summary, conv_winograd.rejects, conv_winograd.cost),)
 
 

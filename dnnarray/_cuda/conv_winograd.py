@@ -1,7 +1,6 @@
-"""`winograd`: F(4x4, 3x3) in float32 (Lavin and Gray, 2016): images and weight transformed, 36 products by cuBLAS, and back, block by block of images.
+"""`winograd`: F(2x2, 3x3) in float32 (Lavin and Gray, 2016): images and weight transformed, 16 products by cuBLAS, and back, block by block of images.
 
-A tile of 4x4 outputs takes 36 products in place of 144. The points 0, 1, -1, 1/2, -2 and infinity keep the error at 2.3 to 2.9 times that of a plain sum
-of products in float32 (C from 32 to 512), and below it where the products are summed more exactly than one after the other.
+A tile of 2x2 outputs takes 16 products in place of 36. F(4x4) would take 36 in place of 144, with an error of 2 to 6 times that of a plain sum (docs/measured.md).
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32
 
 _THREADS = 128
-_TILE, _PATCH, _WINDOW = 4, 6, 3
+_TILE, _PATCH, _WINDOW = 2, 4, 3
 _POINTS = _PATCH**2
-_VECTOR = 2  # channels of a thread: 36 numbers each
-_COPIES = 3  # of the factors: upper and lower parts, see kernels/conv/winograd_input.cu
+_VECTOR = 4  # channels of a thread: 16 numbers each
 _SCRATCH = 256 << 20  # bytes of a block of images in Winograd's domain
 _LARGEST = 1 << 32  # bytes of a single image there
 
@@ -34,7 +32,6 @@ _LARGEST = 1 << 32  # bytes of a single image there
 class WinogradWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/winograd_weight.cu``."""
 
-    copies: int
     threads: int
 
 
@@ -43,7 +40,6 @@ class WinogradInputConfig(Config):
     """Compile-time settings of ``kernels/conv/winograd_input.cu``."""
 
     last: bool
-    copies: int
     vector: int
     threads: int
 
@@ -81,7 +77,7 @@ class _Pass:
     @property
     def bytes_of_image(self) -> int:
         """In Winograd's domain, input and output."""
-        return 4 * _POINTS * self.tiles * (_COPIES * self.source[1] + self.target[1])
+        return 4 * _POINTS * self.tiles * (self.source[1] + self.target[1])
 
     @property
     def images(self) -> int:
@@ -131,9 +127,9 @@ class WinogradMaps:
 
     def _weight(self, p: _Pass, weight: Operand) -> Operand:
         inputs, outputs = p.source[1], p.target[1]
-        u = self._steps.take(FLOAT32, _POINTS * _COPIES * inputs * outputs)
+        u = self._steps.take(FLOAT32, _POINTS * inputs * outputs)
         k, c, _, *window = weight.strides
-        kernel = Kernel("conv/winograd_weight.cu", "conv_winograd_weight", WinogradWeightConfig(_COPIES, _THREADS))
+        kernel = Kernel("conv/winograd_weight.cu", "conv_winograd_weight", WinogradWeightConfig(_THREADS))
         grid = (-(-inputs * outputs // _THREADS), 1, 1)
         self._steps.add(Plan(kernel, grid, _THREADS, (weight.array, u.array, inputs, outputs, k, c, *window)))
         return u
@@ -145,9 +141,9 @@ class WinogradMaps:
     def _input(self, p: _Pass, x: Operand) -> Operand:
         n, channels, *space = p.source
         tiles, vector = n * p.tiles, self._vector(x, channels)
-        v = self._steps.take(FLOAT32, _POINTS * _COPIES * channels * tiles)
+        v = self._steps.take(FLOAT32, _POINTS * channels * tiles)
         name = f"conv_winograd_input_{'last' if self._last else 'first'}x{vector}"
-        kernel = Kernel("conv/winograd_input.cu", name, WinogradInputConfig(self._last, _COPIES, vector, _THREADS))
+        kernel = Kernel("conv/winograd_input.cu", name, WinogradInputConfig(self._last, vector, _THREADS))
         units, (s_n, s_c, _, *steps) = channels // vector * tiles, x.strides
         sizes = (units, tiles, channels, *p.wide, *space, *p.before, s_n, s_c, *steps)
         self._steps.add(Plan(kernel, (-(-units // _THREADS), 1, 1), _THREADS, (x.array, v.array, *sizes)))
@@ -155,13 +151,12 @@ class WinogradMaps:
 
     def _products(self, p: _Pass, v: Operand, u: Operand) -> Operand:
         """m = v u for each point, tiles x channels; channels-first all of it the other way round."""
-        inner, outputs, tiles = _COPIES * p.source[1], p.target[1], p.source[0] * p.tiles
+        inner, outputs, tiles = p.source[1], p.target[1], p.source[0] * p.tiles
         m = self._steps.take(FLOAT32, _POINTS * outputs * tiles)
         weight = Matrix(u.array, outputs, inner * outputs, transposed=not self._last)
         image, result = (Matrix(a.array, n if self._last else tiles, n * tiles) for a, n in ((v, inner), (m, outputs)))
         factors = (image, weight, result, tiles, outputs) if self._last else (weight, image, result, outputs, tiles)
-        precision = "high" if _COPIES > 1 else "highest"
-        self._steps.add(MatMul(*factors, inner, FLOAT32, FLOAT32, _POINTS, precision=precision))
+        self._steps.add(MatMul(*factors, inner, FLOAT32, FLOAT32, _POINTS))
         return m
 
     def _output(self, p: _Pass, m: Operand, y: Operand, e: Epilogue, first: int) -> None:
@@ -211,11 +206,10 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     g = problem.geometry
     p = _pass(op, g)
     tiles, inputs, outputs = g.n * p.tiles, p.source[1], p.target[1]
-    peak_of = "tf32_mma" if _COPIES > 1 else "float32"
-    peak = device.peak.get(peak_of) or device.peak["float32"]
+    peak = device.peak["float32"]
     narrow = min(inputs, 64) / 64 * min(outputs, 64) / 64
-    products = 2 * _POINTS * tiles * inputs * outputs * _COPIES / (peak * _PRODUCTS * narrow)
-    domain = 2 * 4 * _POINTS * (tiles * (_COPIES * inputs + outputs) + _COPIES * inputs * outputs)
+    products = 2 * _POINTS * tiles * inputs * outputs / (peak * _PRODUCTS * narrow)
+    domain = 2 * 4 * _POINTS * (tiles * (inputs + outputs) + inputs * outputs)
     seconds = products + domain / (_DOMAIN * device.bandwidth) + (problem.bytes + 4 * math.prod(p.target)) / device.bandwidth
     blocks = -(-g.n // p.images)
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), 4 * blocks + 2, peak_of)
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), 4 * blocks + 2, "float32")

@@ -13,14 +13,12 @@ from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, rearrange, slope
 from dnnarray._cuda.plan import MatMul, Matrix, Plan, Program
 from dnnarray._cuda.scratch import Operand, Steps
-from dnnarray._cuda.split import COPIES, multiply_parts
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import leaves
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, HALF, Spec
 
-_SPLIT = "split"  # products of parts, as exact as those of "highest"
 _SCRATCH = 256 << 20  # bytes of float32 results that wait for their epilogue, at most
 
 
@@ -42,9 +40,6 @@ class _Layer:
             return
         if k == 0:
             self.steps.add(zero(c.array, m * n * c.dtype.itemsize, self.steps.aligned))
-            return
-        if self.precision == _SPLIT:
-            multiply_parts(self.steps, a, b, c, m, n, k)
             return
         self.steps.add(MatMul(a, b, Matrix(c.array, n), m, n, k, dtype, c.dtype, precision=self.precision))
 
@@ -173,17 +168,15 @@ def _run(plan: _Planner, precision: str, problem: LinearProblem, device: Device,
     return Program(tuple(plan(problem, aligned, precision).plans), _orders(problem))
 
 
-def _workspace(plan: _Planner, precision: str, problem: LinearProblem) -> int:
-    return plan(problem, True, precision).workspace
+def _workspace(plan: _Planner, problem: LinearProblem) -> int:
+    return plan(problem, True, "highest").workspace
 
 
 def _rejects(precision: str, problem: LinearProblem, device: Device) -> str | None:
     dtype = problem.inputs[0].dtype
     if precision != "highest" and dtype != FLOAT32:
         return f"{dtype.name} arrays; it rounds float32 operands"
-    if precision == _SPLIT and (device.capability or (0, 0)) < (8, 0):
-        return "a device without TF32 matrix instructions (sm_80)"
-    if max(problem.rows, problem.features, problem.outs) * (COPIES if precision == _SPLIT else 1) >= 1 << 31:
+    if max(problem.rows, problem.features, problem.outs) >= 1 << 31:
         return "an extent of 2^31 or more"
     if any(s is not None and len([n for n in s.shape if n != 1]) > 5 and s.axis_order() not in (None, tuple(range(s.ndim)))
            for s in problem.outputs):  # fmt: skip
@@ -197,23 +190,12 @@ def _cost(precision: str, launches: int, problem: LinearProblem, device: Device)
     return Cost(problem.flops, problem.bytes + waits, 0.8, launches, unit(dtype, precision))
 
 
-def _split_cost(launches: int, problem: LinearProblem, device: Device) -> Cost:
-    """Three times the products, and all factors written and read as parts."""
-    factors = sum(s.size for s in problem.inputs if s is not None and s.ndim > 1)
-    moved = problem.bytes + 2 * 4 * COPIES * factors
-    return Cost(COPIES * problem.flops, moved, 0.8, 3 * launches, "tf32_mma")
-
-
 def _methods(plan: _Planner, launches: int) -> tuple[Method, ...]:
     names = {"highest": "gemm", "high": "gemm_tf32", "medium": "gemm_bf16"}
-    split = Method(
-        "gemm_split", partial(_run, plan, _SPLIT), "upper and lower parts of float32 on tensor cores by cuBLAS, then bias, residual and activation",
-        partial(_rejects, _SPLIT), partial(_workspace, plan, _SPLIT), partial(_split_cost, launches),
-    )  # fmt: skip
-    return split, *(
+    return tuple(
         Method(
             name, partial(_run, plan, p), "cuBLAS, then bias, residual and activation in one pass", partial(_rejects, p),
-            partial(_workspace, plan, p), partial(_cost, p, launches), precision=p,
+            partial(_workspace, plan), partial(_cost, p, launches), precision=p,
         )
         for p, name in names.items()
     )  # fmt: skip

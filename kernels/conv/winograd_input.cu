@@ -1,10 +1,9 @@
-// Images in Winograd's domain: v[point, tile, c] = (B d B^T)[point], d the 6 x 6 patch of a channel around a tile of 4 x 4 outputs.
+// Images in Winograd's domain: v[point, tile, c] = (B d B^T)[point], d the 4 x 4 patch of a channel around a tile of 2 x 2 outputs.
 //
-// Layout:  x by strides; v is points x tiles x (kCopies, channels), or points x (kCopies, channels) x tiles where not kLast. A thread owns
-//          kVector channels of one tile. With three copies, v holds the upper part, the lower part and the upper part again (`Parts`): what a
-//          product of upper by upper, lower by upper and upper by lower parts reads as one long sum.
+// Layout:  x by strides; v is points x tiles x channels, or points x channels x tiles where not kLast. A thread owns kVector channels of one
+//          tile.
 // Needs:   kVector > 1: kLast, channels a multiple of it, all other strides of x too, pointers aligned.
-// Bound:   memory: x once (2.25 times through the caches), v written once: 2.25 times x for each copy.
+// Bound:   memory: x once (four times through the caches), v written once: four times x.
 
 #include "dnnarray/window.cuh"
 #include "dnnarray/winograd.cuh"
@@ -12,35 +11,17 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   static constexpr bool kLast = true;
-  static constexpr int kCopies = 1;
-  static constexpr int kVector = 2;
+  static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY conv_winograd_input_default
 #endif
 
 using namespace dnnarray;
-constexpr int kVector = Config::kVector, kCopies = Config::kCopies;
+constexpr int kVector = Config::kVector;
 using Channels = Vec<float, kVector>;
 
-__device__ __forceinline__ void put(float* v, const Channels& value, long long copy) {
-  if constexpr (kCopies == 1) {
-    store(v, value);
-  } else {
-    Channels high, low;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      const Parts parts = parts_of(value.at[j]);
-      high.at[j] = parts.high;
-      low.at[j] = parts.low;
-    }
-    store(v, high);
-    store(v + copy, low);
-    store(v + 2 * copy, high);
-  }
-}
-
-// `x` begins at the first image, `high` and `wide` are tiles of an image, `copy` and `plane` the distances between copies and points.
+// `x` begins at the first image, `high` and `wide` are tiles of an image.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ x, float* __restrict__ v, long long units, long long tiles, long long channels, long long high,
                    long long wide, long long rows, long long columns, long long before_h, long long before_w, long long x_n, long long x_c,
@@ -67,8 +48,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
     for (int e = 0; e < kVector; ++e) times<InputTransform>(row[e], half[e][i]);
   }
-  const long long copy = Config::kLast ? channels : channels * tiles, plane = kCopies * channels * tiles;
-  float* to = v + (Config::kLast ? tile * kCopies * channels + c : c * tiles + tile);
+  float* to = v + (Config::kLast ? tile * channels + c : c * tiles + tile);
 #pragma unroll
   for (int j = 0; j < kPatch; ++j) {
     float result[kVector][kPatch];
@@ -84,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
       Channels value;
 #pragma unroll
       for (int e = 0; e < kVector; ++e) value.at[e] = result[e][i];
-      put(to + (i * kPatch + j) * plane, value, copy);
+      store(to + (i * kPatch + j) * channels * tiles, value);
     }
   }
 }

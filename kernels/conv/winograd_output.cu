@@ -1,12 +1,12 @@
-// Back from Winograd's domain: y = f(A m A^T + bias[k] + residual), m the 36 products of a tile and an output channel.
+// Back from Winograd's domain: y = f(A m A^T + bias[k] + residual), m the 16 products of a tile and an output channel.
 //
 // A NaN or an infinity in the input, or a sum that overflows on the way, reaches all of a tile: where a result is not finite, the tile becomes
 // NaN, and the definition is asked again (`direct.cu`, kRepair).
 //
 // Layout:  m is points x tiles x channels, or points x channels x tiles where not kLast; y and residual by the same strides. A thread owns
-//          kVector channels of one tile of 4 x 4.
+//          kVector channels of one tile of 2 x 2.
 // Needs:   kVector > 1: kLast, channels a multiple of it, all other strides of y too, pointers aligned.
-// Bound:   memory: m read once (2.25 times y), y written once.
+// Bound:   memory: m read once (four times y), y written once.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/window.cuh"
@@ -18,7 +18,7 @@ struct Config {
   static constexpr bool kBias = false;
   static constexpr bool kResidual = false;
   static constexpr bool kLast = true;
-  static constexpr int kVector = 2;
+  static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY conv_winograd_output_default

@@ -1,7 +1,6 @@
 // Windows in Winograd's domain: u[point, c, k] = (G w G^T)[point], w the 3 x 3 window of output k and input c; in double, rounded once.
 //
-// Layout:  w by strides; u is points x (kCopies, C) x K. A thread owns one window. Of three copies the first two are upper parts, the third
-//          lower ones: the other factors of what `winograd_input.cu` writes.
+// Layout:  w by strides; u is points x C x K. A thread owns one window.
 // Needs:   nothing.
 // Bound:   memory, and small beside everything else.
 
@@ -10,20 +9,18 @@
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  static constexpr int kCopies = 1;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY conv_winograd_weight_default
 #endif
 
 using namespace dnnarray;
-constexpr int kCopies = Config::kCopies;
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ w, float* __restrict__ u, long long inputs, long long outputs, long long w_k, long long w_c,
                    long long w_h, long long w_w) {
-  const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x, copy = inputs * outputs;
-  if (unit >= copy) return;
+  const long long unit = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x, plane = inputs * outputs;
+  if (unit >= plane) return;
   const Split at = split(unit, static_cast<int>(outputs));
   const float* from = w + at.rest * w_k + at.quotient * w_c;
   double half[kWindow][kPatch];
@@ -40,16 +37,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     double result[kPatch];
     times<WeightTransform>(column, result);
 #pragma unroll
-    for (int i = 0; i < kPatch; ++i) {
-      float* to = u + (i * kPatch + j) * kCopies * copy + unit;
-      const float value = static_cast<float>(result[i]);
-      if constexpr (kCopies == 1) {
-        to[0] = value;
-      } else {
-        const Parts parts = parts_of(value);
-        to[0] = to[copy] = parts.high;
-        to[2 * copy] = parts.low;
-      }
-    }
+    for (int i = 0; i < kPatch; ++i) u[(i * kPatch + j) * plane + unit] = static_cast<float>(result[i]);
   }
 }
