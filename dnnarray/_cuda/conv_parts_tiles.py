@@ -33,9 +33,13 @@ def shared_memory(t: Tile, parts: int) -> int:
 
 
 def _stage(t: Tile, parts: int, halves: bool = False) -> float:
-    """Seconds. Each instruction reads its 64 rows and its columns from shared memory; `halves`: two warpgroups divide the columns."""
+    """Seconds. Each instruction reads its 64 rows and its columns from shared memory; `halves`: two warpgroups divide the columns.
+
+    Tiles of 256x64 are computed as 64x256.
+    """
     brought, products = parts * (t.m + t.n) * ROW, _PRODUCTS[parts]
-    read = products * ROW * (2 * (BLOCK + t.n // 2) if halves else t.m // BLOCK * (BLOCK + t.n))
+    across = t.n // 2 if halves else t.m // 2 if (t.m, t.n) == (256, BLOCK) else 0
+    read = products * ROW * (2 * (BLOCK + across) if across else t.m // BLOCK * (BLOCK + t.n))
     return max(products * t.products + _WAIT, brought / _L2, (brought + read) / _SHARED)
 
 
