@@ -13,7 +13,7 @@ from dnnarray._cuda import conv_parts_tiles, conv_tiles, conv_tma
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
-from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import part_of, target_of
 from dnnarray._cuda.conv_parts_tiles import WeightTiles
 from dnnarray._cuda.conv_raster import axes_of, corners
@@ -216,11 +216,12 @@ class PartsMaps:
 
     def _weight(self, weight: Operand) -> InParts:
         """As (K, window, C)."""
-        k, c, *window = self._setting.weight_shape
+        shape = self._setting.weight_shape
+        k, c, *window = shape
         width, taps, (d, h, w) = -(-c // _CHUNK) * _CHUNK, math.prod(window), window
-        if taps == 1 and weight.strides[:2] == (1, k):
+        if taps == 1 and same_memory(shape, weight.strides, (1, k, 0, 0, 0)):
             found = in_parts(self._steps, weight, self._how, (1, c, k), False)
-        elif weight.strides == (c * taps, taps, h * w, w, 1):
+        elif same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):
             found = in_parts(self._steps, weight, self._how, (k, c, taps), False)
         else:
             packed = self._inner.packed(weight, FLOAT32)
