@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,7 @@ _WAYS = ("none", "found", "guessed", "checked")  # as in the kernel
 _SAMPLED = 1 << 20  # numbers of an array whose scale is guessed first
 _SCALE = np.dtype(np.int64)  # struct Scale
 _PLACES = 1 << 31
+_SHARE = 0.25  # of the device's memory that parts may take
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,22 @@ class InParts:
         """The only one twice."""
         return self.parts[0], self.parts[-1]
 
-    def lying(self, strides: tuple[int, ...]) -> InParts:
+    def lying(self, channels: int, space: Sequence[int]) -> InParts:
+        """As arrays of five axes, channels-last in memory."""
+        width, (d, h, w) = filled(channels), space
+        strides = (d * h * w * width, 1, h * w * width, w * width, width)
         return InParts(tuple(Operand(p.array, p.dtype, strides) for p in self.parts), self.scale)
+
+
+def filled(channels: int) -> int:
+    """Channels of a part's row: whole chunks."""
+    return -(-channels // _CHUNK) * _CHUNK
 
 
 def in_parts(steps: Steps, source: Operand, how: Numerics, shape: tuple[int, int, int], last: bool) -> InParts:
     """Dense memory of `shape` (batch, channels, pixels), its channels fastest (`last`) or its pixels, as parts of rows of 8 channels or more."""
     batch, channels, pixels = shape
-    width, size = -(-channels // _CHUNK) * _CHUNK, batch * channels * pixels
+    width, size = filled(channels), batch * channels * pixels
     plane = batch * pixels * width
     whole, found = steps.take(how.dtype, how.parts * plane), steps.take(FLOAT32, _BLOCKS).array
     scale, guess = (steps.take(_SCALE, 1).array for _ in range(2))
@@ -211,14 +220,13 @@ class PartsMaps:
     def _fresh(self, image: Operand, small: bool) -> InParts:
         n, channels, *space = self._setting.shape(small)
         found = in_parts(self._steps, image, self._how, (n, channels, math.prod(space)), self._setting.last)
-        width, (d, h, w) = -(-channels // _CHUNK) * _CHUNK, space
-        return found.lying((d * h * w * width, 1, h * w * width, w * width, width))
+        return found.lying(channels, space)
 
     def _weight(self, weight: Operand) -> InParts:
         """As (K, window, C)."""
         shape = self._setting.weight_shape
         k, c, *window = shape
-        width, taps, (d, h, w) = -(-c // _CHUNK) * _CHUNK, math.prod(window), window
+        taps, (_, h, w) = math.prod(window), window
         if taps == 1 and same_memory(shape, weight.strides, (1, k, 0, 0, 0)):
             found = in_parts(self._steps, weight, self._how, (1, c, k), False)
         elif same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):
@@ -226,7 +234,7 @@ class PartsMaps:
         else:
             packed = self._inner.packed(weight, FLOAT32)
             found = in_parts(self._steps, packed, self._how, (1, c, k * taps), True)
-        return found.lying((d * h * w * width, 1, h * w * width, w * width, width))
+        return found.lying(c, window)
 
     def _repair(self, x: InParts, w: InParts) -> DirectMaps | _Nothing:
         """An infinity in parts is NaN: what it reached is done again."""
@@ -311,6 +319,9 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
         return "an extent of 0"
     if g.n * max(g.pixels, math.prod(g.space)) >= _PLACES:
         return f"an image array of {_PLACES} pixels or more"
+    large, _, small = g.sizes
+    if device.memory and (large + small) * dtype.itemsize > device.memory * _SHARE:
+        return "operands whose parts take more than a quarter of the device's memory"
     if lying(op, problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g) or next(filter(None, map(conv_tma.misfit, _correlations(op, g))), None)
