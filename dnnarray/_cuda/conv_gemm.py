@@ -78,7 +78,7 @@ class GemmMaps:
         wide = accumulator(small.dtype)
         dtype = wide if wide in (small.dtype, large.dtype) else small.dtype
         packed = self._packed_strides(setting.weight_shape)
-        direct = wide == weight.dtype and _same_memory(setting.weight_shape, packed, weight.strides)
+        direct = wide == weight.dtype and same_memory(setting.weight_shape, packed, weight.strides)
         with steps.borrowed():
             small = self._converted(small, dtype)
             result = weight if direct else Operand(steps.take(wide, math.prod(setting.weight_shape)).array, wide, packed)
@@ -120,7 +120,7 @@ class GemmMaps:
         """The weight as the products take it."""
         shape = self._setting.weight_shape
         strides = self._packed_strides(shape)
-        if weight.dtype == dtype and _same_memory(shape, weight.strides, strides):
+        if weight.dtype == dtype and same_memory(shape, weight.strides, strides):
             return weight
         target = Operand(self._steps.take(dtype, math.prod(shape)).array, dtype, strides)
         self._steps.add(rearrange(weight, target, shape))
@@ -254,5 +254,5 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0), launches, peak_of)
 
 
-def _same_memory(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
+def same_memory(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
     return all(n == 1 or i == j for n, i, j in zip(shape, a, b, strict=True))

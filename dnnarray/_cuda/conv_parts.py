@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +13,13 @@ from dnnarray._cuda import conv_parts_tiles, conv_tiles, conv_tma
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
-from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import part_of, target_of
 from dnnarray._cuda.conv_parts_tiles import WeightTiles
 from dnnarray._cuda.conv_raster import axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.epilogue import THREADS, Epilogue
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap, vector_length
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
@@ -30,8 +30,11 @@ from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32
 _CHUNK = 8  # channels that 16 bytes of a part hold
 _RANGES, _RANGE_THREADS = 528, 512  # blocks that look for the largest magnitude; their number is known without the device
 _BLOCKS, _PARTS_THREADS = 1056, 256  # that write parts
+_WAYS = ("none", "found", "guessed", "checked")  # as in the kernel
+_SAMPLED = 1 << 20  # numbers of an array whose scale is guessed first
 _SCALE = np.dtype(np.int64)  # struct Scale
 _PLACES = 1 << 31
+_SHARE = 0.25  # of the device's memory that parts may take
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class ImageConfig(Config):
 
     element: str
     parts: int
-    scaled: bool
+    scale: int
     last: bool
     vector: int
     threads: int
@@ -124,29 +127,44 @@ class InParts:
         """The only one twice."""
         return self.parts[0], self.parts[-1]
 
-    def lying(self, strides: tuple[int, ...]) -> InParts:
+    def lying(self, channels: int, space: Sequence[int]) -> InParts:
+        """As arrays of five axes, channels-last in memory."""
+        width, (d, h, w) = filled(channels), space
+        strides = (d * h * w * width, 1, h * w * width, w * width, width)
         return InParts(tuple(Operand(p.array, p.dtype, strides) for p in self.parts), self.scale)
+
+
+def filled(channels: int) -> int:
+    """Channels of a part's row: whole chunks."""
+    return -(-channels // _CHUNK) * _CHUNK
 
 
 def in_parts(steps: Steps, source: Operand, how: Numerics, shape: tuple[int, int, int], last: bool) -> InParts:
     """Dense memory of `shape` (batch, channels, pixels), its channels fastest (`last`) or its pixels, as parts of rows of 8 channels or more."""
     batch, channels, pixels = shape
-    width = -(-channels // _CHUNK) * _CHUNK
-    plane = -(-batch * pixels * width // _CHUNK) * _CHUNK
-    whole = steps.take(how.dtype, how.parts * plane)
-    scale, ranges = steps.take(_SCALE, 1).array, source.array
-    if how.scaled:
-        ranges = steps.take(FLOAT32, _RANGES).array
-        vector = vector_length(FLOAT32, steps.aligned)
-        kernel = Kernel("conv/parts_range.cu", f"parts_range_x{vector}", RangeConfig(vector, _RANGE_THREADS))
-        steps.add(Plan(kernel, (_RANGES, 1, 1), _RANGE_THREADS, (source.array, ranges, batch * channels * pixels)))
-    vector = vector_length(FLOAT32, steps.aligned, channels if last else pixels)
-    vector = vector if vector == 4 else 1
-    config = ImageConfig(TYPES[how.dtype], how.parts, how.scaled, last, vector, _PARTS_THREADS)
-    words = f"parts_image_{how.words}_{'last' if last else 'first'}_x{vector}"
-    arguments = (source.array, ranges, _RANGES, scale, whole.array, batch, channels, pixels, width, plane)
-    steps.add(Plan(Kernel("conv/parts_image.cu", words, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments))
+    width, size = filled(channels), batch * channels * pixels
+    plane = batch * pixels * width
+    whole, found = steps.take(how.dtype, how.parts * plane), steps.take(FLOAT32, _BLOCKS).array
+    scale, guess = (steps.take(_SCALE, 1).array for _ in range(2))
+    vector = 4 if steps.aligned and (channels if last else pixels) % 4 == 0 else 1
+    for way, count in _ways(steps, how, source, found, size):
+        config = ImageConfig(TYPES[how.dtype], how.parts, _WAYS.index(way), last, vector, _PARTS_THREADS)
+        name = f"parts_image_{how.words}_{way}_{'last' if last else 'first'}_x{vector}"
+        arguments = (source.array, found, count, scale, guess, whole.array, batch, channels, pixels, width, plane)
+        steps.add(Plan(Kernel("conv/parts_image.cu", name, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments))
     return InParts(tuple(whole.part(i * plane) for i in range(how.parts)), scale)
+
+
+def _ways(steps: Steps, how: Numerics, source: Operand, found: Array, size: int) -> tuple[tuple[str, int], ...]:
+    """How the passes over an array find its scale, and how many blocks have looked at it before. A large one is read once, as a rule."""
+    if not how.scaled:
+        return (("none", 0),)
+    if size >= _SAMPLED:
+        return ("guessed", 0), ("checked", _BLOCKS)
+    vector = 4 if steps.aligned else 1
+    kernel = Kernel("conv/parts_range.cu", f"parts_range_x{vector}", RangeConfig(vector, _RANGE_THREADS))
+    steps.add(Plan(kernel, (_RANGES, 1, 1), _RANGE_THREADS, (source.array, found, size)))
+    return (("found", _RANGES),)
 
 
 class PartsMaps:
@@ -202,21 +220,21 @@ class PartsMaps:
     def _fresh(self, image: Operand, small: bool) -> InParts:
         n, channels, *space = self._setting.shape(small)
         found = in_parts(self._steps, image, self._how, (n, channels, math.prod(space)), self._setting.last)
-        width, (d, h, w) = -(-channels // _CHUNK) * _CHUNK, space
-        return found.lying((d * h * w * width, 1, h * w * width, w * width, width))
+        return found.lying(channels, space)
 
     def _weight(self, weight: Operand) -> InParts:
         """As (K, window, C)."""
-        k, c, *window = self._setting.weight_shape
-        width, taps, (d, h, w) = -(-c // _CHUNK) * _CHUNK, math.prod(window), window
-        if taps == 1 and weight.strides[:2] == (1, k):
+        shape = self._setting.weight_shape
+        k, c, *window = shape
+        taps, (_, h, w) = math.prod(window), window
+        if taps == 1 and same_memory(shape, weight.strides, (1, k, 0, 0, 0)):
             found = in_parts(self._steps, weight, self._how, (1, c, k), False)
-        elif weight.strides == (c * taps, taps, h * w, w, 1):
+        elif same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):
             found = in_parts(self._steps, weight, self._how, (k, c, taps), False)
         else:
             packed = self._inner.packed(weight, FLOAT32)
             found = in_parts(self._steps, packed, self._how, (1, c, k * taps), True)
-        return found.lying((d * h * w * width, 1, h * w * width, w * width, width))
+        return found.lying(c, window)
 
     def _repair(self, x: InParts, w: InParts) -> DirectMaps | _Nothing:
         """An infinity in parts is NaN: what it reached is done again."""
@@ -301,6 +319,9 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
         return "an extent of 0"
     if g.n * max(g.pixels, math.prod(g.space)) >= _PLACES:
         return f"an image array of {_PLACES} pixels or more"
+    large, _, small = g.sizes
+    if device.memory and (large + small) * dtype.itemsize > device.memory * _SHARE:
+        return "operands whose parts take more than a quarter of the device's memory"
     if lying(op, problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g) or next(filter(None, map(conv_tma.misfit, _correlations(op, g))), None)
@@ -314,7 +335,8 @@ _MAPS = {  # of each operation: (correlations, spreads, weight gradients)
     "conv_backward": (0, 1, 1),
     "conv_transpose_backward": (1, 0, 1),
 }
-_LAUNCHES, _START, _STREAM = 6, 2e-6, 0.8  # of a map; seconds of each; share of the bandwidth that the passes before the products reach
+_LAUNCHES, _START = 6, 2.5e-6  # of a map; seconds of each
+_FAST, _SLOW = 0.9, 0.6  # shares of the bandwidth that a pass over a large array and one over a small one reach
 
 
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
@@ -324,9 +346,8 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     if problem.maps > correlations + spreads + weights:  # the forward once more, for the slope of its activation
         correlations, spreads = (correlations + 1, spreads) if op == "conv_backward" else (correlations, spreads + 1)
     large, weight, small = g.sizes
-    numbers = weight + (correlations + weights) * large + (spreads + weights) * small
-    peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
-    seconds = numbers * (4 * how.scaled + 4 + 2 * how.parts) / (_STREAM * device.bandwidth)
+    given = (weight, correlations + spreads > 0), (large, correlations + weights > 0), (small, spreads + weights > 0)
+    seconds = sum(_passes(size, how) for size, taken in given if taken) / device.bandwidth
     seconds += (correlations + spreads + weights) * (_LAUNCHES - 1) * _START
     if correlations:
         seconds += conv_parts_tiles.choose(g, device.units, how.parts).seconds
@@ -335,4 +356,11 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     if weights:
         seconds += conv_parts_tiles.split(g, how.parts).seconds
     flops = 2 * g.macs * (correlations + spreads + weights)
+    peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
     return Cost(flops, problem.bytes, min(flops / (seconds * peak), 1.0), 1, f"{how.dtype.name}_mma")
+
+
+def _passes(size: int, how: Numerics) -> float:
+    """Bytes of the passes over an array, as if the bandwidth were reached; small ones are read twice."""
+    large = size >= _SAMPLED
+    return size * (4 + 4 * (how.scaled and not large) + 2 * how.parts) / (_FAST if large else _SLOW)

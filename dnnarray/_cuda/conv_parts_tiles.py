@@ -20,10 +20,11 @@ _TILES = {  # by parts: two of them need three sums of each element
 }
 _WEIGHT_TILES = {
     1: (Tile(128, 256, 4), Tile(64, 256, 5), Tile(128, 128, 6), Tile(64, 128, 8)),
-    2: (Tile(128, 128, 3), Tile(64, 256, 2)),
+    2: (Tile(128, 128, 3), Tile(64, 128, 4)),
 }
 _PRODUCTS = {1: 1, 2: 3}  # of a pair of numbers, by parts
 _L2, _MEMORY = 75e9, 4.2e12  # bytes a second that a multiprocessor gets from the second-level cache; of memory
+_SHARED = 204e9  # bytes a second of a multiprocessor's shared memory, written and read: the limit of two parts
 _WAIT, _END = 60e-9, 120e-12  # seconds of a stage beside its products, of an element of a tile's end
 
 
@@ -31,9 +32,15 @@ def shared_memory(t: Tile, parts: int) -> int:
     return 1024 + t.stages * (parts * (t.m + t.n) * ROW + 16)
 
 
-def _stage(t: Tile, parts: int) -> float:
-    """Seconds."""
-    return max(_PRODUCTS[parts] * t.products + _WAIT, parts * (t.m + t.n) * ROW / _L2)
+def _stage(t: Tile, parts: int, halves: bool = False) -> float:
+    """Seconds. Each instruction reads its 64 rows and its columns from shared memory; `halves`: two warpgroups divide the columns.
+
+    Tiles of 256x64 are computed as 64x256.
+    """
+    brought, products = parts * (t.m + t.n) * ROW, _PRODUCTS[parts]
+    across = t.n // 2 if halves else t.m // 2 if (t.m, t.n) == (256, BLOCK) else 0
+    read = products * ROW * (2 * (BLOCK + across) if across else t.m // BLOCK * (BLOCK + t.n))
+    return max(products * t.products + _WAIT, brought / _L2, (brought + read) / _SHARED)
 
 
 def choose(g: Geometry, units: int, parts: int) -> Choice:
@@ -73,5 +80,5 @@ def _splits(g: Geometry, parts: int, everything: int) -> Iterable[Split]:
             blocks = -(-everything // min(wanted, max(everything // 4, 1)))
             count = -(-everything // blocks)
             sums = 8 * count * g.groups * g.k * g.taps * g.c / _MEMORY
-            seconds = -(-tiles * count // PLANNED) * (blocks * _stage(t, parts) + _END * t.m * t.n) + sums
+            seconds = -(-tiles * count // PLANNED) * (blocks * _stage(t, parts, t.m == BLOCK) + _END * t.m * t.n) + sums
             yield Split(t, count, blocks, seconds)

@@ -2,9 +2,12 @@
 // `channels` on.
 //
 // Layout:  kLast: x is pixels x channels, a thread does 8 channels of a pixel. Otherwise x is batch x channels x pixels, and a block turns tiles of
-//          64 channels x 64 pixels in shared memory. A grid walks over all of it from its end, which parts_range.cu has left in the second-level
-//          cache, to its beginning, where the products start. kScaled: every block puts together what parts_range.cu has
-//          found, the first one writes the scale down.
+//          64 channels x 64 pixels in shared memory. A grid walks over all of it from its end, which whoever read x before has left in the
+//          second-level cache, to its beginning, where the products start.
+//          kScale: how the power of two is found, which the first block writes down. kNone: there is none. kFound: every block puts together what
+//          parts_range.cu has found. kGuessed: every block looks at some of the numbers, leaves room for larger ones and writes
+//          down what it has found in its share of x. kChecked comes behind that: where the guess holds, nothing is left to do; otherwise x is
+//          done again as by kFound. `guess` is the scale that was guessed.
 // Needs:   `width` a multiple of 8; kVector (4 or 1) divides channels and, of channels-first images, pixels, and x is aligned to it.
 // Bound:   memory: x read once, the parts written once.
 
@@ -17,7 +20,7 @@
 struct Config {
   using Element = dnnarray::float16_t;
   static constexpr int kParts = 2;
-  static constexpr bool kScaled = true;
+  static constexpr int kScale = 1;
   static constexpr bool kLast = true;
   static constexpr int kVector = 4;
   static constexpr int kThreads = 256;
@@ -29,13 +32,30 @@ using namespace dnnarray;
 using T = Config::Element;
 constexpr int kParts = Config::kParts, kVector = Config::kVector, kThreads = Config::kThreads, kChunk = 8, kTile = 64, kPitch = kTile + 1;
 
+enum { kNone, kFound, kGuessed, kChecked };
+constexpr int kScale = Config::kScale;
+
 struct Arguments {
   const float* x;
   T* parts;
   long long batch, channels, pixels, width, plane;
 };
 
-__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to) {
+// Numbers of a sample: 8 neighbours for each thread, at places that do not repeat with the channels; n is 2^20 at least.
+__device__ __forceinline__ unsigned sampled(const float* x, long long n) {
+  const long long at = (n / kChunk / kThreads + 1) * threadIdx.x * kChunk;
+  unsigned largest = 0;
+#pragma unroll
+  for (int e = 0; e < kChunk; ++e) largest = merged(largest, seen(x[at + e]) & ~kStrange);
+  return largest;
+}
+
+// `largest` is what this thread has seen so far.
+__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to, unsigned& largest) {
+  if (kScale == kGuessed) {
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) largest = merged(largest, seen(v[e]));
+  }
   unsigned short at[kParts][kChunk];
 #pragma unroll
   for (int e = 0; e < kChunk; ++e) {
@@ -53,7 +73,7 @@ __device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)
   }
 }
 
-__device__ __forceinline__ void from_last(const Arguments& a, float down) {
+__device__ __forceinline__ void from_last(const Arguments& a, float down, unsigned& largest) {
   const long long chunks = a.width / kChunk, total = a.batch * a.pixels * chunks;
   for (long long later = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x; later < total;
        later += static_cast<long long>(gridDim.x) * kThreads) {
@@ -70,11 +90,11 @@ __device__ __forceinline__ void from_last(const Arguments& a, float down) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) v[e + j] = found.at[j];
     }
-    write_chunk(a, v, down, i * kChunk);
+    write_chunk(a, v, down, i * kChunk, largest);
   }
 }
 
-__device__ __forceinline__ void from_first(const Arguments& a, float down, float (&tile)[kTile][kPitch]) {
+__device__ __forceinline__ void from_first(const Arguments& a, float down, float (&tile)[kTile][kPitch], unsigned& largest) {
   const int tiles_c = static_cast<int>((a.width + kTile - 1) / kTile), tiles_p = static_cast<int>((a.pixels + kTile - 1) / kTile);
   const long long tiles = a.batch * tiles_c * tiles_p;
   for (long long later = blockIdx.x; later < tiles; later += gridDim.x) {
@@ -96,29 +116,44 @@ __device__ __forceinline__ void from_first(const Arguments& a, float down, float
       float v[kChunk];
 #pragma unroll
       for (int e = 0; e < kChunk; ++e) v[e] = tile[c + e][p];
-      write_chunk(a, v, down, (by_c.quotient * a.pixels + first_p + p) * a.width + first_c + c);
+      write_chunk(a, v, down, (by_c.quotient * a.pixels + first_p + p) * a.width + first_c + c, largest);
     }
     __syncthreads();
   }
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const float* __restrict__ x, const unsigned* __restrict__ found, long long count, Scale* __restrict__ scale, T* __restrict__ parts,
-                   long long batch, long long channels, long long pixels, long long width, long long plane) {
+    DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long count, Scale* __restrict__ scale, Scale* __restrict__ guess,
+                   T* __restrict__ parts, long long batch, long long channels, long long pixels, long long width, long long plane) {
+  __shared__ unsigned smem_found[kThreads / kWarp];
+  const bool first = blockIdx.x == 0 && threadIdx.x == 0;
   float down = 1;
-  if constexpr (Config::kScaled) {
-    __shared__ unsigned smem_found[kThreads / kWarp];
-    unsigned largest = 0;
-    for (int i = threadIdx.x; i < count; i += kThreads) largest = merged(largest, found[i]);
-    const Scale whole = Scale::of(block_reduce<kThreads>(largest, Merge(), smem_found));
-    if (blockIdx.x == 0 && threadIdx.x == 0) *scale = whole;
+  unsigned largest = 0;
+  if constexpr (kScale != kNone) {
+    if constexpr (kScale == kGuessed) {
+      largest = sampled(x, batch * channels * pixels);
+    } else {
+      for (int i = threadIdx.x; i < count; i += kThreads) largest = merged(largest, found[i]);
+    }
+    largest = block_reduce<kThreads>(largest, Merge(), smem_found);
+    Scale whole = Scale::of(largest);
+    if (kScale == kGuessed) whole.exponent += kSpare;
+    const bool holds = kScale == kChecked && guess->holds(largest);
+    if (holds) whole.exponent = guess->exponent;
+    if (first) *(kScale == kGuessed ? guess : scale) = whole;
+    if (holds) return;
     down = whole.down();
+    largest = 0;
   }
   const Arguments a = {x, parts, batch, channels, pixels, width, plane};
   if constexpr (Config::kLast) {
-    from_last(a, down);
+    from_last(a, down, largest);
   } else {
     __shared__ float smem_tile[kTile][kPitch];
-    from_first(a, down, smem_tile);
+    from_first(a, down, smem_tile, largest);
+  }
+  if constexpr (kScale == kGuessed) {
+    largest = block_reduce<kThreads>(largest, Merge(), smem_found);
+    if (threadIdx.x == 0) found[blockIdx.x] = largest;
   }
 }

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._cuda import conv_parts
 from dnnarray._problems.base import leaves
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -43,14 +44,14 @@ def _rms(a, b):
 
 @pytest.mark.parametrize("shape", [(4, 64, 64, 28, 3), (2, 256, 72, 14, 3), (3, 40, 130, 17, 1), (1, 128, 128, 23, 5)], ids=str)
 def test_as_exact_as_sequential_float32(shape):
-    """The error is below that of the definition with one fused multiply-add after another."""
+    """The error is below that of the definition with one fused multiply-add after another; of short sums, what 22 bits and a sum's places leave."""
     _skip_elsewhere()
     x, w, grad, options = _drawn(*shape, np.random.default_rng(0))
     exact = _operations(x, w, grad, options, None)
     plain, parts = (_operations(x, w, grad, options, name) for name in ("direct", _NAME))
     for e, by_definition, found in zip(exact[:2], plain[:2], parts[:2], strict=True):
-        assert _rms(found, e) <= _rms(by_definition, e)
-    assert _rms(parts[2], exact[2]) <= 4e-7 * _rms(exact[2], 0)  # the definition adds up in a tree there
+        assert _rms(found, e) <= max(_rms(by_definition, e), 1.5e-7 * _rms(e, 0))
+    assert _rms(parts[2], exact[2]) <= 2e-7 * _rms(exact[2], 0)  # the definition adds up in a tree there
 
 
 @pytest.mark.parametrize("power", [-140, -60, 0, 60, 118])
@@ -75,6 +76,24 @@ def test_magnitudes_far_apart():
     expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), **options)
     for found, e in zip(y, expected, strict=True):
         assert _rms(found, e) <= 1e-6 * _rms(e, 0)
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("outlier", [1.0, 2.0**30, 2.0**-30, np.inf], ids=str)
+def test_large_arrays_whose_scale_is_guessed(outlier, layout):
+    """The guess holds; it is too low, since one number is much larger than the sample; too high, since the sample has the only large ones."""
+    _skip_elsewhere()
+    rng, options = np.random.default_rng(5), {"padding": 1}
+    x, w, grad, _ = _drawn(5, 72, 40, 57, 3, rng)
+    assert x.size >= conv_parts._SAMPLED
+    if layout == "channels_last":
+        x, w, grad = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, w, grad))
+        options |= {"layout": layout}
+    x.reshape(-1)[x.size // 2 + 3 if outlier > 1 else 0] = outlier if outlier > 1 else 1 / outlier
+    for found, e in zip(_operations(x, w, grad, options, _NAME), _operations(x, w, grad, options, None), strict=True):
+        usual = np.isfinite(e)
+        assert np.array_equal(np.isfinite(found), usual)
+        assert np.abs(found - e)[usual].max() <= 2e-6 * np.abs(e)[usual].max()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
