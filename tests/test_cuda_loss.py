@@ -29,7 +29,7 @@ def _plans(op, shape, dtype, device=_H200, aligned=True, **options):
         ("cross_entropy_backward", (64, 50_257), BFLOAT16, "cross_entropy_backward_cluster_bf16_int64_1"),
         ("cross_entropy_backward", (64, 128_256), FLOAT32, "cross_entropy_backward_cluster_f32_int64_8"),
         ("cross_entropy_backward", (64, 50_257), FLOAT64, "cross_entropy_backward_rows_f64_int64_x2_4_512_ragged_long"),
-        ("cross_entropy_backward", (2, 21, 64, 64), BFLOAT16, "cross_entropy_backward_columns_bf16_int64_24x4_kept"),
+        ("cross_entropy_backward", (2, 21, 64, 64), BFLOAT16, "cross_entropy_backward_columns_bf16_int64_22x4_kept"),
         ("nll_loss_backward", (64, 1001), FLOAT32, "nll_backward_f32x4_int64_32_ragged"),
         ("nll_loss_backward", (2, 21, 64, 64), BFLOAT16, "nll_backward_bf16x8_int64_columns"),
     ],

@@ -135,7 +135,7 @@ def several_rows(
 
 def classes_at_once(classes: int) -> tuple[int, bool]:
     """Classes of a column that a thread fetches together, and whether they are all."""
-    unroll = next((n for n in (8, 16, 24, 32) if n >= classes), 8)
+    unroll = next((n for n in range(2, 33, 2) if n >= classes), 8)
     return unroll, unroll >= classes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_channels, norm_cluster, norm_local, norm_long, norm_rows, norm_slab, norm_strided
+from dnnarray._cuda import norm_block, norm_channels, norm_cluster, norm_local, norm_long, norm_rows, norm_slab, norm_strided
 from dnnarray._select import Method
 
 _ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
@@ -41,15 +41,19 @@ _SLAB_BACKWARD = Method(
     "slab", norm_slab.backward, "whole channels in shared memory, read once", norm_slab.fits, norm_slab.workspace, norm_slab.cost
 )
 
+_IN_BLOCK = "small: a statistic in the registers of a block"
+_BLOCK = Method("block", norm_block.forward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
+_BLOCK_BACKWARD = Method("block", norm_block.backward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
+
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
-_CHANNEL = ("batch_norm", *_FOUND)
 ALGORITHMS = (
     dict.fromkeys(_LAYER, (_CLUSTER, _ROWS, _LONG, _STRIDED))
     | {f"{name}_backward": (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
     | {"batch_norm": (_CHANNELS,)}
-    | dict.fromkeys(_FOUND, (_SLAB, _CHANNELS))
-    | {f"{name}_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _CHANNEL}
+    | dict.fromkeys(_FOUND, (_BLOCK, _SLAB, _CHANNELS))
+    | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}
+    | {f"{name}_backward": (_BLOCK_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _FOUND}
     | {
         "local_response_norm": (
             Method("window", norm_local.window, "the window in registers", norm_local.window_fits),

@@ -18,11 +18,11 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import Spec
 
-_SUM_BLOCKS = 132 * 8  # blocks that a pass of sums is split into
+_SUM_BLOCKS = 132 * 8, 132 * 16  # blocks that a pass of sums is split into: of x, of the gradient (smaller ones, two rounds of them)
 _LAST_BLOCKS = 132 * 4, 132 * 5  # and channels last, where they are all to be at work at once; with statistics per batch index
 _PART = 8192  # elements that are worth a block
 _SHARES = 16  # bytes of the result of a part
-_FINISH, _TASKS = 128, 2048  # threads of a block; tasks that are enough for the card with a warp each
+_FINISH, _TASKS, _FEW = 128, 2048, 8  # threads of a block; tasks that are enough for the card with a warp each, or with so few threads
 _SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
 _APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
@@ -66,10 +66,17 @@ class ApplyConfig(Config):
 
 @dataclass(frozen=True)
 class FinishConfig(Config):
-    """Compile-time settings of ``kernels/norm/channel_finish.cu`` and ``channel_finish_backward.cu``."""
+    """Compile-time settings of ``kernels/norm/channel_finish.cu``."""
 
     element: str
     lanes: int
+
+
+@dataclass(frozen=True)
+class FinishBackwardConfig(FinishConfig):
+    """Compile-time settings of ``kernels/norm/channel_finish_backward.cu``."""
+
+    over: int
 
 
 class Inputs(NamedTuple):
@@ -154,7 +161,8 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     v = view(problem)
     if v is None:
         return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
-    blocks = split(v, inputs(problem, problem.inputs, None).x).parts * (1 if v.last else v.channels)  # of the sums, at the least
+    specs = inputs(problem, problem.inputs, None)
+    blocks = split(v, specs.x, specs.grad is not None).parts * (1 if v.last else v.channels)  # of the sums, at the least
     return f"{blocks:,} blocks are more than a grid has" if blocks >= 1 << 31 else None
 
 
@@ -171,12 +179,12 @@ class Split(NamedTuple):
         return self.outer_parts * self.inner_parts
 
 
-def split(v: View, x: Spec) -> Split:
+def split(v: View, x: Spec, gradient: bool) -> Split:
     """Parts large enough to be worth a block, and blocks enough to fill the card; the same for any alignment."""
     vector = vector_length(x.dtype, True, v.channels)
     alone = v.per_batch or v.last  # an outer index a part
     columns = blocks_of(v.channels, 32 * vector) if v.last else v.channels
-    wanted = _LAST_BLOCKS[v.per_batch] // max(columns, 1) if v.last else blocks_of(_SUM_BLOCKS, max(columns, 1))
+    wanted = _LAST_BLOCKS[v.per_batch] // max(columns, 1) if v.last else blocks_of(_SUM_BLOCKS[gradient], max(columns, 1))
     wanted = max(min(wanted, blocks_of(v.outer * v.inner * (min(v.channels, 32 * vector) if v.last else 1), _PART)), 1)
     outer_step = 1 if alone else blocks_of(v.outer, min(wanted, max(v.outer, 1)))
     outer_parts = blocks_of(v.outer, max(outer_step, 1))
@@ -185,6 +193,13 @@ def split(v: View, x: Spec) -> Split:
     if v.inner <= inner_step:
         inner_step = v.inner
     return Split(max(outer_step, 1), max(inner_step, 1), outer_parts, blocks_of(v.inner, max(inner_step, 1)))
+
+
+def _lanes(terms: int, tasks: int) -> int:
+    """Threads for each of so many sums of so many terms."""
+    if tasks >= _TASKS:
+        return _FEW if terms <= 2 * _FEW else 32
+    return 32 if terms <= 256 else _FINISH
 
 
 def _side(v: View, vector: int, threads: int) -> int:
@@ -211,7 +226,7 @@ class Launches:
         found = view(problem)
         assert found is not None
         self.x = self.specs.x
-        self.view, self.split = found, split(found, self.x)
+        self.view, self.split = found, split(found, self.x, self.specs.grad is not None)
         self.aligned = aligned
         self.formula = formula(problem.activation, self.x.dtype)
         self.item = statistics_dtype(self.x).itemsize
@@ -229,20 +244,24 @@ class Launches:
         return bool(saved) and self.problem.activation is None and v.size > 0
 
     @property
+    def _partial_bytes(self) -> int:
+        return self.split.parts * self.view.channels * _SHARES
+
+    @property
     def partial(self) -> Array:
         return self.arguments.scratch()
 
     @property
     def partial_gradient(self) -> Array:
-        return self.arguments.scratch(_partial_bytes(self.view, self.x))
+        return self.arguments.scratch(self._partial_bytes)
 
     @property
     def coefficients(self) -> Array:
-        return self.arguments.scratch(2 * _partial_bytes(self.view, self.x))
+        return self.arguments.scratch(2 * self._partial_bytes)
 
     @property
     def slopes(self) -> Array:
-        return self.arguments.scratch(2 * _partial_bytes(self.view, self.x) + _COEFFICIENTS * self.view.instances * self.item)
+        return self.arguments.scratch(2 * self._partial_bytes + _COEFFICIENTS * self.view.instances * self.item)
 
     def sums(self, gradient: bool, both: bool = False) -> Plan:
         """Sums of x, or of the gradient, or of both."""
@@ -270,26 +289,21 @@ class Launches:
         """Parts of one instance."""
         return self.split.inner_parts if self.view.per_batch else self.split.parts
 
-    def _finish_kernel(self, stage: str, parts: int, tasks: int) -> tuple[Kernel, int]:
-        """The kernel for so many tasks of so many parts, and how many of them a block takes."""
-        lanes = 32 if parts <= 256 or tasks >= _TASKS else _FINISH
-        config = FinishConfig(TYPES[self.x.dtype], lanes)
-        return Kernel(
-            f"norm/channel_{stage}.cu", f"norm_channel_{stage}_{SHORT[self.x.dtype]}_{lanes}", config, ("norm",)
-        ), _FINISH // lanes
-
     def finish(self, found: bool, mean: Pointer = 0, rstd: Pointer = 0, next_mean: Pointer = 0, next_var: Pointer = 0) -> Plan:
         """Coefficients; `found` says that the parts of x were summed."""
         v, g, specs, x = self.view, self.given, self.specs, self.x
         members = v.channels // v.groups
-        kernel, tasks = self._finish_kernel("finish", self._parts() * members if found else 1, v.statistics)
+        lanes = _lanes(self._parts() * members if found else 1, v.statistics)
+        kernel = Kernel(
+            "norm/channel_finish.cu", f"norm_channel_finish_{SHORT[x.dtype]}_{lanes}", FinishConfig(TYPES[x.dtype], lanes), ("norm",)
+        )
         pointers = (g.x, self.partial if found else 0, g.weight, g.bias, g.mean, g.rstd, g.variance, g.running_mean, g.running_var)
         results = (self.coefficients, mean, rstd, next_mean, next_var)
         typed = (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance, specs.running_mean, specs.running_var)
         numbers = (v.statistics, self._parts(), v.channels, members, v.channels * v.inner, 1 if v.last else v.inner, int(v.last))
         values = (*self.count, float(self.problem.momentum), float(self.problem.eps))
         launch = (*pointers, *results, *(wide(s, x) for s in typed), *numbers, *values)
-        return Plan(kernel, (blocks_of(v.statistics, tasks), 1, 1), _FINISH, launch)
+        return Plan(kernel, (blocks_of(v.statistics, _FINISH // lanes), 1, 1), _FINISH, launch)
 
     def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0, both: bool = False) -> Plan:
         """Coefficients of the gradient of x, and the gradients of the parameters; `both` says what the sums are around."""
@@ -300,11 +314,14 @@ class Launches:
         known = (self.given.weight, self.coefficients, self.slopes, *saved)
         pointers = (self.given.x if both else 0, self.partial_gradient, *known, dweight, dbias, dmean, dvariance)
         parts, members = self._parts() if v.size else 0, v.channels // v.groups
-        wanted = v.statistics + v.channels
-        kernel, tasks = self._finish_kernel("finish_backward", parts * max(members, v.batch), wanted)
+        lanes, over = _lanes(parts * members, v.statistics), _lanes(parts * v.batch, v.channels)
+        config = FinishBackwardConfig(TYPES[x.dtype], lanes, over)
+        name = f"norm_channel_finish_backward_{SHORT[x.dtype]}_{lanes}_{over}"
+        kernel = Kernel("norm/channel_finish_backward.cu", name, config, ("norm",))
+        blocks = blocks_of(v.statistics, _FINISH // lanes)
         pitches = (v.channels * v.inner, 1 if v.last else v.inner)
-        numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last))
-        return Plan(kernel, (blocks_of(wanted, tasks), 1, 1), _FINISH, (*pointers, *flags, *numbers))
+        numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last), blocks)
+        return Plan(kernel, (blocks + blocks_of(v.channels, _FINISH // over), 1, 1), _FINISH, (*pointers, *flags, *numbers))
 
     def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool) -> tuple[Kernel, ApplyConfig]:
         v, specs, x = self.view, self.specs, self.x
@@ -359,17 +376,14 @@ def _layout(v: View, side: int) -> str:
     return f"last{side}" if v.last else "first"
 
 
-def _partial_bytes(v: View, x: Spec) -> int:
-    return split(v, x).parts * v.channels * _SHARES
-
-
 def workspace(problem: NormProblem) -> int:
     """The results of the parts and the coefficients."""
     v = view(problem)
     if v is None or v.channels == 0:
         return 0
-    x = inputs(problem, problem.inputs, None).x
-    return max(2 * _partial_bytes(v, x) + 2 * _COEFFICIENTS * v.instances * statistics_dtype(x).itemsize, 16)
+    specs = inputs(problem, problem.inputs, None)
+    partial, x = split(v, specs.x, specs.grad is not None).parts * v.channels * _SHARES, specs.x
+    return max(2 * partial + 2 * _COEFFICIENTS * v.instances * statistics_dtype(x).itemsize, 16)
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:

@@ -13,11 +13,15 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64, Spec
 
-_LANES = (8, 16, 32, 128, 256, 512, 1024)
+_LANES = (4, 8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
-_FOLD_WIDE, _FOLD_FEW = 2048, 16384  # columns from which there are blocks enough for vectors, and for few threads in each
+_FOLD_WIDE, _FOLD_FEW = (
+    2048,
+    16384,
+)  # columns for each element of a vector so that there are blocks enough; from which few threads in each are
+_FOLD_PARTS = 64  # parts up to which few threads are enough
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def spread(columns: int, x: Spec, gradient: bool, vector: int) -> Rows | None:
     """As few threads as hold the row in their registers; None where 1024 (512 for a gradient) do not."""
     values = (16 if gradient else 32) // (2 if x.dtype == FLOAT64 else 1)
     for lanes in _LANES[: -1 if gradient else None]:
-        most = (values // 2 if lanes < 32 or lanes == 1024 else values) // vector
+        most = 2 if lanes < 8 else (values // 2 if lanes < 32 or lanes == 1024 else values) // vector
         needed = max(blocks_of(columns, lanes * vector), 1)
         if needed <= min(most, _VECTORS[-1]):
             return Rows(vector, next(v for v in _VECTORS if v >= needed), lanes)
@@ -181,7 +185,8 @@ def _resident(how: Rows, problem: NormProblem) -> int:
     specs = operands(problem, problem.inputs, None)
     words = how.vector * how.vectors * statistics_dtype(specs.x).itemsize // 4
     more = 2 if specs.x.dtype == FLOAT64 else int(specs.residual is not None or (how.vector == 1 and words > 8))
-    return max(((768 if words <= 8 else 512) - 128 * more) // how.threads, 1)
+    together = 768 if words <= 8 and how.lanes > 32 else 512  # rows within a warp wait for nobody
+    return max((together - 128 * more) // how.threads, 1)
 
 
 def _stay(how: Rows, problem: NormProblem, rows: int) -> int:
@@ -256,8 +261,8 @@ def fold(
     x: Spec, of_weight: Any, of_bias: Any, dweight: Any, dbias: Any, parts: int, columns: int, weight: Any, bias: Any, aligned: bool = False
 ) -> Plan:
     """The sum of `parts` shares of the gradients of weight and bias."""
-    vector = 4 if aligned and columns % 4 == 0 and columns >= _FOLD_WIDE and x.dtype != FLOAT64 else 1
-    rows = 8 if columns >= _FOLD_FEW else 32
+    vector = next((n for n in (4, 2) if columns % n == 0 and columns >= n * _FOLD_WIDE and aligned and x.dtype != FLOAT64), 1)
+    rows = 8 if columns >= _FOLD_FEW or parts <= _FOLD_PARTS else 32
     kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows), ("norm",))
     arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
     return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments)

@@ -256,7 +256,7 @@ def _tile(extent: int, arrays: int, device: Device) -> Tile | None:
     if extent <= _SHORT_AXIS and alone.memory(extent, arrays) <= device.shared_memory:
         return alone
     most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
-    tile = Tile(1, 8, side)
+    tile = Tile(1, 8, _COLUMN_THREADS)
     while tile.blocks < most and tile.memory(extent, arrays) > _room(device, 3, _COLUMNS_STATIC):
         tile = tile._replace(blocks=2 * tile.blocks)
     return tile if tile.memory(extent, arrays) <= _room(device, 1, 2 * _COLUMNS_STATIC) else None

@@ -34,21 +34,6 @@ using RowShares = Shares<T, kProbabilities>;
 // How many of `left` classes are among the next kUnroll.
 __device__ __forceinline__ int few(long long left) { return left < kUnroll ? static_cast<int>(left) : kUnroll; }
 
-__device__ __forceinline__ void take(Scores<A>& found, const V (&part)[kUnroll], int v, const RowShares& shares, long long c, int count) {
-  A values[kUnroll], peak = found.peak;
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    values[u] = widen(part[u].at[v]);
-    peak = larger(peak, values[u]);
-  }
-  found.raise(peak);
-  found.add(values);
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    if (kShares && u < count) found.share += shares.of(c + u);
-  }
-}
-
 template <bool kFew>
 struct ClassNumber {
   using type = long long;
@@ -106,8 +91,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kShares ? 1 : 0)
   for (long long c = 0; c < classes; c += kUnroll) {
     const int count = few(classes - c);
     if (!Config::kKept && c > 0) fetch(part, from + c * inner, count, inner);
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) take(found[v], part, v, shares[v], c, count);
+    take_columns<kShares>(found, part, shares, c, count, [](int, int, A) {});
     if (Config::kKept) break;
   }
   Factors<A> f[kVector];

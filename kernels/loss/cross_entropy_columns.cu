@@ -20,6 +20,7 @@ struct Config {
   static constexpr int kVector = 1;
   static constexpr int kUnroll = 8;
   static constexpr int kThreads = 128;
+  static constexpr bool kLater = false;
 };
 #define DNNARRAY_ENTRY cross_entropy_columns_default
 #endif
@@ -35,31 +36,6 @@ using RowShares = Shares<T, kProbabilities>;
 // How many of `left` classes are among the next kUnroll.
 __device__ __forceinline__ int few(long long left) { return left < kUnroll ? static_cast<int>(left) : kUnroll; }
 
-// What is found of a row, and the score at its label.
-struct Column {
-  Scores<A> found;
-  A score = A(0);
-};
-
-__device__ __forceinline__ void take(Column& column, const V (&part)[kUnroll], int v, long long label, const RowShares& shares, long long c,
-                                     long long classes) {
-  const unsigned long long ahead = static_cast<unsigned long long>(label - c);
-  const int place = ahead < kUnroll ? static_cast<int>(ahead) : -1;
-  A values[kUnroll], peak = column.found.peak;
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    values[u] = widen(part[u].at[v]);
-    peak = larger(peak, values[u]);
-    if (!kProbabilities && u == place) column.score = values[u];
-  }
-  column.found.raise(peak);
-  column.found.add(values);
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    if (kShares && c + u < classes) column.found.add_share(values[u], shares.of(c + u));
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 || kShares ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
@@ -74,31 +50,40 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 ||
     V part[kUnroll];
     fetch(part, from, few(classes), inner);
     long long labels[kVector];
-    Column columns[kVector];
+    Scores<A> found[kVector];
+    A scores[kVector] = {};
+    int places[kVector];  // of the labels, from class c on
     RowShares shares[kVector];
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       labels[v] = kProbabilities ? 0 : static_cast<long long>(target[r + v]);
+      places[v] = labels[v] >= 0 && labels[v] < classes ? static_cast<int>(labels[v]) : -1;
       shares[v] = {reinterpret_cast<const T*>(target) + offset + v, weight, inner, A(smoothing), A(smoothing / classes)};
     }
     for (long long c = 0; c < classes; c += kUnroll) {
       V next[kUnroll];
       fetch(next, from + (c + kUnroll) * inner, few(classes - c - kUnroll), inner);
+      take_columns<kShares>(found, part, shares, c, few(classes - c), [&](int u, int v, A z) {
+        if (!kProbabilities && !Config::kLater && u == places[v]) scores[v] = z;
+      });
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) take(columns[v], part, v, labels[v], shares[v], c, classes);
+      for (int v = 0; v < kVector; ++v) places[v] -= kUnroll;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) part[u] = next[u];
     }
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      const Scores<A>& found = columns[v].found;
+      if (Config::kLater && labels[v] >= 0 && labels[v] < classes) scores[v] = widen(from[labels[v] * inner + v]);
+    }
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
       const Label label(labels[v], classes, ignore);
-      const A own = kProbabilities ? A(0) : label.weight(weight), log_sum = log_of(found.sum);
-      const A loss = row_loss<Config::kSmoothing>(found, log_sum, label, own, columns[v].score, shares[v]);
+      const A own = kProbabilities ? A(0) : label.weight(weight), log_sum = log_of(found[v].sum);
+      const A loss = row_loss<Config::kSmoothing>(found[v], log_sum, label, own, scores[v], shares[v]);
       loss_sum += loss;
       weight_sum += own;
       if (!Config::kSums) losses[r + v] = narrow<Config::Loss>(loss);
-      if (lse) lse[r + v] = log_sum_exp(found, log_sum);
+      if (lse) lse[r + v] = log_sum_exp(found[v], log_sum);
     }
   }
   if constexpr (Config::kSums) {

@@ -43,8 +43,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
                               share,
                               momentum,
                               eps};
-  const long long statistic = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
-  if (statistic >= statistics) return;  // whole warps, or the whole block
+  const long long own = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const long long statistic = min(own, statistics - 1);  // the last, for company
   const int lane = threadIdx.x % kLanes;
   const unsigned groups = static_cast<unsigned>(channels) / static_cast<unsigned>(members);  // long division takes longer than all the rest
   const long long batch = static_cast<unsigned>(statistic) / groups, first = static_cast<unsigned>(statistic) % groups * members;
@@ -57,17 +57,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
 #pragma unroll 4
     for (long long i = lane; i < parts * members; i += kLanes) sums.add(mine[i]);
   }
-  if constexpr (kLanes == kWarp) {
-    sums = warp_shares(sums);
-  } else {
-    sums = block_shares<1, kThreads>(sums, smem);
-  }
+  sums = lane_shares<kLanes, kThreads>(sums, smem);
   const auto found = known.find(sums, origin, statistic, lane == 0);
   const Table<A> table(coefficients, statistics * members, last != 0);
   for (long long j = lane; j < members; j += kLanes) {
     const bool early = j < kLanes;  // fetched before the sums were there
-    const Affine<A> own = found.affine(early ? first_weight : w.at(first + j, A(1)), early ? first_bias : b.at(first + j, A(0)));
+    const Affine<A> of = found.affine(early ? first_weight : w.at(first + j, A(1)), early ? first_bias : b.at(first + j, A(0)));
     const long long instance = batch * channels + first + j;
-    table.at(0, instance) = own.mean, table.at(1, instance) = own.scale, table.at(2, instance) = own.shift, table.at(3, instance) = own.rstd;
+    table.at(0, instance) = of.mean, table.at(1, instance) = of.scale, table.at(2, instance) = of.shift, table.at(3, instance) = of.rstd;
   }
 }

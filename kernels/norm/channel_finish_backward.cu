@@ -4,8 +4,8 @@
 //
 // Where the sums are not around the mean but around the first value of the statistic (`x` given), they are brought there.
 //
-// Layout:  kLanes threads each: the first `statistics` a (batch, group of `members` channels), whose parts lie one after the other, the next
-//          `channels` a channel, over all parts of all of the batch.
+// Layout:  the first `blocks` blocks: kLanes threads for each of `statistics`, a (batch, group of `members` channels), whose parts lie one after
+//          the other; the others: kOver threads for each of `channels`, over all parts of all of the batch.
 // Bound:   latency. Everything in double, in a fixed order.
 
 #include "dnnarray/channel_norm.cuh"
@@ -14,6 +14,7 @@
 struct Config {
   using Element = float;
   static constexpr int kLanes = 32;
+  static constexpr int kOver = 32;
 };
 #define DNNARRAY_ENTRY norm_channel_finish_backward_default
 #endif
@@ -21,12 +22,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kThreads = 128, kLanes = Config::kLanes;
-
-__device__ __forceinline__ Shares over_lanes(Shares s, Shares* smem) {
-  if constexpr (kLanes == kWarp) return warp_shares(s);
-  return block_shares<1, kThreads>(s, smem);
-}
+constexpr int kThreads = 128;
 
 // Null: what is absent or not asked for. With `given_mean` and `given_rstd`, which go with channels as statistics and no activation, nobody
 // has written the coefficients yet that kernels/norm/channel_apply.cu needs then.
@@ -35,12 +31,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
                    A* __restrict__ slopes, const void* given_mean, const void* given_rstd, void* dweight, void* dbias, void* dmean, void* dvariance, long long wide_weight,
                    long long wide_bias, long long wide_mean, long long wide_rstd, long long wide_variance, long long statistics, long long parts,
                    long long channels, long long members, long long batch_pitch,
-                   long long channel_pitch, double share, long long fixed, long long last) {
+                   long long channel_pitch, double share, long long fixed, long long last, long long blocks) {
   __shared__ Shares smem[kThreads / kWarp];
   const Parameter<T> w = {weight, wide_weight != 0};
-  const long long task = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
-  if (task >= statistics + channels) return;  // whole warps, or the whole block
-  const int lane = threadIdx.x % kLanes;
   // Long division takes longer than all the rest.
   const unsigned of_group = static_cast<unsigned>(members), groups = static_cast<unsigned>(channels) / of_group, each = static_cast<unsigned>(parts);
   const long long batches = static_cast<unsigned>(statistics) / groups;
@@ -53,7 +46,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
     return double(affine.at(0, batch * channels + channel)) - double(widen(x[batch * batch_pitch + static_cast<unsigned>(channel) / of_group * members * channel_pitch]));
   };
   Shares sums = {0, 0};
-  if (task < statistics) {
+  if (blockIdx.x < blocks) {
+    constexpr int kLanes = Config::kLanes;
+    const int lane = threadIdx.x % kLanes;
+    const long long task = min(static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes, statistics - 1);  // the last, for company
     const long long batch = static_cast<unsigned>(task) / groups, first = static_cast<unsigned>(task) % groups * members;
     const double rstd = double(rstd_of(batch * channels + first));
     const Shares* mine = partial + task * members * parts;
@@ -63,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
         const double of = double(w.at(first + (of_group == 1 ? 0 : static_cast<unsigned>(i) / each), A(1)));
         sums.add({of * mine[i].plain, of * mine[i].along});
       }
-    sums = over_lanes(sums, smem);
+    sums = lane_shares<kLanes, kThreads>(sums, smem);
     if (!fixed) sums.along -= distance(batch, first) * sums.plain;
     for (long long j = lane; j < members; j += kLanes) {
       const long long instance = batch * channels + first + j;
@@ -73,14 +69,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
       slope.at(2, instance) = A(rstd * rstd * sums.along * share);
     }
   } else {
-    const long long channel = task - statistics;
+    constexpr int kLanes = Config::kOver;
+    const int lane = threadIdx.x % kLanes;
+    const long long task = (blockIdx.x - blocks) * (kThreads / kLanes) + threadIdx.x / kLanes, channel = min(task, channels - 1);
+    const auto brought = [&](const Shares& share, long long batch) {  // to the mean, in units of its standard deviation
+      return Shares{share.plain, (share.along - distance(batch, channel) * share.plain) * double(rstd_of(batch * channels + channel))};
+    };
+    if (2 * batches >= kLanes) {
+      for (long long batch = lane; batch < batches; batch += kLanes) {
+        Shares of_batch = {0, 0};
 #pragma unroll 4
-    for (long long i = lane; i < batches * parts; i += kLanes) {
-      const long long batch = batches == 1 ? 0 : static_cast<unsigned>(i) / each, at = batch * channels + channel;
-      const Shares share = partial[at * parts + i - batch * parts];
-      sums.add({share.plain, (share.along - distance(batch, channel) * share.plain) * double(rstd_of(at))});
+        for (unsigned part = 0; part < each; ++part) of_batch.add(partial[(batch * channels + channel) * parts + part]);
+        sums.add(brought(of_batch, batch));
+      }
+    } else {
+#pragma unroll 4
+      for (long long i = lane; i < batches * parts; i += kLanes) {
+        const long long batch = batches == 1 ? 0 : static_cast<unsigned>(i) / each;
+        sums.add(brought(partial[(batch * channels + channel) * parts + i - batch * parts], batch));
+      }
     }
-    sums = over_lanes(sums, smem);
+    sums = lane_shares<kLanes, kThreads>(sums, smem);
     if (lane != 0) return;
     if (dweight != nullptr) put<T>(dweight, wide_weight != 0, channel, A(sums.along));
     if (dbias != nullptr) put<T>(dbias, wide_bias != 0, channel, A(sums.plain));

@@ -3,8 +3,9 @@
 // not known yet and there is no activation, both in one pass, with the first value in the place of the mean.
 //
 // Layout:  channels first (outer, channels, inner): a block owns a channel of `outer_step` outer indices and `inner_step` inner ones; its
-//          threads walk them in vectors. Channels last (batch, rows, channels): a block owns kSide vectors of channels over `inner_step` rows,
-//          thread t the vector t % kSide of every kThreads / kSide-th row. The results of an instance, a channel or a (batch, channel), lie
+//          threads walk them in vectors. Channels last (batch, rows, channels): a block owns kSide vectors of channels, thread t the vector
+//          t % kSide of every kThreads / kSide-th row of each `inner_parts`-th stretch of kBatch of these, so that all blocks read near each other
+//          and the end of the array last, of which kernels/norm/channel_apply.cu finds much in the L2. The results of an instance, a channel or a (batch, channel), lie
 //          one after the other, part by part.
 // Needs:   inner (channels last: channels) a multiple of kVector; pointers aligned to kVector elements.
 // Bound:   memory: x (and grad, and residual with an activation) read once, kBatch vectors in flight. Threads sum in the arithmetic type, from
@@ -139,6 +140,14 @@ __device__ __forceinline__ void write(Channel& own, bool mine, double common, lo
   }
 }
 
+// The vectors of a thread among the rows of its stretches, `step` rows apart: every stretch but the last of all is whole.
+__device__ __forceinline__ int vectors_of(long long row, long long rows, long long step) {
+  if (row >= rows) return 0;
+  const unsigned before = static_cast<unsigned>(rows - 1 - row) / static_cast<unsigned>(step);  // stretches before that of the last row
+  const long long left = rows - row - before * step;
+  return static_cast<int>(before * kBatch + min((left + kSteps - 1) / kSteps, static_cast<long long>(kBatch)));
+}
+
 // `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
 // Without an activation `coefficients` may be the means alone, `mean_step` numbers apart.
 extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? kThreads == 128 ? 5 : 4 : 0)
@@ -158,13 +167,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
   Channel own[kOwn];
   Batch batched;
   if constexpr (Config::kLast) {
-    const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector, row = first_inner + threadIdx.x / kSide;
+    constexpr int kStretch = kBatch * kSteps;
+    const long long channel = (tile * kSide + threadIdx.x % kSide) * kVector, row = slot * kStretch + threadIdx.x / kSide;
     const bool mine = channel < channels;
-    const int count = row < end_inner ? static_cast<int>((end_inner - row + kSteps - 1) / kSteps) : 0;
+    const int count = vectors_of(row, inner, parts * kStretch);
     const long long pitch = kSteps * channels;
     long long at = (first_outer * inner + row) * channels + channel;
     if (mine) begin(own, coefficients, mean_step, instances, batch + channel, count > 0 ? x + at : nullptr);
-    for (int left = mine ? count : 0; left > 0; left -= kBatch, at += kBatch * pitch) {
+    for (int left = mine ? count : 0; left > 0; left -= kBatch, at += parts * kBatch * pitch) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) batched.fetch(k, arrays, at + k * pitch, k < left);
       batched.add(own, arrays);

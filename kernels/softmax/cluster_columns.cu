@@ -60,6 +60,31 @@ struct Found {
   }
 };
 
+// The largest of the thread's `count` vectors at each position; half types by two.
+template <typename Half = T>
+__device__ __forceinline__ void find_largest(Found (&found)[V], const Words* from, int count) {
+  if constexpr (sizeof(Half) == 2) {
+    unsigned tops[V / 2];
+#pragma unroll
+    for (int j = 0; j < V / 2; ++j) tops[j] = narrow<Half>(-infinity(0.0f)).bits * 0x10001u;
+#pragma unroll 4
+    for (int k = 0; k < count; ++k) {
+      const Words wx = from[k * kThreads];
+#pragma unroll
+      for (int j = 0; j < V / 2; ++j) tops[j] = largest_pair(tops[j], Config::kNegative ? wx.at[j] ^ 0x80008000u : wx.at[j], Half());
+    }
+#pragma unroll
+    for (int j = 0; j < V / 2; ++j) widen_pair(found[2 * j].largest, found[2 * j + 1].largest, tops[j], Half());
+  } else {
+#pragma unroll 4
+    for (int k = 0; k < count; ++k) {
+      const Words wx = from[k * kThreads];
+#pragma unroll
+      for (int j = 0; j < V; ++j) found[j].largest = Largest()(found[j].largest, kSign * element<T>(wx, j));
+    }
+  }
+}
+
 // A value of each position of the block's width.
 struct Table {
   float at[3][kWidth];
@@ -147,14 +172,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
   copies_wait<0>();
 
   Found found[V];
-  if constexpr (kOnline) {
-#pragma unroll 4
-    for (int k = 0; k < mine; ++k) {
-      const Words wx = of_x[k * kThreads];
-#pragma unroll
-      for (int j = 0; j < V; ++j) found[j].largest = Largest()(found[j].largest, kSign * element<T>(wx, j));
-    }
-  }
+  if constexpr (kOnline) find_largest(found, of_x, mine);
 #pragma unroll 2
   for (int k = 0; k < mine; ++k) {
     const Words wx = of_x[k * kThreads], wg = Config::kGradient ? of_g[k * kThreads] : wx;

@@ -59,6 +59,14 @@ __device__ __forceinline__ Shares block_shares(Shares s, Shares* smem) {
   return s;
 }
 
+// Each of kLanes neighbouring threads, up to a warp or the whole block, gets the sum of theirs.
+template <int kLanes, int kThreads>
+__device__ __forceinline__ Shares lane_shares(Shares s, Shares* smem) {
+  if constexpr (kLanes <= kWarp) return warp_shares<kLanes>(s);
+  static_assert(kLanes <= kWarp || kLanes == kThreads, "part of a warp, or the block");
+  return block_shares<1, kThreads>(s, smem);
+}
+
 // What the last pass needs of a channel (of an image), in memory one after the other: z = (x - mean) * scale + shift.
 template <typename A>
 struct alignas(4 * sizeof(A) > 16 ? 16 : 4 * sizeof(A)) Affine {

@@ -19,6 +19,18 @@ struct Largest : Max {
   }
 };
 
+// And of two halves by two halves, from sm_80 on.
+__device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, float16_t) {
+  unsigned y;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, bfloat16_t) {
+  unsigned y;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+
 // `sum` of exp(x - shift) and `dot` of g exp(x - shift), where shift is the maximum, or 0 as long as nothing but -inf was seen.
 template <typename A, typename M>
 struct Online {

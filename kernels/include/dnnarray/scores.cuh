@@ -54,6 +54,11 @@ struct Scores {
     }
     peak = to;
   }
+  // The same without a branch, where there are no shares.
+  __device__ __forceinline__ void lift(A to) {
+    sum *= quick_exp(peak - finite_base(to));
+    peak = to;
+  }
   __device__ __forceinline__ void add(A z) { sum += quick_exp(z - finite_base(peak)); }
   // Several scores at once, after raise(); summed in pairs, which waits less than one after the other.
   template <int kCount>
@@ -139,6 +144,28 @@ __device__ __forceinline__ arithmetic_t<T> peak_of(const Vec<T, kVector> (&part)
       for (int v = 0; v < kVector; ++v) top[v] = u == 0 ? widen(part[u].at[v]) : larger(top[v], widen(part[u].at[v]));
     }
     return in_pairs(top, Larger());
+  }
+}
+
+// Of each position of some vectors the largest, NaN aside; half types by two.
+template <int kCount, typename T, int kVector>
+__device__ __forceinline__ void peaks_of(arithmetic_t<T> (&peaks)[kVector], const Vec<T, kVector> (&part)[kCount]) {
+  if constexpr (sizeof(T) == 2 && kVector % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < kVector / 2; ++j) {
+      unsigned tops[kCount];
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) memcpy(&tops[u], &part[u].at[2 * j], sizeof tops[u]);
+      widen_pair(peaks[2 * j], peaks[2 * j + 1], in_pairs(tops, [](unsigned a, unsigned b) { return larger_pair(a, b, T()); }), T());
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      arithmetic_t<T> tops[kCount];
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) tops[u] = widen(part[u].at[v]);
+      peaks[v] = in_pairs(tops, Larger());
+    }
   }
 }
 

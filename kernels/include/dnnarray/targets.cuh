@@ -169,4 +169,34 @@ __device__ __forceinline__ void fetch(Vec<T, kVector> (&part)[kCount], const T* 
   }
 }
 
+// Classes one below the other, from c on: each vector of `part` holds a class of kVector rows. Those behind the last of `count` hold -inf.
+// visit(u, v, z) sees every score.
+template <bool kShares, int kCount, typename T, int kVector, bool kProbabilities, typename Visit>
+__device__ __forceinline__ void take_columns(Scores<arithmetic_t<T>> (&found)[kVector], const Vec<T, kVector> (&part)[kCount],
+                                             const Shares<T, kProbabilities> (&shares)[kVector], long long c, int count, Visit visit) {
+  using A = arithmetic_t<T>;
+  A peaks[kVector];
+  peaks_of(peaks, part);
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    const A to = larger(found[v].peak, peaks[v]);
+    if constexpr (kShares) {
+      found[v].raise(to);
+    } else {
+      found[v].lift(to);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    A z[kVector];
+    widen_all<T>(z, part[u]);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      visit(u, v, z[v]);
+      found[v].add(z[v]);
+      if (kShares && u < count) found[v].add_share(z[v], shares[v].of(c + u));
+    }
+  }
+}
+
 }  // namespace dnnarray

@@ -1,0 +1,66 @@
+// Batch, group and instance norm of small arrays, channels first, in one launch: y = act((x - mean) * scale + shift + residual).
+//
+// Layout:  block (g, b) owns a statistic: channel g of the whole batch, or (kGroup) group g of batch index b, `vectors` vectors in images of
+//          `each`, in registers; thread t the vectors t, t + kThreads, ...
+// Needs:   an image a multiple of kVector elements; at most kThreads kVectors vectors; pointers aligned to kVector elements; fewer than 2^31
+//          elements.
+// Bound:   latency. The mean, then the distances from it; sums of threads in the arithmetic type, in a fixed order.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/channel_block.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  using Activation = dnnarray::Identity;
+  static constexpr bool kGroup = false;
+  static constexpr int kVector = 4;
+  static constexpr int kVectors = 2;
+  static constexpr int kThreads = 128;
+};
+#define DNNARRAY_ENTRY norm_channel_block_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using A = arithmetic_t<T>;
+constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads;
+constexpr int kChannels = Config::kGroup ? kVectors : 1;  // that the vectors of a thread may belong to
+
+// Null: what is absent or not asked for. `span` elements of x belong to a channel of a batch index, or to a group.
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const void* weight, const void* bias, const void* running_mean,
+                   const void* running_var, T* __restrict__ y, A* mean_of, A* rstd_of, void* next_mean, void* next_var, long long wide_weight,
+                   long long wide_bias, long long wide_running_mean, long long wide_running_var, long long vectors, long long each,
+                   long long each_divisor, long long pitch, long long span, long long members, double count, double share, double momentum,
+                   double eps, double p64, double q64) {
+  __shared__ A smem[2][2 * kThreads / kWarp];
+  const int statistic = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x), first = static_cast<int>(blockIdx.x) * static_cast<int>(members);
+  const Owned<T, kVector, kVectors, kThreads> own(threadIdx.x, statistic * static_cast<int>(span), static_cast<int>(vectors),
+                                                  Divisor(each, each_divisor), static_cast<int>(pitch), true);
+  A values[kVectors][kVector], more[kVectors][kVector] = {};
+  own.read(values, x);
+  if (residual != nullptr) own.read(more, residual);
+  const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0}, absent = {nullptr, false};
+  A weights[kChannels], biases[kChannels];
+#pragma unroll
+  for (int k = 0; k < kChannels; ++k) {
+    const int channel = first + (Config::kGroup && own.there[k] ? own.image[k] : 0);
+    weights[k] = w.at(channel, A(1)), biases[k] = b.at(channel, A(0));
+  }
+  const auto found = find_brief<T, kThreads, 1>(own, values, A(share), A(eps), smem);
+  Affine<A> affine[kChannels];
+#pragma unroll
+  for (int k = 0; k < kChannels; ++k) affine[k] = found.affine(weights[k], biases[k]);
+  const A p = A(p64), q = A(q64);
+  own.each([&](int k, int v) {
+    const Affine<A>& c = affine[Config::kGroup ? k : 0];
+    values[k][v] = Config::Activation::forward((values[k][v] - c.mean) * c.scale + c.shift + more[k][v], p, q);
+  });
+  own.write(y, values);
+  if (threadIdx.x != 0) return;
+  const Parameter<T> old_mean = {running_mean, wide_running_mean != 0}, old_var = {running_var, wide_running_var != 0};
+  const Statistic<T> known = {absent,  absent,    absent,   old_mean, old_var,  mean_of,
+                              rstd_of, next_mean, next_var, count,    share,    momentum, eps};
+  known.find(found.sums, double(found.origin), statistic, true);
+}

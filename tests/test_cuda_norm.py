@@ -1,0 +1,72 @@
+"""Plans of norms that need no GPU: which algorithm takes small arrays, and blocks that stay are all at work at once."""
+
+import pytest
+
+from dnnarray._cuda import norm, norm_block, norm_channels, norm_rows
+from dnnarray._operation import find
+from dnnarray._select import Device
+from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
+
+_DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448)
+
+
+def _problem(op, x, parameters, **options):
+    operation = find(op)
+    weight = Spec(parameters, x.dtype)
+    arrays = {"x": x, "grad": x, "residual": x if op.startswith("add_") else None, "weight": weight, "bias": weight}
+    chosen = {n: v for n, v in (operation.defaults | options).items() if n in operation.static}
+    return operation.problem(tuple(arrays.get(n) for n in operation.arrays), chosen)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16, FLOAT64], ids=str)
+@pytest.mark.parametrize("op", ["layer_norm_backward", "rms_norm_backward", "add_layer_norm_backward"])
+@pytest.mark.parametrize("columns", [1, 37, 64, 512, 768, 1024, 2048])
+def test_a_gradient_in_registers_has_no_more_blocks_than_are_at_work_at_once(op, columns, dtype):
+    problem = _problem(op, Spec((1 << 16, columns), dtype), (columns,))
+    for aligned in (True, False):
+        if norm_rows.fits(problem, _DEVICE) is None:
+            plan = norm_rows.backward(problem, _DEVICE, aligned).plans[0]
+            config = plan.kernel.config
+            assert plan.grid[0] <= _DEVICE.units * config.resident
+            assert config.resident * config.threads <= 2048
+
+
+def _channel_problems(shape, dtype):
+    yield _problem("batch_norm_train", Spec(shape, dtype), (shape[1],), activation="relu")
+    yield _problem("batch_norm_train_backward", Spec(shape, dtype), (shape[1],))
+    for op in ("group_norm", "group_norm_backward"):
+        yield _problem(op, Spec(shape, dtype), (shape[1],), num_groups=4)
+    for op in ("instance_norm", "instance_norm_backward"):
+        yield _problem(op, Spec(shape, dtype), (shape[1],))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+@pytest.mark.parametrize("shape", [(4, 16, 14, 14), (3, 8, 7, 7), (1, 4, 5), (2, 12, 64)], ids=str)
+def test_statistics_of_small_arrays_take_one_launch(shape, dtype):
+    for problem in _channel_problems(shape, dtype):
+        method = next(m for m in norm.ALGORITHMS[problem.op] if m.rejects(problem, _DEVICE) is None)
+        assert method.name == "block"
+        found = norm_channels.view(problem)
+        (plan,) = method.run(problem, _DEVICE, True).plans
+        config = plan.kernel.config
+        threads = plan.block // getattr(config, "rows", 1)
+        assert config.vector * config.vectors * threads >= found.size // found.statistics
+        assert getattr(config, "rows", found.batch) >= (found.batch if found.per_batch else 1)
+
+
+def test_memory_that_is_not_aligned_goes_to_shared_memory_where_single_elements_are_too_many():
+    problem = _problem("group_norm_backward", Spec((4, 64, 14, 14), FLOAT32), (64,), num_groups=8)
+    kernels = [[k.source for k in norm_block.backward(problem, _DEVICE, aligned).kernels] for aligned in (True, False)]
+    assert kernels == [["norm/channel_block_backward.cu"], ["norm/channel_slab_backward.cu", "norm/fold.cu"]]
+    assert norm_block.workspace(problem) > 0
+
+
+def test_large_arrays_doubles_and_channels_last_are_left_to_others():
+    assert "bytes" in norm_block.fits(next(_channel_problems((64, 256, 56, 56), FLOAT32)), _DEVICE)
+    assert "float" in norm_block.fits(next(_channel_problems((4, 16, 14, 14), FLOAT64)), _DEVICE)
+    assert "registers" in norm_block.fits(next(_channel_problems((1, 1, 1 << 17), FLOAT32)), _DEVICE)
+    last = Spec((4, 14, 14, 16), FLOAT32)
+    problem = find("batch_norm_train")
+    chosen = {n: v for n, v in (problem.defaults | {"layout": "channels_last"}).items() if n in problem.static}
+    arrays = tuple({"x": last}.get(n) for n in problem.arrays)
+    assert "fastest" in norm_block.fits(problem.problem(arrays, chosen), _DEVICE)
