@@ -114,16 +114,12 @@ class Geometry:
 
     @property
     def small(self) -> bool:
-        """Windows and strides of up to 3 along the last two axes, each with an element of x, and memory in a plain order."""
-        return self.fits(3)
-
-    def fits(self, largest: int) -> bool:
-        """The same for windows of up to `largest`."""
+        """Windows of up to 5 and strides of up to 3 along the last two axes, each with an element of x, and memory in a plain order."""
         _, *plane = self.axes
         plain = (self.first or self.last) and self.flat and not self.adaptive
-        few = all(a.window <= largest and a.stride_used <= 3 and a.dilation == 1 and max(a.before, a.after) < a.window for a in plane)
+        fits = all(a.window <= 5 and a.stride_used <= 3 and a.dilation == 1 and max(a.before, a.after) < a.window for a in plane)
         row = plane[1].reach * (self.channels if self.last else 1)
-        return plain and few and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
+        return plain and fits and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
 
     @property
     def tiled(self) -> bool:

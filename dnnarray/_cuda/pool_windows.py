@@ -35,7 +35,6 @@ _ROW = 4096  # elements of a row that is pooled by columns
 _COLUMNS = 48 << 10  # bytes of shared memory for what is left of several rows
 _COLUMN_THREADS, _ENOUGH = 256, 264  # of a block that pools by columns; blocks that keep a card busy
 _BUSY, _LARGE_WINDOW = 1 << 17, 16  # threads that keep a card busy; taps of a window that is worth more of them
-_WINDOW = 5  # the longest window that a thread sees all of at once
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
 
@@ -113,7 +112,7 @@ class ColumnsConfig(Config):
 def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
     """The reduction of each window."""
-    if g.fits(_WINDOW) and not g.whole and (reduction != NORM or p in (1.0, 2.0)):
+    if g.small and not g.whole and (reduction != NORM or p in (1.0, 2.0)):
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if reduction != NORM and _by_columns(g, dtype, aligned):
         return _columns(g, dtype, result, reduction, aligned, pointers, magnitude, padded)

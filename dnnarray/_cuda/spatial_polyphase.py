@@ -10,10 +10,9 @@ from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Progr
 from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, grid_1d, order_of
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Device
-from dnnarray._spec import Spec
+from dnnarray._spec import HALF, Spec
 
 _FACTORS = (1, 2, 4)
-_ROWS = (2, 2)  # of a thread on the side with fewer elements: where it writes more than it reads, and else
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,13 @@ def rejects(problem: InterpolateProblem, device: Device) -> str | None:
     return "2**31 elements and more" if max(x.size, y.size) >= 1 << 31 else None
 
 
+def _rows(mode: str, expands: bool, x: Spec, last: bool) -> int:
+    """Rows of a thread on the side with fewer elements: more where more of what it reads serves several."""
+    if mode == "cubic":
+        return 2 if expands and (last or x.dtype not in HALF) else 4
+    return 2 if mode == "linear" else 1
+
+
 def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
     """One launch: a thread for a few rows and columns, or for one column of neighbouring channels."""
     x, y = problem.inputs[0], problem.outputs[0]
@@ -89,7 +95,7 @@ def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Pro
     wide = vector_length(x.dtype, True)
     channels = vector_length(x.dtype, True, c) if last else 1
     columns = 1 if last else math.gcd(max(wide // factor_w, 1), width)
-    rows = math.gcd(_ROWS[up == problem.transposed], height)
+    rows = math.gcd(_rows(problem.resizes[0].mode, up != problem.transposed, x, channels > 1), height)
     piece = wide if aligned else 1
     config = PolyphaseConfig(
         TYPES[x.dtype],

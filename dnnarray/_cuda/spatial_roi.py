@@ -126,22 +126,31 @@ def _no_rows(problem: RoiAlignProblem, device: Device) -> str | None:
 
 
 def roi_align_planes(problem: RoiAlignProblem, device: Device, aligned: bool) -> Program:
-    """The taps of all boxes along both sides, then a block for each plane of x."""
+    """The samples of all boxes along both sides, then a block for each plane of x."""
     x, y, ratio = problem.x, problem.outputs[0], problem.sampling_ratio
     assert y is not None
     if not y.size:
         return Program(())
-    boxes, taps = y.shape[0], _box_taps(problem)
+    boxes, samples = y.shape[0], _box_samples(problem)
     sides = Array(3, _up(4 * boxes))
     name = f"roi_align_sides_{SHORT[x.dtype]}{'_aligned' * problem.aligned}"
     kernel = Kernel("spatial/roi_align_sides.cu", name, SidesConfig(TYPES[x.dtype], problem.aligned, THREADS))
-    sizes = (x.shape[0], *x.shape[2:], boxes, *problem.output_size, ratio, float(problem.spatial_scale))
-    first = Plan(kernel, grid_1d(boxes * taps), THREADS, (Array(1), sides, Array(3), *sizes))
+    sizes = (x.shape[0], *x.shape[2:], boxes, *problem.output_size, _padded_rows(problem), ratio, float(problem.spatial_scale))
+    first = Plan(kernel, grid_1d(boxes * samples), THREADS, (Array(1), sides, Array(3), *sizes))
     vector = vector_length(x.dtype, aligned, math.prod(x.shape[2:]))
     threads = planes_threads(_plane_bytes(problem))
     config = PlanesConfig(TYPES[x.dtype], problem.mode == "max", ratio, vector, threads)
     kernel = Kernel("spatial/roi_align_planes.cu", f"roi_align_planes_{SHORT[x.dtype]}_{problem.mode}_{ratio}_x{vector}_{threads}", config)
-    arguments: tuple[Array | int, ...] = (Array(0), sides, Array(3), Array(2), *x.shape[1:], boxes, *problem.output_size)
+    arguments: tuple[Array | int, ...] = (
+        Array(0),
+        sides,
+        Array(3),
+        Array(2),
+        *x.shape[1:],
+        boxes,
+        *problem.output_size,
+        _padded_rows(problem),
+    )
     return Program((first, Plan(kernel, (x.shape[0] * x.shape[1], 1, 1), threads, arguments, _plane_bytes(problem))))
 
 
@@ -155,13 +164,19 @@ def _plane_bytes(problem: RoiAlignProblem) -> int:
     return _up((height + 1) * width * problem.x.dtype.itemsize)
 
 
-def _box_taps(problem: RoiAlignProblem) -> int:
-    return 2 * problem.sampling_ratio * sum(problem.output_size)
+def _box_samples(problem: RoiAlignProblem) -> int:
+    """Samples of a box along both sides."""
+    return problem.sampling_ratio * (_padded_rows(problem) + problem.output_size[1])
+
+
+def _padded_rows(problem: RoiAlignProblem) -> int:
+    """Rows of bins, a multiple of what a warp takes at a time."""
+    return -(-problem.output_size[0] // 4) * 4
 
 
 def _planes_scratch(problem: RoiAlignProblem) -> int:
     boxes = problem.inputs[-1].shape[0]
-    return _up(4 * boxes) + 2 * arithmetic(problem.x).itemsize * boxes * _box_taps(problem)
+    return _up(4 * boxes) + 2 * arithmetic(problem.x).itemsize * boxes * _box_samples(problem)
 
 
 def _no_planes(problem: RoiAlignProblem, device: Device) -> str | None:

@@ -1,4 +1,4 @@
-// Gradient of pooling with windows of up to 3 x 3: dx = the sum over the windows that cover an element of what they give to it.
+// Gradient of pooling with windows of up to 5 x 5: dx = the sum over the windows that cover an element of what they give to it.
 //
 // Maximum: all of its gradient, if the window's maximum stands here; mean: its share; norm: sign(x) (L1), x / norm (L2).
 // Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements; channels-last: kStrideW
@@ -179,7 +179,7 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
       const A g = rows[a].grad[b][value];
       if constexpr (kRule == kTap || kRule == kPlace) {
         const int tap = kRule == kTap ? r * kWindowW + s : r * width + s;
-        sum += rows[a].saved[b][value] == tap ? g : A(0);
+        if (rows[a].saved[b][value] == tap) sum += g;  // one predicated addition; to add 0 instead is a choice besides
       } else {
         sum += kExponent == 2 ? g * (x * rows[a].scale[b][value]) : g;
       }

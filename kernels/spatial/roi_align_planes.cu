@@ -1,10 +1,11 @@
 // y[k, c, p, q] pools the samples of bin (p, q) of box k, for planes that fit into shared memory and kRatio samples along each side of a bin:
 // their mean, or the largest weighted pixel of all samples.
 //
-// The taps of a bin are a grid, 2 kRatio pixels down times 2 kRatio across. A lane owns one tap across of one bin and walks down kGroup rows of
-// bins; then 2 kRatio lanes add up a bin, each those of another row. Samples that do not count read zeros that stand behind the plane.
+// The samples of a bin are a grid, kRatio down times kRatio across, and read four pixels each. A lane owns one sample across and every kDown-th one
+// down, of one bin, and walks down kGroup rows of bins; then the kLanes lanes of a bin add up, each those of another row. Samples that do not count
+// read zeros that stand behind the plane.
 //
-// Layout:  x (N, C, height, width), y (K, C, p, q); taps and images of the boxes by roi_align_sides.cu. A block owns a plane of x; its warps take
+// Layout:  x (N, C, height, width), y (K, C, p, q); samples and images of the boxes by roi_align_sides.cu. A block owns a plane of x; its warps take
 //          turns at the boxes of that image, and in the first image's planes at those that are not valid, which give NaN.
 // Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory.
 // Bound:   memory: x read once, y written once; the look-ups in shared memory.
@@ -26,38 +27,43 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kRatio = Config::kRatio, kTaps = 2 * kRatio, kThreads = Config::kThreads, kWarps = kThreads / kWarp, kVector = Config::kVector;
-constexpr int kGroup = kTaps < 4 ? kTaps : 4;
-using Tap = BoxTap<A>;
+constexpr int kRatio = Config::kRatio, kThreads = Config::kThreads, kWarps = kThreads / kWarp, kVector = Config::kVector;
+constexpr int kDown = kRatio < 2 ? kRatio : 2, kLanes = kRatio * kDown, kGroup = kLanes < 4 ? kLanes : 4;
+using Place = BoxSample<A>;
 
 struct Better {
   __device__ __forceinline__ A operator()(A a, A b) const { return Config::kMaximum ? Max()(a, b) : a + b; }
 };
 
-// The tap across of a lane: where its pixel of the first row stands in shared memory, 1 if it counts.
+// The sample across of a lane: where its pixels of the first row stand in shared memory, and their weights; bytes to the next row, 0 if it does not
+// count.
 struct Across {
-  unsigned address;
-  int there;
-  A weight;
+  unsigned left, right, line;
+  A left_weight, right_weight;
 };
 
-// The pixels at the taps down and one tap across: their weighted sum, or the largest. All lanes have the same taps down.
-__device__ __forceinline__ A walk_down(const Tap* from, const Across& across) {
-  constexpr int kPair = 16 / sizeof(Tap);
-  A total = Config::kMaximum ? -infinity(A(0)) : A(0);
-#pragma unroll
-  for (int t = 0; t < kTaps; t += kPair) {
-    const Vec<Tap, kPair> pair = load<Tap, kPair>(from + t);
-#pragma unroll
-    for (int k = 0; k < kPair; ++k) {
-      const A pixel = widen(read_shared<T>(across.address + static_cast<unsigned>(pair.at[k].pixel * across.there)));
-      total = Config::kMaximum ? Max()(total, pixel * (pair.at[k].weight * across.weight)) : total + pixel * pair.at[k].weight;
-    }
+// The pixels around one sample, weighted: their sum, or the largest. `end` is the distance of the last row.
+__device__ __forceinline__ A sampled(const Place& down, const Across& across, unsigned end) {
+  const unsigned place = static_cast<unsigned>(down.pixel), row = across.line ? place : 0, step = place < end ? across.line : 0;
+  const A here = A(1) - down.part, next = down.part;
+  const A a = widen(read_shared<T>(across.left + row)), b = widen(read_shared<T>(across.right + row));
+  const A c = widen(read_shared<T>(across.left + row + step)), d = widen(read_shared<T>(across.right + row + step));
+  if constexpr (Config::kMaximum) {
+    return Max()(Max()(a * (here * across.left_weight), b * (here * across.right_weight)),
+                 Max()(c * (next * across.left_weight), d * (next * across.right_weight)));
   }
-  return Config::kMaximum ? total : total * across.weight;
+  return (a * across.left_weight + b * across.right_weight) * here + (c * across.left_weight + d * across.right_weight) * next;
 }
 
-// Of kGroup values of each of kTaps lanes, all lanes' values number `row_of(lane)`.
+// A lane's own samples in one row of bins; `down` points at its first.
+__device__ __forceinline__ A walk_down(const Place* down, const Across& across, unsigned end) {
+  A total = sampled(down[0], across, end);
+#pragma unroll
+  for (int i = kDown; i < kRatio; i += kDown) total = Better()(total, sampled(down[i], across, end));
+  return total;
+}
+
+// Of kGroup values of each of kLanes lanes, all lanes' values number `row_of(lane)`.
 __device__ __forceinline__ A reduce(A (&values)[kGroup], int lane) {
 #pragma unroll
   for (int half = kGroup / 2, bit = 1; half > 0; half /= 2, bit *= 2) {
@@ -70,36 +76,42 @@ __device__ __forceinline__ A reduce(A (&values)[kGroup], int lane) {
   }
   A result = values[0];
 #pragma unroll
-  for (int bit = kGroup; bit < kTaps; bit *= 2) result = Better()(result, __shfl_xor_sync(kAllLanes, result, bit));
+  for (int bit = kGroup; bit < kLanes; bit *= 2) result = Better()(result, __shfl_xor_sync(kAllLanes, result, bit));
   return result;
 }
-__device__ __forceinline__ int row_of(int lane) { return kGroup == 4 ? lane % 2 * 2 + lane / 2 % 2 : lane % 2; }
+__device__ __forceinline__ int row_of(int lane) { return kGroup == 4 ? lane % 2 * 2 + lane / 2 % 2 : 0; }
 
-// All bins of a box; `y` points at the first.
-__device__ __forceinline__ void pool(unsigned plane, unsigned zeros, const Tap* taps, T* y, int p, int q) {
+// All bins of a box; `y` points at the first, `samples` at those down, of `rows` rows (a multiple of kGroup), behind which stand those across.
+__device__ __forceinline__ void pool(unsigned plane, unsigned zeros, unsigned line, const Place* samples, int rows, T* y, int p, int q) {
   const int lane = threadIdx.x % kWarp;
-  const Tap* acrosses = taps + p * kTaps;
-  for (int front = 0; front < q * kTaps; front += kWarp) {
-    const int own = (front + lane) / kTaps;
-    const Tap tap = acrosses[own < q ? front + lane : 0];
-    const bool there = tap.pixel >= 0;
-    const Across across{there ? plane + static_cast<unsigned>(tap.pixel) : zeros, there,
-                        Config::kMaximum ? tap.weight : tap.weight * (A(1) / A(kRatio * kRatio))};
-    const int mine = own < q && lane % kTaps < kGroup ? row_of(lane) : p;
+  const Place *downs = samples + lane % kDown, *acrosses = samples + rows * kRatio;
+  for (int front = 0; front < q * kLanes; front += kWarp) {
+    const int own = (front + lane) / kLanes;
+    const Place across = acrosses[own < q ? (front + lane) / kDown : 0];
+    const bool there = across.pixel >= 0;
+    const unsigned left = plane + static_cast<unsigned>(across.pixel);
+    const bool inner = static_cast<unsigned>(across.pixel) + sizeof(T) < line;
+    const A share = Config::kMaximum ? A(1) : A(1) / A(kRatio * kRatio);
+    const Across mine{there ? left : zeros, there ? inner ? left + static_cast<unsigned>(sizeof(T)) : left : zeros, there ? line : 0,
+                      (A(1) - across.part) * share, across.part * share};
+    const int first = own < q && lane % kLanes < kGroup ? row_of(lane) : p;
+    T* to = y + first * q + own;
 #pragma unroll 1
     for (int row = 0; row < p; row += kGroup) {
+      const Place* here = downs + row * kRatio;
       A totals[kGroup];
 #pragma unroll
-      for (int g = 0; g < kGroup; ++g) totals[g] = walk_down(taps + (row + g < p ? row + g : row) * kTaps, across);
+      for (int g = 0; g < kGroup; ++g) totals[g] = walk_down(here + g * kRatio, mine, zeros - plane - line);
       const A total = reduce(totals, lane);
-      if (row + mine < p) y[(row + mine) * q + own] = narrow<T>(total);
+      if (row + first < p) *to = narrow<T>(total);
+      to += kGroup * q;
     }
   }
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const Tap* __restrict__ taps, const int* __restrict__ image_of, T* __restrict__ y,
-                   long long channels, long long height, long long width, long long count, long long p, long long q) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Place* __restrict__ samples, const int* __restrict__ image_of, T* __restrict__ y,
+                   long long channels, long long height, long long width, long long count, long long p, long long q, long long rows) {
   extern __shared__ __align__(16) char dnn_smem[];
   T* plane = reinterpret_cast<T*>(dnn_smem);
   const int n = static_cast<int>(blockIdx.x / channels), size = static_cast<int>(height * width), warp = threadIdx.x / kWarp;
@@ -126,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const long long k = first + static_cast<long long>(lane) * kWarps;
       T* to = y + (k * channels + c) * bins;
       if (__shfl_sync(kAllLanes, image, lane) >= 0) {
-        pool(start, zeros, taps + k * (p + q) * kTaps, to, static_cast<int>(p), static_cast<int>(q));
+        pool(start, zeros, static_cast<unsigned>(width * sizeof(T)), samples + k * (rows + q) * kRatio, static_cast<int>(rows), to, static_cast<int>(p), static_cast<int>(q));
       } else {
         for (int i = threadIdx.x % kWarp; i < bins; i += kWarp) to[i] = narrow<T>(quiet_nan(A(0)));
       }

@@ -76,6 +76,24 @@ def test_windows_of_four_and_five(op, order, dtype, window):
     _both_ways(op, x[:, :3, :, :11], {"kernel_size": size, "stride": stride, "padding": padding}, _ORDERS[order], reduction=100)
 
 
+_WHERE_MAXIMA_STAND = {
+    "both zeros": [-0.0, 0.0, -1.0], "infinities": [np.inf, -np.inf, 1.0, 0.0], "nan": [np.nan, np.inf, -np.inf, 1.0], "only -inf": [-np.inf],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("values", _WHERE_MAXIMA_STAND)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("window", [(3, 1, 1), (3, 2, 1), ((3, 2), (2, 1), (1, 0)), ((2, 3), (3, 2), 1), (4, 2, 1), (5, 1, 2)], ids=str)
+def test_the_gradient_of_a_maximum_goes_where_it_stands(window, order, dtype, values):
+    size, stride, padding = window
+    x = np.random.default_rng(0).choice(_WHERE_MAXIMA_STAND[values], (2, 6, 37, 24)).astype(dtype)
+    options = {"kernel_size": size, "stride": stride, "padding": padding}
+    _both_ways("max_pool", x, options, _ORDERS[order])
+    indices = cupy.asnumpy(dnn.max_pool_with_indices(_in_order(x, _ORDERS[order]), **options)[1])
+    np.testing.assert_array_equal(indices, dnn.max_pool_with_indices(as_float64(x), **options)[1])
+
+
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _ADAPTIVE)
 @pytest.mark.parametrize("size", [1, (3, 4), (5, 13), (1, 3)])

@@ -118,4 +118,18 @@ struct alignas(2 * sizeof(A)) BoxTap {
   }
 };
 
+// A sample along one side of a box with `ratio` samples in each bin: the pixel before it, -1 where it does not count, and the weight of the next.
+template <typename A>
+struct alignas(2 * sizeof(A)) BoxSample {
+  A part;
+  int pixel;
+
+  BoxSample() = default;
+  __device__ __forceinline__ BoxSample(const Side<A>& side, long long number, long long ratio, int extent) {
+    const Sample<A> sample(side.place(number / ratio, number % ratio), extent);
+    pixel = sample.inside ? sample.pixel[0] : -1;
+    part = sample.weight[1];
+  }
+};
+
 }  // namespace dnnarray
