@@ -48,6 +48,15 @@ _CONVOLUTIONS = {
 }
 
 
+_GRADIENTS = {
+    "planes of whole tiles": ((2, 3, 64, 64), (3, 1, 3, 3), {"groups": 3, "padding": 1}),
+    "planes with a stride": ((2, 3, 5, 9, 33), (3, 1, 3, 3, 3), {"groups": 3, "padding": 1, "stride": 2}),
+    "volumes with a stride": ((1, 5, 7, 9, 21), (6, 5, 3, 3, 3), {"padding": 1, "stride": 2}),
+    "many channels": ((2, 40, 17, 19), (13, 40, 3, 3), {"padding": 1, "stride": 2}),
+    "first layer": ((2, 3, 37, 41), (8, 3, 7, 7), {"padding": 3, "stride": 2}),
+}
+
+
 def _drawn(shapes, dtype="float32"):
     rng = np.random.default_rng(0)
     return [rng.standard_normal(s).astype(dtype) for s in shapes]
@@ -78,7 +87,7 @@ def _assert_near(found, expected):
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
-@pytest.mark.parametrize("name", [*_CONVOLUTIONS, "many channels", "first layer"])
+@pytest.mark.parametrize("name", [*_CONVOLUTIONS, *_GRADIENTS])
 def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dtype, at_end):
     x, window, options = (_CONVOLUTIONS | _GRADIENTS)[name]
     grad = dnn.infer("conv", dnn.Spec(x, dtype), dnn.Spec(window, dtype), **options).output.shape
@@ -95,12 +104,6 @@ def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dt
         out = guarded.like(np.zeros_like(expected), at_end)
         function(placed[0], placed[other], **options_of, algorithm="shifted", out=out)
         _assert_near(out, expected)
-
-
-_GRADIENTS = {
-    "many channels": ((2, 40, 17, 19), (13, 40, 3, 3), {"padding": 1, "stride": 2}),
-    "first layer": ((2, 3, 37, 41), (8, 3, 7, 7), {"padding": 3, "stride": 2}),
-}
 
 
 def test_winograd_is_as_exact_as_a_sequential_sum():

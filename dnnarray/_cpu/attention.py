@@ -32,10 +32,15 @@ _NAMES = ("bias", "mask", "alibi_slopes", "sink", "q_lengths", "kv_lengths")  # 
 _POSITIONS = (3, 4, 6, 7, 8, 9)  # of these among the inputs of the forward
 _TILED = "scores transposed, queries in the lanes of vectors, an online softmax down each lane"
 
+_TILED_BACKWARD = (
+    "scores transposed as in the forward, computed again from lse; keys' and values' gradients summed up over blocks of queries"
+)
+
 
 def _accepts(problem: AttentionProblem, device: Device) -> str | None:
     """What the compiled kernels leave to NumPy."""
-    given = [name for name, i in zip(_NAMES, _POSITIONS, strict=True) if problem.inputs[i] is not None]
+    first = 1 if problem.op.endswith("_backward") else 0  # the gradient
+    given = [name for name, i in zip(_NAMES, _POSITIONS, strict=True) if problem.inputs[first + i] is not None]
     if given:
         return f"it has no {given[0]}"
     if problem.rule.softcap is not None or problem.rule.dropout:
@@ -54,7 +59,10 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         *_blocked(attention_dense.attention, _BLOCKS, _blocked_cost),
         compiled.method("tiled", "attention", "attention", _TILED, accepts=_accepts, cost=_tiled_cost),
     ),
-    "attention_backward": _blocked(attention_dense.attention_backward, _AGAIN),
+    "attention_backward": (
+        *_blocked(attention_dense.attention_backward, _AGAIN, _blocked_cost),
+        compiled.method("tiled", "attention_backward", "attention_backward", _TILED_BACKWARD, accepts=_accepts, cost=_tiled_cost),
+    ),
     "attention_varlen": _blocked(attention_packed.varlen, f"{_BLOCKS}, one sequence after another"),
     "attention_varlen_backward": _blocked(attention_packed.varlen_backward, f"{_AGAIN}, one sequence after another"),
     "paged_attention": _blocked(attention_packed.paged, f"{_BLOCKS}, over the gathered blocks of one sequence after another"),

@@ -153,6 +153,6 @@ def cost_4x4(g: Geometry, itemsize: int) -> Cost:
     tiles = g.n * -(-g.out[1] // 4) * wide
     vectors = tiles * g.groups / wide * (-(-wide // 8) * 8 + 2)
     products = 2 * 36 * tiles * g.groups * g.c * g.k / 0.8
-    transforms = vectors * (700 * g.c + 450 * g.k) * itemsize / 4
+    transforms = vectors * 2000 * (g.c + g.k) * itemsize / 4
     weight = 36 * w / 9 * (24 + 3 * -(-tiles // _TILES)) * itemsize / 4
     return Cost(products + transforms + weight, (x + w + y) * itemsize, 1.0, 14)

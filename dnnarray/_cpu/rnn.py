@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import compiled
+from dnnarray._cpu.rnn_cells import CELLS
 from dnnarray._cpu.rnn_sequence import Gradients, Packing, Run, block_steps, carve, drop, run_layer, run_layer_backward, workspace
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._select import Cost, Device, Method
@@ -78,7 +80,7 @@ def _rows(run: Run, array: np.ndarray, name: str, *, copy: bool = False) -> np.n
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
-def _forward(
+def forward(
     problem: RecurrentProblem,
     outputs: tuple[np.ndarray, ...],
     scratch: np.ndarray,
@@ -87,9 +89,10 @@ def _forward(
     *rest: np.ndarray | None,
     seed: int | None,
     offset: int,
+    cells: Any = CELLS,
 ) -> None:
     memory = carve(scratch, _forward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset, cells)
     y, *finals = outputs
     rows = _rows(run, x, "x", copy=True)
     for number in range(problem.layers):
@@ -125,7 +128,7 @@ def _incoming(problem: RecurrentProblem, grad: Any, count: int) -> list[np.ndarr
     return given + [None] * (count - len(given))
 
 
-def _backward(
+def backward(
     problem: RecurrentProblem,
     outputs: tuple[np.ndarray | None, ...],
     scratch: np.ndarray,
@@ -135,9 +138,10 @@ def _backward(
     *rest: np.ndarray | None,
     seed: int | None,
     offset: int,
+    cells: Any = CELLS,
 ) -> None:
     memory = carve(scratch, _backward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset, cells)
     dy, *finals = _incoming(problem, grad, len(rest))
     _run_backward(run, outputs, dy, tuple(finals), x)
 
@@ -201,11 +205,48 @@ def _method(run: Callable[..., None], plan: Callable[[RecurrentProblem], Plan], 
     return (Method("steps", run, summary, workspace=lambda problem: workspace(plan(problem), problem.dtype), cost=_cost),)
 
 
+_COMPILED = ("lstm", "gru")
+_LAUNCHES = 8  # of a compiled step and the NumPy calls around it
+
+
+def _accepts(problem: RecurrentProblem, device: Device) -> str | None:
+    """What the compiled steps leave to NumPy's."""
+    entries = [w for group in problem.inputs if isinstance(group, (tuple, list)) for w in group if isinstance(w, RNNWeights)]
+    if problem.projected or any(w.peephole is not None for w in entries):
+        return "it has neither projections nor peepholes"
+    if problem.cell.clip is not None or not problem.cell.linear_before_reset:
+        return "it has no clip and resets after the product"
+    return None if problem.hidden else "it takes a hidden unit or more"
+
+
+def _fused_cost(problem: RecurrentProblem, device: Device) -> Cost:
+    calls = problem.steps * problem.layers * problem.directions * problem.passes * _LAUNCHES
+    return Cost(problem.flops, problem.bytes, 0.7, calls)
+
+
+def _fused(op: str, plan: Callable[[RecurrentProblem], Plan], summary: str) -> tuple[Method, ...]:
+    """The entry whose steps Numba compiles."""
+    if op.removesuffix("_backward") not in _COMPILED:
+        return ()
+
+    def needed(problem: RecurrentProblem) -> int:
+        return workspace(plan(problem), problem.dtype)
+
+    return (
+        compiled.method(
+            "fused_steps", "rnn", op, f"{summary}; all of a step in one pass", accepts=_accepts, cost=_fused_cost, workspace=needed
+        ),
+    )
+
+
 _FORWARD = "one matrix product for all inputs of a block of steps, then one for each step"
 _BACKWARD = "the forward again, then step by step back; the weights' gradients are one product over all steps"
 ALGORITHMS: dict[str, tuple[Method, ...]] = {}
 for _kind in GATES:
-    ALGORITHMS[_kind] = _method(_forward, _forward_plan, _FORWARD)
-    ALGORITHMS[f"{_kind}_backward"] = _method(_backward, _backward_plan, _BACKWARD)
+    ALGORITHMS[_kind] = (*_method(forward, _forward_plan, _FORWARD), *_fused(_kind, _forward_plan, _FORWARD))
+    ALGORITHMS[f"{_kind}_backward"] = (
+        *_method(backward, _backward_plan, _BACKWARD),
+        *_fused(f"{_kind}_backward", _backward_plan, _BACKWARD),
+    )
     ALGORITHMS[f"{_kind}_cell"] = _method(_step, _step_plan, "one step of the loop over a sequence")
     ALGORITHMS[f"{_kind}_cell_backward"] = _method(_step_backward, _backward_plan, "the step again, then back")

@@ -24,7 +24,7 @@ _FEW_ROWS = 64
 class Layer:
     """The weights of one layer and direction as the steps want them; `bias` is added to the input's share beforehand.
 
-    `bias_n` is what stays beside the state in the n gate of a GRU; `gradient` collects the peephole's gradient.
+    `bias_n` is what stays beside the state in the n gate of a GRU; `gradient` collects the peephole's gradient, `packed` is what compiled steps keep.
     """
 
     cell: Cell
@@ -36,6 +36,7 @@ class Layer:
     w_hr: np.ndarray | None
     peephole: np.ndarray | None
     gradient: Any = None
+    packed: Any = None
 
 
 def layer(problem: RecurrentProblem, weights: Any) -> Layer:
@@ -105,7 +106,7 @@ def _rnn_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: Any) -> None:
     np.matmul(gates, w.w_hh, out=dh)
 
 
-def _one_product(w: Layer, tape: Tape) -> list[tuple[slice, np.ndarray, np.ndarray]]:
+def one_product(w: Layer, tape: Tape) -> list[tuple[slice, np.ndarray, np.ndarray]]:
     return [(slice(None), tape.gates, tape.h)]
 
 
@@ -155,7 +156,7 @@ def _gru_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: Any) -> None:
     dh += tape.gates[:, : 2 * H] @ w.w_hh[: 2 * H]
 
 
-def _gru_products(w: Layer, tape: Tape) -> list[tuple[slice, np.ndarray, np.ndarray]]:
+def gru_products(w: Layer, tape: Tape) -> list[tuple[slice, np.ndarray, np.ndarray]]:
     gates, n = slice(None, 2 * w.hidden), slice(2 * w.hidden, None)
     last = (tape.extra, tape.h) if w.cell.linear_before_reset else (tape.gates[:, n], tape.extra)
     return [(gates, tape.gates[:, gates], tape.h), (n, *last)]
@@ -259,7 +260,7 @@ class CellFunctions:
 
 
 CELLS = {
-    "rnn": CellFunctions(_rnn_forward, _rnn_backward, _one_product),
-    "gru": CellFunctions(_gru_forward, _gru_backward, _gru_products),
-    "lstm": CellFunctions(_lstm_forward, _lstm_backward, _one_product),
+    "rnn": CellFunctions(_rnn_forward, _rnn_backward, one_product),
+    "gru": CellFunctions(_gru_forward, _gru_backward, gru_products),
+    "lstm": CellFunctions(_lstm_forward, _lstm_backward, one_product),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ def workspace(plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> int:
 
 @dataclass
 class Run:
-    """What all loops of one call share. `memory` is the carved scratch, `states` are h0 and, for an LSTM, c0."""
+    """What all loops of one call share. `memory` is the carved scratch, `states` are h0 and, for an LSTM, c0, `cells` a table of steps."""
 
     problem: RecurrentProblem
     packing: Packing
@@ -130,6 +130,7 @@ class Run:
     states: tuple[np.ndarray | None, ...]
     seed: int = 0
     offset: int = 0
+    cells: Any = field(default_factory=lambda: CELLS)
 
     def backwards(self, k: int) -> bool:
         """Whether the entry `k` of the weights runs from the last time step to the first."""
@@ -171,7 +172,7 @@ def _run_direction(
     run: Run, w: Layer, x: np.ndarray, y: np.ndarray, state: tuple[np.ndarray, np.ndarray | None], backwards: bool, tape: Tape | None
 ) -> None:
     """All time steps of one direction; the state is changed in place."""
-    forward, starts, (h, c) = CELLS[w.cell.kind].forward, run.packing.starts, state
+    forward, starts, (h, c) = run.cells[w.cell.kind].forward, run.packing.starts, state
     for steps in run.packing.blocks(backwards):
         low, high = run.packing.span(steps)
         gates = run.memory["gates"][: high - low] if tape is None else tape.gates[low:high]
@@ -248,7 +249,7 @@ def _row_blocks(run: Run, gates: np.ndarray) -> Iterator[slice]:
 
 def _run_direction_backward(run: Run, w: Layer, tape: Tape, dy: np.ndarray, k: int, gradients: Gradients) -> None:
     """All time steps in the order opposite to the forward's; the rows of `dy` become the whole gradient of their states."""
-    backward, starts = CELLS[w.cell.kind].backward, run.packing.starts
+    backward, starts = run.cells[w.cell.kind].backward, run.packing.starts
     own = [run.memory[name] for name in ("dh", "dc") if name in run.memory]
     for given, state in zip(gradients.finals, own, strict=True):
         run.packing.sort(None if given is None else given[k], state)

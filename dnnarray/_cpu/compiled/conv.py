@@ -15,6 +15,7 @@ import numpy as np
 
 from dnnarray._cpu import conv as numpy_conv
 from dnnarray._cpu.compiled.conv_copy import aligned_array, copy, line_of
+from dnnarray._cpu.compiled.conv_depthwise import correlate_planes, depthwise, fits
 from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
 from dnnarray._cpu.compiled.conv_plan import (
     BEFORE_AT,
@@ -133,8 +134,8 @@ def _store(like, geo, result, k, images, extents, y, ys):
     result_row = geo[RESULT_PIXELS_AT] * item
     row, plane = extents[2], extents[1] * extents[2]
     if geo[FLAT_AT]:
-        row = geo[STRIDE_AT + 2] * geo[PHASE_AT + 2]
-        plane = row * geo[STRIDE_AT + 1] * geo[PHASE_AT + 1]
+        row = geo[PHASE_AT + 2]
+        plane = row * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1] * geo[STRIDE_AT + 2]
     rows, run = extents[1], extents[2]
     if row == run and ys[YH_AT] == run * ys[YW_AT]:  # the rows lie one behind the other on both sides
         rows, run = 1, rows * run
@@ -232,6 +233,9 @@ def pack_weight(start: int, stop: int, weight: int, strides: Integers1, geo: Int
 
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    if fits(g, x, y):
+        correlate_planes(g, x, w, y)
+        return
     weight, memory, table = buffers
     p = plan(g, y.itemsize)
     blocks = g.groups * -(-g.k // int(p.numbers[ROWS_AT]))
@@ -256,7 +260,7 @@ WAY = Way("shifted", "", never, buffers, _correlate, shifted_cost)
 
 
 def _driver(operation: Callable[..., None]) -> Callable[..., None]:
-    @driver(pack_weight, correlate)
+    @driver(pack_weight, correlate, depthwise)
     def run(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, *arrays: Any) -> None:
         operation(WAY, problem, outputs, scratch, *arrays)
 

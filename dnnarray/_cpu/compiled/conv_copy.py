@@ -6,7 +6,7 @@ import numpy as np
 
 from dnnarray._cpu.compiled.kernel import device
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
-from dnnarray._cpu.compiled.tile import apart, copy_vector, pick_vector, read, routine, spread_vector, write
+from dnnarray._cpu.compiled.tile import apart, copy_vector, pick_vector, read, routine, spread_vector, turn_square, write
 
 
 @routine
@@ -37,6 +37,20 @@ def copy(like, source, source_step, target, target_step, count, item, width):
 def clear(like, target, count, item):
     for j in range(count):
         write(like, target + j * item, like)
+
+
+@routine
+def turn_rows(like, source, row_step, target, step, rows, count, item, width):
+    """Rows of `count` elements, `row_step` bytes apart, to as many columns, `step` bytes apart."""
+    apart()
+    whole = rows // width * width if count >= width else 0
+    for c in range(0, whole, width):
+        for w in range(0, count, width):
+            at = min(w, count - width)
+            turn_square(like, source + c * row_step + at * item, row_step, target + at * step + c * item, step)
+    for c in range(whole, rows):
+        for w in range(count):
+            write(like, target + w * step + c * item, read(like, source + c * row_step + w * item))
 
 
 def line_of(memory: np.ndarray) -> int:

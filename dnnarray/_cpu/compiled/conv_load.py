@@ -39,15 +39,14 @@ def _load_row(like, source, step, low, extent, target, count, stride, item, widt
 
 
 @device
-def _load_plane_row(like, x, xs, geo, low, extent, target):
+def _load_plane_row(like, x, xs, geo, low, target):
     """The rows of all channels at one position of the outer axes; `x` is None-like (0) outside of the image."""
-    item, width, stride, phase = geo[ITEM_AT], geo[LANES_AT], geo[STRIDE_AT + 2], geo[PHASE_AT + 2]
+    item, width, stride, phase = geo[ITEM_AT], geo[LANES_AT], geo[STRIDE_AT + 2], geo[PHASE_AT + 1] * geo[PHASE_AT + 2]
     channel = geo[STRIDE_AT] * geo[STRIDE_AT + 1] * geo[STRIDE_AT + 2] * geo[PHASE_AT] * geo[PHASE_AT + 1] * geo[PHASE_AT + 2] * item
-    reach = (extent - 1) * stride + geo[COVERED_AT + 2]
+    count = geo[PHASE_AT + 2]
     for c in range(geo[C_AT]):
-        for first in range(min(stride, reach)):
+        for first in range(stride):
             into = target + c * channel + first * phase * item
-            count = (reach - first + stride - 1) // stride
             if x == 0:
                 clear(like, into, count, item)
             else:
@@ -56,20 +55,24 @@ def _load_plane_row(like, x, xs, geo, low, extent, target):
 
 @routine
 def load_image(like, x, xs, geo, images, low, extents, image):
-    """Copy what the block reads: [image][channel][phase d][d][phase h][h][phase w][w]."""
+    """Copy what the block reads: [image][channel][phase d][d][phase h][phase w][h][w]."""
     apart()
     item, sd, sh = geo[ITEM_AT], geo[STRIDE_AT], geo[STRIDE_AT + 1]
-    row = geo[STRIDE_AT + 2] * geo[PHASE_AT + 2] * item
-    plane = row * sh * geo[PHASE_AT + 1]
+    row = geo[PHASE_AT + 2] * item
+    area = row * geo[PHASE_AT + 1] * geo[STRIDE_AT + 2]
+    plane = area * sh
     whole = plane * sd * geo[PHASE_AT] * geo[C_AT]
+    # Without a stride no more than is read; with one the phases' ends, too, which other pixels' gaps reach.
+    depth = geo[PHASE_AT] * sd if sd > 1 else extents[0] - 1 + geo[COVERED_AT]
+    height = geo[PHASE_AT + 1] * sh if sh > 1 else extents[1] - 1 + geo[COVERED_AT + 1]
     for i in range(images):
-        for d in range((extents[0] - 1) * sd + geo[COVERED_AT]):
-            for h in range((extents[1] - 1) * sh + geo[COVERED_AT + 1]):
+        for d in range(depth):
+            for h in range(height):
                 at_d, at_h = low[0] + d, low[1] + h
                 inside = 0 <= at_d < geo[SPACE_AT] and 0 <= at_h < geo[SPACE_AT + 1]
                 source = x + i * xs[XN_AT] + at_d * xs[XD_AT] + at_h * xs[XH_AT] if inside else 0
-                target = image + i * whole + ((d % sd) * geo[PHASE_AT] + d // sd) * plane + ((h % sh) * geo[PHASE_AT + 1] + h // sh) * row
-                _load_plane_row(like, source, xs, geo, low[2], extents[2], target)
+                target = image + i * whole + ((d % sd) * geo[PHASE_AT] + d // sd) * plane + (h % sh) * area + h // sh * row
+                _load_plane_row(like, source, xs, geo, low[2], target)
 
 
 @routine
@@ -77,8 +80,8 @@ def place_pixels(geo, images, extents, table):
     """Write the byte offset of each pixel in the image; flat, there is nothing to write. Gives the number of pixels, gaps included."""
     apart()
     item = geo[ITEM_AT]
-    row = geo[STRIDE_AT + 2] * geo[PHASE_AT + 2]
-    plane = row * geo[STRIDE_AT + 1] * geo[PHASE_AT + 1]
+    row = geo[PHASE_AT + 2]
+    plane = row * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1] * geo[STRIDE_AT + 2]
     whole = plane * geo[STRIDE_AT] * geo[PHASE_AT] * geo[C_AT]
     if geo[FLAT_AT]:
         return (extents[0] - 1) * plane + (extents[1] - 1) * row + extents[2]

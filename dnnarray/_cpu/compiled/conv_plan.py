@@ -80,19 +80,21 @@ def _blocking(g: Geometry, flat: bool) -> tuple[int, Triple]:
     """Images and output extents of a block."""
     n, *extents = block_extents(g, max(_BLOCK_ELEMENTS // max(g.c * math.prod(g.stride), g.k), _MIN_PIXELS))
     d, h, w = (_even(m, b) for m, b in zip(g.out, extents, strict=True))
-    return 1 if flat else _even(g.n, n), (d, h, w)
+    if flat:
+        return 1, (d if g.stride[1:] == (1, 1) else 1, h, w)  # else the other phases lie between two planes
+    return _even(g.n, n), (d, h, w)
 
 
 @lru_cache(maxsize=1024)
-def plan(g: Geometry, itemsize: int) -> Plan:
-    """The plan for a geometry that has no extent of 0."""
+def plan(g: Geometry, itemsize: int, gaps: bool = False) -> Plan:
+    """The plan for a geometry that has no extent of 0; `gaps` asks for a flat one."""
     long = g.k == 1
     rows, width = (1, LONG_VECTORS * lanes(itemsize)) if long else (ROWS, VECTORS * lanes(itemsize))
-    flat = _is_flat(g, width)
+    flat = gaps or _is_flat(g, width)
     n, extents = _blocking(g, flat)
     phases = [-(-m // s) for m, s in zip(g.reach(extents), g.stride, strict=True)]
-    line = phases[2] * g.stride[2]
-    plane = line * phases[1] * g.stride[1]
+    line, area = phases[2], phases[1] * phases[2]  # of one phase
+    plane = area * g.stride[1] * g.stride[2]
     volume = plane * phases[0] * g.stride[0]
     pixels = (extents[0] - 1) * plane + (extents[1] - 1) * line + extents[2] if flat else n * math.prod(extents)
     tiles, depth = -(-pixels // width), g.c * g.taps
@@ -116,7 +118,7 @@ def plan(g: Geometry, itemsize: int) -> Plan:
     weight = g.groups * -(-g.k // rows) * rows * depth
     return Plan(
         numbers,
-        _taps(g, volume, (plane, line, 1), phases) * itemsize,
+        _taps(g, volume, (plane, line, 1), (phases[0] * plane, area * g.stride[2], area)) * itemsize,
         parts,
         ((weight,), (parts * memory + ALIGNMENT,), (2 * parts, table)),
     )
@@ -136,11 +138,14 @@ def _lines(elements: int) -> int:
 
 
 def _taps(g: Geometry, volume: int, steps: Sequence[int], phases: Sequence[int]) -> np.ndarray:
-    """The offset of each channel and tap in the image, in elements: a tap stands in its phase of the stride. The last one again, for `dots`."""
+    """The offset of each channel and tap in the image, in elements: a tap stands in its phase of the stride. The last one again, for `dots`.
+
+    `steps` lead to the next pixel of a phase along each axis, `phases` to the next phase.
+    """
     total = np.arange(g.c).reshape(-1, 1, 1, 1) * volume
     for axis, (step, phase, stride, dilation) in enumerate(zip(steps, phases, g.stride, g.dilation, strict=True)):
         position = np.arange(g.window[axis]) * dilation
-        offset = (position % stride * phase + position // stride) * step
+        offset = position % stride * phase + position // stride * step
         total = total + offset.reshape([-1 if i == axis else 1 for i in range(3)])
     return np.pad(total.reshape(-1).astype(np.int64), (0, DOTS - 1), mode="edge")
 
@@ -157,11 +162,11 @@ def _channel_shares(g: Geometry, blocks: int, rows: int) -> tuple[int, int]:
 
 def _is_flat(g: Geometry, width: int) -> bool:
     """Whether to compute the gaps between the rows of the image rather than to gather the tiles that span them."""
-    line = -(-g.reach(g.out)[2] // g.stride[2]) * g.stride[2]
+    line = -(-g.reach(g.out)[2] // g.stride[2])
     gathered = 0.0 if g.out[2] % width == 0 else min(width / g.out[2], 1.0)
     return (line / g.out[2] - 1) * g.k < gathered * _GATHER * width
 
 
-def buffers(g: Geometry) -> Sequence[Shape]:
+def buffers(g: Geometry, gaps: bool = False) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return [max(pair, key=math.prod) for pair in zip(plan(g, 4).shapes, plan(g, 8).shapes, strict=True)]
+    return [max(pair, key=math.prod) for pair in zip(plan(g, 4, gaps).shapes, plan(g, 8, gaps).shapes, strict=True)]

@@ -52,8 +52,8 @@ def _load_gradient(like, geo, grad, ys, extents, target, count):
     """The block's gradient as the image's pixels lie, 0 in the gaps and up to a whole vector."""
     apart()
     item, width = geo[ITEM_AT], geo[LANES_AT]
-    row = geo[STRIDE_AT + 2] * geo[PHASE_AT + 2]
-    plane = row * geo[STRIDE_AT + 1] * geo[PHASE_AT + 1]
+    row = geo[PHASE_AT + 2]
+    plane = row * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1] * geo[STRIDE_AT + 2]
     clear(like, target, (count + width - 1) // width * width, item)
     for d in range(extents[0]):
         for h in range(extents[1]):
@@ -115,7 +115,7 @@ def depthwise_weight(
 
 def weight_buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch of the gradient of a weight."""
-    return buffers(g)[1:2] if _is_depthwise(g) else dense_buffers(g)
+    return buffers(g, gaps=True)[1:2] if _is_depthwise(g) else dense_buffers(g)
 
 
 def _is_depthwise(g: Geometry) -> bool:
@@ -123,7 +123,7 @@ def _is_depthwise(g: Geometry) -> bool:
 
 
 def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
-    (memory,), p = scratch, plan(g, w.itemsize)
+    (memory,), p = scratch, plan(g, w.itemsize, gaps=True)
     x, grad = aligned_array(x), aligned_array(grad)
     weight, strides = np.empty((g.groups, g.taps), w.dtype), np.array(x.strides + grad.strides, np.int64)
     addresses = (address(x), address(grad), strides, address(weight), address(p.taps), p.numbers, memory, line_of(memory))

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu import threads
-from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of
+from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of, turn_rows
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, tile, turn_square, write, write_word
+from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, tile, write, write_word
 from dnnarray._cpu.conv_blocks import Shape, block_extents
 from dnnarray._problems.conv_geometry import Geometry
 
@@ -103,26 +103,12 @@ def dense_buffers(g: Geometry) -> Sequence[Shape]:
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
-@routine
-def _turn_row(like, source, channel_step, target, point, channels, count, item, width):
-    """`count` neighbouring pixels of all channels to [pixel][channel]; `point` is the step from pixel to pixel in bytes."""
-    apart()
-    whole = channels // width * width if count >= width else 0
-    for c in range(0, whole, width):
-        for w in range(0, count, width):
-            at = min(w, count - width)
-            turn_square(like, source + c * channel_step + at * item, channel_step, target + at * point + c * item, point)
-    for c in range(whole, channels):
-        for w in range(count):
-            write(like, target + w * point + c * item, read(like, source + c * channel_step + w * item))
-
-
 @device
 def _load_pixels(like, geo, x, xs, source, target, count):
     """A row's `count` pixels from address `source` on."""
     item, point = geo[_ITEM], geo[_POINT] * geo[_ITEM]
     if xs[_XW] == item:
-        _turn_row(like, source, xs[_XC], target, point, geo[_C], count, item, geo[_LANES])
+        turn_rows(like, source, xs[_XC], target, point, geo[_C], count, item, geo[_LANES])
         return
     for w in range(count):
         copy(like, source + w * xs[_XW], xs[_XC], target + w * point, item, geo[_C], item, geo[_LANES])

@@ -74,7 +74,7 @@ def _plus(builder: ir.IRBuilder, address: Any, step: int) -> Any:
     return builder.add(address, _WORD(step)) if step else address
 
 
-def _splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
+def splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
     undefined = ir.Constant(kind, ir.Undefined)
     single = builder.insert_element(undefined, value, _INT(0))
     return builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_INT, kind.count), None))
@@ -134,7 +134,7 @@ class _Tile:
         columns = [load_at(builder, address, self.vector, self.item) for address in self._places([b])]
         results = []
         for i, source in enumerate(sources):
-            scalar = _splat(builder, load_at(builder, builder.add(source, at), self.element, self.item), self.vector)
+            scalar = splat(builder, load_at(builder, builder.add(source, at), self.element, self.item), self.vector)
             results += [builder.call(self.fma, [scalar, x, sums[i * self.vectors + v]]) for v, x in enumerate(columns)]
         return results
 

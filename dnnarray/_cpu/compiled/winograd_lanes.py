@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 
 from dnnarray._cpu.compiled.lanes import Arithmetic, arithmetic
-from dnnarray._cpu.compiled.tile import ROWS, intrinsic, load_at, store_at, vector_of
+from dnnarray._cpu.compiled.tile import ROWS, intrinsic, load_at, splat, store_at, vector_of
 
 TILE, REACH = 4, 6  # outputs and inputs of a tile along an axis
 P, Q = 0.625, 1.5
@@ -100,11 +100,6 @@ def _at(builder: ir.IRBuilder, address: Any, step: Any, index: int) -> Any:
     return builder.add(address, builder.mul(step, _WORD(index))) if index else address
 
 
-def _splat(builder: ir.IRBuilder, value: Any, count: int) -> Any:
-    undefined = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
-    return _shuffle(builder, builder.insert_element(undefined, value, _INT(0)), undefined, [0] * count)
-
-
 def _masked_load(builder: ir.IRBuilder, vector: ir.VectorType, item: int) -> Callable[[Any, Any], Any]:
     """``load(address, mask)``: 0 in the lanes left out, whose memory is not touched."""
     pointer, masks = ir.PointerType(vector), ir.VectorType(_BIT, vector.count)
@@ -122,18 +117,18 @@ def _rows_intrinsic(masked: bool) -> Any:
             m, vector, item = arithmetic(context, builder, signature.args[0])
             _, source, step, top, bottom, left, right, target, pitch = arguments
             lanes = ir.Constant(ir.VectorType(_WORD, vector.count), list(range(vector.count)))
-            load = _masked_load(builder, vector, item)
+            load, bits = _masked_load(builder, vector, item), ir.VectorType(_BIT, vector.count)
 
             def row(i: int) -> Any:
                 address = _at(builder, source, step, i)
                 if not masked:
                     return load_at(builder, address, vector, item)
                 inside = builder.and_(builder.icmp_signed("<=", top, _WORD(i)), builder.icmp_signed("<", _WORD(i), bottom))
-                return load(address, builder.and_(columns, _splat(builder, inside, vector.count)))
+                return load(address, builder.and_(columns, splat(builder, inside, bits)))
 
             columns = builder.and_(
-                builder.icmp_signed(">=", lanes, _splat(builder, left, vector.count)),
-                builder.icmp_signed("<", lanes, _splat(builder, right, vector.count)),
+                builder.icmp_signed(">=", lanes, splat(builder, left, lanes.type)),
+                builder.icmp_signed("<", lanes, splat(builder, right, lanes.type)),
             )
             for i, value in enumerate(_input(m, [row(i) for i in range(REACH)])):
                 store_at(builder, value, _at(builder, target, pitch, i), item)

@@ -1,0 +1,252 @@
+"""The gradients of attention by the matrix micro-kernel, from the log-sum-exp of each row (FlashAttention-2, Dao, 2023). Imports Numba.
+
+For a block of queries and a block of keys, with scores transposed as in the forward: weights p = exp(s - lse) and slopes ds = p (dp - delta) take two products,
+the gradients of keys, values and queries three more. Those of keys and values are summed up over all queries of a head in memory of the
+part's own, a vector's multiple wide; the micro-kernel reads keys and values where they lie. A split takes every so many blocks of queries, where
+there are fewer heads than cores, and `combine` adds the splits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import threads
+from dnnarray._cpu.attention_dense import bhsd
+from dnnarray._cpu.attention_passes import Saved
+from dnnarray._cpu.compiled.attention import attend, attention
+from dnnarray._cpu.compiled.attention_pieces import (
+    BATCH,
+    DV,
+    GROUP,
+    HEADS,
+    ITEM,
+    KEY_COUNT,
+    PARTS,
+    QUERIES,
+    WIDTH,
+    D,
+    dense_rows,
+    hide,
+    limits,
+    reach_of,
+    sizes_of,
+)
+from dnnarray._cpu.compiled.dense import Written, taken
+from dnnarray._cpu.compiled.kernel import In3, Integers1, Integers2, Out2, Out4, device, driver, kernel
+from dnnarray._cpu.compiled.lanes import weigh_slopes
+from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
+from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, tile, write
+from dnnarray._problems.attention import AttentionProblem
+
+_KEYS = 96  # of a block: whole tiles of 6 and of 8 rows
+_QUERIES = 64  # of a block, or the next multiple of a tile: the depth of the products for keys and values
+_WORK = 16  # multiply-adds of a light operation
+
+_BLOCK, _PITCH, _D_PITCH, _V_PITCH, _SPLITS = range(10, 15)  # behind the numbers of both passes
+# Byte strides over batch, head and row; elements of a row lie side by side.
+_Q, _K, _V, _Y, _G = range(0, 15, 3)
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+@routine
+def _load_queries(like, source, step, rows, block, columns, pitch, rowwise, across, across_pitch, scale, item):
+    """Rows of a block of queries, scaled: [query][column], and [column][query] with 0 in the lanes left over."""
+    apart()
+    for j in range(block):
+        for d in range(columns):
+            value = read(like, source + j * step + d * item) * scale if j < rows else like
+            write(like, rowwise + (j * pitch + d) * item, value)
+            write(like, across + (d * across_pitch + j) * item, value)
+
+
+@routine
+def _products(like, rows, a, a_row, a_step, b, columns, steps, depth, c, c_pitch, sizes, add):
+    """c = a b, or added to c, `columns` wide: b's rows stand where the table `steps` says."""
+    apart()
+    for column in range(0, columns, sizes[WIDTH]):
+        at = column * sizes[ITEM]
+        for row in range(0, rows, ROWS):
+            tile(like, min(ROWS, rows - row), a + row * a_row, a_row, a_step, b + at, steps, depth, c + row * c_pitch + at, c_pitch, add)
+
+
+@device
+def _statistics(lse, delta, count, ground, offsets):
+    """The log-sum-exp of each query as what to subtract from its scores, and delta; what has seen nothing gets weights of 0."""
+    infinity = lse.dtype.type(np.inf)
+    for j in range(len(ground)):
+        ground[j], offsets[j] = infinity, lse.dtype.type(0)
+        if j < count:
+            ground[j] = lse[j]
+            if lse[j] == -infinity:
+                ground[j] = infinity
+            elif lse[j] == infinity:
+                ground[j] = lse.dtype.type(np.nan)
+            offsets[j] = delta[j]
+
+
+@device
+def _write_sums(own, keys, d_pitch, v_pitch, dk, dv, add):
+    """The gradients of a head's keys and values from a row of sums."""
+    for target, source, pitch in ((dk, own, d_pitch), (dv, own[keys * d_pitch :], v_pitch)):
+        for j in range(keys):
+            into, values = target[j], source[j * pitch : j * pitch + target.shape[1]]
+            if add:
+                for c in range(len(into)):
+                    into[c] += values[c]
+            else:
+                into[:] = values
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def backward(
+    start: int, stop: int, q: int, k: int, v: int, grad: int, strides: Integers1, lse: In3, delta: In3, dq: Out4, dk: Out4, dv: Out4, sizes: Integers1, reach_first: Integers2,
+    reach_last: Integers2, scale: float, memory: Out2, place: int, sums: Out2, sums_at: int, tables: Integers2, tables_at: int,
+) -> None:  # fmt: skip
+    """Tasks are splits of the queries of a head of the keys. `sums` holds the gradients of its keys and values: a row for each task, or, where a head is one
+    task, a row for each part, from where they go to dk and dv."""
+    item, d, d_value, block, pitch = sizes[ITEM], sizes[D], sizes[DV], sizes[_BLOCK], sizes[_PITCH]
+    d_pitch, v_pitch, keys = sizes[_D_PITCH], sizes[_V_PITCH], sizes[KEY_COUNT]
+    zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
+    first, last = np.empty(block, np.int64), np.empty(block, np.int64)
+    row = pitch * item
+    along, d_steps, v_steps = tables_at, tables_at + tables.shape[1] * 8, tables_at + 2 * tables.shape[1] * 8
+    kv_heads = sizes[HEADS] // sizes[GROUP]
+    for part in range(start, stop):
+        own, base = memory[part], place + part * memory.shape[1] * item
+        scores_memory = own[: _KEYS * pitch].reshape((_KEYS, pitch))
+        slopes = base + _KEYS * row
+        q_across = slopes + _KEYS * row
+        g_across = q_across + d * row
+        dq_across = g_across + d_value * row
+        dq_memory = own[(2 * _KEYS + d + d_value) * pitch : (2 * _KEYS + 2 * d + d_value) * pitch].reshape((d, pitch))
+        rest = own[(2 * _KEYS + 2 * d + d_value) * pitch :]
+        ground, offsets = rest[:block], rest[pitch : pitch + block]
+        ground_at = dq_across + d * row
+        q_rows = ground_at + 2 * row
+        g_rows = q_rows + block * d_pitch * item
+        for task in range(part, sizes[BATCH] * kv_heads * sizes[_SPLITS], sizes[PARTS]):
+            split, unit = task % sizes[_SPLITS], task // sizes[_SPLITS]
+            b, kv = unit // kv_heads, unit % kv_heads
+            slot = task if sizes[_SPLITS] > 1 else part
+            sums[slot, :] = zero
+            dk_at = sums_at + slot * sums.shape[1] * item
+            dv_at = dk_at + keys * d_pitch * item
+            for member in range(sizes[GROUP]):
+                h = kv * sizes[GROUP] + member
+                for at in range(split * block, sizes[QUERIES], sizes[_SPLITS] * block):
+                    count = min(block, sizes[QUERIES] - at)
+                    columns = (count + sizes[WIDTH] - 1) // sizes[WIDTH] * sizes[WIDTH]
+                    source = q + b * strides[_Q] + h * strides[_Q + 1] + at * strides[_Q + 2]
+                    _load_queries(zero, source, strides[_Q + 2], count, block, d, d_pitch, q_rows, q_across, pitch, factor, item)
+                    source = grad + b * strides[_G] + h * strides[_G + 1] + at * strides[_G + 2]
+                    _load_queries(
+                        zero, source, strides[_G + 2], count, block, d_value, v_pitch, g_rows, g_across, pitch, memory.dtype.type(1), item
+                    )
+                    _statistics(lse[b, h, at : at + count], delta[b, h, at : at + count], count, ground, offsets)
+                    low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, keys, first, last)
+                    dq_memory[:] = zero
+                    for j in range(low, high, _KEYS):
+                        some = min(_KEYS, high - j)
+                        k_rows = k + b * strides[_K] + kv * strides[_K + 1] + j * strides[_K + 2]
+                        v_rows = v + b * strides[_V] + kv * strides[_V + 1] + j * strides[_V + 2]
+                        _products(zero, some, k_rows, strides[_K + 2], item, q_across, columns, along, d, base, row, sizes, False)
+                        _products(zero, some, v_rows, strides[_V + 2], item, g_across, columns, along, d_value, slopes, row, sizes, False)
+                        if j < common_low or j + some > common_high:
+                            hide(scores_memory[:some], j, first, last)
+                        for lane in range(0, columns * item, sizes[WIDTH] // VECTORS * item):
+                            weigh_slopes(zero, base + lane, slopes + lane, row, some, ground_at + lane, ground_at + row + lane)
+                        into = dv_at + j * v_pitch * item
+                        _products(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
+                        into = dk_at + j * d_pitch * item
+                        _products(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
+                        _products(zero, d, k_rows, item, strides[_K + 2], slopes, columns, along, some, dq_across, row, sizes, True)
+                    for i in range(count):
+                        for c in range(d):
+                            dq[b, h, at + i, c] = dq_memory[c, i] * factor
+            if sizes[_SPLITS] == 1:
+                _write_sums(sums[slot], keys, d_pitch, v_pitch, dk[b, kv], dv[b, kv], False)
+
+
+@kernel
+def combine(start: int, stop: int, sums: Out2, sizes: Integers1, dk: Out4, dv: Out4) -> None:
+    """The gradients of keys and values of the units from `start` to `stop` (heads of the keys): the sums of their splits."""
+    kv_heads = sizes[HEADS] // sizes[GROUP]
+    for unit in range(start, stop):
+        b, kv = unit // kv_heads, unit % kv_heads
+        for split in range(sizes[_SPLITS]):
+            own = sums[unit * sizes[_SPLITS] + split]
+            _write_sums(own, sizes[KEY_COUNT], sizes[_D_PITCH], sizes[_V_PITCH], dk[b, kv], dv[b, kv], split > 0)
+
+
+# --- driver -----------------------------------------------------------------------------------------------------------
+
+
+def _odd_lines(elements: int, width: int, itemsize: int) -> int:
+    """A row of whole tiles, and one more where it would be an even number of cache lines: rows then use all sets of the cache."""
+    tiles = -(-elements // width)
+    return (tiles + (tiles * width * itemsize % (2 * ALIGNMENT) == 0)) * width
+
+
+def _numbers(problem: AttentionProblem, itemsize: int) -> np.ndarray:
+    s = problem.sizes
+    width = VECTORS * lanes(itemsize)
+    splits = -(-threads.cores() // max(s.batch * s.kv_heads, 1))
+    block = -(-_QUERIES // width) * width
+    splits = max(min(splits, -(-s.queries // block)), 1)
+    parts = min(threads.cores(), s.batch * s.kv_heads * splits)
+    pitches = (_odd_lines(block, width, itemsize), -(-s.width // width) * width, -(-s.value_width // width) * width)
+    return np.concatenate((sizes_of(problem, itemsize, parts), [block, *pitches, splits]))
+
+
+def _again(problem: AttentionProblem, arrays: tuple[Any, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Output (B, H, S, D) and log-sum-exp, computed once more unless both are given."""
+    *inputs, y, lse = arrays
+    if y is not None and lse is not None:
+        return bhsd(y, problem.layout), taken(lse)
+    s = problem.sizes
+    y, lse = np.empty((s.batch, s.heads, s.queries, s.value_width), dtype), np.empty((s.batch, s.heads, s.queries), dtype)
+    q, k, v = (bhsd(a, problem.layout) for a in inputs[:3])
+    attend(problem, q, k, v, y, lse, inputs[5])
+    return y, lse
+
+
+@driver(*attention.kernels, backward, combine)  # type: ignore[attr-defined]
+def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, grad: Any, *arrays: Any, seed: Any, offset: Any) -> None:
+    s, dtype = problem.sizes, outputs[0].dtype
+    if not (s.batch and s.heads and s.queries and s.keys):
+        for out in outputs[:3]:
+            out[...] = 0
+        return
+    grad_y, grad_lse = Saved.pair(grad)
+    y, lse = _again(problem, arrays, dtype)
+    grad_y = np.zeros_like(y) if grad_y is None else bhsd(grad_y, problem.layout)
+    delta = np.einsum("bhsd,bhsd->bhs", grad_y, y)
+    if grad_lse is not None:
+        delta -= grad_lse
+    q, k, v, grad_y = (dense_rows(a) for a in (*(bhsd(a, problem.layout) for a in arrays[:3]), grad_y))
+    sizes = _numbers(problem, dtype.itemsize)
+    block, pitch, d_pitch, v_pitch, splits = (int(n) for n in sizes[_BLOCK:])
+    across = (2 * _KEYS + 2 * s.width + s.value_width + 2) * pitch
+    memory = aligned(int(sizes[PARTS]), across + block * (d_pitch + v_pitch), dtype)
+    memory[:, across:] = 0  # columns beyond the width are never written
+    units = s.batch * s.kv_heads
+    sums = aligned(units * splits if splits > 1 else int(sizes[PARTS]), s.keys * (d_pitch + v_pitch), dtype)
+    rows = np.arange(max(_KEYS, s.width, s.value_width, block))
+    tables = np.stack([rows * (p * dtype.itemsize) for p in (pitch, d_pitch, v_pitch)])
+    strides = np.array([n for a in (q, k, v, q, grad_y) for n in a.strides[:3]], np.int64)
+    with Written(tuple(bhsd(a, problem.layout) for a in outputs[:3])) as (dq, dk, dv):
+        addresses = [address(a) for a in (q, k, v, grad_y)]
+        work = s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width) * 5 // (2 * _WORK)
+        backward(
+            int(sizes[PARTS]), *addresses, strides, lse, delta, dq, dk, dv, sizes, *reach_of(problem, arrays[5]), problem.rule.scale, memory, address(memory), sums,
+            address(sums), tables, address(tables), work=work,
+        )  # fmt: skip
+        if splits > 1:
+            combine(units, sums, sizes, dk, dv, work=sums.size)

@@ -1,0 +1,205 @@
+"""Convolution of single channels (depthwise, without stride): each output vector is a sum of shifted input vectors. Imports Numba.
+
+A task is a block of rows of one channel, copied once into a zero-padded image of its own. No matrix product: a tap's weight, the same in all lanes,
+multiplies the image at the tap's offset, and the sums of a few neighbouring vectors stay in registers until they are written. The
+nine weights of a 3x3 window stay there, too.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from dnnarray._cpu import threads
+from dnnarray._cpu.compiled.conv_copy import clear
+from dnnarray._cpu.compiled.kernel import Integers1, Out1, kernel
+from dnnarray._cpu.compiled.lanes import arithmetic
+from dnnarray._cpu.compiled.memory import address, aligned
+from dnnarray._cpu.compiled.tile import apart, intrinsic, lanes, load_at, routine, splat, store_at
+from dnnarray._problems.conv_geometry import Geometry
+
+_BLOCK_ELEMENTS = 1 << 15  # of the image of a task
+_VECTORS = 4  # sums in registers, where a row is as long
+_MACS = 16  # for an element of a light operation
+_WORD = ir.IntType(64)
+
+# Where the kernel finds its numbers.
+_GROUPS, _K, _H, _W, _OUT_H, _OUT_W, _BEFORE_H, _BEFORE_W, _REACH, _TAPS, _ROWS, _BLOCKS, _PITCH, _ITEM, _WIDE, _NINE = range(16)
+_XN, _XG, _, _, _XH, _XW, _YN, _YG, _YK, _, _YH, _YW = range(12)  # byte strides
+
+
+def fits(g: Geometry, x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether the kernel does this: planes of one channel whose rows lie dense and fill a vector."""
+    planar = g.out[0] == g.space[0] == g.window[0] == 1 and g.before[0] == 0
+    unit = g.stride == (1, 1, 1) and min(g.before) >= 0
+    dense = x.strides[5] == y.strides[5] == y.itemsize and x.flags.aligned
+    return g.c == 1 and planar and unit and dense and min(g.out[2], g.space[2]) >= lanes(y.itemsize)
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def _last(builder: ir.IRBuilder, index: Any, span: int, count: Any) -> Any:
+    """Where the `index`-th run of `span` begins: the last one ends with the row."""
+    at, end = builder.mul(index, _WORD(span)), builder.sub(count, _WORD(span))
+    return builder.select(builder.icmp_signed("<", at, end), at, end)
+
+
+def _runs(builder: ir.IRBuilder, span: int, count: Any) -> Any:
+    return builder.sdiv(builder.add(count, _WORD(span - 1)), _WORD(span))
+
+
+@intrinsic
+def _copy_rows(typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any, rows: Any, count: Any) -> Any:
+    """Rows of `count` elements, at least a vector's, from and to addresses these steps apart."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, vector, item = arithmetic(context, builder, signature.args[0])
+        _, source, source_step, target, target_step, rows, count = arguments
+        with cgutils.for_range(builder, rows) as row:
+            start, into = (builder.add(a, builder.mul(row.index, step)) for a, step in ((source, source_step), (target, target_step)))
+            with cgutils.for_range(builder, _runs(builder, vector.count, count)) as run:
+                offset = builder.mul(_last(builder, run.index, vector.count, count), _WORD(item))
+                store_at(builder, load_at(builder, builder.add(start, offset), vector, item), builder.add(into, offset), item)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 6), generate
+
+
+def _sums_intrinsic(vectors: int, nine: bool) -> Any:
+    """Rows of window sums, `vectors` vectors at a time; `nine` says that the taps are those of a 3x3 window without dilation."""
+
+    def typed(
+        typing: Any, like: Any, image: Any, step: Any, weights: Any, offsets: Any, taps: Any, target: Any, target_step: Any, rows: Any, count: Any
+    ) -> Any:  # fmt: skip
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            m, vector, item = arithmetic(context, builder, signature.args[0])
+            _, image, step, weights, offsets, taps, target, target_step, rows, count = arguments
+            span = vectors * vector.count
+
+            def weight(tap: Any) -> Any:
+                return splat(builder, load_at(builder, builder.add(weights, builder.mul(tap, _WORD(item))), vector.element, item), vector)
+
+            def added(sums: list[Any], factor: Any, place: Any) -> list[Any]:
+                places = [builder.add(place, _WORD(v * vector.count * item)) for v in range(vectors)]
+                return [m.fma(factor, load_at(builder, p, vector, item), total) for p, total in zip(places, sums, strict=True)]
+
+            fixed = [weight(_WORD(t)) for t in range(9)] if nine else []
+            zeros = [m.real(0.0)] * vectors
+            held = [] if nine else [cgutils.alloca_once(builder, vector) for _ in zeros]
+            with cgutils.for_range(builder, rows) as row:
+                first, into = (builder.add(a, builder.mul(row.index, s)) for a, s in ((image, step), (target, target_step)))
+                with cgutils.for_range(builder, _runs(builder, span, count)) as run:
+                    at = builder.mul(_last(builder, run.index, span, count), _WORD(item))
+                    start, sums = builder.add(first, at), zeros
+                    for t, factor in enumerate(fixed):
+                        sums = added(sums, factor, builder.add(builder.add(start, builder.mul(step, _WORD(t // 3))), _WORD(t % 3 * item)))
+                    if not nine:
+                        for place, value in zip(held, zeros, strict=True):
+                            builder.store(value, place)
+                        with cgutils.for_range(builder, taps) as tap:
+                            offset = load_at(builder, builder.add(offsets, builder.mul(tap.index, _WORD(8))), _WORD, 8)
+                            so_far = added([builder.load(place) for place in held], weight(tap.index), builder.add(start, offset))
+                            for place, value in zip(held, so_far, strict=True):
+                                builder.store(value, place)
+                        sums = [builder.load(place) for place in held]
+                    for v, value in enumerate(sums):
+                        store_at(builder, value, builder.add(builder.add(into, at), _WORD(v * vector.count * item)), item)
+            return context.get_dummy_value()
+
+        return types.void(like, *[types.int64] * 9), generate
+
+    return intrinsic(typed)
+
+
+_sums_of_one, _sums_of_many = (_sums_intrinsic(v, nine=False) for v in (1, _VECTORS))
+_nine_of_one, _nine_of_many = (_sums_intrinsic(v, nine=True) for v in (1, _VECTORS))
+
+
+# --- the kernel -------------------------------------------------------------------------------------------------------
+
+
+@routine
+def _load_rows(like, geo, x, row_step, low, rows, image):
+    """The rows of the image that a block reads, from row `low` of the plane on; what lies beside them is 0 already."""
+    apart()
+    item, pitch = geo[_ITEM], geo[_PITCH]
+    begin = min(max(-low, 0), rows)
+    end = max(min(geo[_H] - low, rows), begin)
+    clear(like, image, begin * pitch, item)
+    clear(like, image + end * pitch * item, (rows - end) * pitch, item)
+    into = image + (begin * pitch + geo[_BEFORE_W]) * item
+    _copy_rows(like, x + (low + begin) * row_step, row_step, into, pitch * item, end - begin, geo[_W])
+
+
+@routine
+def _window_sums(like, geo, image, weights, offsets, y, row_step, rows):
+    apart()
+    step, count = geo[_PITCH] * geo[_ITEM], geo[_OUT_W]
+    if geo[_NINE] and geo[_WIDE]:
+        _nine_of_many(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
+    elif geo[_NINE]:
+        _nine_of_one(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
+    elif geo[_WIDE]:
+        _sums_of_many(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
+    else:
+        _sums_of_one(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
+
+
+@kernel
+def depthwise(
+    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, like: Out1, images: int, elements: int, parts: int,
+    tasks: int,
+) -> None:  # fmt: skip
+    """The parts from `start` to `stop`, each every so many blocks of rows of all images and channels; the weight is [group][output][tap]."""
+    item, zero = geo[_ITEM], like.dtype.type(0)
+    for part in range(start, stop):
+        image = images + part * elements * item
+        clear(zero, image, elements, item)
+        for task in range(part, tasks, parts):
+            block, plane = task % geo[_BLOCKS], task // geo[_BLOCKS]
+            n, group = plane // geo[_GROUPS], plane % geo[_GROUPS]
+            row = block * geo[_ROWS]
+            rows = min(geo[_ROWS], geo[_OUT_H] - row)
+            source = x + n * strides[_XN] + group * strides[_XG]
+            _load_rows(zero, geo, source, strides[_XH], row - geo[_BEFORE_H], rows + geo[_REACH] - 1, image)
+            for k in range(geo[_K]):
+                target = y + n * strides[_YN] + group * strides[_YG] + k * strides[_YK] + row * strides[_YH]
+                weights = weight + (group * geo[_K] + k) * geo[_TAPS] * item
+                _window_sums(zero, geo, image, weights, offsets, target, strides[_YH], rows)
+
+
+@lru_cache(maxsize=1024)
+def _plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """The kernel's numbers, the byte offset of each tap in the image, and the elements of an image."""
+    _, tall, wide = g.reach((1, 1, 1))
+    line = max(g.out[2] + wide - 1, g.before[2] + g.space[2])
+    pitch = -(-line // 16) * 16 + 16
+    rows = min(max(_BLOCK_ELEMENTS // pitch - tall + 1, 1), g.out[1])
+    blocks = -(-g.out[1] // rows)
+    nine = g.window == (1, 3, 3) and g.dilation[1:] == (1, 1)
+    span = _VECTORS * lanes(item)
+    numbers = [
+        g.groups, g.k, *g.space[1:], *g.out[1:], *g.before[1:], tall, g.taps, rows, blocks, pitch, item, g.out[2] >= span, nine,
+    ]  # fmt: skip
+    taps = np.arange(g.window[1]).reshape(-1, 1) * (g.dilation[1] * pitch) + np.arange(g.window[2]) * g.dilation[2]
+    return np.array(numbers, np.int64), taps.reshape(-1) * item, (rows + tall - 1) * pitch
+
+
+def correlate_planes(g: Geometry, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    """y from x, for what `fits`; none of the arrays is empty."""
+    geo, offsets, elements = _plan(g, y.itemsize)
+    tasks = g.n * g.groups * int(geo[_BLOCKS])
+    parts = min(threads.cores(), tasks)
+    images = aligned(parts, elements, y.dtype)
+    weight = np.ascontiguousarray(w)
+    strides = np.array(x.strides + y.strides, np.int64)
+    depthwise(
+        parts, address(x), address(y), strides, address(weight), address(offsets), geo, images.reshape(-1), address(images), images.shape[1], parts, tasks,
+        work=g.macs // _MACS,
+    )  # fmt: skip
