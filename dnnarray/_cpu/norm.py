@@ -20,7 +20,7 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Method
 
 Outputs = tuple[Any, ...]
-_NEAR = 2.0  # up to here, in units of the result, a mean times its scale rounds as little as the result does
+_NEAR = 8.0  # up to here, in units of the result, a mean times its scale rounds no more than it does in the sum x * scale + shift
 
 
 def _as(array: Any, shape: tuple[int, ...]) -> Any:
