@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,10 +156,7 @@ def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, s
 def backward(
     problem: NormProblem, grad: np.ndarray, x: np.ndarray, weight: Any, mean: Any, rstd: Any, gx: np.ndarray, gw: Any, gb: Any
 ) -> bool:
-    """The gradients of x, weight and bias. With h = grad * weight, a and p the averages of h and of h * (x - mean) * rstd,
-
-    gx = rstd * h - (rstd * rstd * p) * x + (rstd * rstd * p * mean - rstd * a)
-    """
+    """The gradients of x, weight and bias; `mean` and `rstd` are found again where they are not given."""
     form = _form(problem)
     if form is None or not _dense(grad, x, gx, gw, gb):
         return False
@@ -167,7 +164,7 @@ def backward(
         if array is not None:
             array[...] = 0
     grad, x, gx, ones = grad.reshape(form.shape), x.reshape(form.shape), gx.reshape(form.shape), np.ones(form.shape[2], x.dtype)
-    scratch = None
+    gradient, scratch = _Gradient(problem, form, weight, gw, gb, ones), np.empty(0, x.dtype)
     with long_rows(form.shape[2]):
         for block in form.blocks():
             part = x[block]
@@ -177,78 +174,84 @@ def backward(
                 scale = 1 / np.sqrt(spread + problem.eps)
             if not _near(found, 1 / (scale * scale)):
                 return False
-            scratch = np.empty_like(part) if scratch is None or scratch.shape != part.shape else scratch
-            spread_back = _along if form.along else _folded
-            spread_back(problem, form, block, grad[block], part, weight, found, scale, gx[block], gw, gb, scratch, ones)
+            if scratch.shape != part.shape:
+                scratch = np.empty(part.shape, x.dtype)
+            gradient.write(block, _Part(grad[block], part, found, scale, gx[block], scratch))
     return True
 
 
-def _averages(problem: NormProblem, form: _Form, plain: Any, along_x: Any, mean: Any, scale: np.ndarray) -> tuple[Any, Any]:
-    """(factor of x, constant) of gx, from the sums of h and of h * x in each row."""
-    count = problem.geometry.count
-    total_x = form.total(along_x)
-    if mean is None:
-        return scale**3 * total_x / count, None
-    total = form.total(plain)
-    factor = scale**3 * (total_x - mean * total) / count
-    return factor, factor * mean - scale * total / count
+class _Part(NamedTuple):
+    """The arrays of a block on the way back; `scale` is rstd, `scratch` of the shape of x."""
+
+    grad: np.ndarray
+    x: np.ndarray
+    mean: Any
+    scale: np.ndarray
+    gx: np.ndarray
+    scratch: np.ndarray
 
 
-def _folded(
-    problem: NormProblem,
-    form: _Form,
-    block: Block,
-    grad: Any,
-    x: Any,
-    weight: Any,
-    mean: Any,
-    scale: Any,
-    gx: Any,
-    gw: Any,
-    gb: Any,
-    scratch: Any,
-    ones: Any,
-) -> None:
-    weight = form.parameter(weight, block)
-    plain, along_x = np.vecdot(grad, ones), np.vecdot(grad, x)
-    if gw is not None:
-        form.add(gw, block, (along_x if mean is None else along_x - mean * plain) * scale)
-    if gb is not None:
-        form.add(gb, block, plain)
-    weighted = (plain, along_x) if weight is None else (plain * weight, along_x * weight)
-    factor, constant = _averages(problem, form, *weighted, mean, scale)
-    np.multiply(grad, (scale if weight is None else scale * weight)[..., None], out=gx)
-    gx -= np.multiply(x, factor[..., None], out=scratch)
-    if constant is not None:
-        gx += constant[..., None]
+class _Gradient(NamedTuple):
+    """With h = grad * weight, and a and p the averages of h and of h * (x - mean) * rstd,
 
+    gx = rstd * h - (rstd * rstd * p) * x + (rstd * rstd * p * mean - rstd * a)
+    """
 
-def _along(
-    problem: NormProblem,
-    form: _Form,
-    block: Block,
-    grad: Any,
-    x: Any,
-    weight: Any,
-    mean: Any,
-    scale: Any,
-    gx: Any,
-    gw: Any,
-    gb: Any,
-    scratch: Any,
-    ones: Any,
-) -> None:
-    if gw is not None:
-        products = np.multiply(grad, x, out=scratch)[:, 0]
-        gw += np.matmul(scale[:, 0], products).reshape(gw.shape)
-        if mean is not None:
-            gw -= np.matmul((mean * scale)[:, 0], grad[:, 0]).reshape(gw.shape)
-    if gb is not None:
-        gb += np.matmul(np.ones(len(grad), grad.dtype), grad[:, 0]).reshape(gb.shape)
-    h = grad if weight is None else np.multiply(grad, weight.reshape(-1), out=scratch)
-    factor, constant = _averages(problem, form, np.vecdot(h, ones), np.vecdot(h, x), mean, scale)
-    np.multiply(h, scale[..., None], out=scratch)
-    np.multiply(x, factor[..., None], out=gx)
-    np.subtract(scratch, gx, out=gx)
-    if constant is not None:
-        gx += constant[..., None]
+    problem: NormProblem
+    form: _Form
+    weight: Any
+    gw: Any
+    gb: Any
+    ones: np.ndarray
+
+    def write(self, block: Block, part: _Part) -> None:
+        """gx of a block, and its terms of gw and gb."""
+        if self.form.along:
+            self._along(part)
+        else:
+            self._folded(block, part)
+
+    def _averages(self, part: _Part, plain: np.ndarray, along_x: np.ndarray) -> tuple[np.ndarray, Any]:
+        """(factor of x, constant) of gx, from the sums of h and of h * x in each row."""
+        mean, scale, count = part.mean, part.scale, self.problem.geometry.count
+        total_x = self.form.total(along_x)
+        if mean is None:
+            return scale**3 * total_x / count, None
+        total = self.form.total(plain)
+        factor = scale**3 * (total_x - mean * total) / count
+        return factor, factor * mean - scale * total / count
+
+    def _folded(self, block: Block, part: _Part) -> None:
+        weight = self.form.parameter(self.weight, block)
+        plain, along_x = np.vecdot(part.grad, self.ones), np.vecdot(part.grad, part.x)
+        if self.gw is not None:
+            self.form.add(self.gw, block, (along_x if part.mean is None else along_x - part.mean * plain) * part.scale)
+        if self.gb is not None:
+            self.form.add(self.gb, block, plain)
+        weighted = (plain, along_x) if weight is None else (plain * weight, along_x * weight)
+        factor, constant = self._averages(part, *weighted)
+        np.multiply(part.grad, (part.scale if weight is None else part.scale * weight)[..., None], out=part.gx)
+        np.subtract(part.gx, np.multiply(part.x, factor[..., None], out=part.scratch), out=part.gx)
+        if constant is not None:
+            np.add(part.gx, constant[..., None], out=part.gx)
+
+    def _along(self, part: _Part) -> None:
+        self._add_along(part)
+        h = part.grad if self.weight is None else np.multiply(part.grad, self.weight.reshape(-1), out=part.scratch)
+        factor, constant = self._averages(part, np.vecdot(h, self.ones), np.vecdot(h, part.x))
+        np.multiply(h, part.scale[..., None], out=part.scratch)
+        np.multiply(part.x, factor[..., None], out=part.gx)
+        np.subtract(part.scratch, part.gx, out=part.gx)
+        if constant is not None:
+            np.add(part.gx, constant[..., None], out=part.gx)
+
+    def _add_along(self, part: _Part) -> None:
+        """The gradients of parameters for each place in a row: sums over the rows, as products of a vector and a matrix."""
+        grad, scale = part.grad[:, 0], part.scale[:, 0]
+        if self.gw is not None:
+            terms = np.matmul(scale, np.multiply(part.grad, part.x, out=part.scratch)[:, 0])
+            if part.mean is not None:
+                terms -= np.matmul(part.mean[:, 0] * scale, grad)
+            np.add(self.gw, terms.reshape(self.gw.shape), out=self.gw)
+        if self.gb is not None:
+            np.add(self.gb, np.matmul(np.ones(len(grad), grad.dtype), grad).reshape(self.gb.shape), out=self.gb)
