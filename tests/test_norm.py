@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
-from dnnarray._cpu import norm_blocks, norm_sums
+from dnnarray._cpu import norm_blocks, norm_folded, norm_sums
 from tests.cases.norm import CASES
 from tests.oracles.norm import ORACLES
 from tests.support import BFLOAT16, FLOAT32, FLOAT64, assert_close, call, check_forward, check_gradient, flat
@@ -408,3 +408,32 @@ def test_pytorch_spreads_nan_and_infinity_alike(bad):
     ]
     for ours, theirs in pairs:
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-10, atol=1e-12)
+
+
+# --- data near and far from 0 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm", "batch_norm_train", "group_norm", "instance_norm"])
+@pytest.mark.parametrize("means", [(0, 0), (0.9, -0.9), (0.5, 300), (40, 40)], ids=["at", "near", "mixed", "far"])
+def test_rows_of_any_mean(op, means, monkeypatch):
+    """Statistics in one pass where that loses nothing, and in two passes, agree; also in several blocks."""
+    rng = np.random.default_rng(0)
+    shape, channels = ((6, 131), 131) if op in ("layer_norm", "rms_norm") else ((4, 6, 12, 13), 6)
+    x = rng.standard_normal(shape)
+    x[: len(x) // 2] += means[0]
+    x[len(x) // 2 :] += means[1]
+    parameters = [rng.standard_normal(channels) for _ in range(1 if op == "rms_norm" else 2)]
+    options = {"num_groups": 3} if op == "group_norm" else {}
+    grad = rng.standard_normal(shape)
+
+    def results():
+        y, pullback = dnn.vjp(op, x, *parameters, **options)
+        return [a for a in (*(y if isinstance(y, tuple) else (y,)), *pullback(grad)) if a is not None]
+
+    monkeypatch.setattr(norm_folded, "_form", lambda problem: None)
+    expected = results()
+    monkeypatch.undo()
+    for block in (1 << 17, 400):
+        monkeypatch.setattr(norm_folded, "_BLOCK", block)
+        for got, right in zip(results(), expected, strict=True):
+            assert_close(got, right, 512, condition=1 + max(map(abs, means)) ** 2)

@@ -7,6 +7,7 @@ scores exists. Small sequences put many heads into one chunk, and few NumPy call
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,12 +103,12 @@ class Reach:
         first, last = np.broadcast_arrays(first, last)
         return cls(first, last, diagonal, keys, q_ends, k_ends)
 
-    def key_blocks(self, batch: slice, i: slice) -> Iterator[slice]:
-        """The blocks of keys that any query of the block sees."""
+    def key_blocks(self, batch: slice, i: slice, size: int) -> Iterator[slice]:
+        """The blocks of keys, of this size, that any query of the block sees."""
         if self.first is None or self.last is None:
-            return blocks(0, self.keys, BLOCK_KEYS)
+            return blocks(0, self.keys, size)
         first, last = pick(self.first, batch, i), pick(self.last, batch, i)
-        return blocks(int(first.min(initial=self.keys)), int(last.max(initial=-1)) + 1, BLOCK_KEYS)
+        return blocks(int(first.min(initial=self.keys)), int(last.max(initial=-1)) + 1, size)
 
     def hidden(self, batch: slice, i: slice, j: slice) -> np.ndarray | None:
         """True where the query does not see the key, (B, 1, 1, queries, keys); None where all are seen."""
@@ -173,16 +174,21 @@ class Call:
         batch, heads, group, queries = self.q.shape[:4]
         if not batch * heads * group:
             return
-        one = max(min(queries, BLOCK_QUERIES) * min(self.reach.keys, BLOCK_KEYS), 1)
+        one = max(min(queries, BLOCK_QUERIES) * min(self.reach.keys, self.key_block), 1)
         count = max(BLOCK_QUERIES * BLOCK_KEYS // one, 1)
         groups = min(group, count)
         some_heads = min(heads, max(count // group, 1))
         items = max(count // (group * heads), 1)
-        buffers = [np.empty(one * groups * some_heads * min(items, batch), self.dtype) for _ in range(2)]
+        size = one * groups * some_heads * min(items, batch)
         for b in blocks(0, batch, items):
             for h in blocks(0, heads, some_heads):
                 for r in blocks(0, group, groups):
-                    yield Part(self, b, h, r, buffers)
+                    yield Part(self, b, h, r, size)
+
+    @property
+    def key_block(self) -> int:
+        """Keys at a time: more for few queries, as in decoding, so that a block of scores is worth its NumPy calls."""
+        return max(BLOCK_KEYS, BLOCK_QUERIES * BLOCK_KEYS // max(self.q.shape[3], 1))
 
 
 def _score_array(array: np.ndarray | None, kv_heads: int) -> np.ndarray | None:
@@ -194,11 +200,16 @@ def _score_array(array: np.ndarray | None, kv_heads: int) -> np.ndarray | None:
 class Part:
     """Some batch items and heads of a call."""
 
-    def __init__(self, call: Call, batch: slice, heads: slice, group: slice, buffers: list[np.ndarray]) -> None:
-        self.call, self.batch, self.heads, self.group, self._buffers = call, batch, heads, group, buffers
+    def __init__(self, call: Call, batch: slice, heads: slice, group: slice, size: int) -> None:
+        self.call, self.batch, self.heads, self.group, self._size = call, batch, heads, group, size
         self.q = operand(call.q[batch, heads, group], call.dtype)
         self.k = operand(call.k[batch, heads], call.dtype)
         self.v = operand(call.v[batch, heads], call.dtype)
+        self._buffers: dict[int, np.ndarray] = {}
+
+    def forget(self) -> None:
+        """Let the memory of the scores go."""
+        self._buffers.clear()
 
     def take(self, array: np.ndarray) -> np.ndarray:
         """This part of an array (B, H_kv, R, ...)."""
@@ -208,7 +219,7 @@ class Part:
         return blocks(0, self.q.shape[3], BLOCK_QUERIES)
 
     def key_blocks(self, i: slice) -> Iterator[slice]:
-        return self.call.reach.key_blocks(self.batch, i)
+        return self.call.reach.key_blocks(self.batch, i, self.call.key_block)
 
     def keep(self, dropout: Dropout, i: slice, j: slice) -> np.ndarray:
         """True for the weights of a block that dropout leaves."""
@@ -228,9 +239,11 @@ class Part:
         return _cleared(array[:, :, :, j], self.call.reach.kv_lengths, self.batch, j)
 
     def product(self, a: np.ndarray, b: np.ndarray, buffer: int) -> np.ndarray:
-        """a @ b.T, (B, H_kv, R, queries, keys), in one of the two buffers."""
+        """a @ b.T, (B, H_kv, R, queries, keys), in a buffer of this part."""
         shape = (*a.shape[:4], b.shape[3])
-        out = self._buffers[buffer][: int(np.prod(shape))].reshape(shape)
+        if buffer not in self._buffers:
+            self._buffers[buffer] = np.empty(self._size, self.call.dtype)
+        out = self._buffers[buffer][: math.prod(shape)].reshape(shape)
         return np.matmul(a, b.swapaxes(-1, -2), out=out)
 
     def scores(self, q: np.ndarray, k: np.ndarray, i: slice, j: slice, slope: bool = False) -> tuple[np.ndarray, np.ndarray | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled, norm_forms, norm_local, threads
+from dnnarray._cpu import compiled, norm_folded, norm_forms, norm_local, threads
 from dnnarray._cpu.blocks import long_rows
 from dnnarray._cpu.norm_backward import Gradients, Inputs, backward, fixed_backward
 from dnnarray._cpu.norm_blocks import boxes, parts, stretch
@@ -20,7 +20,7 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Method
 
 Outputs = tuple[Any, ...]
-_NEAR = 2.0  # up to here, in units of the result, a mean times its scale rounds as little as the result does
+_NEAR = 8.0  # up to here, in units of the result, a mean times its scale rounds no more than it does in the sum x * scale + shift
 
 
 def _as(array: Any, shape: tuple[int, ...]) -> Any:
@@ -88,7 +88,8 @@ def _batch_norm_train(
     variance = None if next_var is None else np.empty_like(mean)
     weight, bias = _parameters(problem, weight, bias)
     mean_, rstd_, variance_ = _statistics(problem, mean, rstd, variance)
-    normalise(problem, x, y, weight, bias, residual, mean_, rstd_, variance_)
+    if residual is not None or not norm_folded.forward(problem, x, y, weight, bias, mean_, rstd_, variance_):
+        normalise(problem, x, y, weight, bias, residual, mean_, rstd_, variance_)
     count = problem.geometry.count
     # Of nothing there is nothing to learn: an empty batch leaves the running statistics as they were.
     momentum = problem.momentum if count else 0.0
@@ -113,7 +114,8 @@ def _batch_norm_train_backward(
     gx, of_weight, of_bias, *of_residual = outputs
     weight, bias, of_weight, of_bias = _parameters(problem, weight, bias, of_weight, of_bias)
     mean, rstd = _statistics(problem, mean, rstd)
-    backward(problem, Inputs(grad, x, weight, bias, residual, mean, rstd), Gradients(gx, of_weight, of_bias, *of_residual))
+    if of_residual or not norm_folded.backward(problem, grad, x, weight, mean, rstd, gx, of_weight, of_bias):
+        backward(problem, Inputs(grad, x, weight, bias, residual, mean, rstd), Gradients(gx, of_weight, of_bias, *of_residual))
 
 
 # --- group and instance norm ------------------------------------------------------------------------------------------
@@ -121,14 +123,18 @@ def _batch_norm_train_backward(
 
 def _affine_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any, bias: Any) -> None:
     view = problem.geometry.view
-    normalise(problem, _as(x, view), _as(outputs[0], view), *_parameters(problem, weight, bias))
+    x, y = _as(x, view), _as(outputs[0], view)
+    if not norm_folded.forward(problem, x, y, weight, bias):
+        normalise(problem, x, y, *_parameters(problem, weight, bias))
 
 
 def _affine_norm_backward(problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, bias: Any) -> None:
     view = problem.geometry.view
     gx, of_weight, of_bias = outputs
-    inputs = Inputs(_as(grad, view), _as(x, view), *_parameters(problem, weight, bias))
-    backward(problem, inputs, Gradients(_as(gx, view), *_parameters(problem, of_weight, of_bias)))
+    grad, x, gx = _as(grad, view), _as(x, view), _as(gx, view)
+    if not norm_folded.backward(problem, grad, x, weight, None, None, gx, of_weight, of_bias):
+        inputs = Inputs(grad, x, *_parameters(problem, weight, bias))
+        backward(problem, inputs, Gradients(gx, *_parameters(problem, of_weight, of_bias)))
 
 
 # --- layer and RMS norm -----------------------------------------------------------------------------------------------
@@ -137,7 +143,8 @@ def _affine_norm_backward(problem: NormProblem, outputs: Outputs, scratch: Any, 
 def _layer_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any, bias: Any) -> None:
     y, mean, rstd = outputs
     weight, bias = _parameters(problem, weight, bias)
-    normalise(problem, x, y, weight, bias, mean=mean, rstd=rstd)
+    if not norm_folded.forward(problem, x, y, weight, bias, mean, rstd):
+        normalise(problem, x, y, weight, bias, mean=mean, rstd=rstd)
 
 
 def _layer_norm_backward(
@@ -145,19 +152,22 @@ def _layer_norm_backward(
 ) -> None:
     gx, of_weight, of_bias = outputs
     weight, bias, of_weight, of_bias = _parameters(problem, weight, bias, of_weight, of_bias)
-    backward(problem, Inputs(grad, x, weight, bias, mean=mean, rstd=rstd), Gradients(gx, of_weight, of_bias))
+    if not norm_folded.backward(problem, grad, x, weight, mean, rstd, gx, of_weight, of_bias):
+        backward(problem, Inputs(grad, x, weight, bias, mean=mean, rstd=rstd), Gradients(gx, of_weight, of_bias))
 
 
 def _rms_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, weight: Any) -> None:
     y, rstd = outputs
     (weight,) = _parameters(problem, weight)
-    normalise(problem, x, y, weight, None, rstd=rstd)
+    if not norm_folded.forward(problem, x, y, weight, None, None, rstd):
+        normalise(problem, x, y, weight, None, rstd=rstd)
 
 
 def _rms_norm_backward(problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, weight: Any, rstd: Any) -> None:
     gx, of_weight = outputs
     weight, of_weight = _parameters(problem, weight, of_weight)
-    backward(problem, Inputs(grad, x, weight, rstd=rstd), Gradients(gx, of_weight))
+    if not norm_folded.backward(problem, grad, x, weight, None, rstd, gx, of_weight, None):
+        backward(problem, Inputs(grad, x, weight, rstd=rstd), Gradients(gx, of_weight))
 
 
 def _add_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, residual: Any, weight: Any, bias: Any = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import blas, compiled, threads
+from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
@@ -298,8 +298,7 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
             target[...] = y
 
     whole = blocks(source.shape[0], source.shape[problem.channels], per_item)
-    with blas.single_threaded():
-        threads.each(block, whole, work=_CALLS * max(source.size, out.size))
+    threads.each(block, whole, work=_CALLS * max(source.size, out.size), products=True)
 
 
 def _no_planes(problem: InterpolateProblem, device: Any) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -66,8 +67,11 @@ def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) ->
         function(0, total, *arguments)
 
 
-def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int) -> None:
-    """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere."""
+def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int, products: bool = False) -> None:
+    """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere.
+
+    `products` says that they multiply matrices: side by side each of them takes one thread.
+    """
     listed = list(items)
     if len(listed) == 1:  # small arrays, whose calls have little time to lose
         function(*listed[0])
@@ -78,7 +82,8 @@ def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work
             for item in listed[start:stop]:
                 function(*item)
 
-    run(some, len(listed), work=work)
+    with blas.single_threaded() if products and len(listed) > 1 and worth(work // WAKING) > 1 else nullcontext():
+        run(some, len(listed), work=work)
 
 
 class _Helper:

@@ -1,0 +1,257 @@
+"""Norms of data near 0 in few passes over memory: both sums first, then one scale and one shift for each row.
+
+The variance is the mean square less the squared mean, which loses digits where the mean is far from 0 against the spread: then the functions here say
+False, whatever they have written, and the way that subtracts the mean first takes over. They also say False to arrays that are not rows in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnarray._cpu import norm_forms
+from dnnarray._cpu.blocks import long_rows
+from dnnarray._problems.norm_base import NormProblem
+
+_BLOCK = 1 << 17  # elements at a time
+_SHORT_ROW = 128  # elements; shorter rows gain nothing here
+_LONG_ROW = 1 << 16  # elements; sums of longer ones round more than sums of their parts
+_NEAR = 1.0  # the largest squared mean, in units of the variance, that costs no more than a bit of it
+
+Block = tuple[slice, slice]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """x as (first, second, row): a statistic is over the rows along `axis`, a parameter for each (first % period, second).
+
+    Where `along` holds, a parameter is for each place in a row instead, and there is one row a statistic.
+    """
+
+    shape: tuple[int, int, int]
+    axis: int
+    period: int
+    along: bool
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of whole statistics."""
+        first, second, row = self.shape
+        if self.axis == 0:
+            step = max(_BLOCK // max(first * row, 1), 1)
+            yield from ((slice(None), slice(i, i + step)) for i in range(0, second, step))
+        else:
+            step = max(_BLOCK // max(second * row, 1), 1)
+            yield from ((slice(i, i + step), slice(None)) for i in range(0, first, step))
+
+    def parameter(self, array: Any, block: Block) -> Any:
+        """The part of a parameter for a block of (first, second), which it broadcasts to; None stays None."""
+        if array is None:
+            return None
+        first, second, _ = self.shape
+        table = array.reshape(self.period, second)[:, block[1]]
+        if self.axis == 0:
+            return table
+        return table[np.arange(*block[0].indices(first)) % self.period]
+
+    def statistic(self, array: Any, block: Block) -> Any:
+        """The part of an array of statistics for a block, as a view with the axes (first, second)."""
+        if array is None:
+            return None
+        return array.reshape(1, -1)[:, block[1]] if self.axis == 0 else array.reshape(-1, 1)[block[0]]
+
+    def total(self, terms: np.ndarray) -> np.ndarray:
+        """The sum behind each statistic of terms of (first, second)."""
+        return terms if terms.shape[self.axis] == 1 else terms.sum(axis=self.axis, keepdims=True)
+
+    def add(self, sums: np.ndarray, block: Block, terms: np.ndarray) -> None:
+        """Add terms of (first, second) to the gradient of a parameter."""
+        first, second, _ = self.shape
+        table = sums.reshape(self.period, second)
+        if self.axis == 0:
+            table[:, block[1]] += terms.sum(axis=0, keepdims=True)
+        else:
+            np.add.at(table, np.arange(*block[0].indices(first)) % self.period, terms)
+
+
+@lru_cache(maxsize=1024)
+def _form(problem: NormProblem) -> _Form | None:
+    """The form of a problem, None where it has another."""
+    if problem.activation is not None:
+        return None
+    rows, planes = norm_forms.rows(problem), norm_forms.planes(problem)
+    if rows is not None and rows.inner > 1:
+        form = _Form((rows.rows, rows.length // rows.inner, rows.inner), 1, rows.period, along=False)
+    elif rows is not None and rows.period == 1:
+        form = _Form((rows.rows, 1, rows.length), 1, 1, along=True)
+    elif planes is not None and planes.order == tuple(range(len(planes.order))):
+        form = _Form((planes.outer, planes.channels, planes.inner), 0, 1, along=False)
+    else:
+        return None
+    return form if _SHORT_ROW <= form.shape[2] <= _LONG_ROW else None
+
+
+def _dense(*arrays: Any) -> bool:
+    return all(a is None or a.flags.c_contiguous for a in arrays)
+
+
+def _moments(problem: NormProblem, form: _Form, x: np.ndarray, ones: np.ndarray) -> tuple[Any, np.ndarray]:
+    """The mean, None where the norm is not centred, and the variance of a block."""
+    count = problem.geometry.count
+    squares = form.total(np.vecdot(x, x)) / count
+    if not problem.centred:
+        return None, squares
+    mean = form.total(np.vecdot(x, ones)) / count
+    return mean, squares - mean * mean
+
+
+def _near(mean: Any, variance: np.ndarray) -> bool:
+    """Whether nothing is lost; not for NaN."""
+    return mean is None or bool((mean * mean <= _NEAR * variance).all())
+
+
+def forward(
+    problem: NormProblem, x: np.ndarray, y: np.ndarray, weight: Any, bias: Any, mean: Any = None, rstd: Any = None, variance: Any = None
+) -> bool:
+    """y = norm(x) * weight + bias, and the statistics into those arrays that are given."""
+    form = _form(problem)
+    if form is None or not _dense(x, y, mean, rstd, variance):
+        return False
+    x, y, ones = x.reshape(form.shape), y.reshape(form.shape), np.ones(form.shape[2], x.dtype)
+    with long_rows(form.shape[2]):
+        for block in form.blocks():
+            part, target = x[block], y[block]
+            found, spread = _moments(problem, form, part, ones)
+            if not _near(found, spread):
+                return False
+            scale = 1 / np.sqrt(spread + problem.eps)
+            for array, values in ((mean, found), (rstd, scale), (variance, spread)):
+                if array is not None:
+                    form.statistic(array, block)[...] = values
+            _write(form, block, part, target, found, scale, weight, bias)
+    return True
+
+
+def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, scale: np.ndarray, weight: Any, bias: Any) -> None:
+    if form.along:
+        np.multiply(x, scale[..., None], out=y)
+        if mean is not None:
+            y -= (mean * scale)[..., None]
+        if weight is not None:
+            y *= weight.reshape(-1)
+        if bias is not None:
+            y += bias.reshape(-1)
+        return
+    weight, bias = form.parameter(weight, block), form.parameter(bias, block)
+    scale = scale if weight is None else scale * weight
+    shift = bias if mean is None else -mean * scale if bias is None else bias - mean * scale
+    np.multiply(x, scale[..., None], out=y)
+    if shift is not None:
+        y += shift[..., None]
+
+
+def backward(
+    problem: NormProblem, grad: np.ndarray, x: np.ndarray, weight: Any, mean: Any, rstd: Any, gx: np.ndarray, gw: Any, gb: Any
+) -> bool:
+    """The gradients of x, weight and bias; `mean` and `rstd` are found again where they are not given."""
+    form = _form(problem)
+    if form is None or not _dense(grad, x, gx, gw, gb):
+        return False
+    for array in (gw, gb):
+        if array is not None:
+            array[...] = 0
+    grad, x, gx, ones = grad.reshape(form.shape), x.reshape(form.shape), gx.reshape(form.shape), np.ones(form.shape[2], x.dtype)
+    gradient, scratch = _Gradient(problem, form, weight, gw, gb, ones), np.empty(0, x.dtype)
+    with long_rows(form.shape[2]):
+        for block in form.blocks():
+            part = x[block]
+            found, scale = form.statistic(mean, block), form.statistic(rstd, block)
+            if scale is None or (found is None and problem.centred):
+                found, spread = _moments(problem, form, part, ones)
+                scale = 1 / np.sqrt(spread + problem.eps)
+            if not _near(found, 1 / (scale * scale)):
+                return False
+            if scratch.shape != part.shape:
+                scratch = np.empty(part.shape, x.dtype)
+            gradient.write(block, _Part(grad[block], part, found, scale, gx[block], scratch))
+    return True
+
+
+class _Part(NamedTuple):
+    """The arrays of a block on the way back; `scale` is rstd, `scratch` of the shape of x."""
+
+    grad: np.ndarray
+    x: np.ndarray
+    mean: Any
+    scale: np.ndarray
+    gx: np.ndarray
+    scratch: np.ndarray
+
+
+class _Gradient(NamedTuple):
+    """With h = grad * weight, and a and p the averages of h and of h * (x - mean) * rstd,
+
+    gx = rstd * h - (rstd * rstd * p) * x + (rstd * rstd * p * mean - rstd * a)
+    """
+
+    problem: NormProblem
+    form: _Form
+    weight: Any
+    gw: Any
+    gb: Any
+    ones: np.ndarray
+
+    def write(self, block: Block, part: _Part) -> None:
+        """gx of a block, and its terms of gw and gb."""
+        if self.form.along:
+            self._along(part)
+        else:
+            self._folded(block, part)
+
+    def _averages(self, part: _Part, plain: np.ndarray, along_x: np.ndarray) -> tuple[np.ndarray, Any]:
+        """(factor of x, constant) of gx, from the sums of h and of h * x in each row."""
+        mean, scale, count = part.mean, part.scale, self.problem.geometry.count
+        total_x = self.form.total(along_x)
+        if mean is None:
+            return scale**3 * total_x / count, None
+        total = self.form.total(plain)
+        factor = scale**3 * (total_x - mean * total) / count
+        return factor, factor * mean - scale * total / count
+
+    def _folded(self, block: Block, part: _Part) -> None:
+        weight = self.form.parameter(self.weight, block)
+        plain, along_x = np.vecdot(part.grad, self.ones), np.vecdot(part.grad, part.x)
+        if self.gw is not None:
+            self.form.add(self.gw, block, (along_x if part.mean is None else along_x - part.mean * plain) * part.scale)
+        if self.gb is not None:
+            self.form.add(self.gb, block, plain)
+        weighted = (plain, along_x) if weight is None else (plain * weight, along_x * weight)
+        factor, constant = self._averages(part, *weighted)
+        np.multiply(part.grad, (part.scale if weight is None else part.scale * weight)[..., None], out=part.gx)
+        np.subtract(part.gx, np.multiply(part.x, factor[..., None], out=part.scratch), out=part.gx)
+        if constant is not None:
+            np.add(part.gx, constant[..., None], out=part.gx)
+
+    def _along(self, part: _Part) -> None:
+        self._add_along(part)
+        h = part.grad if self.weight is None else np.multiply(part.grad, self.weight.reshape(-1), out=part.scratch)
+        factor, constant = self._averages(part, np.vecdot(h, self.ones), np.vecdot(h, part.x))
+        np.multiply(h, part.scale[..., None], out=part.scratch)
+        np.multiply(part.x, factor[..., None], out=part.gx)
+        np.subtract(part.scratch, part.gx, out=part.gx)
+        if constant is not None:
+            np.add(part.gx, constant[..., None], out=part.gx)
+
+    def _add_along(self, part: _Part) -> None:
+        """The gradients of parameters for each place in a row: sums over the rows, as products of a vector and a matrix."""
+        grad, scale = part.grad[:, 0], part.scale[:, 0]
+        if self.gw is not None:
+            terms = np.matmul(scale, np.multiply(part.grad, part.x, out=part.scratch)[:, 0])
+            if part.mean is not None:
+                terms -= np.matmul(part.mean[:, 0] * scale, grad)
+            np.add(self.gw, terms.reshape(self.gw.shape), out=self.gw)
+        if self.gb is not None:
+            np.add(self.gb, np.matmul(np.ones(len(grad), grad.dtype), grad).reshape(self.gb.shape), out=self.gb)
