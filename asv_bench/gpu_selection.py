@@ -1,9 +1,9 @@
 """Measure what is chosen without tuning, and everything else that could have been, on problems drawn at random.
 
-    python -m asv_bench.gpu_selection [--count 100] [--seed 0] [--seconds 50] [--share I/N] [--once]
+    python -m asv_bench.gpu_selection [--count 100] [--skip 0] [--seed 0] [--seconds 50] [--share I/N] [--once]
 
 Prints a record as `asv_bench.selection` reads it (microseconds of each algorithm), then a summary. `--share 0/4` takes every fourth problem,
-`--once` runs each algorithm once without a clock, which fills the cache of compiled kernels; `--seconds` ends the run early.
+`--once` runs each algorithm once without a clock, which fills the cache of compiled kernels; `--seconds` ends the run early, and `--skip` goes on where it has ended.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 
 import dnnarray as dnn
 from asv_bench.gpu import once_ms
-from asv_bench.selection import Drawn, Writer, draw, summary
+from asv_bench.selection import HOPELESS, Drawn, Writer, draw, summary
 
-_REPEATS, _HOPELESS = 5, 4.0  # an algorithm that takes so many times the best one's time at first is not measured any further
+_REPEATS = 5
 _NOT_TRIED = 30  # times the best one's time, as predicted
 
 
@@ -47,7 +47,7 @@ def measure(p: Drawn, once: bool) -> dict[str, float]:
             continue
         call()
         times = [0.0 if once else once_ms(call) * 1e3]
-        if not once and times[0] < _HOPELESS * best:
+        if not once and times[0] < HOPELESS * best:
             times = [once_ms(call) * 1e3 for _ in range(_REPEATS)]
         found[algorithm.name] = float(np.median(times))
     return found
@@ -56,6 +56,7 @@ def measure(p: Drawn, once: bool) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--share", default="0/1")
@@ -66,7 +67,7 @@ def main() -> None:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
         for i, p in zip(range(options.count), draw(options.seed), strict=False):
-            if i % step != first or time.monotonic() > end:
+            if i < options.skip or i % step != first or time.monotonic() > end:
                 continue
             times = measure(p, options.once)
             if not options.once:
