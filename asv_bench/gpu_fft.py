@@ -21,6 +21,7 @@ _CALLS = [  # x, weight, groups
 
 
 def rows():
+    back = torch.ops.aten.convolution_backward
     for x_shape, w_shape, groups in _CALLS:
         x, w = torch.randn(x_shape, device="cuda"), torch.randn(w_shape, device="cuda")
         rank, options = len(x_shape) - 2, {"padding": w_shape[-1] // 2, "groups": groups}
@@ -30,11 +31,10 @@ def rows():
         a, b, c = map(borrowed, (x, w, g))
         label = f"{'x'.join(map(str, x_shape))} {'x'.join(map(str, w_shape[2:]))}{f' g{groups}' if groups > 1 else ''}"
         bytes_ = 4 * (x.numel() + w.numel() + y.numel())
-        back = torch.ops.aten.convolution_backward
         rest = (None, (1,) * rank, (options["padding"],) * rank, (1,) * rank, False, (0,) * rank, groups)
         yield f"conv {label}", bytes_, (lambda a=a, b=b, o=options: dnn.conv(a, b, **o)), (
             lambda f=forward, x=x, w=w, o=options: f(x, w, **o)), None, ()  # fmt: skip
         yield f"input {label}", bytes_, (lambda c=c, b=b, s=x_shape, o=options: dnn.conv_backward_input(c, b, input_shape=s, **o)), (
-            lambda g=g, x=x, w=w, r=rest: back(g, x, w, *r, (True, False, False))), None, ()  # fmt: skip
+            lambda g=g, x=x, w=w, r=rest, back=back: back(g, x, w, *r, (True, False, False))), None, ()  # fmt: skip
         yield f"weight {label}", bytes_, (lambda c=c, a=a, s=w_shape, o=options: dnn.conv_backward_weight(c, a, weight_shape=s, **o)), (
-            lambda g=g, x=x, w=w, r=rest: back(g, x, w, *r, (False, True, False))), None, ()  # fmt: skip
+            lambda g=g, x=x, w=w, r=rest, back=back: back(g, x, w, *r, (False, True, False))), None, ()  # fmt: skip
