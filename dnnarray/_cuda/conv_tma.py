@@ -97,7 +97,8 @@ def misfit(g: Geometry) -> str | None:
     axes = axes_of(g)
     if not within(axes, *corners(g, axes)):
         return "windows that begin too far from an image's end"
-    offset = max((w - 1) * d for w, d in zip(g.window, g.dilation, strict=True))
+    (w0, w1, w2), (d0, d1, d2) = g.window, g.dilation
+    offset = max((w0 - 1) * d0, (w1 - 1) * d1, (w2 - 1) * d2)
     if offset >= _OFFSETS[axes]:
         return f"a window over {offset + 1} pixels; it takes {_OFFSETS[axes]}"
     if max(g.stride) > _LONGEST_STEP:
