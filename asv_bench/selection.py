@@ -28,6 +28,7 @@ from dnnarray._spec import Spec
 RATES = {"float32": 50e12, "float64": 30e12, "tf32_mma": 393e12, "bfloat16_mma": 788e12, "float16_mma": 788e12}
 H200 = Device("NVIDIA H200", "cuda", 132, RATES, 4.2e12, 4e-6, (9, 0), 232_448, 141 << 30)
 RECORD = Path(__file__).parent / "selection_h200.csv"
+HOPELESS = 4.0  # an algorithm that takes so many times the best one's time at first is not measured any further
 _MOST_WORK, _MOST_ELEMENTS = 1.5e11, 1 << 27
 _OPS = ("conv", "conv_backward_input", "conv_backward_weight")
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -140,25 +141,31 @@ class Writer:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is chosen for a problem of a record, the best one, and how much longer the chosen one takes; infinity where it was not measured."""
+    """What is chosen for a problem of a record among what was measured, the best one, and how much longer the chosen one takes.
+
+    `untimed` are the algorithms that would be preferred to it, but have no time in the record.
+    """
 
     problem: Drawn
     chosen: str
     best: str
     ratio: float
+    untimed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         row = self.problem.row({})
         words = " ".join(f"{n} {row[n]}" for n in _OPTIONS if row[n] != (0 if n == "padding" else 1))
         name = f"{row['op']} {row['dtype']} {row['order']} {row['x']} by {row['weight']} {words}"
-        return f"{self.ratio:5.2f} {name:100} {self.chosen}{'' if self.chosen == self.best else f' -> {self.best}'}"
+        rest = f" (not measured: {', '.join(self.untimed)})" if self.untimed else ""
+        return f"{self.ratio:5.2f} {name:100} {self.chosen}{'' if self.chosen == self.best else f' -> {self.best}'}{rest}"
 
 
 def judge(problem: Drawn, times: Mapping[str, float], device: Device = H200) -> Choice:
     """The choice of today, held against measured times."""
-    chosen = _ranked(problem, device)[0][0].name
+    names = [method.name for method, _ in _ranked(problem, device)]
+    chosen = next(name for name in names if name in times)
     best = min(times, key=lambda name: times[name])
-    return Choice(problem, chosen, best, times.get(chosen, math.inf) / times[best])
+    return Choice(problem, chosen, best, times[chosen] / times[best], tuple(names[: names.index(chosen)]))
 
 
 def _ranked(problem: Drawn, device: Device) -> list[tuple[Method, float]]:
@@ -177,11 +184,11 @@ def summary(ratios: list[float]) -> str:
 
 
 def samples(record: Iterable[tuple[Drawn, Mapping[str, float]]]) -> Iterator[shipped.Sample]:
-    """What the correction of the model is made of."""
+    """What the correction of the model is made of; algorithms out of the running were measured by one run only."""
     for problem, times in record:
-        described = problem.problem()
+        described, most = problem.problem(), HOPELESS * min(times.values())
         for method, predicted in _ranked(problem, shipped.bare(H200)):
-            if method.name in times:
+            if times.get(method.name, math.inf) <= most:
                 yield shipped.Sample(shipped.class_of(described, method.name), predicted, times[method.name] / 1e3)
 
 

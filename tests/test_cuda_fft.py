@@ -10,6 +10,8 @@ from dnnarray._cuda import conv_fft
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.plan import Array, Plan, Transform
 from dnnarray._operation import find
+from dnnarray._options import DEFAULT
+from dnnarray._select import choose
 from dnnarray._spec import Spec
 from tests.support import assert_close
 from tests.test_cuda_memory import _DEVICES
@@ -172,3 +174,31 @@ def test_plans_compute_the_convolution_and_its_gradients(name, algorithm, chunke
 def test_arrays_of_steps_are_pointers():
     step = Transform(Array(0), Array(1), Array(1, 256), (8,), 1, False, 40)
     assert step.arrays == (Array(0), Array(1), Array(1, 256))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "options", "algorithm", "reason"),
+    [
+        (Spec((1, 2, 30, 30), "bfloat16"), Spec((2, 2, 5, 5), "bfloat16"), {}, "fft", "bfloat16 arrays; it takes float32"),
+        (Spec((1, 2, 30, 30), "float32"), Spec((2, 2, 3, 3), "float32"), {}, "fft", "a window of 9 taps"),
+        (Spec((1, 2, 30, 30), "float32"), Spec((2, 2, 5, 5), "float32"), {"stride": 2}, "fft", "a stride of 2"),
+        (Spec((1, 2, 20, 20), "float32"), Spec((2, 2, 9, 9), "float32"), {}, "fft_tiled", "no larger than one tile; fft does it"),
+        (Spec((1, 512, 2048, 2048), "float32"), Spec((8, 512, 5, 5), "float32"), {}, "fft", "fft_tiled holds tiles only"),
+        (Spec((0, 2, 20, 20), "float32"), Spec((2, 2, 9, 9), "float32"), {}, "fft", "an extent of 0"),
+    ],
+)
+def test_what_is_refused_and_why(x, w, options, algorithm, reason):
+    operation = find("conv")
+    bound, chosen = operation.bind((x, w), options)
+    problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
+    with pytest.raises(dnn.UnsupportedError, match=f"'{algorithm}' does not do .*{reason}.*Those that would do: .*direct"):
+        choose(problem, _DEVICE, DEFAULT, ALGORITHMS["conv"], algorithm)
+
+
+def test_large_windows_are_transformed_and_small_ones_are_not():
+    for window, expected in ((3, False), (31, True)):
+        specs = Spec((8, 64, 128, 128), "float32"), Spec((64, 64, window, window), "float32")
+        operation = find("conv")
+        bound, chosen = operation.bind(specs, {"padding": window // 2})
+        problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
+        assert choose(problem, _DEVICE, DEFAULT, ALGORITHMS["conv"]).name.startswith("fft") is expected, window

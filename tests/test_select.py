@@ -1,11 +1,13 @@
 """Selection is pure: tested with made-up algorithms and made-up devices."""
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
 import dnnarray as dnn
+from asv_bench import selection
 from dnnarray._cuda import attention
 from dnnarray._introspect import Explanation
 from dnnarray._options import Options
@@ -131,3 +133,12 @@ def test_the_choice_is_the_first_of_the_ranking(limit):
     for measured in (None, {"a": 1.0}, {"a": 1.0, "d": 0.5, "b": 0.1}):
         options = Options(workspace_limit=limit)
         assert choose(PROBLEM, CPU, options, table, measured=measured) is rank(PROBLEM, CPU, options, table, measured)[0].method
+
+
+def test_choices_hold_against_the_times_of_a_card():
+    """The record of measured convolutions (`asv_bench/gpu_selection.py`): what the model says today is held against it."""
+    with selection.RECORD.open() as file:
+        ratios = [selection.judge(problem, times).ratio for problem, times in selection.read(file)]
+    assert len(ratios) >= 50
+    assert math.exp(sum(map(math.log, ratios)) / len(ratios)) <= 1.1, selection.summary(ratios)
+    assert max(ratios) <= 2, selection.summary(ratios)

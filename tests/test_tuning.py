@@ -89,6 +89,16 @@ def test_the_lock_of_a_killed_process_is_taken_over():
     assert not lock.exists()
 
 
+def test_a_lock_that_was_just_made_anew_is_not_taken_away():
+    lock = tuning.path_of(DEVICE).with_suffix(".lock")
+    lock.write_text("another's")
+    tuning._take_away(lock)
+    assert lock.read_text() == "another's"
+    os.utime(lock, (0, 0))
+    tuning._take_away(lock)
+    assert not list(tuning.folder().iterdir())
+
+
 def test_the_key_depends_on_problem_device_and_what_the_options_allow():
     problem = Problem(op="op", inputs=(SPEC,), outputs=(SPEC,))
     other = Problem(op="op", inputs=(Spec((3,), "float32"),), outputs=(SPEC,))

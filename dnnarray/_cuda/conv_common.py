@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -26,17 +26,20 @@ NO_EPILOGUE = Epilogue()
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+@cache
 def axes_of(layout: str, rank: int) -> tuple[int, ...]:
     """The axes of an array in the order batch, channel, space (of a weight: K, C, window)."""
     channel = checks.channel_axis(layout, rank)
     return (0, channel, *(i for i in range(1, rank) if i != channel))
 
 
+@cache
 def first_order(layout: str, rank: int) -> tuple[int, ...]:
     """Channels-first memory: the axes from the slowest to the fastest."""
     return axes_of(layout, rank)
 
 
+@cache
 def last_order(layout: str, rank: int) -> tuple[int, ...]:
     """Channels-last memory."""
     batch, channel, *space = axes_of(layout, rank)

@@ -20,13 +20,15 @@ def axes_of(g: Geometry) -> int:
 
 def corners(g: Geometry, axes: int) -> Corners:
     """Where the first window begins, and the last one as seen from the image's last pixel."""
-    upper = [(o - 1) * s - b - (n - 1) for o, s, b, n in zip(g.out, g.stride, g.before, g.space, strict=True)]
-    return tuple(-b for b in g.before[::-1][:axes]), tuple(upper[::-1][:axes])
+    (o0, o1, o2), (s0, s1, s2), (b0, b1, b2), (n0, n1, n2) = g.out, g.stride, g.before, g.space
+    upper = (o2 - 1) * s2 - b2 - (n2 - 1), (o1 - 1) * s1 - b1 - (n1 - 1), (o0 - 1) * s0 - b0 - (n0 - 1)
+    return (-b2, -b1, -b0)[:axes], upper[:axes]
 
 
 def within(axes: int, *places: tuple[int, ...]) -> bool:
     """Whether a map can hold these corners."""
-    return all(-_CORNERS[axes] <= n < _CORNERS[axes] for corner in places for n in corner)
+    reach = _CORNERS[axes]
+    return all(-reach <= min(corner) and max(corner) < reach for corner in places)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ class TmaMaps(ImplicitMaps):
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         f, axes = formula(e.activation, x.dtype), axes_of(g)
-        chosen = conv_tma_tiles.choose(g, self._units, e.residual is not None)
+        residual = (True,) if e.residual else ()  # without one, the same question as the cost has asked
+        chosen = conv_tma_tiles.choose(g, self._units, *residual)
         r, tile = chosen.raster, chosen.tile
         stem = "implicit_tma_sm90" if r is None else "implicit_tma_halo_sm90"
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
@@ -95,7 +96,8 @@ def misfit(g: Geometry) -> str | None:
     axes = axes_of(g)
     if not within(axes, *corners(g, axes)):
         return "windows that begin too far from an image's end"
-    offset = max((w - 1) * d for w, d in zip(g.window, g.dilation, strict=True))
+    (w0, w1, w2), (d0, d1, d2) = g.window, g.dilation
+    offset = max((w0 - 1) * d0, (w1 - 1) * d1, (w2 - 1) * d2)
     if offset >= _OFFSETS[axes]:
         return f"a window over {offset + 1} pixels; it takes {_OFFSETS[axes]}"
     if max(g.stride) > _LONGEST_STEP:

@@ -55,33 +55,42 @@ def _checked(status: int) -> None:
         raise DeviceError(f"a Fourier transform failed: cuFFT gave status {status}.")
 
 
+class _Batch:
+    """The library's plan of a batch of transforms, for one device: any number of steps may share it."""
+
+    def __init__(self, lengths: tuple[int, ...], batch: int, inverse: bool) -> None:
+        self.library, self.handle, size = _library(), c_int(), c_size_t()
+        _checked(self.library.cufftCreate(byref(self.handle)))
+        weakref.finalize(self, self.library.cufftDestroy, self.handle)
+        _checked(self.library.cufftSetAutoAllocation(self.handle, 0))
+        extents, kind = (c_longlong * len(lengths))(*lengths), _C2R if inverse else _R2C
+        _checked(self.library.cufftMakePlanMany64(self.handle, len(lengths), extents, None, 1, 0, None, 1, 0, kind, batch, byref(size)))
+        self.work_bytes = size.value
+        self.run = self.library.cufftExecC2R if inverse else self.library.cufftExecR2C
+        self.lock = Lock()  # the plan holds stream and memory of one call at a time
+
+
+@lru_cache(maxsize=256)
+def _batch(device: int, lengths: tuple[int, ...], batch: int, inverse: bool) -> _Batch:
+    return _Batch(lengths, batch, inverse)
+
+
 class Fourier:
     """One planned batch of transforms."""
 
     def __init__(self, plan: Transform) -> None:
-        self._places = tuple((a.index, a.offset) for a in (plan.source, plan.target, plan.work))
-        library, handle, size = _library(), c_int(), c_size_t()
-        _checked(library.cufftCreate(byref(handle)))
-        weakref.finalize(self, library.cufftDestroy, handle)
-        _checked(library.cufftSetAutoAllocation(handle, 0))
-        lengths, kind = (c_longlong * len(plan.lengths))(*plan.lengths), _C2R if plan.inverse else _R2C
-        _checked(library.cufftMakePlanMany64(handle, len(lengths), lengths, None, 1, 0, None, 1, 0, kind, plan.batch, byref(size)))
-        self._own = _own_memory(size.value) if size.value > plan.work_bytes else None
-        self._library, self._handle = library, handle
-        self._run = library.cufftExecC2R if plan.inverse else library.cufftExecR2C
-        self._lock = Lock()  # the handle holds stream and memory of one call at a time
+        import cupy
+
+        self._places = tuple((a.index, a.offset) for a in plan.arrays)
+        self._batch = _batch(cupy.cuda.runtime.getDevice(), plan.lengths, plan.batch, plan.inverse)
+        # Where the library asks for more than the plan has foreseen: kept as long as the plan.
+        needed = self._batch.work_bytes
+        self._own = cupy.ndarray((needed,), "uint8") if needed > plan.work_bytes else None
 
     def __call__(self, stream: int, pointers: Any, extra: int) -> None:
         """Queue the transforms."""
-        source, target, work = (pointers[index] + offset for index, offset in self._places)
-        with self._lock:
-            _checked(self._library.cufftSetStream(self._handle, stream))
-            _checked(self._library.cufftSetWorkArea(self._handle, self._own.data.ptr if self._own is not None else work))
-            _checked(self._run(self._handle, source, target))
-
-
-def _own_memory(size: int) -> Any:
-    """What the library works in where it asks for more than a plan has foreseen: kept as long as the plan."""
-    import cupy
-
-    return cupy.ndarray((size,), "uint8")
+        batch, (source, target, work) = self._batch, (pointers[index] + offset for index, offset in self._places)
+        with batch.lock:
+            _checked(batch.library.cufftSetStream(batch.handle, stream))
+            _checked(batch.library.cufftSetWorkArea(batch.handle, work if self._own is None else self._own.data.ptr))
+            _checked(batch.run(batch.handle, source, target))

@@ -60,11 +60,11 @@ def factors(card: str) -> dict[str, float]:
         return {}
     except (OSError, ValueError) as error:
         return _ignored(path, f"cannot be read ({type(error).__name__})")
-    wrong = _wrong(content, card)
-    return _ignored(path, wrong) if wrong else content["factors"]
+    reason = wrong(content, card)
+    return _ignored(path, reason) if reason else content["factors"]
 
 
-def _wrong(content: Any, card: str) -> str | None:
+def wrong(content: Any, card: str) -> str | None:
     """What makes a file no table of this card, or None."""
     expected = {"schema": SCHEMA, "card": card, "version": __version__}
     for name, value in expected.items():

@@ -153,8 +153,8 @@ def _lock(path: Path) -> Iterator[None]:
             break
         except FileExistsError:
             with contextlib.suppress(OSError):
-                if time.time() - lock.stat().st_mtime > _STALE_LOCK:
-                    lock.unlink()
+                if _is_stale(lock):
+                    _take_away(lock)
                     continue
             if time.monotonic() > deadline:
                 raise TimeoutError(11, "another process holds the lock") from None
@@ -164,6 +164,21 @@ def _lock(path: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             lock.unlink()
+
+
+def _is_stale(lock: Path) -> bool:
+    return time.time() - lock.stat().st_mtime > _STALE_LOCK
+
+
+def _take_away(lock: Path) -> None:
+    """Remove the lock of a killed process. It is renamed first: one that another process has just made anew is found out and given back."""
+    mine = lock.with_suffix(f".{os.getpid()}.{next(_counter)}.stale")
+    os.rename(lock, mine)
+    try:
+        if not _is_stale(mine):
+            os.link(mine, lock)
+    finally:
+        mine.unlink()
 
 
 _reported: set[Path] = set()
