@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from dnnarray._cuda import conv_thin
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
@@ -92,6 +93,9 @@ class LayoutMaps:
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         if small.dtype not in HALF:
             self._plain.spread(small, weight, large, epilogue)
+            return
+        if self._setting.last and epilogue.empty and conv_thin.fits(self._g, small.dtype, large.dtype):
+            self._steps.add(conv_thin.gradient(self._g, small, weight, large, self._setting.units))
             return
         with self._steps.borrowed():
             y, w, e = self._into(small, True), self._weight(weight), self._epilogue(epilogue, False)
@@ -274,6 +278,8 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
+    if op == "conv_backward_input" and last and conv_thin.fits(g, dtype, dtype):
+        return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (conv_thin.seconds(g, device.units) * of_all), 1.0), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing(f).seconds, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
     return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

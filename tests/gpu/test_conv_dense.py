@@ -154,6 +154,28 @@ def test_weight_gradient_by_windows(way, shape, monkeypatch):
     _check_weight_gradient(*_SHAPES[shape], BFLOAT16)
 
 
+_THIN = {  # input, weight, options
+    "7x7/2": ((3, 3, 45, 67), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "3x3": ((2, 1, 33, 40), (32, 1, 3, 3), {"padding": 1}),
+    "5x5/2 cropped": ((2, 4, 31, 50), (96, 4, 5, 5), {"stride": 2, "padding": ((2, 0), (0, 3)), "flip": True}),
+    "dilated": ((2, 2, 37, 41), (32, 2, 3, 5), {"dilation": (2, 3), "padding": (5, 1)}),
+    "4x4/4": ((2, 3, 64, 65), (64, 3, 4, 4), {"stride": 4}),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", _THIN)
+def test_input_gradient_of_few_channels(shape, dtype):
+    x_shape, w_shape, options = _THIN[shape]
+    rng = np.random.default_rng(0)
+    y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
+    grad, w = (rng.standard_normal(s).astype(dtype) for s in (y_shape, w_shape))
+    expected = dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), input_shape=x_shape, **options)
+    there = _there((grad, w), True)
+    actual = dnn.conv_backward_input(*there, input_shape=x_shape, algorithm="implicit_gemm_sm90", **options)
+    assert_close(cupy.asnumpy(actual), expected, w_shape[0] * math.prod(w_shape[2:]))
+
+
 def _weighed_by(way, monkeypatch):
     if way in _TILES:
         monkeypatch.setattr(conv_weigh, "_TILES", (_TILES[way],))

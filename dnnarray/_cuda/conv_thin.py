@@ -1,0 +1,91 @@
+"""The gradient of an input of few channels, such as the images of a first layer: by products for each row of the window, gathered by pixel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnarray._cuda.conv_common import extents
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._spec import HALF
+
+_THREADS, _PLACES = 256, 256  # of a block, of the result that a region meets
+_REGIONS = ((16, 32), (16, 16))  # of pixels
+_MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP = 4, 32, 4
+_STEP_K = 32
+_SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
+_RATE = 1.0e12  # multiply-adds a second of a multiprocessor
+_BLOCKS = 2  # on a multiprocessor
+
+
+@dataclass(frozen=True)
+class ThinConfig(Config):
+    """Compile-time settings of ``kernels/conv/thin_gradient.cu``."""
+
+    element: str
+    channels: int
+    columns: int
+    stride: int
+    height: int
+    width: int
+
+
+def _columns(g: Geometry) -> int:
+    """Taps of a row of the window with their channels, filled up."""
+    return -(-g.window[2] * g.c // 8) * 8
+
+
+def _shared_memory(g: Geometry) -> int:
+    columns = _columns(g)
+    pitch = columns + 8 * (columns % 16 == 0)
+    return (_PLACES + g.window[1] * columns) * (g.k * 2 + 16) + _PLACES * pitch * 4
+
+
+def region(g: Geometry) -> tuple[int, int] | None:
+    """The pixels of a region; None where the kernel does not do it."""
+    flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
+    if not flat or g.c > _MOST_CHANNELS or g.k % _STEP_K or g.stride[1] != g.stride[2] or g.stride[1] > _MOST_STEP:
+        return None
+    if _columns(g) > _MOST_COLUMNS or _shared_memory(g) > _SHARED or 0 in (g.n, *g.space, *g.out):
+        return None
+
+    def met(pixels: tuple[int, int]) -> int:
+        axes = zip(pixels, g.window[1:], g.dilation[1:], g.stride[1:], strict=True)
+        return math.prod((m - 1 + (w - 1) * d) // s + 1 for m, w, d, s in axes)
+
+    return next((r for r in _REGIONS if met(r) <= _PLACES), None)
+
+
+def fits(g: Geometry, dtype: np.dtype, result: np.dtype) -> bool:
+    """Whether the kernel does the gradient of an input."""
+    return dtype in HALF and result == dtype and region(g) is not None
+
+
+def seconds(g: Geometry, units: int) -> float:
+    """How long it takes."""
+    return _counts(g)[0] * _counts(g)[1] * g.n * g.window[1] * _PLACES * _columns(g) * g.k / (_RATE * units)
+
+
+def _counts(g: Geometry) -> tuple[int, int]:
+    """Regions of an image along its axes."""
+    height, width = region(g) or _REGIONS[0]
+    return -(-g.space[1] // height), -(-g.space[2] // width)
+
+
+def gradient(g: Geometry, small: Operand, weight: Operand, large: Operand, units: int) -> Plan:
+    """The launch, of dense channels-last images."""
+    pixels = region(g)
+    assert pixels is not None
+    config = ThinConfig(TYPES[small.dtype], g.c, _columns(g), g.stride[1], *pixels)
+    name = f"conv_thin_gradient_{SHORT[small.dtype]}_{g.c}x{config.columns}_by_{config.stride}_{pixels[0]}x{pixels[1]}"
+    counts = _counts(g)
+    k, c, _, r, s = weight.strides
+    numbers = (g.n, g.k, *counts, k, c, r, s, *extents(g)[3:])
+    grid = (min(g.n * math.prod(counts), _BLOCKS * units), 1, 1)
+    return Plan(
+        Kernel("conv/thin_gradient.cu", name, config), grid, _THREADS, (small.array, weight.array, large.array, *numbers), _shared_memory(g)
+    )
