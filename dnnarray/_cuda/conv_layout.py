@@ -82,6 +82,9 @@ class LayoutMaps:
         if large.dtype not in HALF:
             self._plain.correlate(large, weight, small, epilogue)
             return
+        if self._setting.last and conv_thin.forward_fits(self._g, large.dtype, epilogue):
+            self._steps.add(conv_thin.forward(self._g, large, weight, small, epilogue, self._setting.units))
+            return
         with self._steps.borrowed():
             x, w, e = self._into(large, False), self._weight(weight), self._epilogue(epilogue, True)
             y = self._room(small, True)
@@ -278,8 +281,8 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
-    if op == "conv_backward_input" and last and conv_thin.fits(g, dtype, dtype):
-        return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (conv_thin.seconds(g, device.units) * of_all), 1.0), 1, of_peak)
+    if last and (thin := conv_thin.seconds(op, problem, device.units)):
+        return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (thin * of_all), 1.0), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing(f).seconds, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
     return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

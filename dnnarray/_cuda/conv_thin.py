@@ -1,4 +1,5 @@
-"""The gradient of an input of few channels, such as the images of a first layer: by products for each row of the window, gathered by pixel."""
+"""Inputs of few channels, such as the images of a first layer: the convolution from pixels as they lie, and the input's gradient by products for
+each row of the window, gathered by pixel."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.epilogue import Epilogue
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._spec import HALF
 
@@ -20,6 +24,20 @@ _STEP_K = 32
 _SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
 _RATE = 1.0e12  # multiply-adds a second of a multiprocessor
 _BLOCKS = 2  # on a multiprocessor
+_SIDE, _WIDE = 16, 64  # pixels of a region along an axis, channels of a tile
+
+
+@dataclass(frozen=True)
+class ThinForwardConfig(Config):
+    """Compile-time settings of ``kernels/conv/thin_forward.cu``."""
+
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    columns: int
+    even: bool
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,7 @@ def fits(g: Geometry, dtype: np.dtype, result: np.dtype) -> bool:
     return dtype in HALF and result == dtype and region(g) is not None
 
 
-def seconds(g: Geometry, units: int) -> float:
+def _gradient_seconds(g: Geometry, units: int) -> float:
     """How long it takes."""
     return _counts(g)[0] * _counts(g)[1] * g.n * g.window[1] * _PLACES * _columns(g) * g.k / (_RATE * units)
 
@@ -89,3 +107,51 @@ def gradient(g: Geometry, small: Operand, weight: Operand, large: Operand, units
     return Plan(
         Kernel("conv/thin_gradient.cu", name, config), grid, _THREADS, (small.array, weight.array, large.array, *numbers), _shared_memory(g)
     )
+
+
+# --- the convolution itself ---------------------------------------------------------------------------------------------
+
+
+def _forward_memory(g: Geometry) -> int:
+    columns = _columns(g)
+    rows = (_SIDE - 1) * g.stride[1] + (g.window[1] - 1) * g.dilation[1] + 1
+    elements = ((_SIDE - 1) * g.stride[2] + g.window[2]) * g.c
+    return _WIDE * (-(-g.window[1] * columns // 16) * 32 + 16) + rows * ((elements + columns + 1) // 2 * 4)
+
+
+def forward_fits(g: Geometry, dtype: np.dtype, e: Epilogue) -> bool:
+    """Whether the kernel does the convolution."""
+    flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
+    if not flat or dtype not in HALF or e.residual is not None or g.c > _MOST_CHANNELS or g.k % 8 or g.dilation[2] != 1:
+        return False
+    return _forward_memory(g) <= _SHARED // _BLOCKS and 0 not in (g.n, *g.space, *g.out)
+
+
+def _forward_seconds(g: Geometry, units: int) -> float:
+    """How long it takes: the products, or memory."""
+    tiles = g.n * -(-g.out[1] // _SIDE) * -(-g.out[2] // _SIDE) * -(-g.k // _WIDE)
+    return tiles * _SIDE * _SIDE * _WIDE * g.window[1] * _columns(g) / (_RATE * units)
+
+
+def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, units: int) -> Plan:
+    """The launch, of a dense channels-last input."""
+    f, columns, even = formula(e.activation, x.dtype), _columns(g), g.stride[2] * g.c % 2 == 0
+    config = ThinForwardConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, False, columns, even)
+    words = ["conv_thin_forward", SHORT[x.dtype], "to", SHORT[y.dtype], f"x{columns}", e.name] + ["odd"] * (not even)
+    kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("activation",))
+    height, width = -(-g.out[1] // _SIDE), -(-g.out[2] // _SIDE)
+    regions, tiles = g.n * height * width, -(-g.k // _WIDE)
+    k, c, _, r, s = weight.strides
+    steps = (k, c, r, s, y.strides[0], *y.strides[2:])
+    numbers = (regions, g.c, g.k, height, width, *steps, *extents(g), f.p, f.q)
+    grid = (min(regions, -(-_BLOCKS * units // tiles)), tiles, 1)
+    return Plan(kernel, grid, _THREADS, (x.array, weight.array, e.bias or x.array, y.array, *numbers), _forward_memory(g))
+
+
+def seconds(op: str, problem: ConvProblem, units: int) -> float | None:
+    """How long an operation of a single map takes; None where the kernels do not do it."""
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    residual = Array(0) if op == "conv" and problem.inputs[3] is not None else None
+    if op == "conv" and forward_fits(g, dtype, Epilogue(residual=residual)):
+        return _forward_seconds(g, units)
+    return _gradient_seconds(g, units) if op == "conv_backward_input" and fits(g, dtype, dtype) else None

@@ -176,6 +176,23 @@ def test_input_gradient_of_few_channels(shape, dtype):
     assert_close(cupy.asnumpy(actual), expected, w_shape[0] * math.prod(w_shape[2:]))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("shape", [*_THIN, "11x11/4", "wide"])
+def test_convolution_of_few_channels(shape, fused, dtype):
+    more = {
+        "11x11/4": ((2, 3, 67, 67), (72, 3, 11, 11), {"stride": 4, "padding": 2}),
+        "wide": ((1, 1, 9, 401), (136, 1, 2, 9), {"padding": 4}),
+    }
+    x_shape, w_shape, options = (_THIN | more)[shape]
+    rng = np.random.default_rng(0)
+    x, w, bias = (rng.standard_normal(s).astype(dtype) for s in (x_shape, w_shape, w_shape[0]))
+    given, options = ((x, w, bias), options | {"activation": "gelu"}) if fused else ((x, w), options)
+    expected = dnn.conv(*(a.astype(np.float64) for a in given), **options)
+    actual = dnn.conv(*_there(given, True), algorithm="implicit_gemm_sm90", **options)
+    assert_close(cupy.asnumpy(actual), expected, math.prod(w_shape[1:]))
+
+
 def _weighed_by(way, monkeypatch):
     if way in _TILES:
         monkeypatch.setattr(conv_weigh, "_TILES", (_TILES[way],))
