@@ -77,6 +77,7 @@ def _large():
         options = {"stride": 2, "padding": 3, "layout": "channels_last"}
         yield _planned("conv", first, weight, **options)
         yield _planned("conv_backward_input", result, weight, input_shape=first.shape, **options)
+        yield _planned("conv_backward_weight", result, first, weight_shape=weight.shape, **options)
 
 
 def _planned(op, *specs, **options):

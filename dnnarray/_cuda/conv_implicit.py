@@ -119,7 +119,7 @@ class ImplicitMaps:
             return
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
-            self._steps.add(self.partial_sums(split, small, large, partial), _sum_splits(partial, split.count, weight, shape))
+            self._steps.add(self.partial_sums(split, small, large, partial), sum_splits(partial, split.count, weight, shape))
 
     def divided(self, g: Geometry) -> Any:
         """How the pixels of a weight gradient are divided: what `partial_sums` takes, with the `count` of its parts."""
@@ -171,7 +171,7 @@ class ImplicitMaps:
         return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), tile.shared_memory)
 
 
-def _sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
+def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
     """The weight's gradient from its parts, which lie as (K, window, C)."""
     size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
     steps = dense_strides(shape, (0, 2, 3, 4, 1))

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dnnarray._cuda import conv_thin
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
-from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
+from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit, sum_splits
 from dnnarray._cuda.conv_tiles import Timed, choose, efficiency, split
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.linear import unit
@@ -23,7 +23,7 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
-from dnnarray._spec import HALF
+from dnnarray._spec import FLOAT32, HALF
 
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
@@ -112,6 +112,9 @@ class LayoutMaps:
         if small.dtype not in HALF or large.dtype not in HALF:
             self._plain.weigh(small, large, weight)
             return
+        if self._setting.last and conv_thin.weight_fits(self._g, small.dtype):
+            self._weigh_few(small, large, weight)
+            return
         with self._steps.borrowed():
             y, x = self._into(small, True), self._into(large, False)
             if self._same_weight:
@@ -121,6 +124,21 @@ class LayoutMaps:
             result = self._dense_weight(self._steps.take(weight.dtype, math.prod(shape)))
             self._maps.weigh(y, x, result)
             self._steps.add(rearrange(self._diagonal(result), *self._split(weight)))
+
+    def _weigh_few(self, small: Operand, large: Operand, weight: Operand) -> None:
+        """The gradient of the weight of few channels, in the order (K, window, C) at first."""
+        g, shape = self._g, self._setting.weight_shape
+        size, count = math.prod(shape), conv_thin.splits(g)
+        as_made = dense_strides(shape, (0, 2, 3, 4, 1))
+        with self._steps.borrowed():
+            partial = self._steps.take(FLOAT32, count * size)
+            self._steps.add(conv_thin.weight_parts(g, small, large, partial))
+            same = all(a == b or n == 1 for a, b, n in zip(weight.strides, as_made, shape, strict=True))
+            result = weight if same else self._steps.take(weight.dtype, size)
+            flat = Operand(result.array, result.dtype, (size, 1, size, size, size))
+            self._steps.add(sum_splits(partial, count, flat, (1, size, 1, 1, 1)))
+            if result is not weight:
+                self._steps.add(rearrange(Operand(result.array, result.dtype, as_made), weight, shape))
 
     # --- images -------------------------------------------------------------------------------------------------------
 

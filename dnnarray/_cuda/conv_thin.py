@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import extents
+from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
@@ -19,7 +20,7 @@ from dnnarray._spec import HALF
 
 _THREADS, _PLACES = 256, 256  # of a block, of the result that a region meets
 _REGIONS = ((16, 32), (16, 16))  # of pixels
-_MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP = 4, 32, 4
+_MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP, _MOST_MATRICES = 4, 32, 4, 4
 _STEP_K = 32
 _SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
 _RATE = 1.0e12  # multiply-adds a second of a multiprocessor
@@ -38,6 +39,15 @@ class ThinForwardConfig(Config):
     residual: bool
     columns: int
     even: bool
+
+
+@dataclass(frozen=True)
+class ThinWeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/thin_weight.cu``."""
+
+    element: str
+    columns: int
+    matrices: int
 
 
 @dataclass(frozen=True)
@@ -112,24 +122,36 @@ def gradient(g: Geometry, small: Operand, weight: Operand, large: Operand, units
 # --- the convolution itself ---------------------------------------------------------------------------------------------
 
 
-def _forward_memory(g: Geometry) -> int:
-    columns = _columns(g)
+def _pixel_memory(g: Geometry) -> int:
+    """Bytes of the pixels that a region meets."""
     rows = (_SIDE - 1) * g.stride[1] + (g.window[1] - 1) * g.dilation[1] + 1
     elements = ((_SIDE - 1) * g.stride[2] + g.window[2]) * g.c
-    return _WIDE * (-(-g.window[1] * columns // 16) * 32 + 16) + rows * ((elements + columns + 1) // 2 * 4)
+    return rows * ((elements + _columns(g) + 1) // 2 * 4)
+
+
+def _forward_memory(g: Geometry) -> int:
+    return _WIDE * (-(-g.window[1] * _columns(g) // 16) * 32 + 16) + _pixel_memory(g)
+
+
+def _few(g: Geometry) -> bool:
+    """Whether the kernels that read windows from pixels do it."""
+    flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
+    return flat and g.c <= _MOST_CHANNELS and g.k % 8 == 0 and g.dilation[2] == 1 and 0 not in (g.n, *g.space, *g.out)
+
+
+def _regions(g: Geometry) -> tuple[int, int]:
+    """Of an image, along its axes."""
+    return -(-g.out[1] // _SIDE), -(-g.out[2] // _SIDE)
 
 
 def forward_fits(g: Geometry, dtype: np.dtype, e: Epilogue) -> bool:
     """Whether the kernel does the convolution."""
-    flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
-    if not flat or dtype not in HALF or e.residual is not None or g.c > _MOST_CHANNELS or g.k % 8 or g.dilation[2] != 1:
-        return False
-    return _forward_memory(g) <= _SHARED // _BLOCKS and 0 not in (g.n, *g.space, *g.out)
+    return dtype in HALF and e.residual is None and _few(g) and _forward_memory(g) <= _SHARED // _BLOCKS
 
 
 def _forward_seconds(g: Geometry, units: int) -> float:
     """How long it takes: the products, or memory."""
-    tiles = g.n * -(-g.out[1] // _SIDE) * -(-g.out[2] // _SIDE) * -(-g.k // _WIDE)
+    tiles = g.n * math.prod(_regions(g)) * -(-g.k // _WIDE)
     return tiles * _SIDE * _SIDE * _WIDE * g.window[1] * _columns(g) / (_RATE * units)
 
 
@@ -139,13 +161,42 @@ def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, u
     config = ThinForwardConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, False, columns, even)
     words = ["conv_thin_forward", SHORT[x.dtype], "to", SHORT[y.dtype], f"x{columns}", e.name] + ["odd"] * (not even)
     kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("activation",))
-    height, width = -(-g.out[1] // _SIDE), -(-g.out[2] // _SIDE)
-    regions, tiles = g.n * height * width, -(-g.k // _WIDE)
+    regions, tiles = g.n * math.prod(_regions(g)), -(-g.k // _WIDE)
     k, c, _, r, s = weight.strides
     steps = (k, c, r, s, y.strides[0], *y.strides[2:])
-    numbers = (regions, g.c, g.k, height, width, *steps, *extents(g), f.p, f.q)
+    numbers = (regions, g.c, g.k, *_regions(g), *steps, *extents(g), f.p, f.q)
     grid = (min(regions, -(-_BLOCKS * units // tiles)), tiles, 1)
     return Plan(kernel, grid, _THREADS, (x.array, weight.array, e.bias or x.array, y.array, *numbers), _forward_memory(g))
+
+
+# --- the weight's gradient ----------------------------------------------------------------------------------------------
+
+
+def _matrices(g: Geometry) -> int:
+    """Of eight columns, for each warp of a block."""
+    return -(-g.window[1] * _columns(g) // (_THREADS // 4))
+
+
+def _weight_memory(g: Geometry) -> int:
+    return _SIDE * _SIDE * (_WIDE * 2 + 16) + _pixel_memory(g)
+
+
+def weight_fits(g: Geometry, dtype: np.dtype) -> bool:
+    """Whether the kernel does the gradient of a weight."""
+    return dtype in HALF and _few(g) and _matrices(g) <= _MOST_MATRICES and _weight_memory(g) <= _SHARED // _BLOCKS
+
+
+def splits(g: Geometry) -> int:
+    """Parts of a weight's gradient: the device does not matter, since the scratch memory must be known without it."""
+    return min(g.n * math.prod(_regions(g)), _BLOCKS * PLANNED)
+
+
+def weight_parts(g: Geometry, small: Operand, large: Operand, partial: Operand) -> Plan:
+    """The launch, of dense channels-last images; `partial` is (`splits`, K, window, C)."""
+    config = ThinWeightConfig(TYPES[small.dtype], _columns(g), _matrices(g))
+    kernel = Kernel("conv/thin_weight.cu", f"conv_thin_weight_{SHORT[small.dtype]}_x{config.columns}x{config.matrices}", config)
+    numbers = (g.n * math.prod(_regions(g)), g.c, g.k, *_regions(g), *extents(g))
+    return Plan(kernel, (splits(g), -(-g.k // _WIDE), 1), _THREADS, (small.array, large.array, partial.array, *numbers), _weight_memory(g))
 
 
 def seconds(op: str, problem: ConvProblem, units: int) -> float | None:
@@ -153,5 +204,7 @@ def seconds(op: str, problem: ConvProblem, units: int) -> float | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     residual = Array(0) if op == "conv" and problem.inputs[3] is not None else None
     if op == "conv" and forward_fits(g, dtype, Epilogue(residual=residual)):
+        return _forward_seconds(g, units)
+    if op == "conv_backward_weight" and weight_fits(g, dtype):
         return _forward_seconds(g, units)
     return _gradient_seconds(g, units) if op == "conv_backward_input" and fits(g, dtype, dtype) else None

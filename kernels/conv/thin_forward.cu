@@ -11,6 +11,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/barrier.cuh"
+#include "dnnarray/conv_thin.cuh"
 #include "dnnarray/tile.cuh"
 #include "dnnarray/warp_product.cuh"
 
@@ -35,18 +36,14 @@ constexpr int kThreads = 256, kSide = 16, kChannels = 64, kChunks = Config::kCol
 extern __shared__ __align__(16) char smem_memory[];
 
 struct Arguments {
-  const T *x, *weight;
+  const T* weight;
   Target<T, R> target;
   ConvAxes axes;
   long long steps_k, steps_c, steps_r, steps_s;  // of the weight
-  int channels, regions_h, regions_w;            // of the input; regions along an image
+  ThinPixels<T, kSide, Config::kColumns> pixels;
 
   __device__ __forceinline__ int blocks() const { return (axes.h.window * kChunks + 1) / 2; }  // of 16 along the sum
   __device__ __forceinline__ int weight_pitch() const { return blocks() * 32 + 16; }           // bytes of a row in shared memory
-  __device__ __forceinline__ int rows() const { return (kSide - 1) * axes.h.stride + (axes.h.window - 1) * axes.h.dilation + 1; }
-  __device__ __forceinline__ int row_elements() const { return ((kSide - 1) * axes.w.stride + axes.w.window) * channels; }
-  // Bytes of a row of pixels: a pad for what the last chunk reads behind the window, and multiplies by nothing.
-  __device__ __forceinline__ int pitch() const { return (row_elements() + Config::kColumns + 1) / 2 * 4; }
 };
 
 struct Shared {
@@ -59,34 +56,11 @@ struct Shared {
 __device__ __forceinline__ void load_weight(const Arguments& a, const Shared& smem, int first) {
   const int columns = a.blocks() * 16, row = Config::kColumns;
   for (int i = threadIdx.x; i < kChannels * columns; i += kThreads) {
-    const int k = i / columns, column = i - k * columns, r = column / row, place = column - r * row, s = place / a.channels, c = place - s * a.channels;
+    const int k = i / columns, column = i - k * columns, r = column / row, place = column - r * row, s = place / a.pixels.channels;
+    const int c = place - s * a.pixels.channels;
     const bool there = first + k < a.target.outs && r < a.axes.h.window && s < a.axes.w.window;
     const T* from = a.weight + (first + k) * a.steps_k + c * a.steps_c + r * a.steps_r + s * a.steps_s;
     *reinterpret_cast<T*>(smem.weight + k * a.weight_pitch() + column * 2) = there ? *from : narrow<T>(0.0f);
-  }
-}
-
-// The pixels that a region meets, zeros outside of the image: kBatch loads of a thread on their way at a time.
-__device__ __forceinline__ void load_pixels(const Arguments& a, const Shared& smem, long long image, int first_h, int first_w) {
-  constexpr int kLine = 128, kLines = kThreads / kLine, kBatch = 8;
-  const int elements = a.row_elements(), width = a.axes.w.space * a.channels, begin = first_w * a.channels, rows = a.rows();
-  const T* from = a.x + image * a.axes.h.space * width;
-  for (int i = threadIdx.x % kLine; i < elements; i += kLine) {
-    const bool inside = begin + i >= 0 && begin + i < width;
-    for (int first = threadIdx.x / kLine; first < rows; first += kBatch * kLines) {
-      T found[kBatch];
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int row = first + b * kLines, h = first_h + row;
-        const bool there = inside && row < rows && h >= 0 && h < a.axes.h.space;
-        found[b] = there ? from[static_cast<long long>(h) * width + begin + i] : narrow<T>(0.0f);
-      }
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int row = first + b * kLines;
-        if (row < rows) reinterpret_cast<T*>(smem.pixels + row * a.pitch())[i] = found[b];
-      }
-    }
   }
 }
 
@@ -102,10 +76,10 @@ __device__ __forceinline__ unsigned kept(int first, int width) { return first + 
 
 __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, float (&sums)[2][kChannels / 2]) {
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 2, pair = lane % 4 * 2;
-  const int step = a.axes.w.stride * a.channels * 2, pitch = a.pitch(), down = a.axes.h.stride * pitch;
+  const int step = a.pixels.step(), down = a.pixels.down();
   const char* pixels = smem.pixels + first * down + lane / 4 * step + pair * 2;
   const unsigned weight = smem_address(smem.weight) + (lane % 8 + lane / 16 * 8) * a.weight_pitch() + lane / 8 % 2 * 16;
-  const unsigned last = kept((kChunks - 1) * 8 + pair, a.axes.w.window * a.channels);
+  const unsigned last = kept((kChunks - 1) * 8 + pair, a.axes.w.window * a.pixels.channels);
   int offset = 0, chunk = 0, left = a.axes.h.window * kChunks;
   for (int block = 0; block < a.blocks(); ++block) {
     unsigned found[2][4];
@@ -119,7 +93,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
         found[i][half * 2 + 1] = pair_at(from + i * down + 8 * step) & mask;
       }
       offset += 16;
-      if (++chunk == kChunks) chunk = 0, offset += a.axes.h.dilation * pitch - kChunks * 16;
+      if (++chunk == kChunks) chunk = 0, offset += a.pixels.tap_row() - kChunks * 16;
     }
 #pragma unroll
     for (int n = 0; n < kChannels / 16; ++n) {
@@ -134,13 +108,13 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
   }
 }
 
-__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2][kChannels / 2], long long image, int first_p, int first_q, int first) {
+__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2][kChannels / 2], const ThinRegion& region, int first) {
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int p = first_p + static_cast<int>(threadIdx.x) / 32 * 2 + i, q = first_q + static_cast<int>(threadIdx.x) % 32 / 4 + half * 8;
-      const long long at = image * a.target.y_n + p * a.target.y_h + q * a.target.y_w;
+      const int p = region.p + static_cast<int>(threadIdx.x) / 32 * 2 + i, q = region.q + static_cast<int>(threadIdx.x) % 32 / 4 + half * 8;
+      const long long at = region.image * a.target.y_n + p * a.target.y_h + q * a.target.y_w;
       write_row<Config, kChannels>(a.target, sums[i], half, 0, first, at, p < a.axes.h.out && q < a.axes.w.out);
     }
 }
@@ -152,19 +126,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2,
     long long w0, long long w1, long long w2, double p, double q) {
   const Target<T, R> target = {bias, bias, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
-  const Arguments a = {x, weight, target, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, steps_k, steps_c, steps_r, steps_s, static_cast<int>(channels),
-                       static_cast<int>(regions_h), static_cast<int>(regions_w)};
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const Arguments a = {weight, target, axes, steps_k, steps_c, steps_r, steps_s, {x, axes, static_cast<int>(channels)}};
   const Shared smem(a);
   const int first = blockIdx.y * kChannels;
   load_weight(a, smem, first);
   for (long long i = blockIdx.x; i < regions; i += gridDim.x) {
-    const Split by_w = split(i, a.regions_w), by_h = split(by_w.quotient, a.regions_h);
-    const int first_p = by_h.rest * kSide, first_q = by_w.rest * kSide;
+    const ThinRegion region = ThinRegion::of(i, static_cast<int>(regions_h), static_cast<int>(regions_w), kSide);
     __syncthreads();
-    load_pixels(a, smem, by_h.quotient, first_p * a.axes.h.stride - a.axes.h.before, first_q * a.axes.w.stride - a.axes.w.before);
+    a.pixels.load<kThreads>(smem.pixels, region.image, region.p, region.q);
     __syncthreads();
     float sums[2][kChannels / 2] = {};
     multiply(a, smem, sums);
-    write(a, sums, by_h.quotient, first_p, first_q, first);
+    write(a, sums, region, first);
   }
 }

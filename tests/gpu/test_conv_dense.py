@@ -193,6 +193,16 @@ def test_convolution_of_few_channels(shape, fused, dtype):
     assert_close(cupy.asnumpy(actual), expected, math.prod(w_shape[1:]))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", _THIN)
+def test_weight_gradient_of_few_channels(shape, dtype):
+    """The weight in the order of the images, and in C order."""
+    x_shape, w_shape, options = _THIN[shape]
+    grad, x, expected = _check_weight_gradient(x_shape, w_shape, options, dtype)
+    actual = dnn.conv_backward(grad, x, cupy.zeros(w_shape, grad.dtype), algorithm="implicit_tma_sm90", **options).weight
+    assert_close(cupy.asnumpy(actual), expected, grad.size // w_shape[0])
+
+
 def _weighed_by(way, monkeypatch):
     if way in _TILES:
         monkeypatch.setattr(conv_weigh, "_TILES", (_TILES[way],))
@@ -210,6 +220,7 @@ def _check_weight_gradient(x_shape, w_shape, options, dtype):
     first, again = (dnn.conv_backward_weight(*there, algorithm="implicit_tma_sm90", **options) for _ in range(2))
     assert_close(cupy.asnumpy(first), expected, math.prod(y_shape) // y_shape[1])
     assert cupy.asnumpy(first).tobytes() == cupy.asnumpy(again).tobytes()
+    return *there, expected
 
 
 @pytest.mark.parametrize("name", _EXACT)
