@@ -60,7 +60,7 @@ class _Card:
         return found
 
     def _by_windows(self):
-        rows, channels, tiles_m, tiles_n, groups, outs, splits, blocks = self._own
+        rows, channels, tiles_m, tiles_n, groups, outs, splits, blocks, *_ = self._own
         window, inner = tuple(a[2] for a in self._axes), tuple(a[0] for a in self._axes)
         taps, blocks_c = int(np.prod(window)), -(-channels // 64)
         found = np.full((splits, groups, outs, taps, channels), np.nan)
@@ -99,6 +99,17 @@ def _added_up(plan, partial, size):
     return out
 
 
+def _stored(plan, sums, w_shape):
+    """What a launch that needs no second one leaves in memory."""
+    steps, out, start = _numbers(plan)[8:12], np.full(sums.size, np.nan), plan.arguments[3].offset // 2
+    window = ((1,) * 3 + tuple(w_shape[2:]))[-3:]
+    rows = sums.reshape(-1, *window, sums.shape[-1])
+    for place in np.ndindex(rows.shape[:-1]):
+        at = start + sum(p * step for p, step in zip(place, steps, strict=True))
+        out[at : at + rows.shape[-1]] = rows[place]
+    return out
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("case", _CASES)
 def test_a_weight_gradient_from_the_copy_engine(case, last, monkeypatch):
@@ -120,8 +131,9 @@ def test_a_weight_gradient_from_the_copy_engine(case, last, monkeypatch):
     method = next(a for a in ALGORITHMS["conv_backward_weight"] if a.name == "implicit_tma_sm90")
     assert method.rejects(problem, _DEVICE) is None
     assert isinstance(conv_weigh.weighing(problem.geometry), kind)
-    first, second = method.run(problem, _DEVICE, True).plans
+    first, *second = method.run(problem, _DEVICE, True).plans
     memory = {0: images[0].ravel(), 1: images[1].ravel()}
-    found = _added_up(second, _Card(first, memory).sums(), expected.size)
+    sums = _Card(first, memory).sums()
+    found = _added_up(second[0], sums, expected.size) if second else _stored(first, sums, w_shape)
     as_stored = expected.transpose(problem.outputs[0].axis_order())
     np.testing.assert_array_equal(found, as_stored.ravel())

@@ -116,6 +116,9 @@ class ImplicitMaps:
             self._gemm.weigh(small, large, weight)
             return
         shape, split = self._setting.weight_shape, self.divided(self._g)
+        if split.count == 1 and (whole := self.whole(split, small, large, weight)):
+            self._steps.add(whole)
+            return
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
             self._steps.add(self.partial_sums(split, small, large, partial), sum_splits(partial, split.count, weight, shape))
@@ -123,6 +126,10 @@ class ImplicitMaps:
     def divided(self, g: Geometry) -> Any:
         """How the pixels of a weight gradient are divided: what `partial_sums` takes, with the `count` of its parts."""
         return conv_tiles.split(g)
+
+    def whole(self, split: Any, small: Operand, large: Operand, weight: Operand) -> Plan | None:
+        """A weight gradient in one part, by a kernel that writes it; None where there is none."""
+        return None
 
     def partial_sums(self, split: Any, small: Operand, large: Operand, partial: Operand) -> Plan:
         """A weight gradient for each part of the pixels, (K, window, C)."""

@@ -46,7 +46,8 @@ def tma_split(g: Geometry) -> TmaSplit:
         m, n = -(-g.k // t.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // t.n)
         each = max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
         for count, blocks in parts(everything, m * n * g.groups):
-            seconds = -(-m * n * g.groups * count // PLANNED) * (blocks * each + _END) + adding_up(g, count)
+            sums = adding_up(g, count) if count > 1 else 0
+            seconds = -(-m * n * g.groups * count // PLANNED) * (blocks * each + _END) + sums
             found.append(TmaSplit(t, count, blocks, seconds))
     return min(found, key=lambda s: s.seconds)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles, conv_weigh
 from dnnarray._cuda.conv_common import Setting, extents
 from dnnarray._cuda.conv_direct import DirectMaps
-from dnnarray._cuda.conv_implicit import ImplicitMaps
+from dnnarray._cuda.conv_implicit import ImplicitMaps, along
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK, Split
@@ -41,6 +41,7 @@ class TmaWeightConfig(Config):
     tile_n: int
     stages: int
     axes: int
+    direct: bool
 
 
 class WeighingMaps(TmaMaps):
@@ -49,24 +50,29 @@ class WeighingMaps(TmaMaps):
     def divided(self, g: Geometry) -> Split | HaloSplit:
         return conv_weigh.weighing(g)
 
+    def whole(self, split: Split | HaloSplit, small: Operand, large: Operand, weight: Operand) -> Plan | None:
+        dense = weight.strides[1] == 1 and not any(s % 2 for s in along(weight.strides))
+        return self._by_windows(split, small, large, weight, True) if isinstance(split, TmaSplit) and dense else None
+
     def partial_sums(self, split: Split | HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
         if isinstance(split, HaloSplit):
             return self._by_raster(split, small, large, partial)
-        return (
-            self._by_windows(split, small, large, partial)
-            if isinstance(split, TmaSplit)
-            else super().partial_sums(split, small, large, partial)
-        )
+        if isinstance(split, TmaSplit):
+            return self._by_windows(split, small, large, partial, False)
+        return super().partial_sums(split, small, large, partial)
 
-    def _by_windows(self, split: TmaSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
+    def _by_windows(self, split: TmaSplit, small: Operand, large: Operand, result: Operand, direct: bool) -> Plan:
+        """Into the weight (`direct`) or its parts."""
         g, tile, axes = self._g, split.tile, axes_of(self._g)
-        words = "conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"
-        kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), TmaWeightConfig(TYPES[small.dtype], *tile.settings, axes))
+        words = ["conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"] + ["direct"] * direct
+        config = TmaWeightConfig(TYPES[small.dtype], *tile.settings, axes, direct)
+        kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config)
         maps = gradient_map(g, small, ((0,) * axes, (0,) * axes)), windows_map(g, large, corners(g, axes), BLOCK)
         tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
         sizes = (g.n * g.pixels, g.c, *tiles, g.groups, g.k, split.count, split.blocks)
         grid = (min(math.prod(tiles) * g.groups * split.count, self._units), 1, 1)
-        return Plan(kernel, grid, _THREADS, (*maps, partial.array, *sizes, *extents(g)), tile.shared_memory)
+        steps = along(result.strides) if direct else (0, 0, 0, 0)
+        return Plan(kernel, grid, _THREADS, (*maps, result.array, result.array, *sizes, *steps, *extents(g)), tile.shared_memory)
 
     def _by_raster(self, split: HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
         g, r, axes = self._g, split.raster, axes_of(self._g)

@@ -114,7 +114,8 @@ struct Release {
 __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2], int part,
                                               const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
   Release waiting = {0, 0};
-  C::begin(sums, a.target, tile);
+  const C::Bias bias(a.target, tile);
+  C::clear(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -132,6 +133,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   }
   C::finish(sums);
   waiting.run();
+  bias.add(sums);
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.

@@ -81,7 +81,8 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
 __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], int blocks, int part,
                                               unsigned smem, const Barriers& barriers, Ring<kStages>& ring, Out& out) {
   unsigned before = 0;
-  C::begin(sums, a.target, tile);
+  const C::Bias bias(a.target, tile);
+  C::clear(sums);
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
@@ -94,6 +95,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   }
   C::finish(sums);
   C::release(before);
+  bias.add(sums);
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.

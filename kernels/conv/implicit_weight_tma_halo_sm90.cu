@@ -47,6 +47,13 @@ struct Arguments {
     const Split by_w = split(place, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
     return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
   }
+  // A block further, by the distance that `step` is from place 0: divisions would take as long as a step's products.
+  __device__ __forceinline__ void advance(WindowPlace& place, const WindowPlace& step) const {
+    place.w += step.w, place.h += step.h, place.d += step.d, place.n += step.n;
+    if (place.w >= pitch) place.w -= pitch, ++place.h;
+    if (place.h >= height) place.h -= height, ++place.d;
+    if (place.d >= axes.d.out) place.d -= axes.d.out, ++place.n;
+  }
 };
 
 struct Tile {
@@ -95,21 +102,22 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, c
   const int late = a.late(), first = tile.split * a.blocks * kBlock;
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   const TapPlace offset = {0, 0, static_cast<unsigned short>(tile.plane * d.dilation)};
+  const WindowPlace step = a.where(kBlock);
+  WindowPlace of_x = a.where(first), of_dy = of_x;
+  of_dy.c = tile.group * a.sums.outs + tile.k;
   for (int block = 0; block < tile.blocks + late; ++block) {
     const unsigned full = smem.full + turn.place * 8;
     const bool mirrored = turn.place == 0, behind = block >= late;
-    WindowPlace place = a.where(first + block * kBlock);
-    place.w -= w.before, place.h -= h.before, place.d = place.d * d.stride - d.before;
-    place.c = tile.group * a.sums.channels + tile.c;
+    const WindowPlace place = {tile.group * a.sums.channels + tile.c, of_x.w - w.before, of_x.h - h.before, of_x.d * d.stride - d.before, of_x.n};
+    a.advance(of_x, step);
     barrier_wait(smem.empty + turn.place * 8, turn.parity ^ 1);
     barrier_expect(full, kBytes + (mirrored ? kMirrored * kRow : 0) + (behind ? kBytes : 0));
     copy_windows<Config::kAxes>(smem.x + turn.place * kBytes, maps.x, full, place, offset);
     if (mirrored) copy_windows<Config::kAxes>(smem.x + a.ring * kBytes, maps.x_end, full, place, offset);
     if (behind) {  // into the place that its step will look at
       const int own = turn.place - late % a.ring, to = own < 0 ? own + a.ring : own;
-      WindowPlace from = a.where(first + (block - late) * kBlock);
-      from.c = tile.group * a.sums.outs + tile.k;
-      copy_windows<Config::kAxes>(smem.dy + to * kBytes, maps.dy, full, from, TapPlace{0, 0, 0});
+      copy_windows<Config::kAxes>(smem.dy + to * kBytes, maps.dy, full, of_dy, TapPlace{0, 0, 0});
+      a.advance(of_dy, step);
     }
     turn.next(a.ring);
   }

@@ -2,7 +2,8 @@
 // dw[k, tap, c] = sum over m of dy[m, k] * x[window m at tap, c], m counting the output pixels of all images.
 //
 // Layout:  x and dy channels-last in memory, behind tensor maps of windows (im2col), of x with the strides and the padding, of dy of one pixel;
-//          partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order. The columns are panels of 64 channels of
+//          partial (splits, groups K, taps C) float32, which split_sums.cu adds up in a fixed order; kDirect, with one split: the weight's
+//          gradient itself, by its steps. The columns are panels of 64 channels of
 //          a tap. A block takes tiles of kTileM output channels x kTileN columns over one split of the pixels, one after another. One thread of
 //          its first warpgroup asks for 64 pixels a stage of every panel of both operands, through a ring of kStages; both run along m or
 //          n in their rows, so the products take them transposed. The other two warpgroups multiply, each one half of the tile: of its
@@ -23,6 +24,7 @@ struct Config {
   static constexpr int kTileN = 192;
   static constexpr int kStages = 4;
   static constexpr int kAxes = 2;
+  static constexpr bool kDirect = false;
 };
 #define DNNARRAY_ENTRY conv_implicit_weight_tma_sm90_default
 #endif
@@ -40,6 +42,7 @@ extern __shared__ char smem_memory[];
 
 struct Arguments {
   WeightSums sums;
+  WeightResult<T> result;
   ConvAxes axes;
   long long rows;
   int blocks_c, columns, tiles_m, tiles_n, splits, blocks;  // panels of a tap and of all; blocks of 64 pixels in a split
@@ -143,7 +146,11 @@ template <int kPanel, int kCount>
 __device__ __forceinline__ void write_panels(const Arguments& a, const float (&sums)[kCount], const Tile& tile, int panel, int k, int half) {
   if (panel >= a.columns) return;
   const int tap = panel / a.blocks_c, c = (panel - tap * a.blocks_c) * 64;
-  write_sums<kPanel * 32>(a.sums.at(tile.split, tile.group, k, tap) + c, sums, half, a.sums.channels - c);
+  if constexpr (Config::kDirect) {
+    write_sums<kPanel * 32>(a.result.at(a.axes, tile.group * a.sums.outs + k, tap) + c, sums, half, a.sums.channels - c);
+  } else {
+    write_sums<kPanel * 32>(a.sums.at(tile.split, tile.group, k, tap) + c, sums, half, a.sums.channels - c);
+  }
   if constexpr (kPanel + 1 < kCount / 32) write_panels<kPanel + 1>(a, sums, tile, panel + 1, k, half);
 }
 
@@ -158,15 +165,16 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
     }
 }
 
-// `channels` and `outs` of a group, `blocks` of 64 pixels in a split.
+// `channels` and `outs` of a group, `blocks` of 64 pixels in a split; steps of the result in elements.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x, float* __restrict__ partial, long long rows, long long channels,
-    long long tiles_m, long long tiles_n, long long groups, long long outs, long long splits, long long blocks, long long d0, long long d1,
+    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x, float* __restrict__ partial, T* __restrict__ result,
+    long long rows, long long channels, long long tiles_m, long long tiles_n, long long groups, long long outs, long long splits, long long blocks,
+    long long steps_k, long long steps_d, long long steps_h, long long steps_w, long long d0, long long d1,
     long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const int taps = axes.d.window * axes.h.window * axes.w.window, blocks_c = (i(channels) + 63) / 64;
-  const Arguments a = {{partial, i(groups), i(outs), taps, i(channels)}, axes, rows, blocks_c, blocks_c * taps, i(tiles_m), i(tiles_n), i(splits),
+  const Arguments a = {{partial, i(groups), i(outs), taps, i(channels)}, {result, steps_k, steps_d, steps_h, steps_w}, axes, rows, blocks_c, blocks_c * taps, i(tiles_m), i(tiles_n), i(splits),
                        i(blocks)};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};

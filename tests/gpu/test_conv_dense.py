@@ -154,6 +154,55 @@ def test_weight_gradient_by_windows(way, shape, monkeypatch):
     _check_weight_gradient(*_SHAPES[shape], BFLOAT16)
 
 
+_THIN = {  # input, weight, options
+    "7x7/2": ((3, 3, 45, 67), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "3x3": ((2, 1, 33, 40), (32, 1, 3, 3), {"padding": 1}),
+    "5x5/2 cropped": ((2, 4, 31, 50), (96, 4, 5, 5), {"stride": 2, "padding": ((2, 0), (0, 3)), "flip": True}),
+    "dilated": ((2, 2, 37, 41), (32, 2, 3, 5), {"dilation": (2, 3), "padding": (5, 1)}),
+    "4x4/4": ((2, 3, 64, 65), (64, 3, 4, 4), {"stride": 4}),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", _THIN)
+def test_input_gradient_of_few_channels(shape, dtype):
+    x_shape, w_shape, options = _THIN[shape]
+    rng = np.random.default_rng(0)
+    y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
+    grad, w = (rng.standard_normal(s).astype(dtype) for s in (y_shape, w_shape))
+    expected = dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), input_shape=x_shape, **options)
+    there = _there((grad, w), True)
+    actual = dnn.conv_backward_input(*there, input_shape=x_shape, algorithm="implicit_gemm_sm90", **options)
+    assert_close(cupy.asnumpy(actual), expected, w_shape[0] * math.prod(w_shape[2:]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("shape", [*_THIN, "11x11/4", "wide"])
+def test_convolution_of_few_channels(shape, fused, dtype):
+    more = {
+        "11x11/4": ((2, 3, 67, 67), (72, 3, 11, 11), {"stride": 4, "padding": 2}),
+        "wide": ((1, 1, 9, 401), (136, 1, 2, 9), {"padding": 4}),
+    }
+    x_shape, w_shape, options = (_THIN | more)[shape]
+    rng = np.random.default_rng(0)
+    x, w, bias = (rng.standard_normal(s).astype(dtype) for s in (x_shape, w_shape, w_shape[0]))
+    given, options = ((x, w, bias), options | {"activation": "gelu"}) if fused else ((x, w), options)
+    expected = dnn.conv(*(a.astype(np.float64) for a in given), **options)
+    actual = dnn.conv(*_there(given, True), algorithm="implicit_gemm_sm90", **options)
+    assert_close(cupy.asnumpy(actual), expected, math.prod(w_shape[1:]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", _THIN)
+def test_weight_gradient_of_few_channels(shape, dtype):
+    """The weight in the order of the images, and in C order."""
+    x_shape, w_shape, options = _THIN[shape]
+    grad, x, expected = _check_weight_gradient(x_shape, w_shape, options, dtype)
+    actual = dnn.conv_backward(grad, x, cupy.zeros(w_shape, grad.dtype), algorithm="implicit_tma_sm90", **options).weight
+    assert_close(cupy.asnumpy(actual), expected, grad.size // w_shape[0])
+
+
 def _weighed_by(way, monkeypatch):
     if way in _TILES:
         monkeypatch.setattr(conv_weigh, "_TILES", (_TILES[way],))
@@ -171,6 +220,7 @@ def _check_weight_gradient(x_shape, w_shape, options, dtype):
     first, again = (dnn.conv_backward_weight(*there, algorithm="implicit_tma_sm90", **options) for _ in range(2))
     assert_close(cupy.asnumpy(first), expected, math.prod(y_shape) // y_shape[1])
     assert cupy.asnumpy(first).tobytes() == cupy.asnumpy(again).tobytes()
+    return *there, expected
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)

@@ -57,23 +57,35 @@ struct TmaTile {
     if (threadIdx.x % kGroup == 0) barrier_arrive(empty);
   }
 
-  // The sums before any product: the bias, whose way from memory is then not at a tile's end.
-  template <typename R>
-  static __device__ __forceinline__ void begin(float (&sums)[kMmas][kTileN / 2], const Target<T, R>& target, const TmaPlace& tile) {
-    const int column = threadIdx.x % 4 * 2, left = target.outs - tile.n;
+  static __device__ __forceinline__ void clear(float (&sums)[kMmas][kTileN / 2]) {
 #pragma unroll
-    for (int j = 0; j < kTileN / 8; ++j) {
-      float bias[2] = {0, 0};
-      if (Config::kBias && j * 8 < left) {
-        const Vec<T, 2> found = load<T, 2>(target.bias + tile.group * target.outs + tile.n + j * 8 + column);
-        bias[0] = widen(found.at[0]), bias[1] = widen(found.at[1]);
-      }
+    for (int i = 0; i < kMmas; ++i)
 #pragma unroll
-      for (int i = 0; i < kMmas; ++i)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) sums[i][j * 4 + k] = bias[k % 2];
-    }
+      for (int j = 0; j < kTileN / 2; ++j) sums[i][j] = 0;
   }
+
+  // A thread's part of the bias, asked for before a tile's products so that nobody waits for it behind them.
+  struct Bias {
+    Vec<T, 2> pairs[Config::kBias ? kTileN / 8 : 1];
+
+    template <typename R>
+    __device__ __forceinline__ Bias(const Target<T, R>& target, const TmaPlace& tile) {
+      if constexpr (Config::kBias) {
+        const T* from = target.bias + tile.group * target.outs + tile.n + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < kTileN / 8; ++j) pairs[j] = load<T, 2>(from + (tile.n + j * 8 < target.outs ? j * 8 : 0));
+      }
+    }
+
+    __device__ __forceinline__ void add(float (&sums)[kMmas][kTileN / 2]) const {
+      if constexpr (Config::kBias) {
+#pragma unroll
+        for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+          for (int j = 0; j < kTileN / 2; ++j) sums[i][j] += widen(pairs[j / 4].at[j % 2]);
+      }
+    }
+  };
 
   // Adds the products of one stage; `rows` are those of this warpgroup.
   static __device__ __forceinline__ void multiply(float (&sums)[kMmas][kTileN / 2], unsigned rows, unsigned weight) {
@@ -100,7 +112,7 @@ struct TmaTile {
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
 
-  struct End {  // what is left to do with sums that began with the bias
+  struct End {  // what is left to do with sums that hold the bias
     using Activation = typename Config::Activation;
     static constexpr bool kBias = false, kResidual = Config::kResidual;
   };

@@ -17,15 +17,28 @@ struct WeightSums {
   }
 };
 
+// The weight itself, where there is but one split: steps along K and the window in elements, the channels of a tap dense.
+template <typename T>
+struct WeightResult {
+  T* weight;
+  long long k, d, h, w;
+
+  __device__ __forceinline__ T* at(const ConvAxes& axes, int row, int tap) const {
+    const Place place = Place::of(tap, axes.h.window, axes.w.window);
+    return weight + row * k + place.d * d + place.h * h + place.w * w;
+  }
+};
+
 // A thread's sums of 64 neighbouring channels, of two rows 8 apart, as wgmma leaves them; `left` channels are there.
 // Not `store`: its assembly would hold back the products.
-template <int kFirst, int kCount>
-__device__ __forceinline__ void write_sums(float* out, const float (&sums)[kCount], int half, int left) {
+template <int kFirst, typename R, int kCount>
+__device__ __forceinline__ void write_sums(R* out, const float (&sums)[kCount], int half, int left) {
   const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     if (column + 8 * j >= left) continue;
-    *reinterpret_cast<Vec<float, 2>*>(out + column + 8 * j) = {{sums[kFirst + 4 * j + 2 * half], sums[kFirst + 4 * j + 2 * half + 1]}};
+    const float pair[2] = {sums[kFirst + 4 * j + 2 * half], sums[kFirst + 4 * j + 2 * half + 1]};
+    *reinterpret_cast<Vec<R, 2>*>(out + column + 8 * j) = narrow_all<R, 2>(pair);
   }
 }
 
