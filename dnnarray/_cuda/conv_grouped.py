@@ -36,6 +36,7 @@ class GroupedConfig(Config):
     residual: bool
     m: int
     n: int
+    pairs: int
     threads: int
 
 
@@ -71,9 +72,26 @@ def _box(g: Geometry, rows: int, columns: int) -> int:
     return g.window[0] * math.prod(sides)
 
 
-def _pixels(n: int) -> int:
-    """Sixteens of pixels of a warp with `n` chunks of outputs: as many as there are registers for."""
-    return 4 if n <= 2 else 3
+@dataclass(frozen=True)
+class Warps:
+    """Warps of a block, and what each has at a time: sixteens of pixels, pairs of items whose weights stay in registers (0: none do)."""
+
+    count: int
+    m: int
+    pairs: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.count
+
+
+def warps(n: int, pairs: int) -> Warps:
+    """For `n` chunks of outputs of a warp."""
+    if n == 1 and pairs == 5:
+        return Warps(16, 2, pairs)
+    if n <= 2 and pairs == 9:
+        return Warps(16, 2, pairs)
+    return Warps(8, 4 if n <= 2 else 3, 0)
 
 
 def abreast(slabs: int, inputs: int) -> int:
@@ -88,7 +106,8 @@ def tile(g: Geometry, units: int, result: int) -> Tile | None:
     s = slab(g.c, g.k)
     slabs, pairs = -(-g.groups // s.together), -(-g.taps * s.inputs // 2)
     across, n, parts = abreast(slabs, s.inputs), *_outputs(s)
-    chunk = _WARPS // across * _pixels(n) * 16
+    w = warps(n, pairs)
+    chunk = w.count // across * w.m * 16
     fixed = 2 * chunk * (across * n * CHUNK * result // 16 | 1) * 16 + across * n * (pairs * 256 + 4 * CHUNK) + 8 * pairs
     best: Tile | None = None
     for columns in sorted({-(-g.out[2] // i) for i in range(1, 9)} | {7, 8, 14, 16, 28, 32}):
@@ -99,11 +118,16 @@ def tile(g: Geometry, units: int, result: int) -> Tile | None:
             if shared > _LARGE or columns > g.out[2]:
                 continue
             tiles = g.n * g.out[0] * -(-g.out[1] // rows) * -(-g.out[2] // columns) * -(-slabs // across) * parts
-            slots = units * (2 if shared <= _SHARED else 1)
+            slots = units * _resident(w, shared)
             time = -(-tiles // slots) * slots / units * (_PIXEL * box + _OUTPUT * pixels + _TILE)
             if best is None or time < best.time:
                 best = Tile(rows, columns, across, shared, time)
     return best
+
+
+def _resident(w: Warps, shared: int) -> int:
+    """Blocks of a multiprocessor."""
+    return 2 if w.count <= _WARPS and shared <= _SHARED else 1
 
 
 def _outputs(s: Slab) -> tuple[int, int]:
@@ -113,23 +137,24 @@ def _outputs(s: Slab) -> tuple[int, int]:
     return n, -(-s.outputs // n)
 
 
-def correlation(units: int, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
-    """One launch from x to y; the strides of `w` are along groups, outputs, inputs and the window."""
+def correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> Plan:
+    """One launch from x to y; the strides of `weight` are along groups, outputs, inputs and the window."""
     s, f, found = slab(g.c, g.k), formula(e.activation, x.dtype), tile(g, units, y.dtype.itemsize)
     assert found is not None
     n, parts = _outputs(s)
-    config = GroupedConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None, _pixels(n), n, 32 * _WARPS)
-    name = f"conv_grouped_{SHORT[x.dtype]}_to_{SHORT[y.dtype]}_{_pixels(n)}x{n}_{e.name}"
+    w = warps(n, -(-g.taps * s.inputs // 2))
+    settings = (e.bias is not None, e.residual is not None, w.m, n, w.pairs, w.threads)
+    config = GroupedConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *settings)
+    name = f"conv_grouped_{SHORT[x.dtype]}_to_{SHORT[y.dtype]}_{w.m}x{n}x{w.pairs}_by_{w.threads}_{e.name}"
     kernel = Kernel("conv/grouped.cu", name, config, ("activation",))
     slabs = -(-g.groups // s.together)
     ranges = -(-slabs // found.across)
     tiles = g.n * g.out[0] * -(-g.out[1] // found.rows) * -(-g.out[2] // found.columns)
-    slots = units * (2 if found.shared_memory <= _SHARED else 1)
-    each = max(1, min(tiles, slots // (ranges * parts)))
-    pointers: tuple[Array, ...] = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
+    each = max(1, min(tiles, units * _resident(w, found.shared_memory) // (ranges * parts)))
+    pointers: tuple[Array, ...] = (x.array, weight.array, e.bias or x.array, e.residual or x.array, y.array)
     sizes = (g.n, g.groups, g.c, g.k, s.together, found.across, ranges, parts, found.rows, found.columns)
-    numbers = (*sizes, *along(x.strides), *along(y.strides), *w.strides, *extents(g))
-    return Plan(kernel, (each * ranges * parts, 1, 1), 32 * _WARPS, (*pointers, *numbers, f.p, f.q), found.shared_memory)
+    numbers = (*sizes, *along(x.strides), *along(y.strides), *weight.strides, *extents(g))
+    return Plan(kernel, (each * ranges * parts, 1, 1), w.threads, (*pointers, *numbers, f.p, f.q), found.shared_memory)
 
 
 # --- the gradient of the weight ---------------------------------------------------------------------------------------

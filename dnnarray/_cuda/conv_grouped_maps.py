@@ -8,6 +8,7 @@ from dnnarray._cuda import conv_grouped
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped import CHUNK, correlation, slab, tile, weight_split, weight_sums
+from dnnarray._cuda.conv_grouped_rows import row_correlation, row_split, row_sums, row_tile
 from dnnarray._cuda.conv_implicit import part_of_weight, pixels_of_phase, sum_splits
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.epilogue import Epilogue
@@ -60,16 +61,18 @@ class GroupedMaps:
         if small.dtype not in HALF or large.dtype not in HALF:
             self._plain.weigh(small, large, weight)
             return
-        shape, split = self._setting.weight_shape, weight_split(self._g)
-        assert split is not None
+        g, shape, rows = self._g, self._setting.weight_shape, row_split(self._g)
+        split = weight_split(g) if rows is None else None
+        count = rows.splits if rows else split.splits * split.copies if split else 0
+        first = row_sums if rows else weight_sums
         with self._steps.borrowed():
-            parts = split.splits * split.copies
-            sums = self._steps.take(FLOAT32, parts * math.prod(shape))
-            self._steps.add(weight_sums(self._g, small, large, sums))
-            self._steps.add(sum_splits(sums, parts, weight, shape))
+            sums = self._steps.take(FLOAT32, count * math.prod(shape))
+            self._steps.add(first(g, small, large, sums))
+            self._steps.add(sum_splits(sums, count, weight, shape))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
-        return correlation(self._units, g, x, w, y, e)
+        walks = e.residual is None and x.dtype == y.dtype and row_tile(g, self._units)
+        return (row_correlation if walks else correlation)(self._units, g, x, w, y, e)
 
 
 def _same(g: Geometry) -> Geometry:
@@ -105,7 +108,7 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 
 def _too_wide(op: str, g: Geometry, device: Device) -> str | None:
     wanted = [g] * (op in _CORRELATES or op == "conv") + [p.geometry for p in g.phases] * (op in _SPREADS)
-    fits = all(tile(found, device.units, 4) for found in wanted) and (op not in _WEIGHS or weight_split(g))
+    fits = all(tile(found, device.units, 4) for found in wanted) and (op not in _WEIGHS or row_split(g) or weight_split(g))
     return None if fits else f"a window of {g.window}, which does not fit into shared memory"
 
 
