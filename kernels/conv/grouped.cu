@@ -152,12 +152,11 @@ __device__ __forceinline__ void begin(float (&sum)[kM][kN][4], const float* smem
 }
 
 // One output by the definition.
-__device__ __forceinline__ float by_definition(const Arguments& a, const TilePlace& tile, int p, int q, int channel) {
+__device__ __forceinline__ float by_definition(const Arguments& a, int index, const Place& pixel, int channel) {
   const Slabs& s = a.slabs;
   const int group = channel / s.k;
-  const T* image = a.x + tile.image * a.x_step.n + static_cast<long long>(group) * s.c;
+  const T* image = a.x + index * a.x_step.n + static_cast<long long>(group) * s.c;
   const T* weight = a.w + group * a.w_step.group + (channel - group * s.k) * a.w_step.k;
-  const Place pixel{tile.d, p, q};
   float sum = Config::kBias ? widen(a.bias[channel]) : 0.0f;
   Place tap{0, 0, 0};
   do {
@@ -169,6 +168,19 @@ __device__ __forceinline__ float by_definition(const Arguments& a, const TilePla
   } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
   return sum;
 }
+
+// Where an output stands, or none where it is outside of the image.
+struct Output {
+  Place at;
+  bool there;
+  long long offset;  // in y and the residual, of the first channel
+
+  __device__ __forceinline__ Output(const Arguments& a, const TilePlace& tile, const TilePixel& pixel)
+      : at{tile.d + pixel.depth(), tile.p + pixel.row(), tile.q + pixel.column()} {
+    there = pixel.there() && at.d < a.axes.d.out && at.h < a.axes.h.out && at.w < a.axes.w.out;
+    offset = tile.image * a.y_step.n + at.d * a.y_step.d + at.h * a.y_step.h + at.w * a.y_step.w;
+  }
+};
 
 // What a thread stores: 16 bytes of each `share.step`-th pixel.
 struct Drain {
@@ -195,16 +207,14 @@ __device__ __forceinline__ bool strange(const Vec<R, kPiece>& values) {
 // Pixels m to m + count of a tile from shared memory to y; whether one of them was NaN.
 __device__ __forceinline__ bool store_pixels(const Arguments& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels,
                                              const unsigned char* smem, int pitch, int m, int count) {
-  R* const y = a.y + tile.image * a.y_step.n + tile.d * a.y_step.d + drain.channel;
-  const int rows = a.axes.h.out - tile.p, columns = a.axes.w.out - tile.q;
   bool found = false;
   for (int i = drain.share.first; i < count; i += drain.share.step) {
-    const TilePixel pixel = smem_pixels[m + i];
-    if (!drain.there || pixel.row() >= rows || pixel.column() >= columns) continue;
+    const Output output(a, tile, smem_pixels[m + i]);
+    if (!drain.there || !output.there) continue;
     Vec<R, kPiece> values;
     const uint4 v = *reinterpret_cast<const uint4*>(smem + i * pitch + drain.share.vector * 16);
     memcpy(&values, &v, sizeof v);
-    store(y + (tile.p + pixel.row()) * a.y_step.h + (tile.q + pixel.column()) * a.y_step.w, values);
+    store(a.y + output.offset + drain.channel, values);
     found |= strange(values);
   }
   return found;
@@ -216,13 +226,13 @@ __device__ __forceinline__ void repair(const Arguments& a, const Drain& drain, c
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if (i % chunk % drain.share.step != drain.share.first) continue;
-    const int p = tile.p + smem_pixels[i].row(), q = tile.q + smem_pixels[i].column();
-    if (!drain.there || p >= a.axes.h.out || q >= a.axes.w.out) continue;
-    const long long at = tile.image * a.y_step.n + tile.d * a.y_step.d + p * a.y_step.h + q * a.y_step.w + drain.channel;
+    const Output output(a, tile, smem_pixels[i]);
+    if (!drain.there || !output.there) continue;
+    const long long at = output.offset + drain.channel;
 #pragma unroll 1
     for (int j = 0; j < kPiece; ++j) {
       if (widen(a.y[at + j]) == widen(a.y[at + j])) continue;
-      float sum = by_definition(a, tile, p, q, drain.channel + j);
+      float sum = by_definition(a, tile.image, output.at, drain.channel + j);
       if (Config::kResidual) sum += widen(a.residual[at + j]);
       a.y[at + j] = narrow<R>(Config::Activation::forward(sum, a.p, a.q));
     }
@@ -260,9 +270,8 @@ struct Finish {
     }
   }
   __device__ __forceinline__ const T* residual(const TilePixel& pixel) const {
-    const int p = tile.p + pixel.row(), q = tile.q + pixel.column();
-    if (!there || p >= a.axes.h.out || q >= a.axes.w.out) return nullptr;
-    return a.residual + tile.image * a.y_step.n + tile.d * a.y_step.d + p * a.y_step.h + q * a.y_step.w + channel;
+    const Output output(a, tile, pixel);
+    return there && output.there ? a.residual + output.offset + channel : nullptr;
   }
 };
 
@@ -272,11 +281,12 @@ struct Fixed {
   BoxStream<T> x;
 };
 
-// Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of `rows` x `columns` outputs.
+// Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of `depths` x `rows` x
+// `columns` outputs.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
     long long batch, long long groups, long long c, long long k, long long together, long long across, long long ranges, long long parts,
-    long long rows, long long columns, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d,
+    long long depths, long long rows, long long columns, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d,
     long long y_h, long long y_w, long long w_group, long long w_k, long long w_c, long long w_d, long long w_h, long long w_w, long long d0,
     long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
@@ -285,12 +295,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
                     by_range - by_part * i32(parts), range * i32(across)};
   const Arguments a{x, weight, bias, residual, y, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, slabs, {w_group, w_k, w_c, w_d, w_h, w_w},
                     {x_n, 0, x_d, x_h, x_w}, {y_n, 0, y_d, y_h, y_w}, float(p), float(q)};
-  const Tiling tiles(i32(rows), i32(columns), a.axes);
+  const Tiling tiles(i32(depths), i32(rows), i32(columns), a.axes);
   const int vectors = slabs.across * slabs.in;
-  const Box box{a.axes.d.window, (tiles.rows - 1) * a.axes.h.stride + (a.axes.h.window - 1) * a.axes.h.dilation + 1,
-                (tiles.columns - 1) * a.axes.w.stride + (a.axes.w.window - 1) * a.axes.w.dilation + 1, vectors, (vectors | 1) * 16};
-  const int items = box.planes * a.axes.h.window * a.axes.w.window * slabs.in, pairs = kPairs > 0 ? kPairs : (items + 1) / 2;
-  const int chunk = kWarps / slabs.across * kM * 16, pixels = (tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
+  const Box box = tiles.box(a.axes, vectors);
+  const int items = a.axes.d.window * a.axes.h.window * a.axes.w.window * slabs.in, pairs = kPairs > 0 ? kPairs : (items + 1) / 2;
+  const int chunk = kWarps / slabs.across * kM * 16, pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
   const int pitch = (slabs.across * kN * kPieces | 1) * 16;
 
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
