@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 
-from dnnarray._cuda import conv_grouped
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
-from dnnarray._cuda.conv_grouped import CHUNK, correlation, slab, tile, weight_split, weight_sums
+from dnnarray._cuda.conv_grouped import CHUNK, CHUNKS_OUT, MOST, PLACES, correlation, slab, stacked, tile
+from dnnarray._cuda.conv_grouped_rows import row_correlation, row_split, row_sums, row_tile
+from dnnarray._cuda.conv_grouped_weight import weight_split, weight_sums
 from dnnarray._cuda.conv_implicit import part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
+from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
-from dnnarray._cuda.linear import unit
 from dnnarray._cuda.plan import Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._cuda.zero import zero
@@ -20,7 +21,6 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF
 
-_PLACES = 1 << 31  # elements of an image that 32 bits can count
 _CORRELATES = ("conv", "conv_backward", "conv_transpose_backward")
 _SPREADS = ("conv_transpose", "conv_backward_input", "conv_backward", "conv_transpose_backward")
 _WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
@@ -60,16 +60,18 @@ class GroupedMaps:
         if small.dtype not in HALF or large.dtype not in HALF:
             self._plain.weigh(small, large, weight)
             return
-        shape, split = self._setting.weight_shape, weight_split(self._g)
-        assert split is not None
+        g, shape, rows = self._g, self._setting.weight_shape, row_split(self._g)
+        split = weight_split(g) if rows is None else None
+        count = rows.splits if rows else split.count if split else 0
+        first = row_sums if rows else weight_sums
         with self._steps.borrowed():
-            parts = split.splits * split.copies
-            sums = self._steps.take(FLOAT32, parts * math.prod(shape))
-            self._steps.add(weight_sums(self._g, small, large, sums))
-            self._steps.add(sum_splits(sums, parts, weight, shape))
+            sums = self._steps.take(FLOAT32, count * math.prod(shape))
+            self._steps.add(first(g, small, large, sums))
+            self._steps.add(sum_splits(sums, count, weight, shape))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
-        return correlation(self._units, g, x, w, y, e)
+        walks = e.residual is None and x.dtype == y.dtype and row_tile(g, self._units)
+        return (row_correlation if walks else correlation)(self._units, g, x, w, y, e)
 
 
 def _same(g: Geometry) -> Geometry:
@@ -96,16 +98,16 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     if lying(op, problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     s = slab(g.c, g.k)
-    if max(s.inputs, s.outputs) * CHUNK > conv_grouped.MOST:
-        return f"groups of {g.c} and {g.k} channels; those that fill vectors together may have {conv_grouped.MOST}"
-    if max(g.groups * g.c * math.prod(g.space), g.groups * g.k * g.pixels) >= _PLACES or g.n * g.pixels >= _PLACES:
+    if max(s.inputs, s.outputs) * CHUNK > MOST:
+        return f"groups of {g.c} and {g.k} channels; those that fill vectors together may have {MOST}"
+    if max(g.groups * g.c * math.prod(g.space), g.groups * g.k * g.pixels) >= PLACES or g.n * g.pixels >= PLACES:
         return "an image of 2^31 elements or more"
     return too_large(g) or _too_wide(op, g, device)
 
 
 def _too_wide(op: str, g: Geometry, device: Device) -> str | None:
     wanted = [g] * (op in _CORRELATES or op == "conv") + [p.geometry for p in g.phases] * (op in _SPREADS)
-    fits = all(tile(found, device.units, 4) for found in wanted) and (op not in _WEIGHS or weight_split(g))
+    fits = all(tile(stacked(found), device.units, 4) for found in wanted) and (op not in _WEIGHS or row_split(g) or weight_split(g))
     return None if fits else f"a window of {g.window}, which does not fit into shared memory"
 
 
@@ -118,8 +120,8 @@ def _seconds(g: Geometry, device: Device, weighs: bool) -> float:
     """Of one launch: the slowest of memory, shared memory and the matrix units."""
     s = slab(g.c, g.k)
     products = -(-g.groups // s.together) * -(-g.taps * s.inputs // 2) * g.n * g.pixels / 16
-    each = -(-s.outputs // conv_grouped.CHUNKS_OUT) * (5.0 if weighs else 4.75) + 0.5 * s.outputs
-    moved = 2 * (g.sizes[0] + g.sizes[2]) * g.groups
+    each = -(-s.outputs // CHUNKS_OUT) * (5.0 if weighs else 4.75) + 0.5 * s.outputs
+    moved = 2 * (g.sizes[0] + g.sizes[2])
     on_chip = max(each / _WAVEFRONTS, s.outputs / _PRODUCTS) * products / device.units
     return max(moved / (_SHARE * device.bandwidth), on_chip) + device.launch
 

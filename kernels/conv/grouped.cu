@@ -21,6 +21,7 @@ struct Config {
   static constexpr bool kResidual = false;
   static constexpr int kM = 4;
   static constexpr int kN = 1;
+  static constexpr int kPairs = 0;
   static constexpr int kThreads = 256;
 };
 #define DNNARRAY_ENTRY conv_grouped_default
@@ -30,6 +31,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
 constexpr int kM = Config::kM, kN = Config::kN, kThreads = Config::kThreads, kWarps = kThreads / 32;
+constexpr int kPairs = Config::kPairs;  // of items, whose weights stay in registers; 0: any number, whose weights stay in shared memory
 constexpr int kChunk = 8, kPiece = 16 / sizeof(R), kPieces = kChunk / kPiece;  // of a chunk of results
 
 extern __shared__ uint4 smem_memory[];
@@ -60,11 +62,13 @@ struct Arguments {
 __device__ __forceinline__ void pack_weights(unsigned* smem, const Arguments& a, int pairs, int items) {
   const Slabs& s = a.slabs;
   const int lane = threadIdx.x / 2 % 32, half = threadIdx.x % 2, words = s.across * pairs * kN;
+#pragma unroll 4
   for (int i = threadIdx.x / 64; i < words; i += kThreads / 64) {
     const int by_n = i / kN, chunk_out = s.part * kN + i - by_n * kN, slab = by_n / pairs, item = 2 * (by_n - slab * pairs) + half;
     const int tap = item / s.in, in = (item - tap * s.in) * kChunk + lane % 4 * 2, out = chunk_out * kChunk + lane / 4;
     const int group_of_out = out / s.k, first_group = (s.first + slab) * s.together;
-    const Place at = Place::of(tap, a.axes.h.window, a.axes.w.window);
+    const int by_w = tap / a.axes.w.window, by_h = by_w / a.axes.h.window;
+    const Place at{by_h, by_w - by_h * a.axes.h.window, tap - by_w * a.axes.w.window};
     const long long group = first_group + group_of_out;
     const T* from = a.w + group * a.w_step.group + (out - group_of_out * s.k) * a.w_step.k + at.d * a.w_step.d + at.h * a.w_step.h +
                     at.w * a.w_step.w;
@@ -89,24 +93,48 @@ __device__ __forceinline__ void list_bias(float* smem, const Arguments& a) {
   }
 }
 
-// The sums of one slab for kM x 16 pixels whose first inputs are at `from`.
-__device__ __forceinline__ void multiply(float (&sum)[kM][kN][4], const unsigned (&from)[kM], const int* smem_items, const uint2* smem_w,
-                                         int pairs) {
-  const int lane = threadIdx.x % 32;
-  smem_items += lane / 16;
-  smem_w += lane;
+// A warp's weights and where the inputs of its items stand.
+struct Items {
+  const int* smem_items;
+  const uint2* smem_w;
+  int pairs;
+  int offset[kPairs + 1];
+  uint2 w[kPairs + 1][kN];
+
+  __device__ __forceinline__ Items(const int* items, const uint2* weights, int count)
+      : smem_items(items + threadIdx.x % 32 / 16), smem_w(weights + threadIdx.x % 32), pairs(count) {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      offset[pair] = smem_items[2 * pair];
+#pragma unroll
+      for (int n = 0; n < kN; ++n) w[pair][n] = smem_w[(pair * kN + n) * 32];
+    }
+  }
+};
+
+// One pair of items for kM x 16 pixels whose first inputs are at `from`.
+__device__ __forceinline__ void multiply_pair(float (&sum)[kM][kN][4], const unsigned (&from)[kM], int offset, const uint2 (&w)[kN]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    unsigned x[4];
+    load_matrices(from[m] + offset, x);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) Mma<T>::add(sum[m][n], x, w[n].x, w[n].y);
+  }
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[kM][kN][4], const unsigned (&from)[kM], const Items& items) {
+  if constexpr (kPairs > 0) {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) multiply_pair(sum, from, items.offset[pair], items.w[pair]);
+  } else {
+    const uint2* smem_w = items.smem_w;
 #pragma unroll 2
-  for (int pair = 0; pair < pairs; ++pair, smem_w += kN * 32) {
-    const int offset = smem_items[2 * pair];
-    uint2 b[kN];
+    for (int pair = 0; pair < items.pairs; ++pair, smem_w += kN * 32) {
+      uint2 w[kN];
 #pragma unroll
-    for (int n = 0; n < kN; ++n) b[n] = smem_w[n * 32];
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-      unsigned at[4];
-      load_matrices(from[m] + offset, at);
-#pragma unroll
-      for (int n = 0; n < kN; ++n) Mma<T>::add(sum[m][n], at, b[n].x, b[n].y);
+      for (int n = 0; n < kN; ++n) w[n] = smem_w[n * 32];
+      multiply_pair(sum, from, items.smem_items[2 * pair], w);
     }
   }
 }
@@ -124,12 +152,11 @@ __device__ __forceinline__ void begin(float (&sum)[kM][kN][4], const float* smem
 }
 
 // One output by the definition.
-__device__ __forceinline__ float by_definition(const Arguments& a, const TilePlace& tile, int p, int q, int channel) {
+__device__ __forceinline__ float by_definition(const Arguments& a, int index, const Place& pixel, int channel) {
   const Slabs& s = a.slabs;
   const int group = channel / s.k;
-  const T* image = a.x + tile.image * a.x_step.n + static_cast<long long>(group) * s.c;
+  const T* image = a.x + index * a.x_step.n + static_cast<long long>(group) * s.c;
   const T* weight = a.w + group * a.w_step.group + (channel - group * s.k) * a.w_step.k;
-  const Place pixel{tile.d, p, q};
   float sum = Config::kBias ? widen(a.bias[channel]) : 0.0f;
   Place tap{0, 0, 0};
   do {
@@ -141,6 +168,19 @@ __device__ __forceinline__ float by_definition(const Arguments& a, const TilePla
   } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
   return sum;
 }
+
+// Where an output stands, or none where it is outside of the image.
+struct Output {
+  Place at;
+  bool there;
+  long long offset;  // in y and the residual, of the first channel
+
+  __device__ __forceinline__ Output(const Arguments& a, const TilePlace& tile, const TilePixel& pixel)
+      : at{tile.d + pixel.depth(), tile.p + pixel.row(), tile.q + pixel.column()} {
+    there = pixel.there() && at.d < a.axes.d.out && at.h < a.axes.h.out && at.w < a.axes.w.out;
+    offset = tile.image * a.y_step.n + at.d * a.y_step.d + at.h * a.y_step.h + at.w * a.y_step.w;
+  }
+};
 
 // What a thread stores: 16 bytes of each `share.step`-th pixel.
 struct Drain {
@@ -167,16 +207,14 @@ __device__ __forceinline__ bool strange(const Vec<R, kPiece>& values) {
 // Pixels m to m + count of a tile from shared memory to y; whether one of them was NaN.
 __device__ __forceinline__ bool store_pixels(const Arguments& a, const Drain& drain, const TilePlace& tile, const TilePixel* smem_pixels,
                                              const unsigned char* smem, int pitch, int m, int count) {
-  R* const y = a.y + tile.image * a.y_step.n + tile.d * a.y_step.d + drain.channel;
-  const int rows = a.axes.h.out - tile.p, columns = a.axes.w.out - tile.q;
   bool found = false;
   for (int i = drain.share.first; i < count; i += drain.share.step) {
-    const TilePixel pixel = smem_pixels[m + i];
-    if (!drain.there || pixel.row() >= rows || pixel.column() >= columns) continue;
+    const Output output(a, tile, smem_pixels[m + i]);
+    if (!drain.there || !output.there) continue;
     Vec<R, kPiece> values;
     const uint4 v = *reinterpret_cast<const uint4*>(smem + i * pitch + drain.share.vector * 16);
     memcpy(&values, &v, sizeof v);
-    store(y + (tile.p + pixel.row()) * a.y_step.h + (tile.q + pixel.column()) * a.y_step.w, values);
+    store(a.y + output.offset + drain.channel, values);
     found |= strange(values);
   }
   return found;
@@ -188,13 +226,13 @@ __device__ __forceinline__ void repair(const Arguments& a, const Drain& drain, c
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if (i % chunk % drain.share.step != drain.share.first) continue;
-    const int p = tile.p + smem_pixels[i].row(), q = tile.q + smem_pixels[i].column();
-    if (!drain.there || p >= a.axes.h.out || q >= a.axes.w.out) continue;
-    const long long at = tile.image * a.y_step.n + tile.d * a.y_step.d + p * a.y_step.h + q * a.y_step.w + drain.channel;
+    const Output output(a, tile, smem_pixels[i]);
+    if (!drain.there || !output.there) continue;
+    const long long at = output.offset + drain.channel;
 #pragma unroll 1
     for (int j = 0; j < kPiece; ++j) {
       if (widen(a.y[at + j]) == widen(a.y[at + j])) continue;
-      float sum = by_definition(a, tile, p, q, drain.channel + j);
+      float sum = by_definition(a, tile.image, output.at, drain.channel + j);
       if (Config::kResidual) sum += widen(a.residual[at + j]);
       a.y[at + j] = narrow<R>(Config::Activation::forward(sum, a.p, a.q));
     }
@@ -232,9 +270,8 @@ struct Finish {
     }
   }
   __device__ __forceinline__ const T* residual(const TilePixel& pixel) const {
-    const int p = tile.p + pixel.row(), q = tile.q + pixel.column();
-    if (!there || p >= a.axes.h.out || q >= a.axes.w.out) return nullptr;
-    return a.residual + tile.image * a.y_step.n + tile.d * a.y_step.d + p * a.y_step.h + q * a.y_step.w + channel;
+    const Output output(a, tile, pixel);
+    return there && output.there ? a.residual + output.offset + channel : nullptr;
   }
 };
 
@@ -244,11 +281,12 @@ struct Fixed {
   BoxStream<T> x;
 };
 
-// Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of `rows` x `columns` outputs.
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
+// Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of `depths` x `rows` x
+// `columns` outputs.
+extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
     long long batch, long long groups, long long c, long long k, long long together, long long across, long long ranges, long long parts,
-    long long rows, long long columns, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d,
+    long long depths, long long rows, long long columns, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d,
     long long y_h, long long y_w, long long w_group, long long w_k, long long w_c, long long w_d, long long w_h, long long w_w, long long d0,
     long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
@@ -257,12 +295,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
                     by_range - by_part * i32(parts), range * i32(across)};
   const Arguments a{x, weight, bias, residual, y, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, slabs, {w_group, w_k, w_c, w_d, w_h, w_w},
                     {x_n, 0, x_d, x_h, x_w}, {y_n, 0, y_d, y_h, y_w}, float(p), float(q)};
-  const Tiling tiles(i32(rows), i32(columns), a.axes);
+  const Tiling tiles(i32(depths), i32(rows), i32(columns), a.axes);
   const int vectors = slabs.across * slabs.in;
-  const Box box{a.axes.d.window, (tiles.rows - 1) * a.axes.h.stride + (a.axes.h.window - 1) * a.axes.h.dilation + 1,
-                (tiles.columns - 1) * a.axes.w.stride + (a.axes.w.window - 1) * a.axes.w.dilation + 1, vectors, (vectors | 1) * 16};
-  const int items = box.planes * a.axes.h.window * a.axes.w.window * slabs.in, pairs = (items + 1) / 2;
-  const int chunk = kWarps / slabs.across * kM * 16, pixels = (tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
+  const Box box = tiles.box(a.axes, vectors);
+  const int items = a.axes.d.window * a.axes.h.window * a.axes.w.window * slabs.in, pairs = kPairs > 0 ? kPairs : (items + 1) / 2;
+  const int chunk = kWarps / slabs.across * kM * 16, pixels = (tiles.depths * tiles.rows * tiles.columns + chunk - 1) / chunk * chunk;
   const int pitch = (slabs.across * kN * kPieces | 1) * 16;
 
   unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
@@ -290,6 +327,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = warp % slabs.across, beside = warp / slabs.across;
   const int channel = ((slabs.first + own) * slabs.out + slabs.part * kN) * kChunk + lane % 4 * 2;
   const Drain drain(slabs);
+  __syncthreads();
+  const Items of_warp(smem_items, smem_w + own * pairs * kN * 32, pairs);
   int stage = 0, buffer = 0;
   for (int index = by_part; index < count; index += step, stage ^= 1) {
     if (index + step < count) bring(index + step, stage ^ 1);
@@ -306,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
 #pragma unroll
       for (int m = 0; m < kM; ++m) from[m] = smem_x + smem_own[m * 16 + lane % 16].offset;
       begin(sum, smem_bias + own * kN * kChunk + lane % 4 * 2);
-      multiply(sum, from, smem_items, smem_w + own * pairs * kN * 32, pairs);
+      multiply(sum, from, of_warp);
       unsigned char* smem_out = smem_y + buffer * chunk * pitch;
       const Finish finish{a, tile, smem_own, channel, channel < slabs.groups * slabs.k};
       finish.put(smem_out + beside * kM * 16 * pitch + own * kN * kChunk * static_cast<int>(sizeof(R)), pitch, sum);

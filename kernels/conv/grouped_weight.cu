@@ -105,12 +105,13 @@ struct Fixed {
   BoxStream<T> x, dy;
 };
 
-// Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `rows` x `columns` outputs. A
+// Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `depths` x `rows` x
+// `columns` outputs. A
 // slab's tasks are `item_parts` parts of the items for each kN chunks of outputs, of which a block has `tasks`.
 extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long c, long long k,
-    long long together, long long across, long long ranges, long long tasks, long long parts, long long item_parts, long long rows,
-    long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n, long long x_d, long long x_h,
+    long long together, long long across, long long ranges, long long tasks, long long parts, long long item_parts, long long depths,
+    long long rows, long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n, long long x_d, long long x_h,
     long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1,
     long long w2) {
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
@@ -118,11 +119,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
   const int part = by_range - by_part * i32(parts), abreast = i32(across);
   const Slabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kChunk, i32(together * k) / kChunk};
   const ConvAxes axes{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
-  const Tiling tiles(i32(rows), i32(columns), axes);
+  const Tiling tiles(i32(depths), i32(rows), i32(columns), axes);
   const int vectors = abreast * slabs.in, vectors_y = abreast * slabs.out;
-  const Box box{axes.d.window, (tiles.rows - 1) * axes.h.stride + (axes.h.window - 1) * axes.h.dilation + 1,
-                (tiles.columns - 1) * axes.w.stride + (axes.w.window - 1) * axes.w.dilation + 1, vectors, (vectors | 1) * 16};
-  const Box box_y{1, tiles.rows, tiles.columns, vectors_y, (vectors_y | 1) * 16};
+  const Box box = tiles.box(axes, vectors), box_y{tiles.depths, tiles.rows, tiles.columns, vectors_y, (vectors_y | 1) * 16};
   const int taps = axes.d.window * axes.h.window * axes.w.window, items = taps * slabs.in;
   const int listed = i32(item_parts) * kPairs * 2, pixels = (box_y.pixels() + kStep - 1) / kStep * kStep;
   const int stage_bytes = box.bytes() + pixels * box_y.pitch;
@@ -140,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     const TilePlace tile(index, fixed.tiles);
     const unsigned to = shared_address(smem) + stage * stage_bytes;
     fixed.x.bring<kThreads>(to, tile.image, tile.inputs(fixed.axes));
-    fixed.dy.bring<kThreads>(to + fixed.x.box.bytes(), tile.image, {tile.d, tile.p, tile.q, 0});
+    fixed.dy.bring<kThreads>(to + fixed.x.box.bytes(), tile.image, {tile.d, tile.p, tile.q, 1});
   };
   if (by_part < count) bring(by_part, 0);
   copy_commit();

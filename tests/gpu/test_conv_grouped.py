@@ -30,6 +30,12 @@ _PROBLEMS = {  # batch, space, groups, channels of a group on both sides, window
     "row": (2, (133,), 8, 4, 4, (5,), {"padding": 2}),
     "space": (1, (6, 9, 11), 8, 4, 4, (3, 3, 3), {"padding": 1, "stride": (1, 2, 1)}),
     "space_dilated": (2, (7, 6, 9), 4, 8, 8, (2, 3, 3), {"padding": 1, "dilation": (2, 1, 1)}),
+    "one_seven": (2, (21, 30), 24, 1, 1, (7, 7), {"padding": 3}),
+    "one_seven_wide": (1, (9, 150), 40, 1, 1, (7, 7), {"padding": (0, 3)}),
+    "one_five": (3, (12, 25), 16, 1, 1, (5, 5), {"padding": 4}),
+    "two_five": (1, (5, 70), 8, 2, 2, (5, 5), {"padding": ((0, 7), (3, 0))}),
+    "one_three": (2, (57, 33), 104, 1, 1, (3, 3), {"padding": 1}),
+    "small_images": (9, (7, 7), 8, 16, 16, (3, 3), {"padding": 1}),
     "skipping": (2, (16, 16), 4, 4, 4, (2, 2), {"stride": 3}),
 }
 

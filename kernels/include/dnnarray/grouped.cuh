@@ -10,6 +10,23 @@
 
 namespace dnnarray {
 
+// d = c plus a product of 16 x 8 x 8, half of `Mma`'s.
+__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1, unsigned b, bfloat16_t) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void add_half_product(float (&d)[4], const float (&c)[4], unsigned a0, unsigned a1, unsigned b, float16_t) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+// Two matrices of 8 x 8; lane l gives the address of row l % 8 of matrix l / 8 % 2.
+__device__ __forceinline__ void load_two_matrices(unsigned address, unsigned (&r)[2]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(address));
+}
+
 // An image in memory, its channels dense: distances in elements, extents, channels from the block's first one on.
 struct BoxSource {
   int d, h, w;
@@ -63,12 +80,19 @@ __device__ __forceinline__ void bring_box(unsigned smem, const T* image, const B
   }
 }
 
-// Tiles of outputs: `rows` x `columns` of one depth of an image.
+// Tiles of outputs: `depths` x `rows` x `columns` of an image. Several depths only where the window has one plane.
 struct Tiling {
-  int rows, columns, across, down, deep;  // and how many there are along each axis
+  int depths, rows, columns, across, down, deep;  // and how many there are along each axis
 
-  __device__ __forceinline__ Tiling(int rows_, int columns_, const ConvAxes& axes)
-      : rows(rows_), columns(columns_), across((axes.w.out - 1) / columns_ + 1), down((axes.h.out - 1) / rows_ + 1), deep(axes.d.out) {}
+  __device__ __forceinline__ Tiling(int depths_, int rows_, int columns_, const ConvAxes& axes)
+      : depths(depths_), rows(rows_), columns(columns_), across((axes.w.out - 1) / columns_ + 1), down((axes.h.out - 1) / rows_ + 1),
+        deep((axes.d.out - 1) / depths_ + 1) {}
+
+  // The inputs that a tile reads.
+  __device__ __forceinline__ Box box(const ConvAxes& axes, int vectors) const {
+    return {axes.d.window == 1 ? depths : axes.d.window, (rows - 1) * axes.h.stride + (axes.h.window - 1) * axes.h.dilation + 1,
+            (columns - 1) * axes.w.stride + (axes.w.window - 1) * axes.w.dilation + 1, vectors, (vectors | 1) * 16};
+  }
 };
 
 struct TilePlace {
@@ -79,10 +103,11 @@ struct TilePlace {
     q = (index - by_w * tiles.across) * tiles.columns;
     p = (by_w - by_h * tiles.down) * tiles.rows;
     image = by_h / tiles.deep;
-    d = by_h - image * tiles.deep;
+    d = (by_h - image * tiles.deep) * tiles.depths;
   }
   __device__ __forceinline__ BoxPlace inputs(const ConvAxes& axes) const {
-    return {d * axes.d.stride - axes.d.before, p * axes.h.stride - axes.h.before, q * axes.w.stride - axes.w.before, axes.d.dilation};
+    return {d * axes.d.stride - axes.d.before, p * axes.h.stride - axes.h.before, q * axes.w.stride - axes.w.before,
+            axes.d.window == 1 ? axes.d.stride : axes.d.dilation};
   }
 };
 
@@ -109,21 +134,23 @@ __device__ __forceinline__ const Fixed& keep(const Fixed& fixed) {
   return *reinterpret_cast<const Fixed*>(smem_fixed);
 }
 
-// A pixel of a tile: where its first input stands in the box, in bytes, and its row and column.
+// A pixel of a tile: where its first input stands in the box, in bytes, and its depth, row and column.
 struct TilePixel {
-  int offset, row_column;
-  __device__ __forceinline__ int row() const { return row_column >> 16; }
-  __device__ __forceinline__ int column() const { return row_column & 0xffff; }
+  int offset, place;
+  __device__ __forceinline__ int depth() const { return place >> 20; }
+  __device__ __forceinline__ int row() const { return place >> 10 & 1023; }
+  __device__ __forceinline__ int column() const { return place & 1023; }
+  __device__ __forceinline__ bool there() const { return place != kNone; }
+  static constexpr int kNone = -1;  // of pixels behind the last one
 };
-constexpr int kNoRow = 0x7fff;  // of pixels behind the last one
 
 // The pixels of a tile, filled up to `count`.
 template <int kThreads>
 __device__ __forceinline__ void list_pixels(TilePixel* smem, int count, const Tiling& tiles, const ConvAxes& axes, const Box& box) {
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    const int row = i / tiles.columns, column = i - row * tiles.columns;
-    const int offset = (row * axes.h.stride * box.columns + column * axes.w.stride) * box.pitch;
-    smem[i] = row < tiles.rows ? TilePixel{offset, row << 16 | column} : TilePixel{0, kNoRow << 16};
+    const int by_w = i / tiles.columns, depth = by_w / tiles.rows, row = by_w - depth * tiles.rows, column = i - by_w * tiles.columns;
+    const int offset = ((depth * box.rows + row * axes.h.stride) * box.columns + column * axes.w.stride) * box.pitch;
+    smem[i] = depth < tiles.depths ? TilePixel{offset, depth << 20 | row << 10 | column} : TilePixel{0, TilePixel::kNone};
   }
 }
 

@@ -1,0 +1,108 @@
+"""`grouped`: the gradient of the weight, several groups together as one product of the matrix units."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dnnarray._cuda.conv_common import extents
+from dnnarray._cuda.conv_grouped import SHARED, VECTORS, Slab, box, outputs, sides, slab, stacked, steps
+from dnnarray._cuda.conv_tiles import PLANNED
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv_geometry import Geometry
+
+_PAIRS = 5  # of items, whose sums a warp has
+_WARPS = 8
+_INPUT, _OUTPUT, _TILE = 1.0, 1.5, 60.0  # time of an input of a tile, of an output, of its beginning and end
+
+
+@dataclass(frozen=True)
+class GroupedWeightConfig(Config):
+    """Compile-time settings of ``kernels/conv/grouped_weight.cu``."""
+
+    element: str
+    pairs: int
+    n: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """How the sums of a slab are divided: chunks of outputs of a warp, parts of the items, tasks of a slab and of a block, blocks for all."""
+
+    n: int
+    item_parts: int
+    across: int
+    here: int
+    parts: int
+    ranges: int
+
+    @property
+    def copies(self) -> int:
+        """Warps with the same task and other pixels."""
+        return _WARPS // (self.across * self.here)
+
+
+def _tasks(s: Slab, groups: int, taps: int) -> Tasks:
+    """At most 80 sums of a thread."""
+    n, parts = outputs(s)
+    slabs, item_parts = -(-groups // s.together), -(-taps * s.inputs // (2 * _PAIRS))
+    tasks, widest = parts * item_parts, max(s.inputs, s.outputs)
+    fitting = [i for i in (8, 4, 2, 1) if i == 1 or (i * widest <= VECTORS and i * min(tasks, _WARPS) <= _WARPS)]
+    across = min(fitting, key=lambda i: (-(-slabs // i) * i, -i))
+    here = min(tasks, _WARPS // across)
+    return Tasks(n, item_parts, across, here, -(-tasks // here), -(-slabs // across))
+
+
+@dataclass(frozen=True)
+class WeightSplit:
+    """The tile of a block, the tasks, the partial sums, and the time."""
+
+    sides: tuple[int, int, int]
+    tasks: Tasks
+    splits: int
+    shared_memory: int
+    time: float
+
+    @property
+    def count(self) -> int:
+        """Partial sums."""
+        return self.splits * self.tasks.copies
+
+
+@lru_cache(maxsize=1024)
+def weight_split(given: Geometry) -> WeightSplit | None:
+    """None where no tile fits. The device does not matter, since the scratch memory must be known without it."""
+    g = stacked(given)
+    s = slab(g.c, g.k)
+    t = _tasks(s, g.groups, g.taps)
+    best: WeightSplit | None = None
+    for found in sides(g):
+        pixels, inputs = -(-math.prod(found) // 32) * 32, box(g, found)
+        stage = inputs * (t.across * s.inputs | 1) * 16 + pixels * (t.across * s.outputs | 1) * 16
+        shared = 2 * stage + 8 * pixels + 8 * t.item_parts * _PAIRS
+        if shared > SHARED:
+            continue
+        tiles = g.n * math.prod(-(-n // m) for n, m in zip(g.out, found, strict=True))
+        resident = 2 if shared <= SHARED // 2 else 1
+        splits = max(1, min(tiles, PLANNED * resident // (t.ranges * t.parts)))
+        rounds = -(-tiles // splits) * -(-splits * t.ranges * t.parts // (PLANNED * resident))
+        time = rounds * resident * (_INPUT * inputs + _OUTPUT * pixels + _TILE)
+        if best is None or time < best.time:
+            best = WeightSplit(found, t, splits, shared, time)
+    return best
+
+
+def weight_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:
+    """The first stage: `WeightSplit.count` partial sums."""
+    found, g = weight_split(given), stacked(given)
+    assert found is not None
+    t, s = found.tasks, slab(g.c, g.k)
+    config = GroupedWeightConfig(TYPES[x.dtype], _PAIRS, t.n, 32 * _WARPS)
+    kernel = Kernel("conv/grouped_weight.cu", f"conv_grouped_weight_{SHORT[x.dtype]}_{_PAIRS}x{t.n}", config)
+    sizes = (g.n, g.groups, g.c, g.k, s.together, t.across, t.ranges, t.here, t.parts, t.item_parts, *found.sides)
+    numbers = (*sizes, *steps(given, dy.strides), *steps(given, x.strides), *extents(g))
+    arguments: tuple[Array | int, ...] = (dy.array, x.array, partial.array, *numbers)
+    return Plan(kernel, (found.splits * t.ranges * t.parts, 1, 1), 32 * _WARPS, arguments, found.shared_memory)

@@ -1,0 +1,267 @@
+// Convolution of thin groups, each row of inputs used for all outputs that it meets: y[n, k, p, q] = f(sum over c of the group, r and s of
+// x[n, c, p + r - before, q + s - before] * w[k, c, r, s] + bias[k]).
+//
+// Layout:  x and y with dense channels, the rest by steps; w by steps. A warp has a slab (grouped.cuh) of one chunk on both sides and kM x 16
+//          columns; its weights and the sums of the kSide rows of outputs that a row of inputs meets stay in registers, where they move on from
+//          row to row. A block, `vectors` slabs times some columns, walks down parts of images; rows come to shared memory some steps
+//          ahead. A product is 16 columns x (two shifts x eight channels) times those x eight outputs. Rows of outputs leave by way of
+//          shared memory one step later.
+// Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window of kSide x kSide, stride
+//          and dilation 1; images of less than 2^31 elements.
+// Bound:   memory (x and y once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
+//          one channel. Sums in float32. What is NaN, since an infinity met one of the zeros, is computed again by the definition.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/grouped_rows.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Activation = dnnarray::Identity;
+  static constexpr int kSide = 7;
+  static constexpr int kM = 2;
+  static constexpr int kMostThreads = 384;
+};
+#define DNNARRAY_ENTRY conv_grouped_rows_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+constexpr int kSide = Config::kSide, kM = Config::kM, kPairs = kSide / 2, kChunk = 8;
+constexpr int kAhead = 3, kSlots = kAhead + 1, kSteps = 8;  // steps on their way; rows in shared memory; steps that are known there
+
+extern __shared__ uint4 smem_memory[];
+
+// Of a row of the window: pairs of shifts, and the last shift.
+struct TapRow {
+  unsigned pair[kPairs][2], last;
+};
+using Weights = TapRow[kSide];
+using Sums = float[kM][kSide][4];
+
+struct Arguments {
+  const T *x, *w, *bias;
+  T* y;
+  int groups, size;
+  long long w_group, w_k, w_c, w_h, w_w, x_n, x_h, x_w, y_n, y_h, y_w;
+  int height, width, out_height, out_width, before_h, before_w;
+  float p, q;
+};
+
+// This lane's two channels of the inputs at a tap, for its output.
+__device__ __forceinline__ unsigned load_tap(const Arguments& a, int slab, int r, int s) {
+  const int lane = threadIdx.x % 32, k = slab * kChunk + lane / 4, group = k / a.size;
+  unsigned word = 0;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int c = slab * kChunk + lane % 4 * 2 + j - group * a.size;
+    if (group < a.groups && c >= 0 && c < a.size) {
+      word |= static_cast<unsigned>(a.w[group * a.w_group + (k - group * a.size) * a.w_k + c * a.w_c + r * a.w_h + s * a.w_w].bits) << 16 * j;
+    }
+  }
+  return word;
+}
+
+// By way of `smem`, a word of each lane and tap, so that few loads wait for registers at a time.
+__device__ __forceinline__ void load_weights(Weights& w, unsigned* smem, const Arguments& a, int slab) {
+  smem += threadIdx.x % 32;
+#pragma unroll 1
+  for (int r = 0; r < kSide; ++r) {
+#pragma unroll
+    for (int s = 0; s < kSide; ++s) smem[(r * kSide + s) * 32] = load_tap(a, slab, r, s);
+  }
+#pragma unroll
+  for (int r = 0; r < kSide; ++r) {
+#pragma unroll
+    for (int s = 0; s < kPairs; ++s) {
+      w[r].pair[s][0] = smem[(r * kSide + 2 * s) * 32];
+      w[r].pair[s][1] = smem[(r * kSide + 2 * s + 1) * 32];
+    }
+    w[r].last = smem[(r * kSide + kSide - 1) * 32];
+  }
+}
+
+// A row of inputs and all outputs that it meets, the oldest first: each takes the place of the one before. `from` is where a lane reads.
+__device__ __forceinline__ void add_row(float (&sum)[kSide][4], const Weights& w, unsigned from, int pitch, const float (&bias)[2]) {
+  unsigned x[kPairs][4], last[2];
+#pragma unroll
+  for (int s = 0; s < kPairs; ++s) load_matrices(from + 2 * s * pitch, x[s]);
+  load_two_matrices(from + 2 * kPairs * pitch, last);
+#pragma unroll
+  for (int j = kSide - 1; j >= 0; --j) {
+    const float begin[4] = {j > 0 ? sum[j > 0 ? j - 1 : 0][0] : bias[0], j > 0 ? sum[j > 0 ? j - 1 : 0][1] : bias[1],
+                            j > 0 ? sum[j > 0 ? j - 1 : 0][2] : bias[0], j > 0 ? sum[j > 0 ? j - 1 : 0][3] : bias[1]};
+    add_half_product(sum[j], begin, last[0], last[1], w[j].last, T());
+#pragma unroll
+    for (int s = 0; s < kPairs; ++s) Mma<T>::add(sum[j], x[s], w[j].pair[s][0], w[j].pair[s][1]);
+  }
+}
+
+// One output by the definition.
+__device__ __forceinline__ float by_definition(const Arguments& a, int image, int p, int q, int channel) {
+  const int group = channel / a.size;
+  float sum = a.bias ? widen(a.bias[channel]) : 0.0f;
+#pragma unroll 1
+  for (int tap = 0; tap < kSide * kSide; ++tap) {
+    const int r = tap / kSide, s = tap - r * kSide, h = p + r - a.before_h, w = q + s - a.before_w;
+    if (h < 0 || h >= a.height || w < 0 || w >= a.width) continue;
+    const T* x = a.x + image * a.x_n + h * a.x_h + w * a.x_w + static_cast<long long>(group) * a.size;
+    const T* weight = a.w + group * a.w_group + (channel - group * a.size) * a.w_k + r * a.w_h + s * a.w_w;
+#pragma unroll 1
+    for (int c = 0; c < a.size; ++c) sum += widen(x[c]) * widen(weight[c * a.w_c]);
+  }
+  return sum;
+}
+
+// A step, in shared memory: the image or -1 behind the last one, the columns, the row of outputs that it completes or -1, whether a part ends.
+struct Step {
+  int image, column, output, last;
+};
+
+// Stores 16 bytes of a row's pixels, and computes again what is NaN.
+__device__ __forceinline__ void store_row(const Arguments& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
+                                          int first, int columns) {
+  const int channel = first + share.vector * kChunk, count = min(columns, a.out_width - step.column);
+  if (step.output < 0 || channel >= a.groups * a.size) return;
+  T* const row = a.y + step.image * a.y_n + step.output * a.y_h + step.column * a.y_w + channel;
+  for (int i = share.first; i < count; i += share.step) {
+    const uint4 v = *reinterpret_cast<const uint4*>(smem + i * pitch + share.vector * 16);
+    Vec<T, 8> values;
+    memcpy(&values, &v, sizeof v);
+    T* const to = row + i * a.y_w;
+    store(to, values);
+    const unsigned words[4] = {v.x, v.y, v.z, v.w};
+    bool strange = false;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float low, high;
+      widen_pair(low, high, words[j], T());
+      strange |= low != low || high != high;
+    }
+    if (!strange) continue;
+#pragma unroll 1
+    for (int j = 0; j < kChunk; ++j) {
+      if (widen(to[j]) == widen(to[j])) continue;
+      to[j] = narrow<T>(Config::Activation::forward(by_definition(a, step.image, step.output, step.column + i, channel + j), a.p, a.q));
+    }
+  }
+}
+
+struct Fixed {
+  Parts parts;
+  Rows<T> x;
+  int before_h, before_w, step;
+};
+
+// A step of a block: which part, which row of inputs, and the output that it completes.
+struct Cursor {
+  int index, row, output;
+  Part part;
+
+  __device__ __forceinline__ Cursor(int first, const Fixed& f, int out_height) : index(first), part(first, f.parts, out_height) { begin(f); }
+  __device__ __forceinline__ void begin(const Fixed& f) {
+    const int top = part.row - f.before_h, skipped = min(max(-top, 0), kSide - 1);  // rows above the image
+    row = top + skipped;
+    output = part.row - (kSide - 1) + skipped;
+  }
+  __device__ __forceinline__ bool done(const Fixed& f) const { return index >= f.parts.count; }
+  __device__ __forceinline__ Step step(const Fixed& f) const {
+    return {done(f) ? -1 : part.image, part.column, output >= part.row ? output : -1, output == part.end - 1};
+  }
+  __device__ __forceinline__ void next(const Fixed& f, int out_height) {
+    ++row;
+    if (++output < part.end) return;
+    index += f.step;
+    part = Part(index, f.parts, out_height);
+    begin(f);
+  }
+};
+
+__device__ __forceinline__ void begin_sums(Sums& sum, const float (&bias)[2]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int j = 0; j < kSide; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[m][j][i] = bias[i % 2];
+    }
+  }
+}
+
+// A complete row of a warp, to shared memory; `smem` is this lane's place in the first pixel of it.
+__device__ __forceinline__ void put_row(unsigned char* smem, const Sums& sum, int pitch, float p, float q) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float pair[2] = {Config::Activation::forward(sum[m][kSide - 1][2 * half], p, q),
+                             Config::Activation::forward(sum[m][kSide - 1][2 * half + 1], p, q)};
+      store(reinterpret_cast<T*>(smem + (m * 16 + half * 8) * pitch), narrow_all<T, 2>(pair));
+    }
+  }
+}
+
+// `size` channels of a group on both sides. Block b has the slabs of range b % ranges and each so-many-th part, of `rows` x `columns` outputs.
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_ENTRY(
+    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y, long long batch, long long groups,
+    long long size, long long vectors, long long ranges, long long rows, long long columns, long long w_group, long long w_k, long long w_c, long long w_h,
+    long long w_w, long long x_n, long long x_h, long long x_w, long long y_n, long long y_h, long long y_w, long long height, long long width,
+    long long out_height, long long out_width, long long before_h, long long before_w, double p, double q) {
+  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const Arguments a{x, weight, bias, y, i32(groups), i32(size), w_group, w_k, w_c, w_h, w_w, x_n, x_h, x_w, y_n, y_h, y_w, i32(height), i32(width),
+                    i32(out_height), i32(out_width), i32(before_h), i32(before_w), float(p), float(q)};
+  const int pitch = (i32(vectors) | 1) * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int split = blockIdx.x / i32(ranges), range = blockIdx.x - split * i32(ranges), first = range * i32(vectors) * kChunk;
+  const Parts parts(i32(batch), a.out_height, a.out_width, i32(rows), i32(columns));
+  const Rows<T> of_x{x + first, x_n, i32(x_h), i32(x_w), a.height, a.width, i32(columns) + kSide - 1};
+  const Fixed& fixed = keep(Fixed{parts, of_x, a.before_h, a.before_w, static_cast<int>(gridDim.x / ranges)});
+  const PieceShare share(blockDim.x, i32(vectors));
+  const bool inside = first + share.vector * kChunk < a.groups * a.size;
+  const int row_bytes = of_x.columns * pitch, out_bytes = i32(columns) * pitch;
+  unsigned char* const smem = reinterpret_cast<unsigned char*>(smem_memory);
+  unsigned char* const smem_y = smem + kSlots * row_bytes;
+
+  __shared__ Step smem_steps[kSteps];
+  Cursor coming(split, fixed, a.out_height);
+  Slot<kSlots> coming_slot, slot;
+  const auto bring = [&](int count) {
+    if (threadIdx.x == 0) smem_steps[count % kSteps] = coming.step(fixed);
+    if (!coming.done(fixed)) {
+      const int left = coming.part.column - fixed.before_w;
+      fixed.x.bring(shared_address(smem) + coming_slot.index * row_bytes, coming.part.image, coming.row, left, share, pitch, inside);
+      coming.next(fixed, a.out_height);
+    }
+    copy_commit();
+    coming_slot.next();
+  };
+  for (int s = 0; s < kAhead; ++s) bring(s);
+
+  const int beside = warp / i32(vectors), vector = warp - beside * i32(vectors), slab = range * i32(vectors) + vector;
+  Weights w;
+  load_weights(w, reinterpret_cast<unsigned*>(smem_y + 2 * out_bytes) + warp * kSide * kSide * 32, a, slab);
+  float start[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int channel = slab * kChunk + lane % 4 * 2 + j;
+    start[j] = bias && channel < a.groups * a.size ? widen(bias[channel]) : 0.0f;
+  }
+  const unsigned own = (beside * kM * 16 + lane % 16 + lane / 16) * pitch + vector * 16;
+  const int place = (beside * kM * 16 + lane / 4) * pitch + vector * 16 + lane % 4 * 4;
+
+  Sums sum;
+  begin_sums(sum, start);
+  for (int count = 0;; ++count) {
+    copy_wait<kAhead - 1>();
+    __syncthreads();
+    unsigned char* const smem_before = smem_y + (count + 1) % 2 * out_bytes;
+    if (count > 0) store_row(a, share, smem_before, pitch, smem_steps[(count - 1) % kSteps], first, i32(columns));
+    if (smem_steps[count % kSteps].image < 0) break;
+    bring(count + kAhead);
+    const unsigned from = shared_address(smem) + slot.index * row_bytes + own;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) add_row(sum[m], w, from + m * 16 * pitch, pitch, start);
+    if (smem_steps[count % kSteps].output >= 0) put_row(smem_y + count % 2 * out_bytes + place, sum, pitch, a.p, a.q);
+    slot.next();
+    if (smem_steps[count % kSteps].last) begin_sums(sum, start);
+  }
+}

@@ -1,0 +1,176 @@
+// The weight gradient of a convolution of thin groups, each row of inputs used for all taps: dw[k, c, r, s] = the sum over n, p and q of
+// dy[n, k, p, q] * x[n, c, p + r - before, q + s - before]. First stage: partial sums (part, K, taps, C) in float; another launch adds them up.
+//
+// Layout:  x and dy with dense channels, the rest by steps. A warp has a slab (grouped.cuh) of one chunk on both sides, and the sums of all
+//          taps. A block, `vectors` warps, walks down parts of images: a row of x and one of dy come to shared memory each step, some steps
+//          ahead; the last kSide rows of dy stay there. A product is (two rows of dy x eight channels) x 16 columns times 16 columns x eight
+//          channels of x at one shift; both operands are transposed on their way to the registers. A last odd strip of 8 columns is half a product.
+// Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window of kSide x kSide, stride
+//          and dilation 1; images of less than 2^31 elements.
+// Bound:   memory (x and dy once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
+//          one channel. Sums in float32, in a fixed order.
+
+#include "dnnarray/grouped_rows.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  static constexpr int kSide = 7;
+  static constexpr int kMostThreads = 384;
+};
+#define DNNARRAY_ENTRY conv_grouped_rows_weight_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+constexpr int kSide = Config::kSide, kPairs = (kSide + 1) / 2, kChunk = 8, kStrip = 8;
+constexpr int kAhead = 3, kSlotsX = kAhead + 1, kSlotsY = 2 * kPairs + kAhead;  // steps on their way; rows in shared memory
+
+extern __shared__ uint4 smem_memory[];
+
+using Sums = float[kPairs][kSide][4];
+
+struct Fixed {
+  Parts parts;
+  Rows<T> x, dy;
+  int before_h, before_w, step;
+};
+
+// A step of a block: which part, how many rows into it. Rows of dy alone come in the first kSide - 1 steps of a part.
+struct Cursor {
+  int index, row;
+  Part part;
+
+  __device__ __forceinline__ Cursor(int first, const Fixed& f) : index(first), row(0), part(first, f.parts, f.x.height) { begin(); }
+  __device__ __forceinline__ void begin() { row = part.row - (kSide - 1); }
+  __device__ __forceinline__ bool done(const Fixed& f) const { return index >= f.parts.count; }
+  __device__ __forceinline__ void next(const Fixed& f) {
+    if (++row < part.end) return;
+    index += f.step;
+    part = Part(index, f.parts, f.x.height);
+    begin();
+  }
+};
+
+// Where a lane reads its rows of 8 channels from, in a strip's products: of dy, a row's half and a column; of x, a column and a shift.
+struct Lanes {
+  unsigned dy, x;
+  int half;
+  __device__ __forceinline__ Lanes(int pitch) {
+    const int lane = threadIdx.x % 32;
+    half = lane / 8 % 2;
+    dy = (lane / 16 * kStrip + lane % 8) * pitch;
+    x = (lane / 8 % 2 * kStrip + lane % 8 + lane / 16) * pitch;
+  }
+};
+
+// Two strips of 8 columns. `smem_x` is where a lane begins; `smem_dy` its row of each pair.
+__device__ __forceinline__ void multiply(Sums& sum, unsigned smem_x, const unsigned (&smem_dy)[kPairs], int offset, int pitch, unsigned skipped) {
+  unsigned x[kPairs][4];
+#pragma unroll
+  for (int s = 0; s < kPairs; ++s) load_matrices_transposed(smem_x + offset + 2 * s * pitch, x[s]);
+#pragma unroll
+  for (int m = 0; m < kPairs; ++m) {
+    if (skipped >> m & 1) continue;
+    unsigned dy[4];
+    load_matrices_transposed(smem_dy[m] + offset, dy);
+#pragma unroll
+    for (int s = 0; s < kSide; ++s) Mma<T>::add(sum[m][s], dy, x[s / 2][s % 2 * 2], x[s / 2][s % 2 * 2 + 1]);
+  }
+}
+
+// One strip: lanes 16 to 31 read what is not used.
+__device__ __forceinline__ void multiply_half(Sums& sum, unsigned smem_x, const unsigned (&smem_dy)[kPairs], int offset, int pitch, unsigned skipped) {
+  const int lane = threadIdx.x % 32;
+  unsigned x[kPairs][4];
+#pragma unroll
+  for (int s = 0; s < kPairs; ++s) load_matrices_transposed(smem_x + offset + 2 * s * pitch, x[s]);
+#pragma unroll
+  for (int m = 0; m < kPairs; ++m) {
+    if (skipped >> m & 1) continue;
+    unsigned dy[4];
+    load_matrices_transposed(smem_dy[m] + offset - lane / 16 * kStrip * pitch, dy);
+#pragma unroll
+    for (int s = 0; s < kSide; ++s) add_half_product(sum[m][s], sum[m][s], dy[0], dy[1], x[s / 2][s % 2 * 2], T());
+  }
+}
+
+// The sums between channels of the same group, to (K, taps, C).
+__device__ __forceinline__ void put(float* partial, const Sums& sum, int slab, int groups, int size) {
+  const int lane = threadIdx.x % 32, k = slab * kChunk + lane / 4, group = k / size;
+#pragma unroll
+  for (int r = 0; r < kSide; ++r) {
+#pragma unroll
+    for (int s = 0; s < kSide; ++s) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int c = slab * kChunk + lane % 4 * 2 + j - group * size;
+        if (group < groups && c >= 0 && c < size) {
+          partial[(static_cast<long long>(k) * (kSide * kSide) + r * kSide + s) * size + c] = sum[r / 2][s][r % 2 * 2 + j];
+        }
+      }
+    }
+  }
+}
+
+// `size` channels of a group on both sides. Block b has the slabs of range b % ranges and each so-many-th part, of `rows` rows of x and
+// `columns` columns of dy.
+extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_ENTRY(
+    const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long size,
+    long long ranges, long long rows, long long columns, long long y_n, long long y_h, long long y_w, long long x_n, long long x_h,
+    long long x_w, long long height, long long width, long long out_height, long long out_width, long long before_h, long long before_w) {
+  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const int vectors = blockDim.x / 32, warp = threadIdx.x / 32, pitch = (vectors | 1) * 16;
+  const int split = blockIdx.x / i32(ranges), range = blockIdx.x - split * i32(ranges), first = range * vectors * kChunk;
+  const Parts parts(i32(batch), i32(height), i32(out_width), i32(rows), i32(columns));
+  const Rows<T> of_x{x + first, x_n, i32(x_h), i32(x_w), i32(height), i32(width), i32(columns) + kSide - 1};
+  const Rows<T> of_y{dy + first, y_n, i32(y_h), i32(y_w), i32(out_height), i32(out_width), i32(columns)};
+  const Fixed& fixed = keep(Fixed{parts, of_x, of_y, i32(before_h), i32(before_w), static_cast<int>(gridDim.x / ranges)});
+  const PieceShare share(blockDim.x, vectors);
+  const bool inside = first + share.vector * kChunk < groups * size;
+  const int row_x = of_x.columns * pitch, row_y = of_y.columns * pitch;
+  const unsigned smem_x = shared_address(smem_memory), smem_y = smem_x + kSlotsX * row_x + kSide * pitch;
+
+  Cursor coming(split, fixed), at(split, fixed);
+  Slot<kSlotsX> coming_x, here_x;
+  Slot<kSlotsY> coming_y, here_y;
+  const auto bring = [&] {
+    if (!coming.done(fixed)) {
+      const Part& part = coming.part;
+      const int left = part.column - fixed.before_w;
+      if (coming.row >= part.row) fixed.x.bring(smem_x + coming_x.index * row_x, part.image, coming.row, left, share, pitch, inside);
+      fixed.dy.bring(smem_y + coming_y.index * row_y, part.image, coming.row + fixed.before_h, part.column, share, pitch, inside);
+      coming.next(fixed);
+    }
+    copy_commit();
+    coming_x.next();
+    coming_y.next();
+  };
+  for (int s = 0; s < kAhead; ++s) bring();
+
+  const Lanes lanes(pitch);
+  Sums sum = {};
+  for (; !at.done(fixed); at.next(fixed)) {
+    copy_wait<kAhead - 1>();
+    __syncthreads();
+    bring();
+    if (at.row >= at.part.row) {
+      unsigned from[kPairs], skipped = 0;
+#pragma unroll
+      for (int m = 0; m < kPairs; ++m) {
+        const int p = at.row + fixed.before_h - 2 * m;
+        from[m] = smem_y + here_y.before(2 * m + lanes.half) * row_y + lanes.dy + warp * 16;
+        skipped |= static_cast<unsigned>(p < 0 || p > fixed.dy.height) << m;  // both rows
+      }
+      const unsigned start = smem_x + here_x.index * row_x + lanes.x + warp * 16;
+      const int strips = fixed.dy.columns / kStrip;
+      int offset = 0;
+#pragma unroll 1
+      for (int strip = 1; strip < strips; strip += 2, offset += 2 * kStrip * pitch) multiply(sum, start, from, offset, pitch, skipped);
+      if (strips % 2) multiply_half(sum, start, from, offset, pitch, skipped);
+    }
+    here_x.next();
+    here_y.next();
+  }
+  put(partial + static_cast<long long>(split) * groups * size * (kSide * kSide) * size, sum, range * vectors + warp, i32(groups), i32(size));
+}
