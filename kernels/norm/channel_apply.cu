@@ -42,7 +42,8 @@ constexpr int kBatch = Config::kBatch;  // vectors in flight, channels last
 
 // Where a vector may need several coefficients registers decide, elsewhere the compiler knows best.
 constexpr bool kTight = Config::kStraddle > 0 || !Config::kPlain || (Config::kLast && Config::kGradient);
-constexpr int kBlocks = sizeof(A) > 4 ? 2 : kTight ? 4 : !Config::kLast && (Config::kGiven || Config::kResidual) ? 12 : 0;  // of a multiprocessor
+constexpr int kMost = __CUDA_ARCH__ < 900 && Config::kGradient && Config::kMore ? 10 : 12;  // more registers where the compiler needs them
+constexpr int kBlocks = sizeof(A) > 4 ? 2 : kTight ? 4 : !Config::kLast && (Config::kGiven || Config::kResidual) ? kMost : 0;  // of a multiprocessor
 constexpr bool kFolded = !Config::kGradient && sizeof(T) == 2;
 
 struct Arrays {
