@@ -16,7 +16,7 @@ from dnnarray._problems.conv_geometry import Geometry
 WEIGHT_THREADS = 384
 _TILES = {  # by parts: two of them need three sums of each element
     1: (Tile(128, 256, 4), Tile(256, 128, 4), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 5), Tile(128, 64, 8)),
-    2: (Tile(128, 128, 3), Tile(256, 64, 2), Tile(192, 64, 3)),
+    2: (Tile(128, 128, 3), Tile(192, 64, 3)),
 }
 _WEIGHT_TILES = {
     1: (Tile(128, 256, 4), Tile(64, 256, 5), Tile(128, 128, 6), Tile(64, 128, 8)),
@@ -24,8 +24,8 @@ _WEIGHT_TILES = {
 }
 _PRODUCTS = {1: 1, 2: 3}  # of a pair of numbers, by parts
 _L2, _MEMORY = 75e9, 4.2e12  # bytes a second that a multiprocessor gets from the second-level cache; of memory
-_SHARED = 204e9  # bytes a second of a multiprocessor's shared memory, written and read: the limit of two parts
-_WAIT, _END = 60e-9, 120e-12  # seconds of a stage beside its products, of an element of a tile's end
+_SHARED = 220e9  # bytes a second of a multiprocessor's shared memory, written and read: the limit of two parts
+_WAIT, _END = 60e-9, 230e-12  # seconds of a stage beside its products, of an element of a tile's end
 
 
 def shared_memory(t: Tile, parts: int) -> int:
@@ -33,13 +33,9 @@ def shared_memory(t: Tile, parts: int) -> int:
 
 
 def _stage(t: Tile, parts: int, halves: bool = False) -> float:
-    """Seconds. Each instruction reads its 64 rows and its columns from shared memory; `halves`: two warpgroups divide the columns.
-
-    Tiles of 256x64 are computed as 64x256.
-    """
+    """Seconds. Each instruction reads its 64 rows and its columns from shared memory; `halves`: two warpgroups divide the columns."""
     brought, products = parts * (t.m + t.n) * ROW, _PRODUCTS[parts]
-    across = t.n // 2 if halves else t.m // 2 if (t.m, t.n) == (256, BLOCK) else 0
-    read = products * ROW * (2 * (BLOCK + across) if across else t.m // BLOCK * (BLOCK + t.n))
+    read = products * ROW * (2 * (BLOCK + t.n // 2) if halves else t.m // BLOCK * (BLOCK + t.n))
     return max(products * t.products + _WAIT, brought / _L2, (brought + read) / _SHARED)
 
 

@@ -50,26 +50,43 @@ __device__ __forceinline__ unsigned sampled(const float* x, long long n) {
   return largest;
 }
 
-// `largest` is what this thread has seen so far.
-__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to, unsigned& largest) {
-  if (kScale == kGuessed) {
-#pragma unroll
-    for (int e = 0; e < kChunk; ++e) largest = merged(largest, seen(v[e]));
-  }
-  unsigned short at[kParts][kChunk];
+// What is not finite becomes NaN, which no product hides.
+__device__ __forceinline__ void mark(unsigned (&words)[kParts][kChunk / 2], const float (&v)[kChunk]) {
 #pragma unroll
   for (int e = 0; e < kChunk; ++e) {
-    unsigned short own[kParts];
-    Parts<T, kParts>::of(v[e] * down, own);
+    if (seen(v[e]) != kStrange) continue;
+    const unsigned mask = 0xffffu << e % 2 * 16;
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) at[p][e] = own[p];
+    for (int p = 0; p < kParts; ++p) words[p][e / 2] = (words[p][e / 2] & ~mask) | (p == 0 ? 0x7fff7fffu & mask : 0);
+  }
+}
+
+// `largest` is what this thread has seen so far.
+__device__ __forceinline__ void write_chunk(const Arguments& a, const float (&v)[kChunk], float down, long long to, unsigned& largest) {
+  unsigned words[kParts][kChunk / 2];
+#pragma unroll
+  for (int i = 0; i < kChunk / 2; ++i) {
+    unsigned pair[kParts];
+    Parts<T, kParts>::of(v[2 * i] * down, v[2 * i + 1] * down, pair);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) words[p][i] = pair[p];
+  }
+  if constexpr (kScale != kNone) {
+    float most = 0;
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) most = larger_magnitude(most, v[e]);
+    if (seen(most) == kStrange) {
+      mark(words, v);
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) largest = merged(largest, seen(v[e]));
+    } else {
+      largest = merged(largest, seen(most));
+    }
   }
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
-    Vec<unsigned, 4> words;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) words.at[e] = at[p][2 * e] | static_cast<unsigned>(at[p][2 * e + 1]) << 16;
-    store(reinterpret_cast<unsigned*>(a.parts + p * a.plane + to), words);
+    const Vec<unsigned, 4> chunk = {{words[p][0], words[p][1], words[p][2], words[p][3]}};
+    store(reinterpret_cast<unsigned*>(a.parts + p * a.plane + to), chunk);
   }
 }
 

@@ -6,8 +6,6 @@
 //          channels are those of the result here. A block takes tiles of kTileM pixels x kTileN channels, one after another: one thread of the first
 //          warpgroup asks for the boxes of each tap and 64 channels, all parts of both operands into one stage of a ring, so that two parts
 //          bring twice the bytes for three times the products. The other warpgroups multiply and write from registers.
-//          Tiles of 256x64 are computed the other way round, channels by pixels: an instruction reads its 64 rows and its columns from shared
-//          memory, whose bytes are the limit, so the columns should be many.
 //          kScaled: e is the sum of the exponents of x and w. kPairs: y's channels are dense, an even number of them.
 // Needs:   sm_90a; strides of the parts multiples of 16 bytes; C of a group a multiple of 64 where there are several groups.
 // Bound:   the matrix units. Sums in float32.
@@ -37,9 +35,7 @@ struct Config {
 
 using namespace dnnarray;
 using C = TmaTile<Config>;
-constexpr bool kSwapped = Config::kTileN == 64 && C::kMmas == 2;
-constexpr int kMmas = kSwapped ? 1 : C::kMmas, kColumns = kSwapped ? Config::kTileM / C::kConsumers : Config::kTileN;  // of a warpgroup
-using Sums = PartSums<Config::kParts, kMmas, kColumns / 2>;
+using Sums = PartSums<Config::kParts, C::kMmas, Config::kTileN / 2>;
 constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kParts = Config::kParts, kStage = kParts * (C::kBytesM + C::kBytesN);
 
 extern __shared__ char smem_memory[];
@@ -88,25 +84,8 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const Maps& maps, c
 struct Stage {
   unsigned rows, weight;
 
-  __device__ __forceinline__ void multiply(float (&sums)[kMmas][kColumns / 2], int a, int b) const {
-    constexpr bool kTurned = Config::kTransposed;
-    constexpr int kNext = kTurned ? 128 : 2;  // 16 channels of the sum further
-    const unsigned of_weight = weight + b * C::kBytesN;
-    const unsigned long long w = kTurned ? transposed_panel(of_weight, C::kTileK * C::kRow) : panel(of_weight);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kMmas; ++i) {
-      const unsigned long long x = panel(rows + a * C::kBytesM + i * 64 * C::kRow);
-#pragma unroll
-      for (int k = 0; k < C::kTileK / 16; ++k) {
-        if constexpr (kSwapped) {
-          Wgmma<C::T, kTurned, false, kColumns>::run(sums[i], w + kNext * k, x + 2 * k);
-        } else {
-          Wgmma<C::T, false, kTurned, kColumns>::run(sums[i], x + 2 * k, w + kNext * k);
-        }
-      }
-    }
-    wgmma_commit();
+  __device__ __forceinline__ void multiply(float (&sums)[C::kMmas][kTileN / 2], int a, int b) const {
+    C::multiply(sums, rows + a * C::kBytesM, weight + b * C::kBytesN);
   }
 };
 
@@ -146,44 +125,23 @@ __device__ __forceinline__ void write_pair(const Arguments& a, float low, float 
   }
 }
 
-__device__ __forceinline__ void write_rows(const Arguments& a, const Sums& sums, const Factors& scale, const TmaPlace& tile, int part) {
+__device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale, const TmaPlace& tile, int part) {
   const int q = threadIdx.x % 4;
 #pragma unroll
-  for (int i = 0; i < kMmas; ++i)
+  for (int i = 0; i < C::kMmas; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const long long m = tile.m + C::row(part, i, half);
       if (m >= a.rows) continue;
       const long long row = a.target.row(a.axes, m);
 #pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
+      for (int j = 0; j < kTileN / 8; ++j) {
         const int n = tile.n + j * 8 + q * 2, channel = tile.group * a.target.outs + n;
         if (n >= a.target.outs) continue;
         const float low = sums.total[i][j * 4 + half * 2], high = sums.total[i][j * 4 + half * 2 + 1];
         write_pair(a, scale(low), scale(high), channel, row + channel * a.y_c, n + 1 < a.target.outs);
       }
     }
-}
-
-// Sums of channels by pixels. The lanes of a warp share the work of finding its pixels.
-__device__ __forceinline__ void write_columns(const Arguments& a, const Sums& sums, const Factors& scale, const TmaPlace& tile, int part) {
-  const int lane = threadIdx.x % 32, first = threadIdx.x % C::kGroup / 32 * 16 + lane / 4;
-  const long long own = tile.m + part * kColumns + lane;
-#pragma unroll
-  for (int t = 0; t < kColumns / 32; ++t) {
-    const long long row = own + t * 32 < a.rows ? a.target.row(a.axes, own + t * 32) : -1;
-#pragma unroll
-    for (int column = 0; column < 8; ++column) {
-      const long long at = __shfl_sync(0xffffffffu, row, column / 2 * 8 + lane % 4 * 2 + column % 2);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int n = tile.n + first + half * 8, channel = tile.group * a.target.outs + n;
-        if (at < 0 || n >= a.target.outs) continue;
-        const float sum = scale(sums.total[0][(t * 4 + column / 2) * 4 + half * 2 + column % 2]);
-        a.target.y[at + channel * a.y_c] = finished(a, sum, channel, at + channel * a.y_c);
-      }
-    }
-  }
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements. Of one part, the maps of the second are not used.
@@ -225,12 +183,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     Sums sums;
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       multiply_tile(sums, static_cast<int>(blocks), part, smem, barriers, ring);
-      const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      if constexpr (kSwapped) {
-        write_columns(a, sums, scale, tile, part);
-      } else {
-        write_rows(a, sums, scale, tile, part);
-      }
+      write_tile(a, sums, scale, C::place(i, tiles_m, tiles_n), part);
     }
   }
 }

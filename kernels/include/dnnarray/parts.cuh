@@ -4,7 +4,7 @@
 // 2^-22 of the largest and an absolute 2^-44 of it below; one part 11 bits, and 2^-33. bfloat16 has float32's exponents and needs no such power.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 
@@ -48,25 +48,24 @@ struct Factors {
   __device__ __forceinline__ float operator()(float x) const { return x * first * second; }
 };
 
-// Parts of a number that is scaled already. What is not finite becomes NaN, which no product hides.
+// The larger magnitude; NaN where one of them is.
+__device__ __forceinline__ float larger_magnitude(float a, float b) {
+  float y;
+  asm("{.reg .f32 t; abs.f32 t, %2; max.NaN.f32 %0, %1, t;}" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+// Parts of two numbers that are scaled already, side by side.
 template <typename T, int kParts>
-struct Parts;
-template <>
-struct Parts<float16_t, 1> {
-  static __device__ __forceinline__ void of(float x, unsigned short (&at)[1]) { at[0] = seen(x) == kStrange ? 0x7fff : narrow<float16_t>(x).bits; }
-};
-template <>
-struct Parts<float16_t, 2> {
-  static __device__ __forceinline__ void of(float x, unsigned short (&at)[2]) {
-    const bool strange = seen(x) == kStrange;
-    const float16_t first = narrow<float16_t>(x);
-    at[0] = strange ? 0x7fff : first.bits;
-    at[1] = strange ? 0 : narrow<float16_t>((x - widen(first)) * (1 << kLater)).bits;
+struct Parts {
+  static __device__ __forceinline__ void of(float low, float high, unsigned (&at)[kParts]) {
+    at[0] = narrow_pair(low, high, T());
+    if constexpr (kParts == 2) {
+      float first_low, first_high;
+      widen_pair(first_low, first_high, at[0], T());
+      at[1] = narrow_pair((low - first_low) * (1 << kLater), (high - first_high) * (1 << kLater), T());
+    }
   }
-};
-template <>
-struct Parts<bfloat16_t, 1> {
-  static __device__ __forceinline__ void of(float x, unsigned short (&at)[1]) { at[0] = narrow<bfloat16_t>(x).bits; }
 };
 
 }  // namespace dnnarray
