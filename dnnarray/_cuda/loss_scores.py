@@ -30,7 +30,6 @@ from dnnarray._select import Device, Method
 from dnnarray._spec import FLOAT64, Spec
 
 _COLUMN_CLASSES = (8, 7, 6, 5)  # that a thread of the forward fetches together where they do not lie beside each other
-_LATER = False
 _COLUMN_BYTES, _KEPT_BYTES = 8, 8  # of neighbouring columns of a thread: in the forward, in the backward where it holds all their classes
 _AGAIN_BYTES = 4  # in the backward where it reads them twice: more would ask more of the second-level cache than it holds
 _LANES = (16, 32, 64, 128)  # threads of a row that they hold in registers
@@ -68,7 +67,6 @@ class ColumnsConfig(Config):
     vector: int
     unroll: int
     threads: int
-    later: bool
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,7 @@ def _forward_rows(call: _Call) -> Plan:
 def _forward_columns(call: _Call) -> Plan:
     vector = call.columns(_COLUMN_BYTES)
     unroll = min(_COLUMN_CLASSES, key=lambda n: -(-call.classes // n) * n)
-    config = ColumnsConfig(**call.settings, vector=vector, unroll=unroll, threads=THREADS, later=_LATER)
+    config = ColumnsConfig(**call.settings, vector=vector, unroll=unroll, threads=THREADS)
     return call.by_columns("cross_entropy_columns", f"cross_entropy_columns_{call.tail}_{unroll}x{vector}", config, vector)
 
 

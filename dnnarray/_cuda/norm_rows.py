@@ -21,7 +21,6 @@ _FOLD_WIDE, _FOLD_FEW = (
     2048,
     16384,
 )  # columns for each element of a vector so that there are blocks enough; from which few threads in each are
-_FOLD_PARTS = 64  # parts up to which few threads are enough
 
 
 @dataclass(frozen=True)
@@ -262,7 +261,7 @@ def fold(
 ) -> Plan:
     """The sum of `parts` shares of the gradients of weight and bias."""
     vector = next((n for n in (4, 2) if columns % n == 0 and columns >= n * _FOLD_WIDE and aligned and x.dtype != FLOAT64), 1)
-    rows = 8 if columns >= _FOLD_FEW or parts <= _FOLD_PARTS else 32
+    rows = 8 if columns >= _FOLD_FEW else 32
     kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows), ("norm",))
     arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
     return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments)

@@ -249,15 +249,21 @@ class Tile(NamedTuple):
         return self.threads * 16 * self.count(extent) * arrays
 
 
-def _tile(extent: int, arrays: int, device: Device) -> Tile | None:
-    """A thread per column where the axis is short, else 128 bytes side by side and the smallest cluster of which three blocks fit."""
+def _tile(extent: int, arrays: int, itemsize: int, device: Device) -> Tile | None:
+    """A thread per column where the axis is short, else 128 bytes side by side and the smallest cluster of which three blocks fit; 64 bytes of one
+    array of half types, if that does without a cluster: the threads of a block are busier there, and wait longer for each other.
+    """
     side = _COLUMN_THREADS // arrays
     alone = Tile(1, side, side)
     if extent <= _SHORT_AXIS and alone.memory(extent, arrays) <= device.shared_memory:
         return alone
+    room = _room(device, 3, _COLUMNS_STATIC)
+    narrow = Tile(1, 4, _COLUMN_THREADS)
+    if itemsize == 2 and arrays == 1 and narrow.memory(extent, arrays) <= room < narrow._replace(columns=8).memory(extent, arrays):
+        return narrow
     most = _CLUSTER if (device.capability or (0, 0)) >= _CLUSTERS_FROM else 1
     tile = Tile(1, 8, _COLUMN_THREADS)
-    while tile.blocks < most and tile.memory(extent, arrays) > _room(device, 3, _COLUMNS_STATIC):
+    while tile.blocks < most and tile.memory(extent, arrays) > room:
         tile = tile._replace(blocks=2 * tile.blocks)
     return tile if tile.memory(extent, arrays) <= _room(device, 1, 2 * _COLUMNS_STATIC) else None
 
@@ -267,7 +273,7 @@ def _cluster_columns(problem: SoftmaxProblem, device: Device) -> Program | None:
     x, arrays = _x(problem), 1 + _gradient(problem)
     outer, extent, inner = _extents(problem)
     vector = 16 // x.dtype.itemsize
-    tile = _tile(extent, arrays, device)
+    tile = _tile(extent, arrays, x.dtype.itemsize, device)
     if tile is None or inner % vector or not _on_chip(x, device):
         return None
     config = ClusterColumnsConfig(*_settings(problem), *tile)

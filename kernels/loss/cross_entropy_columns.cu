@@ -20,7 +20,6 @@ struct Config {
   static constexpr int kVector = 1;
   static constexpr int kUnroll = 8;
   static constexpr int kThreads = 128;
-  static constexpr bool kLater = false;
 };
 #define DNNARRAY_ENTRY cross_entropy_columns_default
 #endif
@@ -36,7 +35,7 @@ using RowShares = Shares<T, kProbabilities>;
 // How many of `left` classes are among the next kUnroll.
 __device__ __forceinline__ int few(long long left) { return left < kUnroll ? static_cast<int>(left) : kUnroll; }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 || kShares ? 1 : 0)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 || kShares ? 1 : sizeof(T) == 2 ? 7 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ z, const Config::Target* __restrict__ target, const T* __restrict__ weight,
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
                    long long classes, long long inner, long long ignore, double smoothing) {
@@ -64,16 +63,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) != 4 ||
       V next[kUnroll];
       fetch(next, from + (c + kUnroll) * inner, few(classes - c - kUnroll), inner);
       take_columns<kShares>(found, part, shares, c, few(classes - c), [&](int u, int v, A z) {
-        if (!kProbabilities && !Config::kLater && u == places[v]) scores[v] = z;
+        if (!kProbabilities && u == places[v]) scores[v] = z;
       });
 #pragma unroll
       for (int v = 0; v < kVector; ++v) places[v] -= kUnroll;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) part[u] = next[u];
-    }
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      if (Config::kLater && labels[v] >= 0 && labels[v] < classes) scores[v] = widen(from[labels[v] * inner + v]);
     }
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {

@@ -18,7 +18,6 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kBatch = 8;  // on their way together
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const Config::Source* __restrict__ source, const T* __restrict__ weight, A* __restrict__ partial, long long n,
@@ -26,20 +25,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   __shared__ A shared[Config::kThreads / kWarp];
   const long long start = blockIdx.x * part, end = start + part < n ? start + part : n;
   A sum = A(0);
-  for (long long i = start + threadIdx.x; i < end; i += kBatch * Config::kThreads) {
-    Config::Source values[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      if (i + k * Config::kThreads < end) values[k] = source[i + k * Config::kThreads];
-    }
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      if (i + k * Config::kThreads >= end) break;
-      if constexpr (Config::kLabels) {
-        sum += Label(values[k], classes, ignore).weight(weight);
-      } else {
-        sum += values[k];
-      }
+#pragma unroll 8
+  for (long long i = start + threadIdx.x; i < end; i += Config::kThreads) {
+    if constexpr (Config::kLabels) {
+      sum += Label(source[i], classes, ignore).weight(weight);
+    } else {
+      sum += source[i];
     }
   }
   sum = block_reduce<Config::kThreads>(sum, Sum(), shared);

@@ -126,17 +126,59 @@ struct Batch {
   }
 };
 
-// The sums over the block of one channel of each thread, into `slot` of the parts of its instance.
-__device__ __forceinline__ void write(Channel& own, bool mine, double common, long long count, Shares* partial, Shares* gradients, long long slot,
+// The sums over the block of the kSide * kOwn channels of its threads, all of them between two barriers: of(v) gives those of channel v of this
+// thread, put(i, sums) takes those of channel i of the block.
+template <typename Of, typename Put>
+__device__ __forceinline__ void over_block(Shares* smem, Of of, Put put) {
+  constexpr int kChannels = kSide * kOwn;
+  if constexpr (kChannels == 1) {
+    const Shares all = block_shares<1, kThreads>(of(0), smem);
+    if (threadIdx.x == 0) put(0, all);
+    return;
+  }
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int v = 0; v < kOwn; ++v) {
+    const Shares own = warp_shares<kWarp, kSide>(of(v));
+    if (lane < kSide) smem[(warp * kOwn + v) * kSide + lane] = own;
+    __syncwarp();  // one channel after the other, which takes fewer registers
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kChannels; i += kThreads) {
+    Shares all = smem[i];
+#pragma unroll
+    for (int other = 1; other < kThreads / kWarp; ++other) all.add(smem[other * kChannels + i]);
+    put(i % kSide * kOwn + i / kSide, all);
+  }
+  __syncthreads();
+}
+
+// The channels of a thread, of which a block's first is `first`, into `slot` of the parts of their instances, the first of which is `batch`.
+__device__ __forceinline__ void write(const Channel (&own)[kOwn], bool mine, const A (&common)[kOwn], long long count, Shares* partial,
+                                      Shares* gradients, long long batch, long long first, long long channels, long long parts, long long slot,
                                       Shares* smem) {
   const Shares none = {0, 0};
-  if constexpr (kMoments) {
-    const Shares all = block_shares<kSide, kThreads>(mine ? around(own.moments, common, count) : none, smem);
-    if (mine && threadIdx.x < kSide) partial[slot] = all;
+  const auto into = [&](Shares* to) {
+    return [=](int i, const Shares& all) {
+      if (first + i < channels) to[(batch + first + i) * parts + slot] = all;
+    };
+  };
+  if constexpr (kMoments) over_block(smem, [&](int v) { return mine ? around(own[v].moments, common[v], count) : none; }, into(partial));
+  if constexpr (kGradient) over_block(smem, [&](int v) { return mine && count > 0 ? own[v].gradient_shares(common[v]) : none; }, into(gradients));
+}
+
+// What the statistics of neighbouring channels are summed around: the first value of the first channel of each group of `members`.
+__device__ __forceinline__ void first_values(A (&to)[kOwn], const T* row, long long channel, long long members) {
+  if (members == 1) {
+    widen_all(to, load<T, kOwn>(row + channel));
+    return;
   }
-  if constexpr (kGradient) {
-    const Shares all = block_shares<kSide, kThreads>(mine && count > 0 ? own.gradient_shares(common) : none, smem);
-    if (mine && threadIdx.x < kSide) gradients[slot] = all;
+  const unsigned group = static_cast<unsigned>(members);
+  long long origin = static_cast<unsigned>(channel) / group * group;
+#pragma unroll
+  for (int v = 0; v < kOwn; ++v) {
+    if (channel + v == origin + members) origin += members;
+    to[v] = widen(row[origin]);
   }
 }
 
@@ -155,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
                    const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
                    long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
                    long long mean_step, double p64, double q64) {
-  __shared__ Shares smem[kThreads / kWarp * kSide];
+  __shared__ Shares smem[kThreads / kWarp * kSide * kOwn];
   const Arrays arrays = {x, grad, residual, A(p64), A(q64)};
   const unsigned tiles = static_cast<unsigned>(Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels);
   const unsigned along = static_cast<unsigned>(inner_parts), part = blockIdx.x / tiles;  // long division takes longer than a small block
@@ -179,18 +221,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
       for (int k = 0; k < kBatch; ++k) batched.fetch(k, arrays, at + k * pitch, k < left);
       batched.add(own, arrays);
     }
-    const unsigned group = static_cast<unsigned>(members);
-    long long origin = static_cast<unsigned>(channel) / group * group;  // the channel whose first value a statistic is summed around
     A common[kOwn] = {};
-#pragma unroll
-    for (int v = 0; v < kOwn; ++v) {
-      if (channel + v == origin + members) origin += members;
-      if (kMoments && mine) common[v] = widen(x[first_outer * inner * channels * per_batch + origin]);
-    }
-#pragma unroll
-    for (int v = 0; v < kOwn; ++v) {
-      write(own[v], mine, common[v], count, partial, gradients, (batch + channel + v) * parts + slot, smem);
-    }
+    if (kMoments && mine) first_values(common, x + first_outer * inner * channels * per_batch, channel, members);
+    write(own, mine, common, count, partial, gradients, batch, tile * kSide * kVector, channels, parts, slot, smem);
   } else {
     const int vectors = static_cast<int>((end_inner - first_inner) / kVector), over = kThreads / vectors, rest = kThreads % vectors;
     long long n = first_outer + threadIdx.x / vectors, count = 0;
@@ -198,7 +231,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
     const long long base = tile * inner + first_inner, pitch = channels * inner;
     begin(own, coefficients, mean_step, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
     const long long group = static_cast<unsigned>(tile) / static_cast<unsigned>(members);
-    const A common = kMoments ? widen(x[per_batch * first_outer * pitch + group * members * inner]) : A(0);
+    A common[kOwn] = {};
+    if (kMoments) common[0] = widen(x[per_batch * first_outer * pitch + group * members * inner]);
     while (n < end_outer) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
@@ -210,6 +244,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
       }
       batched.add(own, arrays);
     }
-    write(own[0], true, common, count, partial, gradients, (batch + tile) * parts + slot, smem);
+    write(own, true, common, count, partial, gradients, batch, tile, channels, parts, slot, smem);
   }
 }
