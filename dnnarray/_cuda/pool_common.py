@@ -85,14 +85,14 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
 
     _, h, w = g.axes
     stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
-    shared = h.window > h.stride_used and not (plain and g.first)
+    shared = 0 if plain and g.first else -(-h.window // h.stride_used)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
     group = 1 if g.last else wide if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    steps = _steps(g.outer * groups * inner * count, count, shared)
+    steps = _steps(g.outer * groups * inner * count, count, shared, 4 if g.first or w.window <= 3 else 2)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
@@ -106,7 +106,8 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     return Strips(settings, words, numbers, (-(-total // THREADS), 1, 1))
 
 
-def _steps(items: int, count: int, shared: bool) -> int:
-    """How many rows a thread walks down: two where windows share rows and enough threads remain."""
-
-    return 2 if shared and items >= 1 << 20 and count >= 2 else 1
+def _steps(items: int, count: int, shared: int, most: int) -> int:
+    """How many rows a thread walks down, where enough threads remain: two where windows share rows, `most` where a row is in more than two of them."""
+    if shared < 2 or items < 1 << 20 or count < 2:
+        return 1
+    return most if shared > 2 and count >= most else 2

@@ -121,6 +121,10 @@ class Geometry:
         row = plane[1].reach * (self.channels if self.last else 1)
         return plain and fits and plane[0].reach * plane[1].reach < 1 << 29 and row < 1 << 31
 
+    def at_once(self, p: float | None = None) -> bool:
+        """Whether a thread sees all of a window: of small ones; of a norm `p`, which takes more registers, up to 3 x 3."""
+        return self.small and (p is None or (p in (1.0, 2.0) and max(a.window for a in self.axes) <= 3))
+
     @property
     def tiled(self) -> bool:
         """Windows along the last two axes that follow each other without a gap, in a plain memory order."""

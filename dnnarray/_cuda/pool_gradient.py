@@ -27,9 +27,6 @@ from dnnarray._problems.pool import PoolProblem
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, Spec
 
-_STEPS = 16  # tiles that a thread walks down, where there are threads enough
-_STRIPS = 1 << 18  # threads that are enough
-
 
 @dataclass(frozen=True)
 class GatherConfig(Config):
@@ -63,23 +60,6 @@ class DisjointConfig(StripConfig):
 
 
 @dataclass(frozen=True)
-class KeysConfig(Config):
-    """Compile-time settings of ``kernels/pool/keys.cu``."""
-
-    element: str
-    last: bool
-    window_h: int
-    stride_h: int
-    window_w: int
-    stride_w: int
-    before: int
-    wide: int
-    own: int
-    piece: int
-    threads: int
-
-
-@dataclass(frozen=True)
 class SpreadConfig(Config):
     """Compile-time settings of ``kernels/pool/spread.cu``."""
 
@@ -110,14 +90,6 @@ def _disjoint(problem: PoolProblem, g: Geometry) -> bool:
     return "max" in problem.op and problem.inputs[2] is None and g.small and not g.whole and apart and g.axes[2].before == 0
 
 
-def _keyed(problem: PoolProblem, g: Geometry) -> bool:
-    """Whether one launch does it although windows overlap: small windows of half types, whose pairs lie side by side, in a thread's registers."""
-    found = "max" in problem.op and problem.inputs[2] is None and g.small and not g.whole and problem.inputs[1].dtype in HALF
-    pairs = (g.channels if g.last else g.axes[2].extent) % 2 == 0
-    longest = max(a.window for a in g.axes)
-    return found and pairs and (longest <= 3 or (g.first and g.axes[2].stride_used < 3))
-
-
 def saved_bytes(problem: PoolProblem) -> int:
     """Scratch for what is saved of each window."""
     dtype = _saved_dtype(problem)
@@ -132,8 +104,6 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     g = geometry_of(x, problem.axes, problem.layout)
     if _disjoint(problem, g):
         return Program((_disjoint_plan(g, x.dtype, aligned),), (g.order, g.order))
-    if _keyed(problem, g) and aligned:
-        return Program((_keys_plan(g, x.dtype),), (g.order, g.order))
     given = 2 if indices is None else 3
     output, scratch, saved = Array(given), Array(given + 1), _saved_dtype(problem)
     norm, magnitude = problem.op.startswith("lp") and not math.isinf(problem.p), problem.op.startswith("lp")
@@ -155,7 +125,7 @@ def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: n
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
     if (g.whole or (g.tiled and not g.small)) and g.length < 1 << 30:
         return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
-    if g.small and (not magnitude or (rule == 3 and problem.p in (1.0, 2.0))):
+    if g.at_once(problem.p if magnitude else None):
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
     shared = shared_plan(g, x, saved, rule, device, problem.padded, aligned, pointers) if not magnitude else None
     if shared is not None:
@@ -203,25 +173,6 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
     symbol = "_".join([f"max_pool_disjoint_{POOL_SHORT[dtype]}", *strips.words])
     kernel = Kernel("pool/disjoint.cu", symbol, DisjointConfig(**strips.settings))
     return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
-
-
-def _keys_plan(g: Geometry, dtype: np.dtype) -> Plan:
-    """The same for windows that overlap: halves and their places as integers."""
-    _, h, w = g.axes
-    stride, wide = w.stride_used, 2 if g.last else vector_length(dtype, True, w.extent)
-    own = max(4 // stride, 1) if g.last else wide // stride if wide % stride == 0 else wide
-    piece = 2 if g.last else vector_length(dtype, True, w.outputs, own)
-    inner, groups, tiles = g.channels // wide if g.last else 1, -(-w.extent // (own * stride)), -(-(h.extent + h.before) // h.stride_used)
-    steps = max(1, min(_STEPS, g.outer * groups * inner * tiles // _STRIPS))
-    strips = -(-tiles // steps)
-    total = g.outer * strips * groups * inner
-    config = KeysConfig(POOL_TYPES[dtype], g.last, h.window, h.stride_used, w.window, stride, w.before, wide, own, piece, THREADS)
-    words = [f"max_pool_keys_{POOL_SHORT[dtype]}", f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}"]
-    words += ["last" if g.last else "first", f"x{wide}g{own}p{piece}"]
-    dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
-    numbers = (total, *dividers, h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3], steps)
-    kernel, grid = Kernel("pool/keys.cu", "_".join(words), config), (-(-total // THREADS), 1, 1)
-    return Plan(kernel, grid, THREADS, (Array(0), Array(1), Array(2), *numbers))
 
 
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:

@@ -112,7 +112,7 @@ class ColumnsConfig(Config):
 def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
     """The reduction of each window."""
-    if g.small and not g.whole and (reduction != NORM or p in (1.0, 2.0)):
+    if g.at_once(p if reduction == NORM else None) and not g.whole:
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if reduction != NORM and _by_columns(g, dtype, aligned):
         return _columns(g, dtype, result, reduction, aligned, pointers, magnitude, padded)

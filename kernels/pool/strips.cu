@@ -68,15 +68,6 @@ __device__ __noinline__ A scaled_norm(const A (&x)[kWindowH * kWindowW]) {
   return scale * root(sum, A(2));
 }
 
-template <bool kQuick>
-__device__ __forceinline__ A rooted(A x) {
-  if constexpr (kQuick) {
-    return quick_root(x);
-  } else {
-    return root(x, A(2));
-  }
-}
-
 // A maximum is kept as it is; or its tap, in another type.
 template <typename U>
 __device__ __forceinline__ void put_maximum(U& y, U best, int tap) {
@@ -116,31 +107,16 @@ struct Results {
   __device__ __forceinline__ void norm(const S::Rows& rows) {
     A sum[kResults];
     sums(rows, sum, [](A x) { return kExponent == 1 ? magnitude(x) : x * x; });
-    bool special = false;
 #pragma unroll
     for (int o = 0; o < kResults; ++o) {
-      if constexpr (kExponent == 2) {
-        special |= !within(sum[o]);
-        y.at[o] = Number<R>::narrowed(rooted<sizeof(R) == 2>(sum[o]));
-      } else {
-        y.at[o] = Number<R>::narrowed(sum[o]);
+      A value = kExponent == 1 ? sum[o] : root(sum[o], A(2));
+      if (kExponent == 2 && !(sum[o] > A(1e-30) && sum[o] < A(1e30))) {
+        A x[kWindowH * kWindowW];
+#pragma unroll
+        for (int i = 0; i < kWindowH * kWindowW; ++i) x[i] = S::tap(rows, o, i);
+        value = scaled_norm(x);
       }
-    }
-    if (special) scale(rows, sum);
-  }
-
- private:
-  // Whether a sum of squares has neither lost terms nor gained infinity.
-  static __device__ __forceinline__ bool within(A sum) { return sum > A(1e-30) && sum < A(1e30); }
-  // The norms whose squares leave the range, again.
-  __device__ __forceinline__ void scale(const S::Rows& rows, const A (&sum)[kResults]) {
-#pragma unroll
-    for (int o = 0; o < kResults; ++o) {
-      if (within(sum[o])) continue;
-      A x[kWindowH * kWindowW];
-#pragma unroll
-      for (int i = 0; i < kWindowH * kWindowW; ++i) x[i] = S::tap(rows, o, i);
-      y.at[o] = Number<R>::narrowed(scaled_norm(x));
+      y.at[o] = Number<R>::narrowed(value);
     }
   }
 };

@@ -61,13 +61,6 @@ __device__ __forceinline__ A norm_slope(A x, A norm, A p) {
   return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
 }
 
-// The root of a number that is rounded to a half type afterwards, to one unit of the last place of float.
-__device__ __forceinline__ float quick_root(float x) {
-  float y;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // What a reduction leaves of a window: the value, rounded to R, or where it stands.
 template <bool kPlace, typename R, typename A, typename P>
 __device__ __forceinline__ R kept(A value, P place) {
