@@ -230,6 +230,7 @@ def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, gr
     delta = np.einsum("bhsd,bhsd->bhs", grad_y, y)
     if grad_lse is not None:
         delta -= grad_lse
+    delta = taken(delta)
     q, k, v, grad_y = (dense_rows(a) for a in (*(bhsd(a, problem.layout) for a in arrays[:3]), grad_y))
     sizes = _numbers(problem, dtype.itemsize)
     block, pitch, d_pitch, v_pitch, splits = (int(n) for n in sizes[_BLOCK:])

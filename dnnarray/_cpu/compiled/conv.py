@@ -139,17 +139,19 @@ def _store(like, geo, result, k, images, extents, y, ys):
     rows, run = extents[1], extents[2]
     if row == run and ys[YH_AT] == run * ys[YW_AT]:  # the rows lie one behind the other on both sides
         rows, run = 1, rows * run
+    channels_inside = ys[YK_AT] < ys[YW_AT]
+    together = k if channels_inside else 1  # channels: memory is written as it lies
     for i in range(images):
-        for d in range(extents[0]):
-            for h in range(rows):
-                source = result + (i * extents[0] * plane + d * plane + h * row) * item
-                target = y + i * ys[YN_AT] + d * ys[YD_AT] + h * ys[YH_AT]
-                if ys[YW_AT] <= ys[YK_AT]:
-                    for c in range(k):
-                        copy(like, source + c * result_row, item, target + c * ys[YK_AT], ys[YW_AT], run, item, width)
-                else:
-                    for w in range(run):
-                        copy(like, source + w * item, result_row, target + w * ys[YW_AT], ys[YK_AT], k, item, width)
+        for first in range(0, k, together):
+            for d in range(extents[0]):
+                for h in range(rows):
+                    source = result + (i * extents[0] * plane + d * plane + h * row) * item + first * result_row
+                    target = y + i * ys[YN_AT] + d * ys[YD_AT] + h * ys[YH_AT] + first * ys[YK_AT]
+                    if channels_inside:
+                        for w in range(run):
+                            copy(like, source + w * item, result_row, target + w * ys[YW_AT], ys[YK_AT], k, item, width)
+                    else:
+                        copy(like, source, item, target, ys[YW_AT], run, item, width)
 
 
 @device

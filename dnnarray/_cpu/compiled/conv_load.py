@@ -27,30 +27,30 @@ from dnnarray._cpu.compiled.kernel import device
 from dnnarray._cpu.compiled.tile import apart, routine, write_word
 
 
-@routine
-def _load_row(like, source, step, low, extent, target, count, stride, item, width):
-    """`count` elements of a row at positions low + stride * j, 0 outside of [0, extent)."""
-    apart()
-    begin = min(max((stride - 1 - low) // stride, 0), count)
-    end = max(min((extent - low + stride - 1) // stride, count), begin)
+@device
+def _load_row(like, source, step, begin, end, stride, target, count, item, width):
+    """`count` elements of a row from position `begin` to `end` of those, 0 before and behind; `source` is where the first would be."""
     clear(like, target, begin, item)
     clear(like, target + end * item, count - end, item)
-    copy(like, source + (low + begin * stride) * step, stride * step, target + begin * item, item, end - begin, item, width)
+    copy(like, source + begin * stride * step, stride * step, target + begin * item, item, end - begin, item, width)
 
 
 @device
-def _load_plane_row(like, x, xs, geo, low, target):
-    """The rows of all channels at one position of the outer axes; `x` is None-like (0) outside of the image."""
+def _load_rows(like, x, xs, geo, low, first, last, target):
+    """A row of the channels from `first` to `last`, all phases of the stride, from position `low` on; x is 0 for a row outside of the image."""
     item, width, stride, phase = geo[ITEM_AT], geo[LANES_AT], geo[STRIDE_AT + 2], geo[PHASE_AT + 1] * geo[PHASE_AT + 2]
-    channel = geo[STRIDE_AT] * geo[STRIDE_AT + 1] * geo[STRIDE_AT + 2] * geo[PHASE_AT] * geo[PHASE_AT + 1] * geo[PHASE_AT + 2] * item
-    count = geo[PHASE_AT + 2]
-    for c in range(geo[C_AT]):
-        for first in range(stride):
-            into = target + c * channel + first * phase * item
+    channel = geo[STRIDE_AT] * geo[STRIDE_AT + 1] * stride * geo[PHASE_AT] * phase * item
+    count, extent = geo[PHASE_AT + 2], geo[SPACE_AT + 2]
+    for s in range(stride):
+        begin = min(max((stride - 1 - low - s) // stride, 0), count)
+        end = max(min((extent - low - s + stride - 1) // stride, count), begin)
+        for c in range(first, last):
+            into = target + c * channel + s * phase * item
             if x == 0:
                 clear(like, into, count, item)
             else:
-                _load_row(like, x + c * xs[XC_AT], xs[XW_AT], low + first, geo[SPACE_AT + 2], into, count, stride, item, width)
+                source = x + c * xs[XC_AT] + (low + s) * xs[XW_AT]
+                _load_row(like, source, xs[XW_AT], begin, end, stride, into, count, item, width)
 
 
 @routine
@@ -65,14 +65,16 @@ def load_image(like, x, xs, geo, images, low, extents, image):
     # Without a stride no more than is read; with one the phases' ends, too, which other pixels' gaps reach.
     depth = geo[PHASE_AT] * sd if sd > 1 else extents[0] - 1 + geo[COVERED_AT]
     height = geo[PHASE_AT + 1] * sh if sh > 1 else extents[1] - 1 + geo[COVERED_AT + 1]
+    together = 1 if xs[XW_AT] <= xs[XC_AT] else geo[C_AT]  # channels: memory is read as it lies
     for i in range(images):
-        for d in range(depth):
-            for h in range(height):
-                at_d, at_h = low[0] + d, low[1] + h
-                inside = 0 <= at_d < geo[SPACE_AT] and 0 <= at_h < geo[SPACE_AT + 1]
-                source = x + i * xs[XN_AT] + at_d * xs[XD_AT] + at_h * xs[XH_AT] if inside else 0
-                target = image + i * whole + ((d % sd) * geo[PHASE_AT] + d // sd) * plane + (h % sh) * area + h // sh * row
-                _load_plane_row(like, source, xs, geo, low[2], target)
+        for c in range(0, geo[C_AT], together):
+            for d in range(depth):
+                for h in range(height):
+                    at_d, at_h = low[0] + d, low[1] + h
+                    inside = 0 <= at_d < geo[SPACE_AT] and 0 <= at_h < geo[SPACE_AT + 1]
+                    source = x + i * xs[XN_AT] + at_d * xs[XD_AT] + at_h * xs[XH_AT] if inside else 0
+                    target = image + i * whole + (d % sd * geo[PHASE_AT] + d // sd) * plane + h % sh * area + h // sh * row
+                    _load_rows(like, source, xs, geo, low[2], c, c + together, target)
 
 
 @routine

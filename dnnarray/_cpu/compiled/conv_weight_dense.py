@@ -104,14 +104,14 @@ def dense_buffers(g: Geometry) -> Sequence[Shape]:
 
 
 @device
-def _load_pixels(like, geo, x, xs, source, target, count):
-    """A row's `count` pixels from address `source` on."""
+def _load_pixels(like, geo, xs, source, target, channels, count):
+    """A row's `count` pixels from address `source` on, as many channels."""
     item, point = geo[_ITEM], geo[_POINT] * geo[_ITEM]
     if xs[_XW] == item:
-        turn_rows(like, source, xs[_XC], target, point, geo[_C], count, item, geo[_LANES])
+        turn_rows(like, source, xs[_XC], target, point, channels, count, item, geo[_LANES])
         return
     for w in range(count):
-        copy(like, source + w * xs[_XW], xs[_XC], target + w * point, item, geo[_C], item, geo[_LANES])
+        copy(like, source + w * xs[_XW], xs[_XC], target + w * point, item, channels, item, geo[_LANES])
 
 
 @routine
@@ -124,17 +124,22 @@ def _load_block(like, geo, x, xs, low, extents, image):
     reach_w = (geo[_BLOCK_W] - 1) * geo[_STRIDE + 2] + (geo[_WINDOW + 2] - 1) * geo[_DILATION + 2] + 1
     begin = min(max(-low[2], 0), reach_w)
     end = max(min(geo[_SPACE + 2] - low[2], reach_w), begin)
-    for d in range(reach_d):
-        for h in range(reach_h - (geo[_BLOCK_H] - extents[0]) * geo[_STRIDE + 1]):
-            target = image + (d * reach_h + h) * reach_w * point
-            at_d, at_h = low[0] + d, low[1] + h
-            if not (0 <= at_d < geo[_SPACE] and 0 <= at_h < geo[_SPACE + 1]):
-                clear(like, target, reach_w * geo[_POINT], item)
-                continue
-            clear(like, target, begin * geo[_POINT], item)
-            clear(like, target + end * point, (reach_w - end) * geo[_POINT], item)
-            source = x + at_d * xs[_XD] + at_h * xs[_XH] + (low[2] + begin) * xs[_XW]
-            _load_pixels(like, geo, x, xs, source, target + begin * point, end - begin)
+    height = reach_h - (geo[_BLOCK_H] - extents[0]) * geo[_STRIDE + 1]
+    together = geo[_LANES] if xs[_XW] == item else geo[_C]  # channels: memory is read as it lies
+    for c in range(0, geo[_C], together):
+        some = min(together, geo[_C] - c)
+        for d in range(reach_d):
+            for h in range(height):
+                target = image + (d * reach_h + h) * reach_w * point
+                at_d, at_h = low[0] + d, low[1] + h
+                inside = 0 <= at_d < geo[_SPACE] and 0 <= at_h < geo[_SPACE + 1]
+                if c == 0:
+                    edge = begin if inside else reach_w
+                    clear(like, target, edge * geo[_POINT], item)
+                    clear(like, target + end * point, (reach_w - end) * geo[_POINT], item)
+                if inside:
+                    source = x + at_d * xs[_XD] + at_h * xs[_XH] + (low[2] + begin) * xs[_XW] + c * xs[_XC]
+                    _load_pixels(like, geo, xs, source, target + begin * point + c * item, some, end - begin)
 
 
 @device
