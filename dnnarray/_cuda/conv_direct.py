@@ -14,6 +14,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
 
 _BLOCKS = 1 << 30
+_LOOKED_AT = 8  # elements that a thread of a repair looks at
 _EFFICIENCY = 0.01  # of the float32 rate: a term is two loads through the caches
 _WEIGHT_EFFICIENCY = 0.002
 
@@ -47,7 +48,10 @@ class DirectMaps:
     """The maps by their definitions: `conv_common.Maps`."""
 
     def __init__(self, setting: Setting, repair: bool = False) -> None:
-        self._setting, self._repair = setting, repair  # repair: only the elements of a result that are NaN
+        self._setting, self._repair = (
+            setting,
+            repair,
+        )  # repair: only the elements of a result that are NaN; an image is dense in its order then
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         self._run(large, weight, small, epilogue, False)
@@ -71,7 +75,8 @@ class DirectMaps:
         pointers = (x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
         sizes = (total, g.groups, own[0], others[0], flags)
         steps = (*x.strides, *residual, *y.strides, g.k * k, own[1], others[1], *window)
-        grid = (min(-(-total // THREADS), _BLOCKS), 1, 1)
+        each = THREADS * (_LOOKED_AT if self._repair else 1)
+        grid = (min(-(-total // each), _BLOCKS), 1, 1)
         setting.steps.add(Plan(kernel, grid, THREADS, (*pointers, *sizes, *steps, *extents(g), f.p, f.q)))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:

@@ -346,7 +346,7 @@ def _correlations(op: str, g: Geometry) -> list[Geometry]:
     return turned if op in ("conv_backward_input", "conv_transpose") else [g, *turned]
 
 
-_BANDWIDTH, _RATE = 2.5e12, 12e12  # bytes and operations a second of an H200 that the steps reach
+_BANDWIDTH, _RATE = 1.1e12, 5e12  # bytes and operations a second of an H200 that the steps reach
 
 
 def _seconds(g: Geometry, t: Tiling) -> float:
@@ -354,7 +354,7 @@ def _seconds(g: Geometry, t: Tiling) -> float:
     chunks, passes = _chunks(g, t), len(t.lengths)
     plane = 8 * t.volume + (16 * passes - 8) * t.frequencies  # bytes of a tile written and read, and of its transform's passes
     images, results = g.n * g.groups * g.c * t.count, g.n * g.groups * g.k * t.count
-    moved = plane * (images * -(-g.k // chunks.k) + results + g.groups * g.k * g.c / t.count)
+    moved = plane * (images * -(-g.k // chunks.k) + results + g.groups * g.k * g.c)
     operations = 8 * g.n * t.count * g.groups * g.c * g.k * t.frequencies
     return moved / _BANDWIDTH + operations / _RATE
 
