@@ -33,7 +33,7 @@ def _array(shape: tuple[int, ...], dtype: str, last: bool) -> Any:
 
 
 def measure(p: Drawn, once: bool) -> dict[str, float]:
-    """Microseconds by algorithm, the chosen one first; those that are hopeless after two runs by these."""
+    """Microseconds by algorithm, the chosen one first; those that are hopeless after three runs by these."""
     shapes, options = p.call
     arrays = tuple(_array(shape, p.dtype, p.last) for shape in shapes)
     found: dict[str, float] = {}
@@ -46,10 +46,10 @@ def measure(p: Drawn, once: bool) -> dict[str, float]:
         if algorithm.predicted_ms * 1e3 > _NOT_TRIED * best:
             continue
         written = written_bytes(call())
-        times = [0.0 if once else once_ms(call, written) * 1e3 for _ in range(1 if once else 2)]
+        times = [0.0 if once else once_ms(call, written) * 1e3 for _ in range(1 if once else 3)]
         if not once and min(times) < HOPELESS * best:
             times = [once_ms(call, written) * 1e3 for _ in range(_REPEATS)]
-        found[algorithm.name] = float(np.median(times) if len(times) > 2 else min(times))
+        found[algorithm.name] = float(np.median(times) if len(times) > 3 else min(times))
     return found
 
 

@@ -56,3 +56,18 @@ def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
     plan.workspace = 64
     with pytest.raises(dnn.OptionError, match=r"relu: workspace .* aligned to 16 bytes"):
         plan._scratch(_memory(1025))
+
+
+def test_problems_of_one_form_share_the_text_of_their_call(prepared):
+    from dnnarray._cuda import engine, launch
+
+    plan, launched = prepared
+    plan._prepare(True)
+    compiled = launch._compiled.cache_info().misses
+    op = find("relu")
+    other = engine.prepare(op, op.problem((Spec((4096,), "float32"),), {}), DEFAULT, None)
+    other._prepare(True)
+    assert launch._compiled.cache_info().misses == compiled
+    for step, pointers in ((plan, (256, 512)), (other, (1024, 2048))):
+        step._launch([_memory(pointers[0])], [_memory(pointers[1])], (), None)
+    assert len(launched) == 2

@@ -14,6 +14,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
 
 _BLOCKS, _GATED = 1 << 30, 2048
+_LOOKED_AT = 8  # elements that a thread of a repair looks at
 _EFFICIENCY = 0.01  # of the float32 rate: a term is two loads through the caches
 _WEIGHT_EFFICIENCY = 0.002
 
@@ -48,7 +49,9 @@ class DirectMaps:
     """The maps by their definitions: `conv_common.Maps`."""
 
     def __init__(self, setting: Setting, repair: bool = False, gates: tuple[Array, Array] | None = None) -> None:
-        """`repair`: only the elements of a result that are NaN; with `gates` only where one of two `Scale` says that numbers are strange."""
+        """`repair`: only the elements of a result that are NaN, an image being dense in its order; with `gates` only where one of two `Scale` says
+        that numbers are strange.
+        """
         self._setting, self._repair, self._gates = setting, repair, gates
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
@@ -75,7 +78,8 @@ class DirectMaps:
         pointers = (*(self._gates or (x.array, x.array)), x.array, w.array, e.bias or x.array, e.residual or x.array, y.array)
         sizes = (total, g.groups, own[0], others[0], flags)
         steps = (*x.strides, *residual, *y.strides, g.k * k, own[1], others[1], *window)
-        grid = (min(-(-total // THREADS), _GATED if gated else _BLOCKS), 1, 1)
+        each = THREADS * (_LOOKED_AT if self._repair else 1)
+        grid = (min(-(-total // each), _GATED if gated else _BLOCKS), 1, 1)
         setting.steps.add(Plan(kernel, grid, THREADS, (*pointers, *sizes, *steps, *extents(g), f.p, f.q)))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:

@@ -24,7 +24,7 @@ from dnnarray._problems.conv_geometry import Geometry, Triple, smooth
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, name_of
 
-_THREADS, _STEPS = 128, 8
+_THREADS, _STEPS, _PIECES = 128, 8, 4  # of fourier_tiles.cu
 _FEWEST_TAPS = 16  # of a window for which spectra may pay
 _WEIGHT, _IMAGES = 64 << 20, 128 << 20  # bytes of the spectra of weights and of images that are held at a time
 _MOST = 1 << 30  # bytes of scratch memory
@@ -163,13 +163,14 @@ def _pair(a: int, b: int) -> int:
 
 def _tiles_plan(x: Operand, strides: tuple[int, ...], rows: Triple, t: Tiling, axes: Axes, target: Operand) -> Plan:
     """Tiles of planes by their strides along groups, two more axes of these extents, and space; `axes` are (taken, extent, dilation, before)."""
-    pieces = -(-t.volume // (_THREADS * _STEPS))
+    parts = -(-t.volume // (_THREADS * _STEPS))
+    pieces = math.prod(rows) * t.count * parts
     of_axes: list[int] = []
     for size, step, tiles, (taken, extent, dilation, before) in zip(t.size, t.step, t.tiles, axes, strict=True):
         of_axes += [_pair(tiles, size), _pair(taken, step), _pair(extent, dilation), before]
     kernel = Kernel("conv/fourier_tiles.cu", "conv_fourier_tiles", TilesConfig(_THREADS))
-    arguments: tuple[Array | int, ...] = (x.array, target.array, pieces, rows[1], rows[2], *strides, *of_axes)
-    return Plan(kernel, (math.prod(rows) * t.count * pieces, 1, 1), _THREADS, arguments)
+    arguments: tuple[Array | int, ...] = (x.array, target.array, pieces, parts, *rows[1:], *strides, *of_axes)
+    return Plan(kernel, (-(-pieces // _PIECES), 1, 1), _THREADS, arguments)
 
 
 def _result_plan(
@@ -346,7 +347,7 @@ def _correlations(op: str, g: Geometry) -> list[Geometry]:
     return turned if op in ("conv_backward_input", "conv_transpose") else [g, *turned]
 
 
-_BANDWIDTH, _RATE = 2.5e12, 12e12  # bytes and operations a second of an H200 that the steps reach
+_BANDWIDTH, _RATE = 1.1e12, 5e12  # bytes and operations a second of an H200 that the steps reach
 
 
 def _seconds(g: Geometry, t: Tiling) -> float:
@@ -354,7 +355,7 @@ def _seconds(g: Geometry, t: Tiling) -> float:
     chunks, passes = _chunks(g, t), len(t.lengths)
     plane = 8 * t.volume + (16 * passes - 8) * t.frequencies  # bytes of a tile written and read, and of its transform's passes
     images, results = g.n * g.groups * g.c * t.count, g.n * g.groups * g.k * t.count
-    moved = plane * (images * -(-g.k // chunks.k) + results + g.groups * g.k * g.c / t.count)
+    moved = plane * (images * -(-g.k // chunks.k) + results + g.groups * g.k * g.c)
     operations = 8 * g.n * t.count * g.groups * g.c * g.k * t.frequencies
     return moved / _BANDWIDTH + operations / _RATE
 

@@ -17,11 +17,13 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
-_CALL = 2  # launches that take as long as a call of cuBLAS
 _SCRATCH = 256 << 20  # bytes of columns, and of results that wait for their epilogue, of a block of images
 _ROWS = 1 << 30  # of a product
 _BATCH = 1 << 15  # products in one call
+_CALL = 2  # launches that take as long as a product of cuBLAS beside its arithmetic
+_STEP = 0.1e-6  # seconds of 64 terms of a product's sum, one after the other
 _SLOWEST = 0.3e12  # operations a second of a product of a few rows and columns (docs/measured.md)
+_ADDED_UP = 1.4  # times that columns are moved which are added up behind the product, in part from the cache
 _GATHERED = {(True, True): 0.8, (False, True): 0.17, (False, False): 0.35}  # of the bandwidth: columns by vectors, by channels, by pixels
 _CROOKED = 2.5  # times that a product takes of what the bandwidth would allow where rows do not begin at multiples of 16 bytes
 _EXTENT = 1 << 31  # that cuBLAS cannot count
@@ -245,15 +247,18 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     plain, half = g.taps == 1 and set(g.stride) == {1} and set(g.before) == {0}, dtype in HALF
     columns = 0 if plain else g.n * g.pixels * g.groups * g.c * g.taps
     spreads = op in ("conv_backward_input", "conv_transpose")
-    moved = 2 * columns * problem.maps * (2 * accumulator(dtype).itemsize if spreads else dtype.itemsize)  # added up behind: read again
+    wide_columns = accumulator(dtype).itemsize * (_ADDED_UP if lying(op, problem).last else 2)
+    moved = 2 * columns * problem.maps * (wide_columns if spreads else dtype.itemsize)
     wide = 128 if half else 64  # a product much narrower than a tile leaves most of it empty
     narrow = min(g.k, wide) / wide * min(g.c * g.taps, wide) / wide
     last = lying(op, problem).last
     weighs = op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
     turned = 2 * g.n * g.groups * (g.k * g.pixels + g.c * math.prod(g.space)) * dtype.itemsize  # both images, to the other order
-    launches = problem.maps * (3 + _CALL * (1 if last or op == "conv_backward_weight" else g.groups))
+    calls = 1 if last or op == "conv_backward_weight" else g.groups
+    launches = problem.maps * (_CALL * calls + (not plain) + weighs * (1 if last else 3))
     of_copy = _GATHERED[last and g.c * dtype.itemsize % 16 == 0, last]
-    seconds = problem.flops / max(peak * 0.75 * narrow * (1 if last or not half else 0.5), _SLOWEST) + moved / (device.bandwidth * of_copy)
+    products = problem.flops / max(peak * 0.75 * narrow * (1 if last or not half else 0.5), _SLOWEST)
+    seconds = max(products, problem.maps * _STEP * g.c * g.taps / 64 * (op == "conv")) + moved / (device.bandwidth * of_copy)
     seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)
     own = problem.bytes * (1 if straight else _CROOKED)

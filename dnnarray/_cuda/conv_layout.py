@@ -14,7 +14,7 @@ from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit, sum_splits
-from dnnarray._cuda.conv_tiles import Timed, choose, efficiency, split
+from dnnarray._cuda.conv_tiles import BLOCK, Timed, choose, efficiency, split
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
@@ -309,11 +309,14 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     f, last = filled(g), lying(op, problem).last
     images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
-    launches = problem.maps * (1 + len(copied) + (f.groups != g.groups)) + (op == "conv_backward_weight")
+    grouped, spreads = f.groups != g.groups, op in ("conv_backward_input", "conv_transpose")
+    phases = len(f.phases) * (1 if f.k % BLOCK == 0 else 2) if spreads else 1  # a launch each, and one that turns its part of the weight
+    launches = problem.maps * (phases + len(copied) + 2 * grouped) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
     if last and (thin := conv_thin.seconds(op, problem, device.units)):
         return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (thin * of_all), 1.0), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
+    own += problem.result.nbytes * grouped  # looked through for what the zeros between groups have spoilt
     return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

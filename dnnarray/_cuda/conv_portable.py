@@ -98,4 +98,5 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
     blocks = g.taps * g.c / 64
     share = (0.4 if device.capability and device.capability >= (9, 0) else 0.65) * blocks / (blocks + 8)  # a tile's beginning and end
-    return Cost(problem.flops, problem.bytes, share * filled * waves, 2 * problem.maps, unit(problem.inputs[0].dtype, precision))
+    launches = 2 * problem.maps * (len(g.phases) if op in ("conv_backward_input", "conv_transpose") else 1)
+    return Cost(problem.flops, problem.bytes, share * filled * waves, launches, unit(problem.inputs[0].dtype, precision))

@@ -20,6 +20,7 @@ PLANNED = 132  # multiprocessors that parts are planned for where the device is 
 SHARED = 232_448  # bytes of shared memory of a block
 _RATE = 3.7e12  # multiply-adds a second of a multiprocessor
 _BYTES = 4.2e12 / PLANNED  # of memory a second, for each multiprocessor
+START = 1.5e-6  # seconds of a launch until the products run
 _WAIT = {128: 260e-9, 256: 390e-9}  # seconds of a stage beside its products, by the rows of a tile
 _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient copies a chunk
 _END = 1.6e-6  # seconds of 128 rows of a tile's end
@@ -75,7 +76,7 @@ class Choice:
 def choose(g: Geometry, units: int) -> Choice:
     """The tile for a correlation that is done first."""
     blocks, rows = -(-g.taps * g.c // BLOCK), g.n * g.pixels
-    found = [(rounds(g, rows, t, units) * (blocks * (t.products + _WAIT[t.m]) + _END * t.m / 128), t) for t in TILES]
+    found = [(START + rounds(g, rows, t, units) * (blocks * (t.products + _WAIT[t.m]) + _END * t.m / 128), t) for t in TILES]
     seconds, tile = min(found, key=itemgetter(0))
     return Choice(tile, seconds)
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import itemgetter
 
 from dnnarray._cuda.conv_raster import Raster, raster
-from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, Tile, rounds
+from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 
@@ -101,4 +101,4 @@ def with_halo(t: Tile, r: Raster) -> Tile | None:
 def _seconds(g: Geometry, rows: int, blocks: int, units: int, t: Tile, moved: float) -> float:
     """With the slower of products and second-level cache, which gives `moved` rows a stage."""
     each = max(t.products + _WAIT, moved * ROW / _L2)
-    return rounds(g, rows, t, units) * (blocks * each + _END * t.m * t.n)
+    return START + rounds(g, rows, t, units) * (blocks * each + _END * t.m * t.n)

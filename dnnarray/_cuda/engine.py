@@ -289,7 +289,7 @@ class Prepared:
 
     def _prepare(self, aligned: bool) -> Launches:
         here = device()
-        program = self._program if aligned and self._program else self.method.run(self.problem, here, aligned)
+        program = (self._program if aligned else None) or self.method.run(self.problem, here, aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         pairs = enumerate(zip(self._specs, orders, strict=True))
         copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]

@@ -51,12 +51,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY
   const long long pixels = static_cast<long long>(extent_d) * extent_h * extent_w;
   for (long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x; i < total;
        i += static_cast<long long>(gridDim.x) * Config::kThreads) {
+    if (Config::kRepair && widen(y[i]) == widen(y[i])) continue;  // y is dense in the order of i
     const Split by_c = split(Config::kLast ? i : i / pixels, all);
     const long long n = Config::kLast ? by_c.quotient / pixels : by_c.quotient;
     const Place at = Place::of(Config::kLast ? by_c.quotient - n * pixels : i % pixels, extent_h, extent_w);
     const Split by_group = split(by_c.rest, static_cast<int>(own));
     T& result = y[n * y_n + by_c.rest * y_c + at.d * y_d + at.h * y_h + at.w * y_w];
-    if (Config::kRepair && widen(result) == widen(result)) continue;
     const Config::Source* x_at = x + n * x_n + by_group.quotient * others * x_c;
     const Config::Weight* w_at = weight + by_group.quotient * w_group + by_group.rest * w_own;
     A sum = 0;

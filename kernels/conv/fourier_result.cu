@@ -23,7 +23,10 @@ struct ResultAxis {
   __device__ __forceinline__ ResultAxis(long long tile, long long walk, long long spread)
       : tiles(high(tile)), size(low(tile)), extent(high(walk)), step(low(walk)), spread(static_cast<int>(spread)) {}
 
-  __device__ __forceinline__ Split place(int p) const { return split(static_cast<long long>(p) * spread, step); }
+  // The tile and the place in it.
+  __device__ __forceinline__ Split place(int p) const {
+    return tiles == 1 ? Split{0, p * spread} : split(static_cast<long long>(p) * spread, step);
+  }
 };
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)

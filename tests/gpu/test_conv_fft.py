@@ -11,6 +11,17 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Also small images in several tiles."""
+    from dnnarray._cuda import conv_fft
+
+    monkeypatch.setattr(conv_fft, "_FACTORS", (2,))
+    dnn._operation.forget()
+    yield
+    dnn._operation.forget()
+
+
 def _in_memory(array, last):
     array = cupy.asarray(array)
     if not last:
@@ -57,12 +68,10 @@ def test_in_chunks(algorithm, monkeypatch):
     options = {"groups": 2, "padding": 3, "algorithm": algorithm}
     wide = x.astype(np.float64), w.astype(np.float64)
     expected = dnn.conv(*wide, groups=2, padding=3)
-    dnn._operation.forget()
     assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, 98)
     dw = dnn.conv_backward_weight(cupy.asarray(expected.astype(np.float32)), cupy.asarray(x), weight_shape=w.shape, **options)
     exact = dnn.conv_backward_weight(expected.astype(np.float32).astype(np.float64), wide[0], weight_shape=w.shape, groups=2, padding=3)
     assert_close(cupy.asnumpy(dw), exact, 3 * 50 * 52)
-    dnn._operation.forget()
 
 
 @pytest.mark.parametrize("algorithm", ["fft", "fft_tiled"])
