@@ -18,7 +18,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._spec import HALF
 
-_THREADS, _PLACES = 256, 256  # of a block, of the result that a region meets
+_THREADS, _PLACES = 256, 224  # of a block, of the result that a region meets
 _REGIONS = ((16, 32), (16, 16))  # of pixels
 _MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP, _MOST_MATRICES = 4, 32, 4, 4
 _STEP_K = 32
@@ -69,21 +69,27 @@ def _columns(g: Geometry) -> int:
 
 def _shared_memory(g: Geometry) -> int:
     columns = _columns(g)
-    pitch = columns + 8 * (columns % 16 == 0)
-    return (_PLACES + g.window[1] * columns) * (g.k * 2 + 16) + _PLACES * pitch * 4
+    return (_PLACES + g.window[1] * columns) * (g.k * 2 + 16) + g.stride[1] * _PLACES * (columns + 2) * 4
 
 
 def region(g: Geometry) -> tuple[int, int] | None:
     """The pixels of a region; None where the kernel does not do it."""
     flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
-    if not flat or g.c > _MOST_CHANNELS or g.k % _STEP_K or g.stride[1] != g.stride[2] or g.stride[1] > _MOST_STEP:
+    if (
+        not flat
+        or g.c > _MOST_CHANNELS
+        or g.k % _STEP_K
+        or g.dilation != (1, 1, 1)
+        or g.stride[1] != g.stride[2]
+        or g.stride[1] > _MOST_STEP
+    ):
         return None
     if _columns(g) > _MOST_COLUMNS or _shared_memory(g) > _SHARED or 0 in (g.n, *g.space, *g.out):
         return None
 
     def met(pixels: tuple[int, int]) -> int:
-        axes = zip(pixels, g.window[1:], g.dilation[1:], g.stride[1:], strict=True)
-        return math.prod((m - 1 + (w - 1) * d) // s + 1 for m, w, d, s in axes)
+        axes = zip(pixels, g.window[1:], g.stride[1:], strict=True)
+        return math.prod((m + w - 2) // s + 1 for m, w, s in axes)
 
     return next((r for r in _REGIONS if met(r) <= _PLACES), None)
 

@@ -1,0 +1,235 @@
+// Convolution of stride 1 and few output channels as one matrix product that is turned round: y[m, k] = f(sum over taps and c of w[k, tap, c] *
+// x[m + tap, c] + bias[k]) with the channels of the result as rows, so that each piece of the weight meets many pixels in shared memory.
+//
+// Layout:  as implicit_tma_halo_sm90.cu, whose raster makes every tap of a plane a shift: x behind a tensor map of windows of one pixel, w (groups
+//          K, window, C) behind a tiled one; kTransposed: the gradient of the input from the forward's weight, whose dense channels are those
+//          of the result here. A block takes tiles of kTileM places x 64 channels, one after another. One thread of the first warpgroup asks for
+//          the input of 64 channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The
+//          other two multiply, each half of the places, and write them from registers, whose 8 x 8 pieces the warp turns round again.
+// Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
+//          than the window's reach.
+// Bound:   the matrix units. Sums in float32.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/group_product_192.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Result = dnnarray::bfloat16_t;
+  using Activation = dnnarray::Relu;
+  static constexpr bool kBias = true;
+  static constexpr bool kResidual = false;
+  static constexpr int kTileM = 512;
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 8;
+  static constexpr bool kTransposed = false;
+  static constexpr int kAxes = 2;
+};
+#define DNNARRAY_ENTRY conv_implicit_tma_turned_sm90_default
+#endif
+
+using namespace dnnarray;
+using C = TmaTile<Config>;
+using T = Config::Element;
+using R = Config::Result;
+constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
+constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * C::kGroup, kWidth = kTileM / kConsumers;  // places of a warpgroup
+constexpr int kFewer = 56, kMore = 224;  // registers of asking and of multiplying threads
+static_assert(kTileN == 64 && sizeof(R) == 2 && !Config::kResidual, "a product's rows are 64 channels; a residual would come too late");
+
+extern __shared__ char smem_memory[];
+
+struct Arguments {
+  Target<T, R> target;
+  TmaWeight weight;
+  ConvAxes axes;
+  long long images;
+  int pitch, height, reach;
+
+  // Of a place of the rasters, in the result.
+  __device__ __forceinline__ WindowPlace where(long long m) const {
+    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
+    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
+  }
+  __device__ __forceinline__ long long at(const WindowPlace& p) const {
+    if (p.w >= axes.w.out || p.h >= axes.h.out || p.n >= images) return -1;
+    return p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w;
+  }
+  __device__ __forceinline__ void advance(WindowPlace& p, int places) const {
+    for (p.w += places; p.w >= pitch; p.w -= pitch) {
+      if (++p.h < height) continue;
+      p.h = 0;
+      if (++p.d < axes.d.out) continue;
+      p.d = 0, ++p.n;
+    }
+  }
+};
+
+// Where things lie in shared memory: two input buffers, the ring of weights, the barriers.
+struct Shared {
+  unsigned input, input_bytes, rows, weight, input_full, input_empty, full, empty;
+
+  __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
+    input_bytes = (rows * C::kRow + 1023) & ~1023u;
+    weight = input + 2 * input_bytes;
+    input_full = weight + kStages * C::kBytesN;
+    input_empty = input_full + 16;
+    full = input_empty + 16;
+    empty = full + kStages * 8;
+  }
+};
+
+__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
+                                         Ring<2>& inputs, Ring<kStages>& ring) {
+  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
+  WindowPlace place = a.where(tile.m);
+  place.w -= w.before, place.h -= h.before, place.d = place.d * d.stride - d.before;
+  for (int t = 0; t < d.window; ++t) {
+    const TapPlace offset = {0, 0, static_cast<unsigned short>(t * d.dilation)};
+    for (int c = 0; c < a.weight.channels; c += C::kTileK) {
+      const unsigned full = smem.input_full + inputs.stage * 8;
+      barrier_wait(smem.input_empty + inputs.stage * 8, inputs.parity ^ 1);
+      barrier_expect(full, smem.rows * C::kRow);
+      place.c = tile.group * a.weight.channels + c;
+      copy_windows<Config::kAxes>(smem.input + inputs.stage * smem.input_bytes, x, full, place, offset);
+      inputs.next();
+      Place tap = {0, 0, 0};
+      do {
+        const unsigned arrived = smem.full + ring.stage * 8;
+        barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
+        barrier_expect(arrived, C::kBytesN);
+        C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs, smem.weight + ring.stage * C::kBytesN, arrived);
+        ring.next();
+      } while (!tap.next(1, h.window, w.window));
+    }
+  }
+}
+
+// What the matrix units have done with is given back one step later.
+struct Release {
+  unsigned weight, input;
+
+  __device__ __forceinline__ void run() {
+    if (weight != 0) C::release(weight);
+    if (input != 0) C::release(input);
+    weight = input = 0;
+  }
+};
+
+// The products of one tap: 64 channels by the places of this warpgroup.
+__device__ __forceinline__ void multiply(float (&sums)[kWidth / 2], unsigned places, unsigned weight) {
+  wgmma_fence();
+  const unsigned long long a = C::kTurned ? transposed_panel(weight, C::kTileK * C::kRow) : panel(weight), b = panel(places);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) Wgmma<T, C::kTurned, false, kWidth>::run(sums, a + (C::kTurned ? 128 : 2) * k, b + 2 * k);
+  wgmma_commit();
+}
+
+// `planes` inputs, one after another.
+__device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, float (&sums)[kWidth / 2], int part, const Shared& smem, Ring<2>& inputs,
+                                              Ring<kStages>& ring) {
+  Release waiting = {0, 0};
+#pragma unroll
+  for (int j = 0; j < kWidth / 2; ++j) sums[j] = 0;
+  for (int i = 0; i < planes; ++i) {
+    const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * kWidth * C::kRow;
+    barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
+    for (int r = 0; r < a.axes.h.window; ++r)
+      for (int s = 0; s < a.axes.w.window; ++s) {
+        barrier_wait(smem.full + ring.stage * 8, ring.parity);
+        multiply(sums, input + (r * a.axes.h.dilation * a.pitch + s * a.axes.w.dilation) * C::kRow, smem.weight + ring.stage * C::kBytesN);
+        wgmma_wait<1>();
+        waiting.run();
+        waiting.weight = smem.empty + ring.stage * 8;
+        ring.next();
+      }
+    waiting.input = smem.input_empty + inputs.stage * 8;
+    inputs.next();
+  }
+  wgmma_wait<0>();
+  hold(sums);
+  waiting.run();
+}
+
+// 16 channels of 16 places, of which the thread's sums are two channels of two pairs of places: 16 bytes of a place for each lane, four neighbours
+// two places 8 apart. `from` is where the channels of the place at lane / 4 begin, `behind` those of the one 8 further, or -1.
+__device__ __forceinline__ void write_piece(const Arguments& a, const float* sums, const float (&bias)[2], int channel, long long from, long long behind) {
+  const int q = threadIdx.x % 4;
+  unsigned pieces[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // channels from 8 (i % 2) on, places from 8 (i / 2) on
+    float v[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) v[e] = Config::Activation::forward(sums[i / 2 * 4 + i % 2 * 2 + e] + bias[i % 2], a.target.p, a.target.q);
+    pieces[i] = turned(narrow_pair(v[0], v[1], R()));
+  }
+  transpose_pairs(pieces);
+  const long long at = q < 2 ? from : behind;
+  const Vec<unsigned, 4> row = {{pieces[0], pieces[1], pieces[2], pieces[3]}};
+  if (at >= 0 && channel + q % 2 * 8 < a.target.outs) store(reinterpret_cast<unsigned*>(a.target.y + at + channel + q % 2 * 8), row);
+}
+
+__device__ __forceinline__ void write_tile(const Arguments& a, const float (&sums)[kWidth / 2], const TmaPlace& tile, int part) {
+  const int lane = threadIdx.x % 32, channel = tile.n + threadIdx.x % C::kGroup / 32 * 16, group = tile.group * a.target.outs;
+  float bias[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int own = channel + lane / 4 + i * 8;
+    if (Config::kBias && own < a.target.outs) bias[i] = widen(a.target.bias[group + own]);
+  }
+  WindowPlace place = a.where(tile.m + part * kWidth + lane / 4);
+#pragma unroll
+  for (int j = 0; j < kWidth / 16; ++j) {
+    const long long from = a.at(place);
+    a.advance(place, 8);
+    const long long behind = a.at(place);
+    a.advance(place, 8);
+    write_piece(a, sums + j * 8, bias, channel, from < 0 ? from : from + group, behind < 0 ? behind : behind + group);
+  }
+}
+
+// `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const T* __restrict__ bias, const T* __restrict__ residual,
+    R* __restrict__ y, long long images, long long pitch, long long height, long long reach, long long channels, long long backwards,
+    long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
+    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
+  const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.reach);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 + kStages; ++i) {
+      barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
+      barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, kConsumers);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
+  const long long tiles = tiles_m * tiles_n * groups;
+  Ring<2> inputs;
+  Ring<kStages> ring;
+  if (part < 0) {
+    give_registers<kFewer>();
+    if (threadIdx.x == 0) {
+      prefetch_map(x);
+      prefetch_map(weight);
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
+      }
+    }
+    __syncwarp();
+  } else {
+    take_registers<kMore>();
+    float sums[kWidth / 2];
+    const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
+    for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+      multiply_tile(a, planes, sums, part, smem, inputs, ring);
+      write_tile(a, sums, C::place(i, tiles_m, tiles_n), part);
+    }
+  }
+}
