@@ -11,7 +11,7 @@
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/conv_raster.cuh"
 #include "dnnarray/group_product_192.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -41,82 +41,8 @@ static_assert(kTileN == 64 && sizeof(R) == 2 && !Config::kResidual, "a product's
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
-  Target<T, R> target;
-  TmaWeight weight;
-  ConvAxes axes;
-  long long images;
-  int pitch, height, reach;
-
-  // Of a place of the rasters, in the result.
-  __device__ __forceinline__ WindowPlace where(long long m) const {
-    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
-    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
-  }
-  __device__ __forceinline__ long long at(const WindowPlace& p) const {
-    if (p.w >= axes.w.out || p.h >= axes.h.out || p.n >= images) return -1;
-    return p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w;
-  }
-  __device__ __forceinline__ void advance(WindowPlace& p, int places) const {
-    for (p.w += places; p.w >= pitch; p.w -= pitch) {
-      if (++p.h < height) continue;
-      p.h = 0;
-      if (++p.d < axes.d.out) continue;
-      p.d = 0, ++p.n;
-    }
-  }
-};
-
-// Where things lie in shared memory: two input buffers, the ring of weights, the barriers.
-struct Shared {
-  unsigned input, input_bytes, rows, weight, input_full, input_empty, full, empty;
-
-  __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
-    input_bytes = (rows * C::kRow + 1023) & ~1023u;
-    weight = input + 2 * input_bytes;
-    input_full = weight + kStages * C::kBytesN;
-    input_empty = input_full + 16;
-    full = input_empty + 16;
-    empty = full + kStages * 8;
-  }
-};
-
-__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
-                                         Ring<2>& inputs, Ring<kStages>& ring) {
-  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
-  WindowPlace place = a.where(tile.m);
-  place.w -= w.before, place.h -= h.before, place.d = place.d * d.stride - d.before;
-  for (int t = 0; t < d.window; ++t) {
-    const TapPlace offset = {0, 0, static_cast<unsigned short>(t * d.dilation)};
-    for (int c = 0; c < a.weight.channels; c += C::kTileK) {
-      const unsigned full = smem.input_full + inputs.stage * 8;
-      barrier_wait(smem.input_empty + inputs.stage * 8, inputs.parity ^ 1);
-      barrier_expect(full, smem.rows * C::kRow);
-      place.c = tile.group * a.weight.channels + c;
-      copy_windows<Config::kAxes>(smem.input + inputs.stage * smem.input_bytes, x, full, place, offset);
-      inputs.next();
-      Place tap = {0, 0, 0};
-      do {
-        const unsigned arrived = smem.full + ring.stage * 8;
-        barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
-        barrier_expect(arrived, C::kBytesN);
-        C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs, smem.weight + ring.stage * C::kBytesN, arrived);
-        ring.next();
-      } while (!tap.next(1, h.window, w.window));
-    }
-  }
-}
-
-// What the matrix units have done with is given back one step later.
-struct Release {
-  unsigned weight, input;
-
-  __device__ __forceinline__ void run() {
-    if (weight != 0) C::release(weight);
-    if (input != 0) C::release(input);
-    weight = input = 0;
-  }
-};
+using Arguments = Raster<Config>;
+using Shared = RasterShared<Config>;
 
 // The products of one tap: 64 channels by the places of this warpgroup.
 __device__ __forceinline__ void multiply(float (&sums)[kWidth / 2], unsigned places, unsigned weight) {
@@ -128,26 +54,12 @@ __device__ __forceinline__ void multiply(float (&sums)[kWidth / 2], unsigned pla
 }
 
 // `planes` inputs, one after another.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, float (&sums)[kWidth / 2], int part, const Shared& smem, Ring<2>& inputs,
-                                              Ring<kStages>& ring) {
-  Release waiting = {0, 0};
+__device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, float (&sums)[kWidth / 2], int part, const Shared& smem,
+                                              Ring<2>& inputs, Ring<kStages>& ring) {
 #pragma unroll
   for (int j = 0; j < kWidth / 2; ++j) sums[j] = 0;
-  for (int i = 0; i < planes; ++i) {
-    const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * kWidth * C::kRow;
-    barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
-    for (int r = 0; r < a.axes.h.window; ++r)
-      for (int s = 0; s < a.axes.w.window; ++s) {
-        barrier_wait(smem.full + ring.stage * 8, ring.parity);
-        multiply(sums, input + (r * a.axes.h.dilation * a.pitch + s * a.axes.w.dilation) * C::kRow, smem.weight + ring.stage * C::kBytesN);
-        wgmma_wait<1>();
-        waiting.run();
-        waiting.weight = smem.empty + ring.stage * 8;
-        ring.next();
-      }
-    waiting.input = smem.input_empty + inputs.stage * 8;
-    inputs.next();
-  }
+  RasterRelease<Config> waiting = walk_raster(a, planes, part * kWidth * C::kRow, smem, inputs, ring,
+                                              [&](unsigned places, unsigned weight) { multiply(sums, places, weight); });
   wgmma_wait<0>();
   hold(sums);
   waiting.run();
@@ -155,7 +67,8 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, int planes, fl
 
 // 16 channels of 16 places, of which the thread's sums are two channels of two pairs of places: 16 bytes of a place for each lane, four neighbours
 // two places 8 apart. `from` is where the channels of the place at lane / 4 begin, `behind` those of the one 8 further, or -1.
-__device__ __forceinline__ void write_piece(const Arguments& a, const float* sums, const float (&bias)[2], int channel, long long from, long long behind) {
+__device__ __forceinline__ void write_piece(const Arguments& a, const float* sums, const float (&bias)[2], int channel, long long from,
+                                            long long behind) {
   const int q = threadIdx.x % 4;
   unsigned pieces[4];
 #pragma unroll
@@ -201,13 +114,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
   const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.reach);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < 2 + kStages; ++i) {
-      barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
-      barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, kConsumers);
-    }
-    barrier_init_done();
-  }
+  if (threadIdx.x == 0) smem.init(kConsumers);
   __syncthreads();
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   const long long tiles = tiles_m * tiles_n * groups;
@@ -219,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
       prefetch_map(x);
       prefetch_map(weight);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
+        ask_raster(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
       }
     }
     __syncwarp();

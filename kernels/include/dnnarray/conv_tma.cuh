@@ -120,8 +120,8 @@ struct TmaTile {
 
   // The result from registers, four neighbouring lanes 64 bytes of a row. `image.at(m)` is where the channels of row m begin, or -1.
   template <typename R, typename Image>
-  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile, int part,
-                                                    const Image& image) {
+  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
+                                                    int part, const Image& image) {
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)
 #pragma unroll
