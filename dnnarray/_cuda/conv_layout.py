@@ -277,7 +277,7 @@ _WEIGHTS = {"conv": 1, "conv_transpose": 1, "conv_backward_input": 1, "conv_back
 
 
 def _scattered(op: str, problem: ConvProblem) -> str | None:
-    """Why the weight cannot be filled up; a weight gradient on its own is in C order."""
+    """Why the weight cannot be filled up; a weight gradient on its own is in C order or channels-last."""
     if op not in _WEIGHTS or filled(problem.geometry) == problem.geometry:
         return None
     setting = Setting(op, problem, True)
