@@ -97,7 +97,7 @@ class LayoutMaps:
         if small.dtype not in HALF:
             self._plain.spread(small, weight, large, epilogue)
             return
-        if self._setting.last and epilogue.empty and conv_thin.fits(self._g, small.dtype, large.dtype):
+        if self._setting.last and epilogue.empty and conv_thin.gradient_fits(self._g, small.dtype, large.dtype):
             self._steps.add(conv_thin.gradient(self._g, small, weight, large, self._setting.units))
             return
         with self._steps.borrowed():
