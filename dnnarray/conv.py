@@ -220,7 +220,7 @@ def conv_backward_weight(
     Returns
     -------
     array, shape `weight_shape`
-        dtype and memory order of `x`.
+        dtype of `x`; channels-last in memory where `x` is, else in C order.
 
     Raises
     ------

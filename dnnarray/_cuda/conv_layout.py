@@ -103,7 +103,7 @@ class LayoutMaps:
         if small.dtype not in HALF:
             self._plain.spread(small, weight, large, epilogue)
             return
-        if self._setting.last and epilogue.empty and conv_thin.fits(self._g, small.dtype, large.dtype):
+        if self._setting.last and epilogue.empty and conv_thin.gradient_fits(self._g, small.dtype, large.dtype):
             self._steps.add(conv_thin.gradient(self._g, small, weight, large, self._setting.units))
             return
         with self._steps.borrowed():
@@ -288,7 +288,7 @@ _WEIGHTS = {"conv": 1, "conv_transpose": 1, "conv_backward_input": 1, "conv_back
 
 
 def _scattered(op: str, problem: ConvProblem) -> str | None:
-    """Why the weight cannot be filled up; a weight gradient on its own is in C order."""
+    """Why the weight cannot be filled up; a weight gradient on its own is in C order or channels-last."""
     if op not in _WEIGHTS or filled(problem.geometry) == problem.geometry:
         return None
     weight = problem.inputs[_WEIGHTS[op]]

@@ -22,7 +22,7 @@ from dnnarray._spec import FLOAT32, HALF, name_of
 _ROUNDED = frozenset({FLOAT32})
 _ROW = 128  # bytes of a tile's row in shared memory
 _CHANNELS = 8  # that the kernel moves at once
-_NARROW, _WIDE = (128, 64, 6, 32, 1), (128, 128, 4, 32, 1)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
+_NARROW, _WIDE = (128, 64, 4, 32, 2), (128, 128, 3, 64, 2)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Inputs of few channels, such as the images of a first layer: the convolution from pixels as they lie, and the input's gradient by products for
-each row of the window, gathered by pixel."""
+"""Inputs of few channels, such as the images of a first layer: windows read from pixels as they lie, for the convolution and the weight's gradient;
+for the input's gradient products for each row of the window, gathered by pixel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._spec import HALF
 
-_THREADS, _PLACES = 256, 256  # of a block, of the result that a region meets
+_THREADS, _PLACES = 256, 224  # of a block, of the result that a region meets
 _REGIONS = ((16, 32), (16, 16))  # of pixels
 _MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP, _MOST_MATRICES = 4, 32, 4, 4
 _STEP_K = 32
@@ -69,28 +69,32 @@ def _columns(g: Geometry) -> int:
 
 def _shared_memory(g: Geometry) -> int:
     columns = _columns(g)
-    pitch = columns + 8 * (columns % 16 == 0)
-    return (_PLACES + g.window[1] * columns) * (g.k * 2 + 16) + _PLACES * pitch * 4
+    return (_PLACES + g.window[1] * columns) * (g.k * 2 + 16) + g.stride[1] * _PLACES * (columns + 2) * 4
 
 
-def region(g: Geometry) -> tuple[int, int] | None:
-    """The pixels of a region; None where the kernel does not do it."""
+def _few(g: Geometry) -> bool:
+    """Few channels, two axes."""
     flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
-    if not flat or g.c > _MOST_CHANNELS or g.k % _STEP_K or g.stride[1] != g.stride[2] or g.stride[1] > _MOST_STEP:
+    return flat and g.c <= _MOST_CHANNELS and 0 not in (g.n, *g.space, *g.out)
+
+
+def _region(g: Geometry) -> tuple[int, int] | None:
+    """The pixels of a region; None where the kernel of the input's gradient does not do it."""
+    if not _few(g) or g.k % _STEP_K or g.dilation != (1, 1, 1) or g.stride[1] != g.stride[2] or g.stride[1] > _MOST_STEP:
         return None
-    if _columns(g) > _MOST_COLUMNS or _shared_memory(g) > _SHARED or 0 in (g.n, *g.space, *g.out):
+    if _columns(g) > _MOST_COLUMNS or _shared_memory(g) > _SHARED:
         return None
 
     def met(pixels: tuple[int, int]) -> int:
-        axes = zip(pixels, g.window[1:], g.dilation[1:], g.stride[1:], strict=True)
-        return math.prod((m - 1 + (w - 1) * d) // s + 1 for m, w, d, s in axes)
+        axes = zip(pixels, g.window[1:], g.stride[1:], strict=True)
+        return math.prod((m + w - 2) // s + 1 for m, w, s in axes)
 
     return next((r for r in _REGIONS if met(r) <= _PLACES), None)
 
 
-def fits(g: Geometry, dtype: np.dtype, result: np.dtype) -> bool:
+def gradient_fits(g: Geometry, dtype: np.dtype, result: np.dtype) -> bool:
     """Whether the kernel does the gradient of an input."""
-    return dtype in HALF and result == dtype and region(g) is not None
+    return dtype in HALF and result == dtype and _region(g) is not None
 
 
 def _gradient_seconds(g: Geometry, units: int) -> float:
@@ -100,13 +104,13 @@ def _gradient_seconds(g: Geometry, units: int) -> float:
 
 def _counts(g: Geometry) -> tuple[int, int]:
     """Regions of an image along its axes."""
-    height, width = region(g) or _REGIONS[0]
+    height, width = _region(g) or _REGIONS[0]
     return -(-g.space[1] // height), -(-g.space[2] // width)
 
 
 def gradient(g: Geometry, small: Operand, weight: Operand, large: Operand, units: int) -> Plan:
     """The launch, of dense channels-last images."""
-    pixels = region(g)
+    pixels = _region(g)
     assert pixels is not None
     config = ThinConfig(TYPES[small.dtype], g.c, _columns(g), g.stride[1], *pixels)
     name = f"conv_thin_gradient_{SHORT[small.dtype]}_{g.c}x{config.columns}_by_{config.stride}_{pixels[0]}x{pixels[1]}"
@@ -133,10 +137,9 @@ def _forward_memory(g: Geometry) -> int:
     return _WIDE * (-(-g.window[1] * _columns(g) // 16) * 32 + 16) + _pixel_memory(g)
 
 
-def _few(g: Geometry) -> bool:
-    """Whether the kernels that read windows from pixels do it."""
-    flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
-    return flat and g.c <= _MOST_CHANNELS and g.k % 8 == 0 and g.dilation[2] == 1 and 0 not in (g.n, *g.space, *g.out)
+def _in_rows(g: Geometry) -> bool:
+    """Whether the kernels that read windows as rows of pixels do it."""
+    return _few(g) and g.k % 8 == 0 and g.dilation[2] == 1
 
 
 def _regions(g: Geometry) -> tuple[int, int]:
@@ -146,7 +149,7 @@ def _regions(g: Geometry) -> tuple[int, int]:
 
 def forward_fits(g: Geometry, dtype: np.dtype, e: Epilogue) -> bool:
     """Whether the kernel does the convolution."""
-    return dtype in HALF and e.residual is None and _few(g) and _forward_memory(g) <= _SHARED // _BLOCKS
+    return dtype in HALF and e.residual is None and _in_rows(g) and _forward_memory(g) <= _SHARED // _BLOCKS
 
 
 def _forward_seconds(g: Geometry, units: int) -> float:
@@ -183,7 +186,7 @@ def _weight_memory(g: Geometry) -> int:
 
 def weight_fits(g: Geometry, dtype: np.dtype) -> bool:
     """Whether the kernel does the gradient of a weight."""
-    return dtype in HALF and _few(g) and _matrices(g) <= _MOST_MATRICES and _weight_memory(g) <= _SHARED // _BLOCKS
+    return dtype in HALF and _in_rows(g) and _matrices(g) <= _MOST_MATRICES and _weight_memory(g) <= _SHARED // _BLOCKS
 
 
 def splits(g: Geometry) -> int:
@@ -207,4 +210,4 @@ def seconds(op: str, problem: ConvProblem, units: int) -> float | None:
         return _forward_seconds(g, units)
     if op == "conv_backward_weight" and weight_fits(g, dtype):
         return _forward_seconds(g, units)
-    return _gradient_seconds(g, units) if op == "conv_backward_input" and fits(g, dtype, dtype) else None
+    return _gradient_seconds(g, units) if op == "conv_backward_input" and gradient_fits(g, dtype, dtype) else None

@@ -19,8 +19,8 @@ ROW = 128  # bytes of a tile's row in shared memory
 PLANNED = 132  # multiprocessors that parts are planned for where the device is not known
 SHARED = 232_448  # bytes of shared memory of a block
 _RATE = 3.7e12  # multiply-adds a second of a multiprocessor
-_BYTES = 4.2e12 / PLANNED  # of memory a second, for each multiprocessor
 START = 1.5e-6  # seconds of a launch until the products run
+_SUMS = 2.5e12  # bytes of partial sums a second, written and read again
 _WAIT = {128: 260e-9, 256: 390e-9}  # seconds of a stage beside its products, by the rows of a tile
 _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient copies a chunk
 _END = 1.6e-6  # seconds of 128 rows of a tile's end
@@ -110,7 +110,7 @@ def parts(everything: int, tiles: int) -> Iterator[tuple[int, int]]:
 
 def adding_up(g: Geometry, count: int) -> float:
     """Seconds in which partial sums of a weight gradient are written and read again."""
-    return 8 * count * g.groups * g.k * g.taps * g.c / (_BYTES * PLANNED)
+    return 8 * count * g.groups * g.k * g.taps * g.c / _SUMS
 
 
 def split(g: Geometry) -> Split:

@@ -202,11 +202,13 @@ def _arranged(problem: ConvProblem, spec: Spec) -> Geometry:
 
 
 def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **options: Any) -> ConvProblem:
-    """The gradient of the weight, in the memory order of x: a channels-last model keeps channels-last weights."""
+    """The gradient of the weight, channels-last in memory where x is: a channels-last model keeps channels-last weights."""
     weight = Spec(_shape_option(op, "weight_shape", weight_shape), x.dtype)
     forward = conv(op, x, weight, None, None, activation=None, names=("x", "weight_shape"), **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, x), outputs=(x.like(weight.shape),))
+    channel = checks.channel_axis(forward.layout, x.ndim)
+    last = (0, *(i for i in range(1, x.ndim) if i != channel), channel)
+    return replace(forward, inputs=(grad, x), outputs=(x.like(weight.shape) if x.axis_order() == last else weight,))
 
 
 def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, **options: Any) -> ConvProblem:

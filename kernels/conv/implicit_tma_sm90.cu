@@ -112,7 +112,6 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Out::kBytes;
   const Barriers barriers = {first, first + kStages * 8};
   const unsigned slots = first - Out::kBytes, slot_barriers = first + 2 * kStages * 8;
-  char* const slot_memory = smem_memory + (slots - smem_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(barriers.full + i * 8, 1);
@@ -135,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       }
     } else if (Config::kResidual && Out::kStaged && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
-      Out out(slot_memory, slots, slot_barriers, whose);
+      Out out(slots, slot_barriers, whose);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), a.target.outs, a);
       }
@@ -145,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     take_registers<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
     Ring<kStages> ring;
-    Out out(slot_memory, slots, slot_barriers, part);
+    Out out(slots, slot_barriers, part);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       multiply_tile(a, tile, sums, static_cast<int>(blocks), part, smem, barriers, ring, out);

@@ -174,7 +174,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const int taps = axes.d.window * axes.h.window * axes.w.window, blocks_c = (i(channels) + 63) / 64;
-  const Arguments a = {{partial, i(groups), i(outs), taps, i(channels)}, {result, steps_k, steps_d, steps_h, steps_w}, axes, rows, blocks_c, blocks_c * taps, i(tiles_m), i(tiles_n), i(splits),
+  const Arguments a = {{partial, i(groups), i(outs), taps, i(channels)}, {result, steps_k, steps_d, steps_h, steps_w}, axes, rows,
+                       blocks_c, blocks_c * taps, i(tiles_m), i(tiles_n), i(splits),
                        i(blocks)};
   const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage;
   const Barriers barriers = {first, first + kStages * 8};

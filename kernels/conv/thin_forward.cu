@@ -55,6 +55,7 @@ struct Shared {
 // The weight of 64 channels, zeros behind the window's rows and behind the last channel.
 __device__ __forceinline__ void load_weight(const Arguments& a, const Shared& smem, int first) {
   const int columns = a.blocks() * 16, row = Config::kColumns;
+#pragma unroll 4
   for (int i = threadIdx.x; i < kChannels * columns; i += kThreads) {
     const int k = i / columns, column = i - k * columns, r = column / row, place = column - r * row, s = place / a.pixels.channels;
     const int c = place - s * a.pixels.channels;

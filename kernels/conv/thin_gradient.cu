@@ -1,12 +1,13 @@
 // The gradient of an input of few channels: dx[n, h, w, c] = sum over k and the taps that (h, w) meets of dy[n, p, q, k] * weight[k, c, r, s], with
-// h = p * stride + r * dilation - before. One matrix product for each row r of the window, D[(p, q), (s, c)] = sum over k of dy[p, q, k] *
-// weight[k, c, r, s], of which every pixel of the input then gathers what is its own.
+// h = p * stride + r - before. One matrix product for each row r of the window, D[(p, q), (s, c)] = sum over k of dy[p, q, k] * weight[k, c, r, s],
+// of which every pixel of the input then gathers what is its own: of kStride neighbouring rows r each pixel meets one.
 //
 // Layout:  dy and dx channels-last in memory, dense; the weight by steps, which may be negative. A block takes regions of kHeight x kWidth pixels
 //          of the input, one after another: the places of dy that they meet, kRows at most, come to shared memory, rows of K and a pad; the
 //          weight stands there once for all regions, (r, s and c, k), S * C filled up to kColumns. A warp multiplies 32 places; D stands in
-//          shared memory, float, for one r at a time. A thread owns pixels kThreads apart, all of their channels.
-// Needs:   sm_80; K a multiple of 32, pointers aligned to 16 bytes; places of a region at most kRows, S * C at most kColumns; no third axis.
+//          shared memory, float, for kStride rows at a time. A thread owns pixels kThreads apart, all of their channels.
+// Needs:   sm_80; K a multiple of 32, pointers aligned to 16 bytes; places of a region at most kRows, S * C at most kColumns; no dilation, no
+//          third axis.
 // Bound:   the tensor cores. Sums in float32, always in the same order.
 
 #include "dnnarray/barrier.cuh"
@@ -30,7 +31,8 @@ using namespace dnnarray;
 using T = Config::Element;
 constexpr int kChannels = Config::kChannels, kColumns = Config::kColumns, kStride = Config::kStride;
 constexpr int kHeight = Config::kHeight, kWidth = Config::kWidth;
-constexpr int kThreads = 256, kRows = kThreads, kPixels = kHeight * kWidth / kThreads, kSumsPitch = kColumns % 16 ? kColumns : kColumns + 8;
+constexpr int kThreads = 256, kRows = 224, kPixels = kHeight * kWidth / kThreads;
+constexpr int kSumsPitch = kColumns + 2;  // pixels kStride apart and pairs of columns meet different banks
 
 extern __shared__ __align__(16) char smem_memory[];
 
@@ -57,7 +59,7 @@ struct Met {
   int first, count;
 
   __device__ __forceinline__ static Met of(const ConvAxis& axis, int first, int pixels) {
-    const int lowest = first + axis.before - (axis.window - 1) * axis.dilation, highest = first + axis.before + pixels - 1;
+    const int lowest = first + axis.before - (axis.window - 1), highest = first + axis.before + pixels - 1;
     const int low = lowest > 0 ? (lowest + kStride - 1) / kStride : lowest / kStride;
     return {low, max(highest / kStride - low + 1, 1)};
   }
@@ -65,6 +67,7 @@ struct Met {
 
 __device__ __forceinline__ void load_weight(const Arguments& a, const Shared& smem) {
   const int count = a.h.window * kColumns * a.outs;
+#pragma unroll 4
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int k = i % a.outs, column = i / a.outs % kColumns, r = i / a.outs / kColumns, s = column / kChannels, c = column % kChannels;
     const T found = s < a.w.window ? a.weight[k * a.steps_k + c * a.steps_c + r * a.steps_r + s * a.steps_s] : narrow<T>(0.0f);
@@ -86,8 +89,8 @@ __device__ __forceinline__ void load_places(const Arguments& a, const Shared& sm
   wait_copies<0>();
 }
 
-// D of one row of the window: 32 places of this warp.
-__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int r) {
+// D of row r of the window, 32 places of this warp, into one of kStride parts.
+__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int r, float* part) {
   const int lane = threadIdx.x % 32, place = threadIdx.x / 32 * 32, pitch = a.pitch();
   const unsigned of_dy = smem_address(smem.dy) + (place + lane % 16) * pitch + lane / 16 * 16;
   const unsigned of_weight = smem_address(smem.weight) + (r * kColumns + lane % 8) * pitch + lane / 8 * 16;
@@ -116,21 +119,23 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
     for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float* to = smem.sums + (place + i * 16 + lane / 4 + half * 8) * kSumsPitch + n * 8 + lane % 4 * 2;
+        float* to = part + (place + i * 16 + lane / 4 + half * 8) * kSumsPitch + n * 8 + lane % 4 * 2;
         *reinterpret_cast<Vec<float, 2>*>(to) = {{sums[i][n][2 * half], sums[i][n][2 * half + 1]}};
       }
 }
 
-// What a pixel gathers of D: the taps s of row r that meet a place.
-__device__ __forceinline__ void gather(const Arguments& a, const Shared& smem, float (&found)[kChannels], int h, int w, int r, const Met& rows,
+// What a pixel gathers of D of the rows from `first` on: the taps of the one that it meets.
+__device__ __forceinline__ void gather(const Arguments& a, const Shared& smem, float (&found)[kChannels], int h, int w, int first, const Met& rows,
                                        const Met& columns) {
-  const int from_h = h + a.h.before - r * a.h.dilation;
-  if (from_h < 0 || from_h % kStride != 0) return;
-  const int row = (from_h / kStride - rows.first) * columns.count - columns.first;
-  for (int s = 0; s < a.w.window; ++s) {
-    const int from_w = w + a.w.before - s * a.w.dilation;
-    if (from_w < 0 || from_w % kStride != 0) continue;
-    const float* from = smem.sums + (row + from_w / kStride) * kSumsPitch + s * kChannels;
+  constexpr int kTaps = (kColumns / kChannels + kStride - 1) / kStride;  // along w, at most
+  const int from_h = (h + a.h.before - first) % kStride, from_w = (w + a.w.before) % kStride;
+  const int r = first + (from_h < 0 ? from_h + kStride : from_h), s = from_w < 0 ? from_w + kStride : from_w;
+  if (r >= a.h.window) return;
+  const int row = (h + a.h.before - r) / kStride - rows.first, column = (w + a.w.before - s) / kStride - columns.first;
+  const float* from = smem.sums + ((r - first) * kRows + row * columns.count + column) * kSumsPitch + s * kChannels;
+#pragma unroll
+  for (int t = 0; t < kTaps; ++t, from += kStride * kChannels - kSumsPitch) {
+    if (s + t * kStride >= a.w.window) continue;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) found[c] += from[c];
   }
@@ -142,9 +147,12 @@ __device__ __forceinline__ void region(const Arguments& a, const Shared& smem, l
   const Met rows = Met::of(a.h, first_h, kHeight), columns = Met::of(a.w, first_w, kWidth);
   load_places(a, smem, by_h.quotient, rows, columns);
   float found[kPixels][kChannels] = {};
-  for (int r = 0; r < a.h.window; ++r) {
+  for (int r = 0; r < a.h.window; r += kStride) {
     __syncthreads();
-    multiply(a, smem, r);
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+      if (r + i < a.h.window && threadIdx.x / 32 * 32 < kRows) multiply(a, smem, r + i, smem.sums + i * kRows * kSumsPitch);
+    }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {

@@ -5,6 +5,7 @@
 #include "dnnarray/group_product.cuh"
 #include "dnnarray/tile.cuh"
 #include "dnnarray/tma.cuh"
+#include "dnnarray/warp_product.cuh"
 
 namespace dnnarray {
 
@@ -119,8 +120,8 @@ struct TmaTile {
 
   // The result from registers, four neighbouring lanes 64 bytes of a row. `image.at(m)` is where the channels of row m begin, or -1.
   template <typename R, typename Image>
-  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile, int part,
-                                                    const Image& image) {
+  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
+                                                    int part, const Image& image) {
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)
 #pragma unroll
@@ -130,6 +131,11 @@ struct TmaTile {
       }
   }
 };
+
+// The other way than `load_matrices`.
+__device__ __forceinline__ void store_matrices(unsigned smem, const unsigned (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
 
 // The result's way out of a warpgroup: panels of 64 rows x 64 channels of half types, rounded into one of kSlots places of shared memory, where
 // kResidual finds the residual already, all of it on its way since the last tile, and stored from there by the copy engine. `image.where(m)` is the
@@ -144,14 +150,12 @@ struct TmaResult {
   static constexpr int kPanel = 64 * C::kRow, kBytes = kStaged ? C::kConsumers * kSlots * kPanel : 0;
   static constexpr int kBarriers = C::kConsumers * kSlots;  // of each kind: a slot's residual has come, a slot is free
 
-  char* slots;
   unsigned address, full, empty;  // in shared memory, of this warpgroup's first slot
   int part, waiting;              // the slot that was stored last and not given back yet, or -1
   Ring<kSlots> ring;
 
-  __device__ __forceinline__ TmaResult(char* memory, unsigned first, unsigned barriers, int group)
-      : slots(memory + group * kSlots * kPanel),
-        address(first + group * kSlots * kPanel),
+  __device__ __forceinline__ TmaResult(unsigned first, unsigned barriers, int group)
+      : address(first + group * kSlots * kPanel),
         full(barriers + group * kSlots * 8),
         empty(full + kBarriers * 8),
         part(group),
@@ -223,23 +227,27 @@ struct TmaResult {
     barrier_arrive(empty + waiting * 8);
   }
 
-  // Panel p of the sums into the slot. A row's chunks are exchanged as in all panels, so that the lanes of a warp meet different banks.
+  // Panel p of the sums into the slot, four matrices of 8 x 8 at a time: two chunks of 16 rows. A row's chunks are exchanged as in all panels.
   __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p) const {
-    const int row = C::row(0, 0, 0), q = threadIdx.x % 4;
-    char* slot = slots + ring.stage * kPanel + row * C::kRow + q * 4;
+    const int lane = threadIdx.x % 32, row = threadIdx.x % C::kGroup / 32 * 16 + lane % 16;
+    const unsigned slot = address + ring.stage * kPanel + row * C::kRow;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < 8; j += 2) {
+      const unsigned at = slot + ((j + lane / 16) ^ row % 8) * 16;
+      unsigned pieces[4];
+      if constexpr (Config::kResidual) load_matrices(pieces, at);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        unsigned* pair = reinterpret_cast<unsigned*>(slot + half * 8 * C::kRow + (j ^ row % 8) * 16);
-        float v[2] = {sums[(p * 8 + j) * 4 + half * 2], sums[(p * 8 + j) * 4 + half * 2 + 1]};
+      for (int i = 0; i < 4; ++i) {
+        const float* from = sums + (p * 8 + j + i / 2) * 4 + i % 2 * 2;
+        float v[2] = {from[0], from[1]};
         if constexpr (Config::kResidual) {
           float residual[2];
-          widen_pair(residual[0], residual[1], *pair, T());
+          widen_pair(residual[0], residual[1], pieces[i], T());
           v[0] += residual[0], v[1] += residual[1];
         }
-        *pair = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
+        pieces[i] = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
       }
+      store_matrices(at, pieces);
     }
   }
 };
