@@ -251,6 +251,7 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
 
 
 _GATHERED = 1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
+_REPAIR = 58  # bytes that could be moved while one result is looked at by `DirectMaps(repair=True)`
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
@@ -265,4 +266,7 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
     share = efficiency(op, f, device.units, of_all, weighing(f).seconds, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
-    return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)
+    repaired = (
+        0 if f.groups == g.groups or op == "conv_backward_weight" else _REPAIR * max(s.size for s in problem.outputs if s is not None)
+    )
+    return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps + repaired, share, launches, of_peak)
