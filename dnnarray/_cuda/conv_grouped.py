@@ -50,10 +50,10 @@ class Slab:
     outputs: int
 
 
-def slab(c: int, k: int) -> Slab:
+def slab(c: int, k: int, chunk: int = CHUNK) -> Slab:
     """The smallest slab."""
-    together = math.lcm(CHUNK // math.gcd(CHUNK, c), CHUNK // math.gcd(CHUNK, k))
-    return Slab(together, together * c // CHUNK, together * k // CHUNK)
+    together = math.lcm(chunk // math.gcd(chunk, c), chunk // math.gcd(chunk, k))
+    return Slab(together, together * c // chunk, together * k // chunk)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ import math
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
-from dnnarray._cuda.conv_grouped import CHUNK, CHUNKS_OUT, MOST, PLACES, correlation, slab, stacked, tile
-from dnnarray._cuda.conv_grouped_rows import row_correlation, row_split, row_sums, row_tile
-from dnnarray._cuda.conv_grouped_weight import weight_split, weight_sums
+from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, Tile, correlation, slab, stacked, tile
+from dnnarray._cuda.conv_grouped_float import QUAD, float_correlation, float_tile
+from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, row_correlation, row_split, row_sums, row_tile
+from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv_implicit import part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.device import unit
@@ -27,14 +29,14 @@ _WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
 
 
 class GroupedMaps:
-    """The maps by slabs of groups: `conv_common.Maps`. What is not of half types goes by the definition."""
+    """The maps by slabs of groups: `conv_common.Maps`. Operands of several types go by the definition, weights of float32 by `GemmMaps`."""
 
     def __init__(self, setting: Setting) -> None:
         self._steps, self._g, self._units = setting.steps, setting.g, setting.units
-        self._setting, self._plain = setting, DirectMaps(setting)
+        self._setting, self._plain, self._gemm = setting, DirectMaps(setting), GemmMaps(setting)
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
-        if large.dtype not in HALF:
+        if not _takes(large, weight, small):
             self._plain.correlate(large, weight, small, epilogue)
             return
         k, c, *window = weight.strides
@@ -44,7 +46,7 @@ class GroupedMaps:
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
-        if small.dtype not in HALF or not (g.phases_cover or epilogue.empty):
+        if not (_takes(small, weight, large) and (g.phases_cover or epilogue.empty)):
             self._plain.spread(small, weight, large, epilogue)
             return
         if not g.phases_cover:
@@ -58,7 +60,7 @@ class GroupedMaps:
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         if small.dtype not in HALF or large.dtype not in HALF:
-            self._plain.weigh(small, large, weight)
+            self._gemm.weigh(small, large, weight)
             return
         g, shape, rows = self._g, self._setting.weight_shape, row_split(self._g)
         split = weight_split(g) if rows is None else None
@@ -70,8 +72,15 @@ class GroupedMaps:
             self._steps.add(sum_splits(sums, count, weight, shape))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
+        if x.dtype == FLOAT32:
+            return float_correlation(self._units, g, x, w, y, e)
         walks = e.residual is None and x.dtype == y.dtype and row_tile(g, self._units)
         return (row_correlation if walks else correlation)(self._units, g, x, w, y, e)
+
+
+def _takes(x: Operand, weight: Operand, y: Operand) -> bool:
+    """Whether the kernels know these types together."""
+    return x.dtype == weight.dtype and (x.dtype in HALF or x.dtype == y.dtype == FLOAT32)
 
 
 def _same(g: Geometry) -> Geometry:
@@ -88,52 +97,90 @@ def maps(setting: Setting) -> GroupedMaps | LayoutMaps | DirectMaps:
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     if device.capability is None or device.capability < (8, 0):
-        return "a device without its matrix instructions (sm_80)"
-    if dtype not in HALF:
-        return f"{dtype.name} arrays; it takes float16 and bfloat16"
+        return "a device without its instructions (sm_80)"
+    if dtype not in HALF and dtype != FLOAT32:
+        return f"{dtype.name} arrays; it takes float32, float16 and bfloat16"
+    if dtype == FLOAT32 and (op == "conv_backward_weight" or not lying(op, problem).last):
+        return "float32 arrays that are not channels-last, or the gradient of the weight alone"
+    chunk = 16 // dtype.itemsize
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
-    if (g.groups * g.c) % CHUNK or (g.groups * g.k) % CHUNK:
-        return f"{g.groups * g.c} and {g.groups * g.k} channels; it takes multiples of {CHUNK}"
+    if (g.groups * g.c) % chunk or (g.groups * g.k) % chunk:
+        return f"{g.groups * g.c} and {g.groups * g.k} channels; it takes multiples of {chunk}"
     if lying(op, problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
-    s = slab(g.c, g.k)
-    if max(s.inputs, s.outputs) * CHUNK > MOST:
-        return f"groups of {g.c} and {g.k} channels; those that fill vectors together may have {MOST}"
+    s = slab(g.c, g.k, chunk)
+    if max(s.inputs, s.outputs) * chunk > MOST // (8 // chunk):
+        return f"groups of {g.c} and {g.k} channels; those that fill vectors together may have {MOST // (8 // chunk)}"
     if max(g.groups * g.c * math.prod(g.space), g.groups * g.k * g.pixels) >= PLACES or g.n * g.pixels >= PLACES:
         return "an image of 2^31 elements or more"
-    return too_large(g) or _too_wide(op, g, device)
+    return too_large(g) or _too_wide(op, g, device, dtype == FLOAT32)
 
 
-def _too_wide(op: str, g: Geometry, device: Device) -> str | None:
-    wanted = [g] * (op in _CORRELATES or op == "conv") + [p.geometry for p in g.phases] * (op in _SPREADS)
-    fits = all(tile(stacked(found), device.units, 4) for found in wanted) and (op not in _WEIGHS or row_split(g) or weight_split(g))
+def _too_wide(op: str, g: Geometry, device: Device, single: bool) -> str | None:
+    wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
+    found: list[Tile | RowTile | WeightSplit | RowSplit | None] = []
+    for w in wanted:
+        found.append(float_tile(stacked(w), device.units) if single else tile(stacked(w), device.units, 4))
+        if not single and (walk := row_tile(w, device.units)):
+            found.append(walk)
+    if op in _WEIGHS and not single:
+        found.append(row_split(g) or weight_split(g))
+    fits = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
     return None if fits else f"a window of {g.window}, which does not fit into shared memory"
 
 
-_SHARE = 0.6  # of the bandwidth
-_WAVEFRONTS, _PRODUCTS = 1.2e9, 0.9e9  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16 by 7/6
+_CLOCK = 1.7e9
+_SLOWER = 1.5  # times that the steps of `conv_grouped_rows` take of what is counted there
+_SHARE = 0.45  # of the bandwidth
+_FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
+_BEGIN = 8e-6  # seconds until a block has its weights
+_WAVEFRONTS, _PRODUCTS = 0.65e9, 0.3e9  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16
+_WEIGHT_RATE = 0.02  # of the float32 peak: the weight's gradient by `GemmMaps`
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
-def _seconds(g: Geometry, device: Device, weighs: bool) -> float:
-    """Of one launch: the slowest of memory, shared memory and the matrix units."""
+def _by_tiles(g: Geometry, device: Device, weighs: bool) -> float:
+    """Seconds of one launch of `conv_grouped`: the slowest of memory, shared memory and the matrix units."""
     s = slab(g.c, g.k)
     products = -(-g.groups // s.together) * -(-g.taps * s.inputs // 2) * g.n * g.pixels / 16
     each = -(-s.outputs // CHUNKS_OUT) * (5.0 if weighs else 4.75) + 0.5 * s.outputs
     moved = 2 * (g.sizes[0] + g.sizes[2])
     on_chip = max(each / _WAVEFRONTS, s.outputs / _PRODUCTS) * products / device.units
-    return max(moved / (_SHARE * device.bandwidth), on_chip) + device.launch
+    return max(moved / (_SHARE * device.bandwidth), on_chip) + _BEGIN
+
+
+def _by_fma(g: Geometry, device: Device) -> float:
+    """Seconds of one launch of `conv_grouped_float`."""
+    s = slab(g.c, g.k, QUAD)
+    terms = g.n * g.pixels * g.taps * -(-g.groups // s.together) * s.inputs * s.outputs * QUAD * QUAD
+    moved = 4 * (g.sizes[0] + g.sizes[2])
+    return max(moved / (_SHARE * device.bandwidth), terms / (_FMA * _FMA_SHARE * _CLOCK * device.units))
+
+
+def _correlates(g: Geometry, device: Device, single: bool) -> float:
+    """Seconds of a correlation."""
+    if single:
+        return _by_fma(g, device) + device.launch
+    walk = row_tile(g, device.units)
+    return (_by_tiles(g, device, False) if walk is None else _SLOWER * walk.time / _CLOCK) + device.launch
+
+
+def _weighs(g: Geometry, device: Device) -> float:
+    """Seconds of a weight gradient."""
+    walk = row_split(g)
+    return (_by_tiles(g, device, True) if walk is None else _SLOWER * walk.time / _CLOCK) + 2 * device.launch
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    """The launches one after the other; the efficiency is of the matrix units' peak."""
+    """The launches one after the other; the efficiency is of the peak."""
     g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
-    seconds = _seconds(g, device, False) * (op in _CORRELATES)
+    single = dtype == FLOAT32
+    seconds = _correlates(g, device, single) if op in _CORRELATES else 0.0
     if op in _SPREADS:
-        seconds += sum(_seconds(p.geometry, device, False) for p in g.phases)
+        seconds += sum(_correlates(p.geometry, device, single) for p in g.phases)
     if op in _WEIGHS:
-        seconds += _seconds(g, device, True) + device.launch
+        seconds += problem.flops / problem.maps / (_WEIGHT_RATE * device.peak["float32"]) if single else _weighs(g, device)
     if not last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
     of_peak = unit(dtype, "highest")

@@ -16,14 +16,15 @@ from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
 
 _SIDES = (3, 5, 7)
-_MOST_WARPS, _STRIP, _AHEAD = 12, 8, 3  # of a block; columns that a product takes half of; steps on their way
+_MOST_WARPS, _STRIP, _LINES = 12, 8, 2  # of a block; columns that a product takes half of; rows of a step of the gradient
 _REGISTERS = {3: 80, 5: 112, 7: 168}  # of a thread, by the side of the window
-_SHARED, _ALL_REGISTERS, _PRODUCT = 227 << 10, 65536, 3.3  # of a multiprocessor; clocks of half a product
-_STEP, _BYTES = 250, 18  # clocks of a step beside them; bytes of memory a clock
+_SHARED, _ALL_REGISTERS, _PRODUCT = 227 << 10, 65536, 8  # of a multiprocessor; clocks of a product
+_STEP, _SIXTEEN, _BYTES = 1100, 60, 18  # clocks of a step and of sixteen columns beside them; bytes of memory a clock
 
+_LEAST = 4  # chunks of channels of a block, whose pixels are pieces of memory lines
+_PARTS = (1, 2, 3, 4, 6, 8)  # of an image's rows
 _WARPS = {3: 16, 5: 16, 7: 12}  # of a block of the correlation, at most
 _SIXTEENS = {3: {1: 80, 2: 96, 4: 112}, 5: {1: 112, 2: 128}, 7: {2: 168}}  # of columns of a warp, by the side of the window: registers
-_ROW = 400  # clocks of a step of the correlation beside its products
 
 
 # --- correlations -----------------------------------------------------------------------------------------------------
@@ -37,15 +38,17 @@ class GroupedRowsConfig(Config):
     activation: str
     side: int
     m: int
+    lines: int
     most_threads: int
 
 
 @dataclass(frozen=True)
 class RowTile:
-    """Chunks of channels of a block, sixteens of columns of a warp, rows and columns of a part, blocks of a range of channels, the time in clocks."""
+    """Chunks of channels of a block, sixteens of columns of a warp, rows of a step, rows and columns of a part, blocks of a range of channels, the time in clocks."""
 
     vectors: int
     m: int
+    lines: int
     warps: int
     rows: int
     columns: int
@@ -60,34 +63,38 @@ def row_tile(g: Geometry, units: int) -> RowTile | None:
     """The division that takes the least time, or None where the kernel does not do it."""
     if not can_walk(g):
         return None
-    side, chunks, found = g.window[1], g.groups * g.c // CHUNK, []
-    for vectors in range(1, min(_WARPS[side], chunks) + 1):
-        for m in _SIXTEENS[side]:
-            for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1):
-                found += [
-                    _row_tile(g, units, vectors, m, beside, -(-g.out[1] // j)) for j in (1, 2, 3, 4, 6, 8) if j == 1 or j * side <= g.out[1]
-                ]
+    side, chunks = g.window[1], g.groups * g.c // CHUNK
+    found = (
+        _row_tile(g, units, vectors, m, lines, beside, -(-g.out[1] // parts))
+        for vectors in range(min(_LEAST, chunks), min(_WARPS[side], chunks) + 1)
+        for m in _SIXTEENS[side]
+        for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1)
+        for lines in (2, 4)
+        for parts in _PARTS
+        if parts == 1 or parts * side <= g.out[1]
+    )
     return min((t for t in found if t.shared_memory <= _SHARED), key=lambda t: (t.time, -t.vectors), default=None)
 
 
-def _row_tile(g: Geometry, units: int, vectors: int, m: int, beside: int, rows: int) -> RowTile:
+def _row_tile(g: Geometry, units: int, vectors: int, m: int, lines: int, beside: int, rows: int) -> RowTile:
     side, ranges, columns, warps = g.window[1], -(-g.groups * g.c // (CHUNK * vectors)), beside * m * 16, vectors * beside
     pitch = (vectors | 1) * 16
-    shared = pitch * ((_AHEAD + 1) * (columns + side - 1) + 2 * columns) + warps * side * side * 128
+    shared = pitch * 2 * lines * (2 * columns + side - 1) + warps * side * side * 128
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_SIXTEENS[side][m] * 32 * warps), 64 // warps))
     parts = g.n * -(-g.out[1] // rows) * -(-g.out[2] // columns)
     blocks = max(1, min(parts, units * resident // ranges))
-    products = -(-warps // 4) * m * side * side * _PRODUCT
-    each = max(products + _ROW / resident, (2 * columns + side) * vectors * 16 / _BYTES)
-    return RowTile(vectors, m, warps, rows, columns, ranges, blocks, shared, -(-parts // blocks) * resident * (rows + side - 1) * each)
+    products = lines * -(-warps // 4) * m * (side * (side // 2 + 1) * _PRODUCT + _SIXTEEN)
+    moved = lines * (2 * columns + side) * vectors * 16 / _BYTES
+    time = -(-parts // blocks) * -(-(rows + side - 1) // lines) * max(_STEP + products, resident * products, resident * moved)
+    return RowTile(vectors, m, lines, warps, rows, columns, ranges, blocks, shared, time)
 
 
 def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> Plan:
     """One launch from x to y; the strides of `weight` are along groups, outputs, inputs and the window."""
     found, f, side = row_tile(g, units), formula(e.activation, x.dtype), g.window[1]
     assert found is not None
-    config = GroupedRowsConfig(TYPES[x.dtype], f.type, side, found.m, 32 * _WARPS[side])
-    name = f"conv_grouped_rows_{SHORT[x.dtype]}_s{side}x{found.m}_{f.name}"
+    config = GroupedRowsConfig(TYPES[x.dtype], f.type, side, found.m, found.lines, 32 * _WARPS[side])
+    name = f"conv_grouped_rows_{SHORT[x.dtype]}_s{side}x{found.m}x{found.lines}_{f.name}"
     kernel = Kernel("conv/grouped_rows.cu", name, config, ("activation",))
     group, k, c, _, *window = weight.strides
     steps = (group, k, c, *window, x.strides[0], *x.strides[3:], y.strides[0], *y.strides[3:])
@@ -126,7 +133,9 @@ def can_walk(g: Geometry) -> bool:
     """Whether the kernel does it."""
     ones = set(g.stride) == {1} and set(g.dilation) == {1}
     flat = g.window[0] == g.space[0] == g.out[0] == 1
-    return ones and flat and g.window[1] == g.window[2] and g.window[1] in _SIDES and g.c == g.k and CHUNK % g.c == 0
+    return (
+        ones and flat and g.window[1] == g.window[2] and g.window[1] in _SIDES and g.c == g.k and CHUNK % g.c == g.groups * g.c % CHUNK == 0
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -136,21 +145,28 @@ def row_split(g: Geometry) -> RowSplit | None:
         return None
     side, chunks = g.window[1], g.groups * g.c // CHUNK
     wide = -(-g.out[2] // _STRIP)  # strips of a row
-    options = [_option(g, v, -(-wide // i) * _STRIP, -(-g.space[1] // j))
-               for v in range(1, min(_MOST_WARPS, chunks) + 1) for i in range(1, wide + 1) for j in (1, 2, 3, 4, 6, 8) if j * side <= g.space[1] or j == 1]  # fmt: skip
+    options = (
+        _option(g, vectors, -(-wide // across) * _STRIP, -(-g.space[1] // parts))
+        for vectors in range(min(_LEAST, chunks), min(_MOST_WARPS, chunks) + 1)
+        for across in range(1, wide + 1)
+        for parts in _PARTS
+        if parts == 1 or parts * side <= g.space[1]
+    )
     return min((o for o in options if o.shared_memory <= _SHARED), key=lambda o: (o.time, -o.vectors), default=None)
 
 
 def _option(g: Geometry, vectors: int, columns: int, rows: int) -> RowSplit:
     side, ranges = g.window[1], -(-g.groups * g.c // (CHUNK * vectors))
     pairs, pitch = (side + 1) // 2, (vectors | 1) * 16
-    shared = pitch * ((_AHEAD + 1) * (columns + side - 1) + side + (2 * pairs + _AHEAD) * columns)
+    shared = pitch * (2 * _LINES * (columns + side - 1) + side + (2 * pairs + 2 * _LINES - 1) * columns)
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_REGISTERS[side] * 32 * vectors)))
     parts = g.n * -(-g.space[1] // rows) * -(-g.out[2] // columns)
     splits = max(1, min(parts, PLANNED * resident // ranges))
-    products = vectors * columns // _STRIP * pairs * side * _PRODUCT / 4
-    each = rows * max(products + _STEP / resident, (2 * columns + side) * vectors * 16 / _BYTES) + (side - 1) * _STEP
-    return RowSplit(vectors, rows, columns, ranges, splits, shared, -(-parts // splits) * resident * each)
+    products = _LINES * -(-vectors // 4) * -(-columns // (2 * _STRIP)) * (pairs * side * _PRODUCT + 2 * _SIXTEEN)
+    moved = _LINES * (2 * columns + side) * vectors * 16 / _BYTES
+    each = max(_STEP + products, resident * products, resident * moved)
+    time = -(-parts // splits) * (-(-rows // _LINES) * each + (side - 1) // _LINES * _STEP)
+    return RowSplit(vectors, rows, columns, ranges, splits, shared, time)
 
 
 def row_sums(g: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:

@@ -86,7 +86,7 @@ def weight_split(given: Geometry) -> WeightSplit | None:
         if shared > SHARED:
             continue
         tiles = g.n * math.prod(-(-n // m) for n, m in zip(g.out, found, strict=True))
-        resident = 2 if shared <= SHARED // 2 else 1
+        resident = 2 if shared <= SHARED // 2 and t.n <= 3 else 1  # four chunks take more registers
         splits = max(1, min(tiles, PLANNED * resident // (t.ranges * t.parts)))
         rounds = -(-tiles // splits) * -(-splits * t.ranges * t.parts // (PLANNED * resident))
         time = rounds * resident * (_INPUT * inputs + _OUTPUT * pixels + _TILE)

@@ -36,56 +36,25 @@ constexpr int kChunk = 8, kPiece = 16 / sizeof(R), kPieces = kChunk / kPiece;  /
 
 extern __shared__ uint4 smem_memory[];
 
-// What a group's channels, a slab and a block's share of the slabs are.
-struct Slabs {
-  int groups, c, k;        // of the problem; channels of a group on both sides
-  int together, in, out;   // groups of a slab, its chunks on both sides
-  int across, part;        // slabs of a block; which kN chunks of the outputs it has
-  int first;               // the block's first slab
-};
-
-struct WeightSteps {
-  long long group, k, c, d, h, w;
-};
-
-struct Arguments {
-  const T *x, *w, *bias, *residual;
-  R* y;
-  ConvAxes axes;
-  Slabs slabs;
-  WeightSteps w_step;
-  Strides x_step, y_step;
-  float p, q;
-};
+using Arguments = GroupedArguments<T, R>;
 
 // B of each pair of items, in the order of registers: word `half` of lane l is item 2 pair + half, channels 2 (l % 4) and the next, output l / 4.
-__device__ __forceinline__ void pack_weights(unsigned* smem, const Arguments& a, int pairs, int items) {
-  const Slabs& s = a.slabs;
+__device__ __forceinline__ void pack_weights(unsigned* smem, const Arguments& a, int pairs) {
+  const GroupedSlabs& s = a.slabs;
   const int lane = threadIdx.x / 2 % 32, half = threadIdx.x % 2, words = s.across * pairs * kN;
 #pragma unroll 4
   for (int i = threadIdx.x / 64; i < words; i += kThreads / 64) {
     const int by_n = i / kN, chunk_out = s.part * kN + i - by_n * kN, slab = by_n / pairs, item = 2 * (by_n - slab * pairs) + half;
     const int tap = item / s.in, in = (item - tap * s.in) * kChunk + lane % 4 * 2, out = chunk_out * kChunk + lane / 4;
-    const int group_of_out = out / s.k, first_group = (s.first + slab) * s.together;
-    const int by_w = tap / a.axes.w.window, by_h = by_w / a.axes.h.window;
-    const Place at{by_h, by_w - by_h * a.axes.h.window, tap - by_w * a.axes.w.window};
-    const long long group = first_group + group_of_out;
-    const T* from = a.w + group * a.w_step.group + (out - group_of_out * s.k) * a.w_step.k + at.d * a.w_step.d + at.h * a.w_step.h +
-                    at.w * a.w_step.w;
-    const bool there = item < items && chunk_out < s.out && group < s.groups;
-    unsigned word = 0;
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int c = in + j - group_of_out * s.c;  // in the group of the output
-      if (there && c >= 0 && c < s.c) word |= static_cast<unsigned>(from[c * a.w_step.c].bits) << 16 * j;
-    }
-    smem[i * 64 + threadIdx.x % 64] = word;
+    const T* from = chunk_out < s.out ? a.weights(slab, tap, out) : nullptr;
+    const unsigned low = a.of_input(from, in, out).bits, high = a.of_input(from, in + 1, out).bits;
+    smem[i * 64 + threadIdx.x % 64] = low | high << 16;
   }
 }
 
 // The bias of the block's outputs, each slab's kN chunks; zeros behind the last channel.
 __device__ __forceinline__ void list_bias(float* smem, const Arguments& a) {
-  const Slabs& s = a.slabs;
+  const GroupedSlabs& s = a.slabs;
   for (int i = threadIdx.x; i < s.across * kN * kChunk; i += kThreads) {
     const int slab = i / (kN * kChunk), of_slab = s.part * kN * kChunk + i - slab * kN * kChunk;
     const int channel = (s.first + slab) * s.out * kChunk + of_slab;
@@ -151,44 +120,13 @@ __device__ __forceinline__ void begin(float (&sum)[kM][kN][4], const float* smem
   }
 }
 
-// One output by the definition.
-__device__ __forceinline__ float by_definition(const Arguments& a, int index, const Place& pixel, int channel) {
-  const Slabs& s = a.slabs;
-  const int group = channel / s.k;
-  const T* image = a.x + index * a.x_step.n + static_cast<long long>(group) * s.c;
-  const T* weight = a.w + group * a.w_step.group + (channel - group * s.k) * a.w_step.k;
-  float sum = Config::kBias ? widen(a.bias[channel]) : 0.0f;
-  Place tap{0, 0, 0};
-  do {
-    const long long at = a.axes.input(pixel, tap, a.x_step);
-    if (at < 0) continue;
-    const T* w = weight + tap.d * a.w_step.d + tap.h * a.w_step.h + tap.w * a.w_step.w;
-#pragma unroll 1
-    for (int c = 0; c < s.c; ++c) sum += widen(image[at + c]) * widen(w[c * a.w_step.c]);
-  } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
-  return sum;
-}
-
-// Where an output stands, or none where it is outside of the image.
-struct Output {
-  Place at;
-  bool there;
-  long long offset;  // in y and the residual, of the first channel
-
-  __device__ __forceinline__ Output(const Arguments& a, const TilePlace& tile, const TilePixel& pixel)
-      : at{tile.d + pixel.depth(), tile.p + pixel.row(), tile.q + pixel.column()} {
-    there = pixel.there() && at.d < a.axes.d.out && at.h < a.axes.h.out && at.w < a.axes.w.out;
-    offset = tile.image * a.y_step.n + at.d * a.y_step.d + at.h * a.y_step.h + at.w * a.y_step.w;
-  }
-};
-
 // What a thread stores: 16 bytes of each `share.step`-th pixel.
 struct Drain {
   PieceShare share;
   int channel;
   bool there;
 
-  __device__ __forceinline__ Drain(const Slabs& s) : share(kThreads, s.across * kN * kPieces) {
+  __device__ __forceinline__ Drain(const GroupedSlabs& s) : share(kThreads, s.across * kN * kPieces) {
     const int chunk = share.vector / kPieces, slab = chunk / kN, of_slab = s.part * kN + chunk - slab * kN;
     channel = ((s.first + slab) * s.out + of_slab) * kChunk + share.vector % kPieces * kPiece;
     there = of_slab < s.out && channel < s.groups * s.k;
@@ -209,7 +147,7 @@ __device__ __forceinline__ bool store_pixels(const Arguments& a, const Drain& dr
                                              const unsigned char* smem, int pitch, int m, int count) {
   bool found = false;
   for (int i = drain.share.first; i < count; i += drain.share.step) {
-    const Output output(a, tile, smem_pixels[m + i]);
+    const GroupedOutput output(a, tile, smem_pixels[m + i]);
     if (!drain.there || !output.there) continue;
     Vec<R, kPiece> values;
     const uint4 v = *reinterpret_cast<const uint4*>(smem + i * pitch + drain.share.vector * 16);
@@ -226,16 +164,9 @@ __device__ __forceinline__ void repair(const Arguments& a, const Drain& drain, c
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if (i % chunk % drain.share.step != drain.share.first) continue;
-    const Output output(a, tile, smem_pixels[i]);
+    const GroupedOutput output(a, tile, smem_pixels[i]);
     if (!drain.there || !output.there) continue;
-    const long long at = output.offset + drain.channel;
-#pragma unroll 1
-    for (int j = 0; j < kPiece; ++j) {
-      if (widen(a.y[at + j]) == widen(a.y[at + j])) continue;
-      float sum = by_definition(a, tile.image, output.at, drain.channel + j);
-      if (Config::kResidual) sum += widen(a.residual[at + j]);
-      a.y[at + j] = narrow<R>(Config::Activation::forward(sum, a.p, a.q));
-    }
+    repair_output<Config, kPiece>(a, tile.image, output, drain.channel);
   }
 }
 
@@ -270,15 +201,9 @@ struct Finish {
     }
   }
   __device__ __forceinline__ const T* residual(const TilePixel& pixel) const {
-    const Output output(a, tile, pixel);
+    const GroupedOutput output(a, tile, pixel);
     return there && output.there ? a.residual + output.offset + channel : nullptr;
   }
-};
-
-struct Fixed {
-  Tiling tiles;
-  ConvAxes axes;
-  BoxStream<T> x;
 };
 
 // Block b has the slabs of range b % ranges, part b / ranges % parts of their outputs, and each so-many-th tile of `depths` x `rows` x
@@ -291,9 +216,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
     long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const int by_range = blockIdx.x / i32(ranges), range = blockIdx.x - by_range * i32(ranges), by_part = by_range / i32(parts);
-  const Slabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kChunk, i32(together * k) / kChunk, i32(across),
-                    by_range - by_part * i32(parts), range * i32(across)};
-  const Arguments a{x, weight, bias, residual, y, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, slabs, {w_group, w_k, w_c, w_d, w_h, w_w},
+  const GroupedSlabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kChunk, i32(together * k) / kChunk, i32(across),
+                           range * i32(across), by_range - by_part * i32(parts)};
+  const Arguments a{x, weight, Config::kBias ? bias : nullptr, residual, y, {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, slabs, {w_group, w_k, w_c, w_d, w_h, w_w},
                     {x_n, 0, x_d, x_h, x_w}, {y_n, 0, y_d, y_h, y_w}, float(p), float(q)};
   const Tiling tiles(i32(depths), i32(rows), i32(columns), a.axes);
   const int vectors = slabs.across * slabs.in;
@@ -311,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
 
   const int first_channel = slabs.first * slabs.in * kChunk;
   const BoxSource source{i32(x_d), i32(x_h), i32(x_w), a.axes.d.space, a.axes.h.space, a.axes.w.space, slabs.groups * slabs.c - first_channel};
-  const Fixed& fixed = keep(Fixed{tiles, a.axes, {x + first_channel, x_n, source, box}});
+  const GroupedFixed<T>& fixed = keep(GroupedFixed<T>{tiles, a.axes, {x + first_channel, x_n, source, box}});
   const int count = i32(batch) * tiles.deep * tiles.down * tiles.across, step = gridDim.x / i32(ranges * parts);
   const auto bring = [&](int index, int stage) {
     const TilePlace tile(index, fixed.tiles);
@@ -322,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads) DNNARRAY_
   list_pixels<kThreads>(smem_pixels, pixels, tiles, a.axes, box);
   list_items<kThreads>(smem_items, 2 * pairs, items, slabs.in, a.axes, box);
   if (Config::kBias) list_bias(smem_bias, a);
-  pack_weights(reinterpret_cast<unsigned*>(smem_w), a, pairs, items);
+  pack_weights(reinterpret_cast<unsigned*>(smem_w), a, pairs);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = warp % slabs.across, beside = warp / slabs.across;
   const int channel = ((slabs.first + own) * slabs.out + slabs.part * kN) * kChunk + lane % 4 * 2;

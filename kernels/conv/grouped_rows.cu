@@ -20,6 +20,7 @@ struct Config {
   using Activation = dnnarray::Identity;
   static constexpr int kSide = 7;
   static constexpr int kM = 2;
+  static constexpr int kLines = 4;
   static constexpr int kMostThreads = 384;
 };
 #define DNNARRAY_ENTRY conv_grouped_rows_default
@@ -28,7 +29,8 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kM = Config::kM, kPairs = kSide / 2, kChunk = 8;
-constexpr int kAhead = 3, kSlots = kAhead + 1, kSteps = 8;  // steps on their way; rows in shared memory; steps that are known there
+constexpr int kLines = Config::kLines;                                // rows of a step
+constexpr int kAhead = 1, kSlots = kAhead + 1, kSteps = 4;  // steps on their way; steps whose rows, and of which it is known what they are, in shared memory
 
 extern __shared__ uint4 smem_memory[];
 
@@ -113,17 +115,17 @@ __device__ __forceinline__ float by_definition(const Arguments& a, int image, in
   return sum;
 }
 
-// A step, in shared memory: the image or -1 behind the last one, the columns, the row of outputs that it completes or -1, whether a part ends.
+// A step, in shared memory: the image or -1 behind the last one, the columns, the row of outputs that its first row completes (those before
+// `begin` and from `end` on are not wanted), whether a part ends.
 struct Step {
-  int image, column, output, last;
+  int image, column, output, begin, end;
 };
 
 // Stores 16 bytes of a row's pixels, and computes again what is NaN.
 __device__ __forceinline__ void store_row(const Arguments& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
-                                          int first, int columns) {
-  const int channel = first + share.vector * kChunk, count = min(columns, a.out_width - step.column);
-  if (step.output < 0 || channel >= a.groups * a.size) return;
-  T* const row = a.y + step.image * a.y_n + step.output * a.y_h + step.column * a.y_w + channel;
+                                          int p, int channel, int columns) {
+  const int count = min(columns, a.out_width - step.column);
+  T* const row = a.y + step.image * a.y_n + p * a.y_h + step.column * a.y_w + channel;
   for (int i = share.first; i < count; i += share.step) {
     const uint4 v = *reinterpret_cast<const uint4*>(smem + i * pitch + share.vector * 16);
     Vec<T, 8> values;
@@ -142,8 +144,19 @@ __device__ __forceinline__ void store_row(const Arguments& a, const PieceShare& 
 #pragma unroll 1
     for (int j = 0; j < kChunk; ++j) {
       if (widen(to[j]) == widen(to[j])) continue;
-      to[j] = narrow<T>(Config::Activation::forward(by_definition(a, step.image, step.output, step.column + i, channel + j), a.p, a.q));
+      to[j] = narrow<T>(Config::Activation::forward(by_definition(a, step.image, p, step.column + i, channel + j), a.p, a.q));
     }
+  }
+}
+
+// The rows of outputs of a step, kLines of them in shared memory.
+__device__ __forceinline__ void store_step(const Arguments& a, const PieceShare& share, const unsigned char* smem, int pitch, const Step& step,
+                                           int first, int columns) {
+  const int channel = first + share.vector * kChunk;
+  if (channel >= a.groups * a.size) return;
+#pragma unroll 1
+  for (int line = max(step.begin - step.output, 0); line < min(step.end - step.output, kLines); ++line) {
+    store_row(a, share, smem + line * columns * pitch, pitch, step, step.output + line, channel, columns);
   }
 }
 
@@ -153,7 +166,7 @@ struct Fixed {
   int before_h, before_w, step;
 };
 
-// A step of a block: which part, which row of inputs, and the output that it completes.
+// A step of a block: which part, its first row of inputs, and the output that this completes.
 struct Cursor {
   int index, row, output;
   Part part;
@@ -166,11 +179,12 @@ struct Cursor {
   }
   __device__ __forceinline__ bool done(const Fixed& f) const { return index >= f.parts.count; }
   __device__ __forceinline__ Step step(const Fixed& f) const {
-    return {done(f) ? -1 : part.image, part.column, output >= part.row ? output : -1, output == part.end - 1};
+    return {done(f) ? -1 : part.image, part.column, output, part.row, part.end};
   }
   __device__ __forceinline__ void next(const Fixed& f, int out_height) {
-    ++row;
-    if (++output < part.end) return;
+    row += kLines;
+    output += kLines;
+    if (output < part.end) return;
     index += f.step;
     part = Part(index, f.parts, out_height);
     begin(f);
@@ -219,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   const bool inside = first + share.vector * kChunk < a.groups * a.size;
   const int row_bytes = of_x.columns * pitch, out_bytes = i32(columns) * pitch;
   unsigned char* const smem = reinterpret_cast<unsigned char*>(smem_memory);
-  unsigned char* const smem_y = smem + kSlots * row_bytes;
+  unsigned char* const smem_y = smem + kSlots * kLines * row_bytes;
 
   __shared__ Step smem_steps[kSteps];
   Cursor coming(split, fixed, a.out_height);
@@ -228,17 +242,21 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
     if (threadIdx.x == 0) smem_steps[count % kSteps] = coming.step(fixed);
     if (!coming.done(fixed)) {
       const int left = coming.part.column - fixed.before_w;
-      fixed.x.bring(shared_address(smem) + coming_slot.index * row_bytes, coming.part.image, coming.row, left, share, pitch, inside);
+      const unsigned to = shared_address(smem) + coming_slot.index * kLines * row_bytes;
+#pragma unroll
+      for (int line = 0; line < kLines; ++line) {
+        fixed.x.bring(to + line * row_bytes, coming.part.image, coming.row + line, left, share, pitch, inside);
+      }
       coming.next(fixed, a.out_height);
     }
     copy_commit();
-    coming_slot.next();
+    coming_slot.advance(1);
   };
   for (int s = 0; s < kAhead; ++s) bring(s);
 
   const int beside = warp / i32(vectors), vector = warp - beside * i32(vectors), slab = range * i32(vectors) + vector;
   Weights w;
-  load_weights(w, reinterpret_cast<unsigned*>(smem_y + 2 * out_bytes) + warp * kSide * kSide * 32, a, slab);
+  load_weights(w, reinterpret_cast<unsigned*>(smem_y + 2 * kLines * out_bytes) + warp * kSide * kSide * 32, a, slab);
   float start[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -253,15 +271,20 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   for (int count = 0;; ++count) {
     copy_wait<kAhead - 1>();
     __syncthreads();
-    unsigned char* const smem_before = smem_y + (count + 1) % 2 * out_bytes;
-    if (count > 0) store_row(a, share, smem_before, pitch, smem_steps[(count - 1) % kSteps], first, i32(columns));
-    if (smem_steps[count % kSteps].image < 0) break;
+    if (count > 0) store_step(a, share, smem_y + (count + 1) % 2 * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps], first, i32(columns));
+    const Step& step = smem_steps[count % kSteps];
+    if (step.image < 0) break;
     bring(count + kAhead);
-    const unsigned from = shared_address(smem) + slot.index * row_bytes + own;
+    unsigned from = shared_address(smem) + slot.index * kLines * row_bytes + own;
+    unsigned char* to = smem_y + count % 2 * kLines * out_bytes + place;
+    const int lines = min(step.end - step.output, kLines);
+#pragma unroll 1
+    for (int line = 0; line < lines; ++line, from += row_bytes, to += out_bytes) {
 #pragma unroll
-    for (int m = 0; m < kM; ++m) add_row(sum[m], w, from + m * 16 * pitch, pitch, start);
-    if (smem_steps[count % kSteps].output >= 0) put_row(smem_y + count % 2 * out_bytes + place, sum, pitch, a.p, a.q);
-    slot.next();
-    if (smem_steps[count % kSteps].last) begin_sums(sum, start);
+      for (int m = 0; m < kM; ++m) add_row(sum[m], w, from + m * 16 * pitch, pitch, start);
+      put_row(to, sum, pitch, a.p, a.q);
+    }
+    slot.advance(1);
+    if (step.output + kLines >= step.end) begin_sums(sum, start);
   }
 }

@@ -2,7 +2,7 @@
 // dy[n, k, p, q] * x[n, c, p + r - before, q + s - before]. First stage: partial sums (part, K, taps, C) in float; another launch adds them up.
 //
 // Layout:  x and dy with dense channels, the rest by steps. A warp has a slab (grouped.cuh) of one chunk on both sides, and the sums of all
-//          taps. A block, `vectors` warps, walks down parts of images: a row of x and one of dy come to shared memory each step, some steps
+//          taps. A block, `vectors` warps, walks down parts of images: kLines rows of x and of dy come to shared memory each step, one step
 //          ahead; the last kSide rows of dy stay there. A product is (two rows of dy x eight channels) x 16 columns times 16 columns x eight
 //          channels of x at one shift; both operands are transposed on their way to the registers. A last odd strip of 8 columns is half a product.
 // Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window of kSide x kSide, stride
@@ -24,7 +24,8 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kPairs = (kSide + 1) / 2, kChunk = 8, kStrip = 8;
-constexpr int kAhead = 3, kSlotsX = kAhead + 1, kSlotsY = 2 * kPairs + kAhead;  // steps on their way; rows in shared memory
+constexpr int kLines = 2, kAhead = 1;  // rows of a step, steps on their way
+constexpr int kSlotsX = (kAhead + 1) * kLines, kSlotsY = 2 * kPairs + kLines - 1 + kAhead * kLines;  // rows in shared memory
 
 extern __shared__ uint4 smem_memory[];
 
@@ -45,7 +46,8 @@ struct Cursor {
   __device__ __forceinline__ void begin() { row = part.row - (kSide - 1); }
   __device__ __forceinline__ bool done(const Fixed& f) const { return index >= f.parts.count; }
   __device__ __forceinline__ void next(const Fixed& f) {
-    if (++row < part.end) return;
+    row += kLines;
+    if (row < part.end) return;
     index += f.step;
     part = Part(index, f.parts, f.x.height);
     begin();
@@ -138,13 +140,17 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
     if (!coming.done(fixed)) {
       const Part& part = coming.part;
       const int left = part.column - fixed.before_w;
-      if (coming.row >= part.row) fixed.x.bring(smem_x + coming_x.index * row_x, part.image, coming.row, left, share, pitch, inside);
-      fixed.dy.bring(smem_y + coming_y.index * row_y, part.image, coming.row + fixed.before_h, part.column, share, pitch, inside);
+#pragma unroll
+      for (int line = 0; line < kLines; ++line) {
+        const int row = coming.row + line;
+        if (row >= part.row) fixed.x.bring(smem_x + coming_x.after(line) * row_x, part.image, row, left, share, pitch, inside);
+        fixed.dy.bring(smem_y + coming_y.after(line) * row_y, part.image, row + fixed.before_h, part.column, share, pitch, inside);
+      }
       coming.next(fixed);
     }
     copy_commit();
-    coming_x.next();
-    coming_y.next();
+    coming_x.advance(kLines);
+    coming_y.advance(kLines);
   };
   for (int s = 0; s < kAhead; ++s) bring();
 
@@ -154,23 +160,27 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
     copy_wait<kAhead - 1>();
     __syncthreads();
     bring();
-    if (at.row >= at.part.row) {
+#pragma unroll 1
+    for (int line = 0; line < kLines; ++line) {
+      const int row = at.row + line;
+      if (row < at.part.row || row >= at.part.end) continue;
+      const Slot<kSlotsY> own{here_y.after(line)};
       unsigned from[kPairs], skipped = 0;
 #pragma unroll
       for (int m = 0; m < kPairs; ++m) {
-        const int p = at.row + fixed.before_h - 2 * m;
-        from[m] = smem_y + here_y.before(2 * m + lanes.half) * row_y + lanes.dy + warp * 16;
+        const int p = row + fixed.before_h - 2 * m;
+        from[m] = smem_y + own.before(2 * m + lanes.half) * row_y + lanes.dy + warp * 16;
         skipped |= static_cast<unsigned>(p < 0 || p > fixed.dy.height) << m;  // both rows
       }
-      const unsigned start = smem_x + here_x.index * row_x + lanes.x + warp * 16;
+      const unsigned start = smem_x + here_x.after(line) * row_x + lanes.x + warp * 16;
       const int strips = fixed.dy.columns / kStrip;
       int offset = 0;
 #pragma unroll 1
       for (int strip = 1; strip < strips; strip += 2, offset += 2 * kStrip * pitch) multiply(sum, start, from, offset, pitch, skipped);
       if (strips % 2) multiply_half(sum, start, from, offset, pitch, skipped);
     }
-    here_x.next();
-    here_y.next();
+    here_x.advance(kLines);
+    here_y.advance(kLines);
   }
   put(partial + static_cast<long long>(split) * groups * size * (kSide * kSide) * size, sum, range * vectors + warp, i32(groups), i32(size));
 }

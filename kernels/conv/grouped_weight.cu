@@ -108,7 +108,7 @@ struct Fixed {
 // Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `depths` x `rows` x
 // `columns` outputs. A
 // slab's tasks are `item_parts` parts of the items for each kN chunks of outputs, of which a block has `tasks`.
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_ENTRY(
     const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long c, long long k,
     long long together, long long across, long long ranges, long long tasks, long long parts, long long item_parts, long long depths,
     long long rows, long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n, long long x_d, long long x_h,

@@ -164,4 +164,95 @@ __device__ __forceinline__ void list_items(int* smem, int count, int items, int 
   }
 }
 
+// What a group's channels, a slab and a block's share of the slabs are.
+struct GroupedSlabs {
+  int groups, c, k;       // of the problem; channels of a group on both sides
+  int together, in, out;  // groups of a slab, its chunks on both sides
+  int across, first;      // slabs of a block; its first one
+  int part;               // which chunks of the outputs of each slab it has
+};
+
+struct WeightSteps {
+  long long group, k, c, d, h, w;
+};
+
+// A convolution of groups, as a kernel is given it.
+template <typename T, typename R>
+struct GroupedArguments {
+  using Result = R;
+  const T *x, *w, *bias, *residual;
+  R* y;
+  ConvAxes axes;
+  GroupedSlabs slabs;
+  WeightSteps w_step;
+  Strides x_step, y_step;
+  float p, q;
+
+  // Where the weights of an output stand, its channels of a slab counted from 0; null behind the last group.
+  __device__ __forceinline__ const T* weights(int slab, int tap, int out) const {
+    const int by_w = tap / axes.w.window, by_h = by_w / axes.h.window, group = out / slabs.k;
+    const long long own = static_cast<long long>(slabs.first + slab) * slabs.together + group;
+    const T* from = w + own * w_step.group + (out - group * slabs.k) * w_step.k;
+    from += by_h * w_step.d + (by_w - by_h * axes.h.window) * w_step.h + (tap - by_w * axes.w.window) * w_step.w;
+    return own < slabs.groups && by_h < axes.d.window ? from : nullptr;
+  }
+  // The one of them for an input of the slab; 0 where it is of another group.
+  __device__ __forceinline__ T of_input(const T* weights, int in, int out) const {
+    const int c = in - out / slabs.k * slabs.c;
+    return weights && c >= 0 && c < slabs.c ? weights[c * w_step.c] : T{};
+  }
+
+  // One output by the definition.
+  __device__ __forceinline__ float definition(int index, const Place& pixel, int channel) const {
+    const int group = channel / slabs.k;
+    const T* image = x + index * x_step.n + static_cast<long long>(group) * slabs.c;
+    const T* weight = w + group * w_step.group + (channel - group * slabs.k) * w_step.k;
+    float sum = bias ? widen(bias[channel]) : 0.0f;
+    Place tap{0, 0, 0};
+    do {
+      const long long at = axes.input(pixel, tap, x_step);
+      if (at < 0) continue;
+      const T* here = weight + tap.d * w_step.d + tap.h * w_step.h + tap.w * w_step.w;
+#pragma unroll 1
+      for (int c = 0; c < slabs.c; ++c) sum += widen(image[at + c]) * widen(here[c * w_step.c]);
+    } while (!tap.next(axes.d.window, axes.h.window, axes.w.window));
+    return sum;
+  }
+};
+
+// Where an output stands, or none where it is outside of the image.
+struct GroupedOutput {
+  Place at;
+  bool there;
+  long long offset;  // in y and the residual, of the first channel
+
+  template <typename Arguments>
+  __device__ __forceinline__ GroupedOutput(const Arguments& a, const TilePlace& tile, const TilePixel& pixel)
+      : at{tile.d + pixel.depth(), tile.p + pixel.row(), tile.q + pixel.column()} {
+    there = pixel.there() && at.d < a.axes.d.out && at.h < a.axes.h.out && at.w < a.axes.w.out;
+    offset = tile.image * a.y_step.n + at.d * a.y_step.d + at.h * a.y_step.h + at.w * a.y_step.w;
+  }
+};
+
+// Computes again what is NaN of `kCount` channels that have been stored.
+template <typename Config, int kCount, typename Arguments>
+__device__ __forceinline__ void repair_output(const Arguments& a, int image, const GroupedOutput& output, int channel) {
+  auto* y = a.y + output.offset + channel;
+#pragma unroll 1
+  for (int j = 0; j < kCount; ++j) {
+    if (widen(y[j]) == widen(y[j])) continue;
+    float sum = a.definition(image, output.at, channel + j);
+    if (Config::kResidual) sum += widen(a.residual[output.offset + channel + j]);
+    y[j] = narrow<typename Arguments::Result>(Config::Activation::forward(sum, a.p, a.q));
+  }
+}
+
+// What a block brings, tile by tile.
+template <typename T>
+struct GroupedFixed {
+  Tiling tiles;
+  ConvAxes axes;
+  BoxStream<T> x;
+};
+
 }  // namespace dnnarray

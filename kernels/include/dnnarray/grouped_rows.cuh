@@ -47,8 +47,9 @@ struct Rows {
 template <int kSlots>
 struct Slot {
   int index = 0;
-  __device__ __forceinline__ void next() { index = index == kSlots - 1 ? 0 : index + 1; }
-  // The one `steps` before, fewer than kSlots.
+  __device__ __forceinline__ void advance(int steps) { index = after(steps); }
+  // The ones so many steps behind it and before it, fewer than kSlots.
+  __device__ __forceinline__ int after(int steps) const { return index + steps < kSlots ? index + steps : index + steps - kSlots; }
   __device__ __forceinline__ int before(int steps) const { return index < steps ? index - steps + kSlots : index - steps; }
 };
 
