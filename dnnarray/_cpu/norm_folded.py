@@ -20,6 +20,7 @@ from dnnarray._problems.norm_base import NormProblem
 _BLOCK = 1 << 17  # elements at a time
 _SMALL = 4096  # elements; fewer gain nothing
 _SHORT_ROW = 128  # elements; shorter rows gain nothing here
+_LARGE = 1 << 20  # elements behind one statistic; with more, scratch memory would grow without bound
 _LONG_ROW = 1 << 16  # elements; sums of longer ones round more than sums of their parts
 _NEAR = 1.0  # the largest squared mean, in units of the variance, that costs no more than a bit of it
 
@@ -92,7 +93,7 @@ def _form(problem: NormProblem) -> _Form | None:
         form = _Form((planes.outer, planes.channels, planes.inner), 0, 1, along=False)
     else:
         return None
-    return form if _SHORT_ROW <= form.shape[2] <= _LONG_ROW else None
+    return form if _SHORT_ROW <= form.shape[2] <= _LONG_ROW and form.shape[2] * form.shape[form.axis] <= _LARGE else None
 
 
 def _dense(*arrays: Any) -> bool:
