@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dnnarray as dnn
 from dnnarray._cpu.activation import apply, apply_gradient, gradient_into
 from dnnarray._cpu.activation_formulas import FORMULAS
-from dnnarray._cpu.blocks import BLOCK, blocks, drop, keep, select, slabs
+from dnnarray._cpu.blocks import BLOCK, blocks, borrow, constant, drop, give, keep, long_rows, select, slabs
 from dnnarray._cpu.erf import erf, gelu_gradient_single, gelu_single, normal_cdf
 from dnnarray._problems.activation import FUSED, PARAMETERS, fused, named
 from tests.oracles.activation import ELEMENTWISE, elementwise
@@ -326,6 +326,41 @@ def test_slabs_cover_an_array_in_order(shape, limit):
     parts = [np.ravel(a[index]) for index in slabs(a.shape, limit)]
     assert all(p.size <= limit for p in parts)
     np.testing.assert_array_equal(np.concatenate([np.empty(0, int), *parts]), np.ravel(a))
+
+
+def test_borrowed_blocks_come_back_to_the_thread_that_gave_them():
+    like = np.zeros((100, 200), np.float32)
+    first, second = borrow(like), borrow(like)
+    assert first.shape == like.shape
+    assert first.dtype == like.dtype
+    assert not np.shares_memory(first, second)
+    give(first, second)
+    again = borrow(like[:50])
+    assert np.shares_memory(again, first) or np.shares_memory(again, second)
+    for shape in ((3,), (BLOCK + 1,)):  # these are not kept
+        odd = borrow(np.zeros(shape))
+        assert odd.shape == shape
+        give(odd)
+        assert not np.shares_memory(borrow(np.zeros(shape)), odd)
+
+
+@pytest.mark.parametrize("length", [3, 5000])
+def test_rows_without_the_buffer_of_numpy_are_the_same(length):
+    x, column = _RNG.standard_normal((4, length)), _RNG.standard_normal((4, 1))
+    before = np.getbufsize()
+    with long_rows(length):
+        product = x * column
+    np.testing.assert_array_equal(product, x * column)
+    assert np.getbufsize() == before
+    with pytest.raises(ZeroDivisionError), long_rows(length):
+        1 // 0  # noqa: B018 - anything that raises
+    assert np.getbufsize() == before
+
+
+@pytest.mark.parametrize("length", [7, BLOCK + 7])
+def test_a_constant_is_an_operand_of_any_row(length):
+    x = _RNG.standard_normal((2, length))
+    np.testing.assert_array_equal(np.maximum(x, constant(0.5, x)), np.maximum(x, 0.5))
 
 
 _LARGE = {

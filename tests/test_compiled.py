@@ -13,6 +13,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cpu import blas, compiled, threads
 from dnnarray._cpu.compiled import compiler
+from tests.support import call_by
 
 needs_numba = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 _ROOT = Path(dnn.__file__).parents[1]
@@ -48,6 +49,43 @@ def test_the_pool_does_every_part_and_hands_errors_over():
         threads.run(lambda a, b: threads.run(lambda c, d: seen.append((c, d)), 10, work=10**9), 4, work=10**9)
     assert len(seen) == 4  # inside of a part there is no second team: each inner range is done as a whole
     assert set(seen) == {(0, 10)}
+
+
+def _normal(*shape):
+    return np.random.default_rng(5).standard_normal(shape, dtype=np.float32)
+
+
+_WIDE, _HEADS, _IMAGES = _normal(427, 1031), _normal(2, 3, 200, 16), _normal(3, 7, 60, 61)
+_NUMPY_CALLS = {
+    "gelu": ("elementwise", (_WIDE,), {}),
+    "gelu_backward": ("elementwise", (_WIDE, _WIDE[::-1].copy()), {}),
+    "silu": ("elementwise", (_WIDE,), {}),
+    "softmax": ("blocked", (_WIDE,), {}),
+    "softmax_backward": ("blocked", (_WIDE, _WIDE[::-1].copy()), {}),
+    "layer_norm": ("two_pass", (_WIDE, _WIDE[0], _WIDE[1]), {}),
+    "attention": ("blocked", (_HEADS, _HEADS, _HEADS), {"causal": True}),
+    "attention_backward": ("blocked", (_HEADS, _HEADS, _HEADS, _HEADS), {"causal": True}),
+    "interpolate": ("separable", (_IMAGES,), {"scale": 2.0, "mode": "linear"}),
+}
+
+
+@pytest.mark.parametrize("op", _NUMPY_CALLS)
+def test_the_number_of_threads_does_not_change_a_bit_of_what_numpy_gives(op):
+    algorithm, arrays, options = _NUMPY_CALLS[op]
+    found = []
+    for count in (1, 2, 8):
+        with dnn.options(threads=count):
+            found.append(_bits(call_by(algorithm, op, arrays, options)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_products_side_by_side_take_one_thread_each():
+    seen = []
+    with dnn.options(threads=2):
+        threads.each(lambda i: seen.append(blas._inside), [(0,), (1,)], work=1 << 24, products=True)
+        threads.each(lambda i: seen.append(blas._inside), [(0,), (1,)], work=1 << 24)
+        threads.each(lambda i: seen.append(blas._inside), [(0,), (1,)], work=1, products=True)
+    assert seen == ([1, 1] if blas.threads() is not None else [0, 0]) + [0, 0, 0, 0]
 
 
 def test_the_blas_is_held_at_one_thread_inside_regions_only():

@@ -430,10 +430,20 @@ def test_rows_of_any_mean(op, means, monkeypatch):
         y, pullback = dnn.vjp(op, x, *parameters, **options)
         return [a for a in (*(y if isinstance(y, tuple) else (y,)), *pullback(grad)) if a is not None]
 
-    monkeypatch.setattr(norm_folded, "_form", lambda problem: None)
+    monkeypatch.setattr(norm_folded, "_SMALL", 1 << 30)
     expected = results()
-    monkeypatch.undo()
+    monkeypatch.setattr(norm_folded, "_SMALL", 0)
     for block in (1 << 17, 400):
         monkeypatch.setattr(norm_folded, "_BLOCK", block)
         for got, right in zip(results(), expected, strict=True):
             assert_close(got, right, 512, condition=1 + max(map(abs, means)) ** 2)
+
+
+def test_a_statistic_of_very_many_elements_is_not_taken_in_one_block(monkeypatch):
+    x = np.random.default_rng(0).standard_normal((2, 3, 40, 40))
+    expected = dnn.batch_norm_train(x).y
+    monkeypatch.setattr(norm_folded, "_LARGE", 3000)
+    monkeypatch.setattr(norm_folded, "_moments", None)
+    norm_folded._form.cache_clear()
+    assert_close(dnn.batch_norm_train(x).y, expected, 3200)
+    norm_folded._form.cache_clear()

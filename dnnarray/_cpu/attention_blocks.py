@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -198,18 +199,29 @@ def _score_array(array: np.ndarray | None, kv_heads: int) -> np.ndarray | None:
 
 
 class Part:
-    """Some batch items and heads of a call."""
+    """Some batch items and heads of a call. What it holds beside views is made when it is first wanted and gone after `forget`."""
 
     def __init__(self, call: Call, batch: slice, heads: slice, group: slice, size: int) -> None:
         self.call, self.batch, self.heads, self.group, self._size = call, batch, heads, group, size
-        self.q = operand(call.q[batch, heads, group], call.dtype)
-        self.k = operand(call.k[batch, heads], call.dtype)
-        self.v = operand(call.v[batch, heads], call.dtype)
         self._buffers: dict[int, np.ndarray] = {}
 
+    @cached_property
+    def q(self) -> np.ndarray:
+        return operand(self.take(self.call.q), self.call.dtype)
+
+    @cached_property
+    def k(self) -> np.ndarray:
+        return operand(self.call.k[self.batch, self.heads], self.call.dtype)
+
+    @cached_property
+    def v(self) -> np.ndarray:
+        return operand(self.call.v[self.batch, self.heads], self.call.dtype)
+
     def forget(self) -> None:
-        """Let the memory of the scores go."""
+        """Let the memory of the scores and of copied operands go."""
         self._buffers.clear()
+        for name in ("q", "k", "v"):
+            self.__dict__.pop(name, None)
 
     def take(self, array: np.ndarray) -> np.ndarray:
         """This part of an array (B, H_kv, R, ...)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -102,21 +102,23 @@ def give(*borrowed: np.ndarray) -> None:
                 free.append(row)
 
 
-@contextmanager
-def long_rows(length: int) -> Iterator[None]:
+class _Unbuffered:
+    """Ufuncs of this thread work without a buffer inside."""
+
+    def __enter__(self) -> None:
+        self._before = np.setbufsize(_NO_BUFFER)  # of this thread, as is `numpy.errstate`
+
+    def __exit__(self, *exception: object) -> None:
+        np.setbufsize(self._before)
+
+
+def long_rows(length: int) -> AbstractContextManager[None]:
     """Arithmetic between arrays and broadcast rows or columns whose inner loops run over `length` elements, all of one dtype.
 
     NumPy copies broadcast operands to its own buffer to make short rows longer, which takes twice as long as the arithmetic itself on rows of
     some hundred elements; with a buffer too small for a row it takes them where they lie. Short rows and casts are better off with the buffer.
     """
-    if length < _LONG_ROW:
-        yield
-        return
-    before = np.setbufsize(_NO_BUFFER)  # of this thread, as is `numpy.errstate`
-    try:
-        yield
-    finally:
-        np.setbufsize(before)
+    return _NOTHING if length < _LONG_ROW else _Unbuffered()
 
 
 def constant(value: float, like: np.ndarray) -> Any:
@@ -132,6 +134,7 @@ def _row(value: float, dtype: np.dtype) -> np.ndarray:
     return row
 
 
+_NOTHING = nullcontext()
 _LONG_ROW = 384  # elements
 _NO_BUFFER = 16  # the least that NumPy takes
 _KEPT_FROM = 4096  # elements; smaller blocks come from malloc's own lists

@@ -167,10 +167,17 @@ def _rejects(g: Geometry) -> str | None:
 
 
 def _cost(g: Geometry, itemsize: int) -> Cost:
+    return _cost_at(g, itemsize, 0.015 if _plan(g).flat else 0.012)
+
+
+def _weight_cost(g: Geometry, itemsize: int) -> Cost:
+    return _cost_at(g, itemsize, 0.04 if _plan(g).flat and not g.pixel_major else 0.012)
+
+
+def _cost_at(g: Geometry, itemsize: int, efficiency: float) -> Cost:
     plan = _plan(g)
     x, w, y = g.sizes
     count = -(-g.n // plan.images) * -(-g.groups // plan.groups) * -(-g.out[plan.axis] // plan.rows)
-    efficiency = 0.015 if plan.flat else 0.012
     return Cost(2 * g.macs, (2 * x + 2 * y + w) * itemsize, efficiency, count * (12 + 3 * g.taps))
 
 
@@ -183,6 +190,6 @@ DEPTHWISE = Way(
     cost=_cost,
     weight_buffers=lambda g: _plan(g).buffers,
     weight_gradient=_weight_gradient,
-    weight_cost=_cost,
+    weight_cost=_weight_cost,
     rejects_weight=_rejects,
 )

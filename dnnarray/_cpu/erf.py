@@ -19,6 +19,7 @@ import math
 import numpy as np
 
 from dnnarray._cpu.blocks import borrow, constant, give, select
+from dnnarray._cpu.compiled.coefficients import GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_ROOT
 
 _SMALL_P = (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3)
 _SMALL_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
@@ -31,15 +32,6 @@ _MIDDLE_Q = (
     3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3,
 )  # fmt: skip
 _LINEAR = 0.5  # up to here erf(x) = x R(x^2); past erf(0.477) = 1/2, so that 1 - exp(-x^2) S(x) loses no digit
-_TAIL_ROOT = (
-    3.040841447189073e-06, -1.6240042142165402e-05, 9.594378478100613e-05, 1.494163877182615e-04, 1.028178926170211e-03,
-    9.402175599496541e-03, 4.882971072267692e-02, 1.0876080399806465e-01, 1.0905077577408673,
-)  # fmt: skip
-_SLOPE_P = (
-    -2.7637413495540386e-06, 5.011941539123654e-04, -1.8152978271245956e-02, 5.94028377532959, -2.6662410736083984e01,
-    2.614875732421875e03, -7.471525390625e03, 1.4359071875e05,
-)  # fmt: skip
-_SLOPE_Q = (1.0, 2.7032329559326172e01, 5.313086547851562e02, 6.6536328125e03, 5.062434765625e04, 1.7996421875e05)
 _FLAT = 6.003  # where these two, in float32 roundings, give 1/2 exactly
 _FAR = 20.0  # gelu is x to the last bit from 5.4 on
 _SATURATED = 6.0  # from here erf is 1 to the last bit of float64
@@ -58,7 +50,7 @@ def gelu_single(x: np.ndarray, out: np.ndarray) -> None:
     magnitude, power = borrow(x), borrow(x)
     np.minimum(x, constant(_FAR, x), out=magnitude)  # so that infinity less its bump is infinity
     np.abs(magnitude, out=magnitude)
-    _horner(magnitude, _TAIL_ROOT, power)
+    _horner(magnitude, GELU_TAIL_ROOT, power)
     for _ in range(3):
         np.multiply(power, power, out=power)
     np.divide(magnitude, power, out=magnitude)
@@ -73,8 +65,8 @@ def gelu_gradient_single(grad: np.ndarray, x: np.ndarray, out: np.ndarray) -> No
     np.minimum(x, constant(_FLAT, x), out=clipped)
     np.maximum(clipped, constant(-_FLAT, x), out=clipped)
     np.multiply(clipped, clipped, out=square)
-    _horner(square, _SLOPE_P, slope)
-    slope /= _horner(square, _SLOPE_Q, divisor)
+    _horner(square, GELU_SLOPE_P, slope)
+    slope /= _horner(square, GELU_SLOPE_Q, divisor)
     slope *= clipped
     slope += 0.5
     np.multiply(grad, slope, out=out)

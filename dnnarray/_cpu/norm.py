@@ -20,6 +20,7 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Method
 
 Outputs = tuple[Any, ...]
+_SMALL = 4096  # elements; for fewer a pass costs less than to find out whether it can be spared
 _NEAR = 8.0  # up to here, in units of the result, a mean times its scale rounds no more than it does in the sum x * scale + shift
 
 
@@ -46,7 +47,7 @@ def _batch_norm(
     mean, variance, weight, bias = _parameters(problem, mean, variance, weight, bias)
     scale = _rstd(problem, variance)
     scale = scale if weight is None else scale * weight
-    if (np.abs(mean) * np.abs(scale) <= _NEAR).all():
+    if x.size >= _SMALL and (np.abs(mean * scale) <= _NEAR).all():
         mean, bias = None, -mean * scale if bias is None else bias - mean * scale
     arrays = (x, y, mean, scale, bias, residual)
     length = stretch(problem, x)

@@ -18,7 +18,9 @@ from dnnarray._cpu.blocks import long_rows
 from dnnarray._problems.norm_base import NormProblem
 
 _BLOCK = 1 << 17  # elements at a time
+_SMALL = 4096  # elements; fewer gain nothing
 _SHORT_ROW = 128  # elements; shorter rows gain nothing here
+_LARGE = 1 << 20  # elements behind one statistic; with more, scratch memory would grow without bound
 _LONG_ROW = 1 << 16  # elements; sums of longer ones round more than sums of their parts
 _NEAR = 1.0  # the largest squared mean, in units of the variance, that costs no more than a bit of it
 
@@ -91,7 +93,7 @@ def _form(problem: NormProblem) -> _Form | None:
         form = _Form((planes.outer, planes.channels, planes.inner), 0, 1, along=False)
     else:
         return None
-    return form if _SHORT_ROW <= form.shape[2] <= _LONG_ROW else None
+    return form if _SHORT_ROW <= form.shape[2] <= _LONG_ROW and form.shape[2] * form.shape[form.axis] <= _LARGE else None
 
 
 def _dense(*arrays: Any) -> bool:
@@ -117,7 +119,7 @@ def forward(
     problem: NormProblem, x: np.ndarray, y: np.ndarray, weight: Any, bias: Any, mean: Any = None, rstd: Any = None, variance: Any = None
 ) -> bool:
     """y = norm(x) * weight + bias, and the statistics into those arrays that are given."""
-    form = _form(problem)
+    form = _form(problem) if x.size >= _SMALL else None
     if form is None or not _dense(x, y, mean, rstd, variance):
         return False
     x, y, ones = x.reshape(form.shape), y.reshape(form.shape), np.ones(form.shape[2], x.dtype)
@@ -157,7 +159,7 @@ def backward(
     problem: NormProblem, grad: np.ndarray, x: np.ndarray, weight: Any, mean: Any, rstd: Any, gx: np.ndarray, gw: Any, gb: Any
 ) -> bool:
     """The gradients of x, weight and bias; `mean` and `rstd` are found again where they are not given."""
-    form = _form(problem)
+    form = _form(problem) if x.size >= _SMALL else None
     if form is None or not _dense(grad, x, gx, gw, gb):
         return False
     for array in (gw, gb):

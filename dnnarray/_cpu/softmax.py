@@ -15,6 +15,7 @@ from dnnarray._select import Method
 Array = np.ndarray
 _CALLS = 6  # of NumPy in one block
 _LONG_ROW = 8192  # elements
+_SMALL = 1024  # elements; for fewer one call is better than two
 
 
 def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
@@ -36,7 +37,7 @@ def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
 
 def _total(x: Array, factor: Array | None = None) -> Array:
     """The sum of each row of x, or of x * factor, as a column. Dot products are several times faster than sums, and about as exact up to some thousand terms."""
-    if x.shape[-1] > _LONG_ROW:
+    if x.shape[-1] > _LONG_ROW or x.size < _SMALL:
         return (x if factor is None else x * factor).sum(axis=-1, keepdims=True)
     return np.vecdot(x, constant(1, x) if factor is None else factor)[..., None]
 

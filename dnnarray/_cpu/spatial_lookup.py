@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled
+from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.spatial_common import BLOCK, SumTable, table_bytes
 from dnnarray._problems.spatial_lookup import EmbeddingProblem, OneHotProblem
 from dnnarray._select import Method
@@ -16,8 +16,15 @@ from dnnarray._spec import HALF
 def _embedding(problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scratch: Any, indices: np.ndarray, weight: np.ndarray) -> None:
     if not indices.size:
         return
-    # mode="clip" writes straight into the output; the default would go through a buffer.
-    weight.take(indices.astype(np.intp, copy=False), axis=0, out=outputs[0], mode="clip")
+    rows, out = indices.astype(np.intp, copy=False), outputs[0]
+    if out.flags.c_contiguous:
+        rows, out = rows.reshape(-1), out.reshape(rows.size, weight.shape[1])
+
+    def gather(start: int, stop: int) -> None:
+        # mode="clip" writes straight into the output; the default would go through a buffer.
+        weight.take(rows[start:stop], axis=0, out=out[start:stop], mode="clip")
+
+    threads.run(gather, len(rows), work=problem.result.size)
 
 
 def _embedding_backward(

@@ -15,6 +15,7 @@ from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
 
 _CALLS = 12  # of NumPy in one block
+_SMALL = 2048  # elements of a block; for fewer a gather for each tap is as good
 _TILE = 56  # targets in a matrix product: larger ones multiply more zeros, smaller ones are too small for BLAS
 _ROWS = 1024  # in one matrix product, so that they are still in the cache for the next tile
 _FACTORS = 4  # the largest by which an extent grows in phases: larger ones are rare
@@ -219,14 +220,13 @@ def _resampled(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> 
     if not taps.columns:
         return x
     x = np.ascontiguousarray(x)
+    if x.size < _SMALL:
+        return _by_gathers(x, axis, taps)
     if taps.tiles and axis == x.ndim - 1 and _all_finite(x):
         return _multiplied(x, taps.tiles)
     if taps.phases and axis != x.ndim - 1:
         return _repeated(x, axis, taps, out)
-    total = _gathered(x, axis, taps.columns)
-    if taps.unread is not None:
-        total[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
-    return total
+    return _by_gathers(x, axis, taps)
 
 
 def _all_finite(x: np.ndarray) -> bool:
@@ -262,6 +262,13 @@ def _repeated(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> n
     edge = tuple((index[taps.edge], weight[taps.edge]) for index, weight in taps.columns if weight is not None)
     out[(*before, taps.edge)] = _gathered(x, axis, edge)
     return out
+
+
+def _by_gathers(x: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
+    total = _gathered(x, axis, taps.columns)
+    if taps.unread is not None:
+        total[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
+    return total
 
 
 def _gathered(x: np.ndarray, axis: int, columns: tuple[tuple[np.ndarray, Any], ...]) -> np.ndarray:

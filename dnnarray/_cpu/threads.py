@@ -70,7 +70,7 @@ def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) ->
 def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int, products: bool = False) -> None:
     """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere.
 
-    `products` says that they multiply matrices: side by side each of them takes one thread.
+    `products` says that they multiply matrices: side by side each of them takes one thread, and so does a call that is to take one thread.
     """
     listed = list(items)
     if len(listed) == 1:  # small arrays, whose calls have little time to lose
@@ -82,7 +82,8 @@ def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work
             for item in listed[start:stop]:
                 function(*item)
 
-    with blas.single_threaded() if products and len(listed) > 1 and worth(work // WAKING) > 1 else nullcontext():
+    alone = products and (count() == 1 or worth(work // WAKING) > 1)
+    with blas.single_threaded() if alone else nullcontext():
         run(some, len(listed), work=work)
 
 

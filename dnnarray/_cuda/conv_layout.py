@@ -299,7 +299,6 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
 
 
 _GATHERED = 1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
-_REPAIR = 58  # bytes that could be moved while one result is looked at by `DirectMaps(repair=True)`
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
@@ -319,12 +318,5 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
         return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (thin * of_all), 1.0), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
-<<<<<<< HEAD
     own += problem.result.nbytes * grouped  # looked through for what the zeros between groups have spoilt
     return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)
-=======
-    repaired = (
-        0 if f.groups == g.groups or op == "conv_backward_weight" else _REPAIR * max(s.size for s in problem.outputs if s is not None)
-    )
-    return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps + repaired, share, launches, of_peak)
->>>>>>> g-group

@@ -169,13 +169,12 @@ def _silu_slope(g: Any, x: Any, beta: Any, q: Any) -> Any:
 
 @device
 def _gelu(x: Any, p: Any, q: Any) -> Any:
-    return x * scalar.normal_cdf(x, scalar.exp(const(x, -0.5) * x * x))
+    return scalar.gelu(x)
 
 
 @device
 def _gelu_slope(g: Any, x: Any, p: Any, q: Any) -> Any:
-    density = scalar.exp(const(x, -0.5) * x * x)
-    return g * (density * x * const(x, 0.3989422804014327) + scalar.normal_cdf(x, density))
+    return g * scalar.gelu_slope(x)
 
 
 @device

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from dnnarray._cpu.compiled.coefficients import ERFC_RATIO
+from dnnarray._cpu.compiled.coefficients import GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_ROOT
 from dnnarray._cpu.compiled.kernel import device
 
 # (exp(r) - 1 - r) / r^2, the highest power first: for |r| <= ln(2) / 2 minimax with relative error 2e-10 in exp, and Taylor's to the last bit.
@@ -174,7 +174,9 @@ _exp_tail = _polynomial(_EXP_SINGLE, _EXP_DOUBLE)
 _exp_tail_short = _polynomial(_EXP_SINGLE, _EXP_SINGLE)
 _atanh_ratio = _polynomial(_ATANH_SINGLE, _ATANH_DOUBLE)
 _tanh_ratio = _polynomial(_TANH_DOUBLE, _TANH_DOUBLE)
-erfc_ratio = _polynomial(ERFC_RATIO, ERFC_RATIO)
+gelu_slope_p = _polynomial(GELU_SLOPE_P, GELU_SLOPE_P)
+gelu_slope_q = _polynomial(GELU_SLOPE_Q, GELU_SLOPE_Q)
+gelu_tail_root = _polynomial(GELU_TAIL_ROOT, GELU_TAIL_ROOT)
 
 
 def _limits(x: Any) -> Any:
@@ -296,27 +298,46 @@ def softplus(x: Any) -> Any:
 # --- the normal distribution ------------------------------------------------------------------------------------------
 
 
-@device
-def _lower_half(x: Any, density: Any) -> Any:
-    """The share of the normal distribution below -|x|, in float32."""
-    t = const(x, 1.0) / fma(abs(x), const(x, 0.5 * 0.7071067811865476), const(x, 1.0))
-    return const(x, 0.5) * density * t * erfc_ratio(t)
-
-
-def normal_cdf(x: Any, density: Any) -> Any:
-    """The share of the normal distribution below x; `density` is exp(-x^2 / 2), which a gradient needs as well."""
+def gelu(x: Any) -> Any:
+    """x times the share of the normal distribution below it; in float32 as NumPy's form computes it, without an exponential."""
     raise NotImplementedError
 
 
-@overload(normal_cdf, inline="always", strict=False)
-def _normal_cdf(x: Any, density: Any) -> Any:
+@overload(gelu, inline="always", strict=False)
+def _gelu(x: Any) -> Any:
     if x == types.float64:
-        return lambda x, density: 0.5 * math.erfc(x * -0.7071067811865476)
-    return lambda x, density: _normal_cdf_single(x, density)
+        return lambda x: x * (0.5 * math.erfc(x * -0.7071067811865476))
+    return lambda x: _gelu_single(x)
 
 
 @device
-def _normal_cdf_single(x: Any, density: Any) -> Any:
-    tail = _lower_half(x, density)
-    upper = const(x, 1.0) - tail
-    return tail if x < const(x, 0.0) else upper
+def _gelu_single(x: Any) -> Any:
+    far, zero = const(x, 20.0), const(x, 0.0)
+    magnitude = abs(far if x > far else x)
+    root = gelu_tail_root(magnitude)
+    square = root * root
+    fourth = square * square
+    return (x if x > zero else zero) - magnitude / (fourth * fourth)
+
+
+def gelu_slope(x: Any) -> Any:
+    """The derivative of `gelu`."""
+    raise NotImplementedError
+
+
+@overload(gelu_slope, inline="always", strict=False)
+def _gelu_slope(x: Any) -> Any:
+    if x == types.float64:
+        return lambda x: exp(-0.5 * x * x) * x * 0.3989422804014327 + 0.5 * math.erfc(x * -0.7071067811865476)
+    return lambda x: _gelu_slope_single(x)
+
+
+@device
+def _gelu_slope_single(x: Any) -> Any:
+    flat, one, zero = const(x, 6.0), const(x, 1.0), const(x, 0.0)
+    near = flat if x > flat else x
+    near = -flat if near < -flat else near
+    square = near * near
+    slope = fma(near, gelu_slope_p(square) / gelu_slope_q(square), const(x, 0.5))
+    slope = one if x >= flat else slope
+    return zero if x <= -flat else slope
