@@ -221,18 +221,19 @@ class _Speed:
     share: float
     rate: float
     launches: int = 1
+    term: float = 0.0  # seconds of a thread's term after the other
 
     def seconds(self, c: Correlation, device: Device) -> float:
         operations = 2 * c.g.macs * (2 if c.x.dtype == FLOAT64 else 1)
         moved = c.x.nbytes + c.y.nbytes
-        return (
-            max(operations / (self.rate * device.units / _UNITS), moved / (self.share * device.bandwidth)) + self.launches * device.launch
-        )
+        chain = self.term * c.g.taps * (c.g.k if c.gradient else 1)
+        work = max(operations / (self.rate * device.units / _UNITS), moved / (self.share * device.bandwidth))
+        return work + chain + self.launches * device.launch
 
 
 _UNITS = 132  # multiprocessors of the device that was measured
 _MMA, _STRIP, _TILE = _Speed(0.6, 40e12), _Speed(0.65, 25e12), _Speed(0.5, 12e12)
-_DIRECT, _DIRECT_FIRST, _GATHER = _Speed(0.35, 6e12), _Speed(0.2, 5e12), _Speed(0.15, 2e12)
+_DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.2, 5e12), (0.15, 2e12)))
 _WEIGHT_TILE, _WEIGHT_DIRECT, _WEIGHT_FIRST = _Speed(0.45, 20e12, 2), _Speed(0.2, 1.5e12, 2), _Speed(0.1, 0.8e12, 5)
 
 

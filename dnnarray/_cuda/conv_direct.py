@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
@@ -16,6 +16,7 @@ from dnnarray._select import Cost, Device
 _BLOCKS, _GATED = 1 << 30, 2048
 _LOOKED_AT = 8  # elements that a thread of a repair looks at
 _EFFICIENCY = 0.01  # of the float32 rate: a term is two loads through the caches
+_EFFICIENCY_FIRST = 0.04  # channels-first, where neighbouring threads read neighbouring pixels and the same weight
 _WEIGHT_EFFICIENCY = 0.002
 
 
@@ -109,7 +110,8 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The operations, or the terms of one element, which wait for each other."""
     g, weighs = problem.geometry, op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
     unit = "float64" if problem.itemsize == 8 else "float32"
-    rate = (device.peak.get(unit) or device.peak["float32"]) * (_WEIGHT_EFFICIENCY if weighs else _EFFICIENCY)
+    share = _WEIGHT_EFFICIENCY if weighs else _EFFICIENCY if lying(op, problem).last else _EFFICIENCY_FIRST
+    rate = (device.peak.get(unit) or device.peak["float32"]) * share
     spreads = op in ("conv_backward_input", "conv_transpose")
     chain = g.n * g.pixels * _WEIGHT_TERM if weighs else g.taps * (g.k if spreads else g.c) * _TERM
     outputs = sum(spec.size for spec in problem.outputs if spec is not None)
