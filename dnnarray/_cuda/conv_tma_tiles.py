@@ -16,7 +16,6 @@ from dnnarray._problems.conv_geometry import Geometry
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 4), Tile(256, 128, 4), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
-_TURNED = (Tile(256, 64, 8), Tile(384, 64, 8), Tile(512, 64, 8))  # of products whose rows are channels
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
@@ -40,19 +39,11 @@ class Choice:
     raster: Raster | None
     seconds: float
     residual: bool = False
-    turned: bool = False
-
-    @property
-    def stem(self) -> str:
-        """Of the kernel's name."""
-        if self.turned:
-            return "implicit_tma_turned_sm90"
-        return "implicit_tma_halo_sm90" if self.raster else "implicit_tma_sm90"
 
     @property
     def threads(self) -> int:
         """One warpgroup that asks, and those that multiply."""
-        return _GROUP * (1 + (2 if self.turned else _consumers(self.tile)))
+        return _GROUP * (1 + _consumers(self.tile))
 
     @property
     def shared_memory(self) -> int:
@@ -81,7 +72,7 @@ def _with_residual(t: Tile) -> Tile:
     return next(f for f in fitting if f.shared_memory + _staging(f, True) <= SHARED)
 
 
-def choose(g: Geometry, units: int, residual: bool = False, half: bool = True) -> Choice:
+def choose(g: Geometry, units: int, residual: bool = False) -> Choice:
     """What is done first. Results of a raster leave from registers, where a residual comes too late."""
     if residual:
         found = [replace(_timed(g, units, _with_residual(t), None), residual=True) for t in _TILES]
@@ -90,7 +81,6 @@ def choose(g: Geometry, units: int, residual: bool = False, half: bool = True) -
     found = [_timed(g, units, t, None) for t in _TILES]
     if r:
         found += [_timed(g, units, halo, r) for t in _TILES if (halo := with_halo(t, r))]
-        found += [replace(_timed(g, units, halo, r), turned=True) for t in _TURNED if half and (halo := with_halo(t, r))]
     return min(found, key=lambda c: c.seconds)
 
 
