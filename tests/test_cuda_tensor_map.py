@@ -159,7 +159,7 @@ class _Card:
 
     def sums(self):
         """(place, channel) of all tiles, by place and channel of the result."""
-        halo = _on_raster(self.plan)
+        halo = "halo" in self.plan.kernel.source
         n = self.numbers
         if halo:
             _, pitch, height, _, *rest = n
@@ -197,10 +197,6 @@ class _Card:
             starts = [(c, *at, group * outs + first + i * self.w.box[-1]) for i in range(boxes)]
             return np.concatenate([_box(self.memory, self.w, s) for s in starts]).T
         return np.hstack([_box(self.memory, self.w, (first + 64 * i, *at, group * channels + c)) for i in range(boxes)])
-
-
-def _on_raster(plan):
-    return "halo" in plan.kernel.source or "turned" in plan.kernel.source
 
 
 def _pointers(plan):
@@ -278,7 +274,7 @@ def _drawn(rng, shape, order):
 
 def _store(target, plan, sums, inner, out):
     """What the kernel's last step does."""
-    halo, n = _on_raster(plan), _numbers(plan)
+    halo, n = "halo" in plan.kernel.source, _numbers(plan)
     outs, steps = (n[9], n[10:14]) if halo else (n[7], n[8:12])
     images = n[0] if halo else n[0] // math.prod(out)
     for i in range(images * math.prod(inner)):

@@ -23,7 +23,7 @@ _REGIONS = ((16, 32), (16, 16))  # of pixels
 _MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP, _MOST_MATRICES = 4, 32, 4, 4
 _STEP_K = 32
 _SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
-_RATE = 1.0e12  # multiply-adds a second of a multiprocessor
+_RATE = 0.55e12  # multiply-adds a second of a multiprocessor
 _BLOCKS = 2  # on a multiprocessor
 _SIDE, _WIDE = 16, 64  # pixels of a region along an axis, channels of a tile
 

@@ -35,10 +35,10 @@ class TmaMaps(ImplicitMaps):
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         f, axes = formula(e.activation, x.dtype), axes_of(g)
-        asked = (e.residual is not None, y.dtype in HALF)
-        usual = asked == (False, True)  # the same question as the cost has asked
-        chosen = conv_tma_tiles.choose(g, self._units, *(() if usual else asked))
-        r, tile, stem = chosen.raster, chosen.tile, chosen.stem
+        residual = (True,) if e.residual else ()  # without one, the same question as the cost has asked
+        chosen = conv_tma_tiles.choose(g, self._units, *residual)
+        r, tile = chosen.raster, chosen.tile
+        stem = "implicit_tma_sm90" if r is None else "implicit_tma_halo_sm90"
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
         words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
         kernel = Kernel(f"conv/{stem}.cu", "_".join(words), TmaConfig(*given, *tile.settings, transposed, axes), ("activation",))

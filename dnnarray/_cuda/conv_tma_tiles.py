@@ -19,7 +19,6 @@ from dnnarray._problems.conv_geometry import Geometry
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 4), Tile(256, 128, 4), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
-_TURNED = (Tile(256, 64, 8), Tile(384, 64, 8), Tile(512, 64, 8))  # of products whose rows are channels
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
@@ -43,19 +42,11 @@ class Choice:
     raster: Raster | None
     seconds: float
     residual: bool = False
-    turned: bool = False
-
-    @property
-    def stem(self) -> str:
-        """Of the kernel's name."""
-        if self.turned:
-            return "implicit_tma_turned_sm90"
-        return "implicit_tma_halo_sm90" if self.raster else "implicit_tma_sm90"
 
     @property
     def threads(self) -> int:
         """One warpgroup that asks, and those that multiply."""
-        return _GROUP * (1 + (2 if self.turned else _consumers(self.tile)))
+        return _GROUP * (1 + _consumers(self.tile))
 
     @property
     def shared_memory(self) -> int:
@@ -86,19 +77,18 @@ def _with_residual(t: Tile) -> Tile:
 
 
 @remembered
-def choose(g: Geometry, units: int, residual: bool = False, half: bool = True) -> Choice:
+def choose(g: Geometry, units: int, residual: bool = False) -> Choice:
     """What is done first. Results of a raster leave from registers, where a residual comes too late."""
     rows, blocks = places(g, None), g.taps * -(-g.c // BLOCK)
     tiles = map(_with_residual, _TILES) if residual else _TILES
-    found: list[tuple[float, Tile, Raster | None, bool]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None, False) for t in tiles]
+    found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in tiles]
     r = None if residual else raster(g)
     if r:
         rows, taps = places(g, r), math.prod(g.window[1:])
-        for turned, wide in ((False, _TILES), (True, _TURNED if half else ())):
-            halos = [halo for t in wide if (halo := with_halo(t, r))]
-            found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r, turned) for t in halos]
-    seconds, tile, chosen, turned = min(found, key=itemgetter(0))
-    return Choice(tile, chosen, seconds, residual, turned)
+        halos = [halo for t in _TILES if (halo := with_halo(t, r))]
+        found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
+    seconds, tile, chosen = min(found, key=itemgetter(0))
+    return Choice(tile, chosen, seconds, residual)
 
 
 @lru_cache(maxsize=1024)

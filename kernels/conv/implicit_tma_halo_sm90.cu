@@ -14,7 +14,7 @@
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv_raster.cuh"
+#include "dnnarray/conv_tma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -40,16 +40,97 @@ constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config
 
 extern __shared__ char smem_memory[];
 
-using Arguments = Raster<Config>;
-using Shared = RasterShared<Config>;
+struct Arguments {
+  Target<T, R> target;
+  TmaWeight weight;
+  ConvAxes axes;
+  long long images;
+  int pitch, height, reach;
+
+  // Of a place of the rasters, in the result.
+  __device__ __forceinline__ WindowPlace where(long long m) const {
+    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
+    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
+  }
+  __device__ __forceinline__ long long at(long long m) const {
+    const WindowPlace p = where(m);
+    if (p.w >= axes.w.out || p.h >= axes.h.out || p.n >= images) return -1;
+    return p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w;
+  }
+};
+
+// Where things lie in shared memory: two input buffers, the ring of weights, the barriers.
+struct Shared {
+  unsigned input, input_bytes, rows, weight, input_full, input_empty, full, empty;
+
+  __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
+    input_bytes = (rows * C::kRow + 1023) & ~1023u;
+    weight = input + 2 * input_bytes;
+    input_full = weight + kStages * C::kBytesN;
+    input_empty = input_full + 16;
+    full = input_empty + 16;
+    empty = full + kStages * 8;
+  }
+};
+
+__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
+                                         Ring<2>& inputs, Ring<kStages>& ring) {
+  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
+  WindowPlace place = a.where(tile.m);
+  place.w -= w.before, place.h -= h.before, place.d = place.d * d.stride - d.before;
+  for (int t = 0; t < d.window; ++t) {
+    const TapPlace offset = {0, 0, static_cast<unsigned short>(t * d.dilation)};
+    for (int c = 0; c < a.weight.channels; c += C::kTileK) {
+      const unsigned full = smem.input_full + inputs.stage * 8;
+      barrier_wait(smem.input_empty + inputs.stage * 8, inputs.parity ^ 1);
+      barrier_expect(full, smem.rows * C::kRow);
+      place.c = tile.group * a.weight.channels + c;
+      copy_windows<Config::kAxes>(smem.input + inputs.stage * smem.input_bytes, x, full, place, offset);
+      inputs.next();
+      Place tap = {0, 0, 0};
+      do {
+        const unsigned arrived = smem.full + ring.stage * 8;
+        barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
+        barrier_expect(arrived, C::kBytesN);
+        C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs, smem.weight + ring.stage * C::kBytesN, arrived);
+        ring.next();
+      } while (!tap.next(1, h.window, w.window));
+    }
+  }
+}
+
+// What the matrix units have done with is given back one step later.
+struct Release {
+  unsigned weight, input;
+
+  __device__ __forceinline__ void run() {
+    if (weight != 0) C::release(weight);
+    if (input != 0) C::release(input);
+    weight = input = 0;
+  }
+};
 
 // `planes` inputs, one after another.
 __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2], int part,
                                               const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
+  Release waiting = {0, 0};
   const C::Bias bias(a.target, tile);
   C::clear(sums);
-  RasterRelease<Config> waiting = walk_raster(a, planes, part * C::kMmas * 64 * C::kRow, smem, inputs, ring,
-                                              [&](unsigned places, unsigned weight) { C::multiply(sums, places, weight); });
+  for (int i = 0; i < planes; ++i) {
+    const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
+    barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
+    for (int r = 0; r < a.axes.h.window; ++r)
+      for (int s = 0; s < a.axes.w.window; ++s) {
+        barrier_wait(smem.full + ring.stage * 8, ring.parity);
+        C::multiply(sums, input + (r * a.axes.h.dilation * a.pitch + s * a.axes.w.dilation) * C::kRow, smem.weight + ring.stage * C::kBytesN);
+        wgmma_wait<1>();
+        waiting.run();
+        waiting.weight = smem.empty + ring.stage * 8;
+        ring.next();
+      }
+    waiting.input = smem.input_empty + inputs.stage * 8;
+    inputs.next();
+  }
   C::finish(sums);
   waiting.run();
   bias.add(sums);
@@ -66,7 +147,13 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
   const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.reach);
-  if (threadIdx.x == 0) smem.init(C::kConsumers);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 + kStages; ++i) {
+      barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
+      barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
+    }
+    barrier_init_done();
+  }
   __syncthreads();
   const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
   const long long tiles = tiles_m * tiles_n * groups;
@@ -78,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       prefetch_map(x);
       prefetch_map(weight);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_raster(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
+        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
       }
     }
     __syncwarp();

@@ -7,7 +7,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import _operation
-from dnnarray._cuda import conv_gemm, conv_raster, conv_tma_tiles, conv_weigh
+from dnnarray._cuda import conv_gemm, conv_weigh
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
@@ -201,43 +201,6 @@ def test_weight_gradient_of_few_channels(shape, dtype):
     grad, x, expected = _check_weight_gradient(x_shape, w_shape, options, dtype)
     actual = dnn.conv_backward(grad, x, cupy.zeros(w_shape, grad.dtype), algorithm="implicit_tma_sm90", **options).weight
     assert_close(cupy.asnumpy(actual), expected, grad.size // w_shape[0])
-
-
-_RASTERS = {  # input, weight, options
-    "3x3": ((3, 64, 19, 23), (64, 64, 3, 3), {"padding": 1}),
-    "wide": ((2, 72, 9, 57), (136, 72, 3, 3), {"padding": 1}),
-    "dilated": ((2, 64, 17, 14), (40, 64, 3, 3), {"padding": (2, 1), "dilation": (2, 1)}),
-    "groups": ((2, 128, 12, 13), (128, 64, 3, 3), {"padding": 1, "groups": 2}),
-    "3d": ((2, 64, 7, 9, 11), (64, 64, 3, 3, 3), {"padding": 1}),
-    "small": ((5, 64, 3, 7), (64, 64, 3, 3), {"padding": 1, "flip": True}),
-}
-
-
-@pytest.mark.parametrize("places", [t.m for t in conv_tma_tiles._TURNED])
-@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
-@pytest.mark.parametrize("shape", _RASTERS)
-def test_products_turned_round(shape, fused, places, monkeypatch):
-    """Forward and input gradient with the channels of the result as rows."""
-
-    def chosen(g, units, residual=False, half=True):
-        r = conv_raster.raster(g)
-        tile = conv_tma_tiles.with_halo(conv_tma_tiles.Tile(places, 64, 8), r)
-        return conv_tma_tiles.Choice(tile, r, 0.0, turned=True)
-
-    monkeypatch.setattr(conv_tma_tiles, "choose", chosen)
-    _operation._prepared.clear()
-    x_shape, w_shape, options = _RASTERS[shape]
-    rng = np.random.default_rng(0)
-    x, w, bias = (rng.standard_normal(s).astype(BFLOAT16) for s in (x_shape, w_shape, w_shape[0]))
-    given, more = ((x, w, bias), {"activation": "relu"}) if fused else ((x, w), {})
-    expected = dnn.conv(*(a.astype(np.float64) for a in given), **options, **more)
-    actual = dnn.conv(*_there(given, True), algorithm="implicit_tma_sm90", **options, **more)
-    assert_close(cupy.asnumpy(actual), expected, math.prod(w_shape[1:]))
-    grad = rng.standard_normal(expected.shape).astype(BFLOAT16)
-    expected = dnn.conv_backward_input(grad.astype(np.float64), w.astype(np.float64), input_shape=x_shape, **options)
-    actual = dnn.conv_backward_input(*_there((grad, w), True), input_shape=x_shape, algorithm="implicit_tma_sm90", **options)
-    assert_close(cupy.asnumpy(actual), expected, math.prod(w_shape) // w_shape[1])
-    _operation._prepared.clear()
 
 
 def _weighed_by(way, monkeypatch):

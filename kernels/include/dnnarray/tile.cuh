@@ -45,13 +45,6 @@ __device__ __forceinline__ void transpose_pairs(unsigned (&v)[4]) {
   }
 }
 
-// The 8 x 8 matrix of half types whose row l / 4 lane l holds two of, turned round.
-__device__ __forceinline__ unsigned turned(unsigned pair) {
-  unsigned y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(pair));
-  return y;
-}
-
 // One row of the lane's sums, kColumns of it from channel n of a group on; `half` picks the row of the two that a lane holds. C is the
 // kernel's Config. The lanes of a warp come together, `there` or not.
 template <typename C, int kColumns, typename T, typename R>
