@@ -60,11 +60,11 @@ def _rows(name, x_shape, w_shape, options, dtype, last):
 
 def _classed(rows, precision):
     """Rows in a numerics class of float32, the peer's too."""
-    torch.backends.cudnn.allow_tf32 = precision != "highest"
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, precision != "highest"
     with dnn.options(float32_precision=precision):
         for label, *rest in rows:
             yield label.replace("float32", _CLASSES[precision]), *rest
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = before
 
 
 def rows():

@@ -38,8 +38,9 @@ __device__ __forceinline__ int other(const ConvAxis& axis, int at, int tap) {
 
 // `total` elements of y with `own` channels a group, each the sum over `others` channels of x. flags: 2 bias, 4 residual.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY(
-    const Scale* __restrict__ gate_x, const Scale* __restrict__ gate_weight, const Config::Source* __restrict__ x, const Config::Weight* __restrict__ weight, const Config::Weight* __restrict__ bias,
-    const Config::Weight* __restrict__ residual, T* __restrict__ y, long long total, long long groups, long long own, long long others,
+    const Scale* __restrict__ gate_x, const Scale* __restrict__ gate_weight, const Config::Source* __restrict__ x,
+    const Config::Weight* __restrict__ weight, const Config::Weight* __restrict__ bias, const Config::Weight* __restrict__ residual,
+    T* __restrict__ y, long long total, long long groups, long long own, long long others,
     long long flags, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long r_n, long long r_c, long long r_d,
     long long r_h, long long r_w, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long w_group,
     long long w_own, long long w_other, long long w_d, long long w_h, long long w_w, long long d0, long long d1, long long d2, long long h0,

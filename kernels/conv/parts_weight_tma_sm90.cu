@@ -153,7 +153,8 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, int blocks, int part, 
   if (blocks > 0 && leader) barrier_arrive(before);
 }
 
-__device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale, const Tile& tile, long long of_split, int part) {
+__device__ __forceinline__ void write_tile(const Arguments& a, const Sums& sums, const Factors& scale, const Tile& tile, long long of_split,
+                                           int part) {
   const int in_group = threadIdx.x % kGroup, row = tile.k + (kHalves ? 0 : part * 64) + in_group / 32 * 16 + in_group % 32 / 4;
   const int first = tile.panel + (kHalves ? part * kPanelsN / 2 : 0), taps = a.taps();
 #pragma unroll
