@@ -26,7 +26,7 @@ _FINISH, _TASKS, _FEW = 128, 2048, 8  # threads of a block; tasks that are enoug
 _SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
 _APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
-_BATCH = 4, 2  # vectors that a thread of `apply` has under way, channels last, half types: forward, gradient
+_BATCH, _WIDE_BATCH = 3, 4  # vectors of each array that a thread of `apply` has under way, channels last: of half types, of others
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
@@ -340,7 +340,7 @@ class Launches:
             wide=x.size >= 1 << 31 and not v.last,
             vector=vector,
             side=_side(v, vector, _APPLY) if v.last else 1,
-            batch=1 if not v.last else _BATCH[gradient] if x.dtype.itemsize == 2 else 4,
+            batch=1 if not v.last else _BATCH - (gradient and residual) if x.dtype.itemsize == 2 else _WIDE_BATCH,
             threads=_APPLY,
         )
         words = {"backward": gradient, "given": given, "residual": residual, "more": more, "mixed": not config.plain, "wide": config.wide}

@@ -17,10 +17,8 @@ _LANES = (4, 8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
-_FOLD_WIDE, _FOLD_FEW = (
-    2048,
-    16384,
-)  # columns for each element of a vector so that there are blocks enough; from which few threads in each are
+_FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
+_FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
 
 
 @dataclass(frozen=True)

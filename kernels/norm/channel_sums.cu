@@ -4,9 +4,9 @@
 //
 // Layout:  channels first (outer, channels, inner): a block owns a channel of `outer_step` outer indices and `inner_step` inner ones; its
 //          threads walk them in vectors. Channels last (batch, rows, channels): a block owns kSide vectors of channels, thread t the vector
-//          t % kSide of every kThreads / kSide-th row of each `inner_parts`-th stretch of kBatch of these, so that all blocks read near each other
-//          and the end of the array last, of which kernels/norm/channel_apply.cu finds much in the L2. The results of an instance, a channel or a (batch, channel), lie
-//          one after the other, part by part.
+//          t % kSide of every kThreads / kSide-th row of each `inner_parts`-th stretch of kBatch of these: all blocks read near each other, the
+//          end of the array last, which is worth 2% of the gradient and nothing forward. The results of an instance, a channel or a (batch,
+//          channel), lie one after the other, part by part.
 // Needs:   inner (channels last: channels) a multiple of kVector; pointers aligned to kVector elements.
 // Bound:   memory: x (and grad, and residual with an activation) read once, kBatch vectors in flight. Threads sum in the arithmetic type, from
 //          their first number on; sums of threads meet in double, in a fixed order.

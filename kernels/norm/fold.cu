@@ -24,7 +24,7 @@ using A = arithmetic_t<T>;
 constexpr int V = Config::kVector, kRows = Config::kRows;
 
 // `wide_*` says that the result has the arithmetic dtype, not that of the data; a null result is not asked for.
-extern "C" __global__ void __launch_bounds__(kWarp* kRows, 1)
+extern "C" __global__ void __launch_bounds__(kWarp* kRows, kRows > 8 ? 1 : 0)
     DNNARRAY_ENTRY(const A* __restrict__ dweight_parts, const A* __restrict__ dbias_parts, void* dweight, void* dbias, long long parts,
                    long long columns, long long wide_weight, long long wide_bias) {
   __shared__ double smem[kRows][kWarp * V];
