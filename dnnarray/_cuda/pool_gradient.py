@@ -177,7 +177,7 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
 
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
-    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
+    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=rule == 3)
     exponent = int(problem.p) if rule == 3 else 0
     config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule, exponent=exponent)
     words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"l{exponent}"] * (exponent > 0)
