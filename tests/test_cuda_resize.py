@@ -52,6 +52,11 @@ def test_whole_factors_take_one_launch(op, mode):
         assert min(target[0], 14) % config.rows == 0 == min(target[0], 14) % config.columns
 
 
+def test_loops_over_constant_weights_stay_short():
+    by_two, by_four = (_plans("interpolate_backward", (16, 16), (n, n), algorithm="polyphase", mode="cubic")[0] for n in (32, 64))
+    assert (by_two.kernel.config.rows, by_four.kernel.config.rows) == (4, 2)
+
+
 @pytest.mark.parametrize(
     ("target", "options"),
     [

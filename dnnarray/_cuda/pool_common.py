@@ -80,7 +80,8 @@ class Strips:
     grid: tuple[int, int, int]
 
 
-def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False) -> Strips:
+def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False,
+              norm: bool = False) -> Strips:  # fmt: skip
     """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x."""
 
     _, h, w = g.axes
@@ -92,7 +93,7 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    steps = _steps(g.outer * groups * inner * count, count, shared, 4 if g.first or w.window <= 3 else 2)
+    steps = _steps(g.outer * groups * inner * count, count, shared, 2 if norm or (g.last and w.window > 3) else 4)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]

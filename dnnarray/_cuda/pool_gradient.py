@@ -125,7 +125,8 @@ def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: n
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
     if (g.whole or (g.tiled and not g.small)) and g.length < 1 << 30:
         return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
-    if g.at_once(problem.p if magnitude else None):
+    positions = rule == 1 and g.last and max(a.window for a in g.axes) > 3  # of 8 bytes, more than there are registers for
+    if g.at_once(problem.p if magnitude else None) and not positions:
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
     shared = shared_plan(g, x, saved, rule, device, problem.padded, aligned, pointers) if not magnitude else None
     if shared is not None:
@@ -177,7 +178,7 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
 
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
-    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
+    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=rule == 3)
     exponent = int(problem.p) if rule == 3 else 0
     config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule, exponent=exponent)
     words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"l{exponent}"] * (exponent > 0)

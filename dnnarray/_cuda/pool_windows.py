@@ -158,7 +158,7 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
             magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
     """The reduction of small windows: a thread walks down the rows of one window or several."""
     _, h, w = g.axes
-    strips = strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == MAX)
+    strips = strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == MAX, reduction == NORM)
     exponent = int(p) if reduction == NORM else 0
     config = StripsConfig(
         **strips.settings, result=POOL_TYPES[result], reduction=reduction, magnitude=magnitude and reduction != NORM, exponent=exponent

@@ -71,13 +71,16 @@ def rejects(problem: InterpolateProblem, device: Device) -> str | None:
     last = _last(problem, x)
     if last is None or last != _last(problem, y) or (last and x.shape[problem.channels] % 2):
         return "channels do not lie before space, nor, in pairs, behind it"
+    if last and problem.resizes[0].mode == "cubic" and max(factors) > 2:
+        return "more weights than the compiler keeps as constants"
     return "2**31 elements and more" if max(x.size, y.size) >= 1 << 31 else None
 
 
-def _rows(mode: str, expands: bool, x: Spec, last: bool) -> int:
-    """Rows of a thread on the side with fewer elements: more where more of what it reads serves several."""
+def _rows(mode: str, expands: bool, factor: int, x: Spec, last: bool) -> int:
+    """Rows of a thread on the side with fewer elements: more where more of what it reads serves several, but no more loops than the compiler
+    unrolls, since weights are constants only then."""
     if mode == "cubic":
-        return 2 if expands and (last or x.dtype not in HALF) else 4
+        return 2 if factor > 2 or (expands and (last or x.dtype not in HALF)) else 4
     return 2 if mode == "linear" else 1
 
 
@@ -95,7 +98,7 @@ def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Pro
     wide = vector_length(x.dtype, True)
     channels = vector_length(x.dtype, True, c) if last else 1
     columns = 1 if last else math.gcd(max(wide // factor_w, 1), width)
-    rows = math.gcd(_rows(problem.resizes[0].mode, up != problem.transposed, x, channels > 1), height)
+    rows = math.gcd(_rows(problem.resizes[0].mode, up != problem.transposed, max(factor_h, factor_w), x, last is True), height)
     piece = wide if aligned else 1
     config = PolyphaseConfig(
         TYPES[x.dtype],
