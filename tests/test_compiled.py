@@ -284,6 +284,12 @@ def test_layer_norm_far_from_zero(dtype):
     np.testing.assert_allclose(dnn.layer_norm(x), expected.astype(np.float64), rtol=0, atol=200 * np.finfo(dtype).eps)
 
 
+def test_tanh_in_float32_is_rounded_once():
+    dnn.warmup("tanh", dtypes=["float32"], progress=False)
+    x = np.linspace(-10, 10, 300_001, dtype=np.float32)
+    assert np.abs(dnn.tanh(x) - np.tanh(x.astype(np.float64))).max() <= 3.0e-8
+
+
 def test_a_call_that_met_the_compiler_is_made_again():
     run, calls = compiled.Compiled("none", "none", lambda problem, device: None), []
 

@@ -140,6 +140,22 @@ def test_attention_stays_within_its_arrays(queries, at_end):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
+@pytest.mark.parametrize("queries", [5, 77])
+def test_gradients_of_attention_stay_within_their_arrays(queries, at_end):
+    dnn.warmup("attention_backward", dtypes=["float32"], progress=False)
+    grad, q, k, v = _drawn(((1, 4, queries, 7), (1, 4, queries, 13), (1, 2, 101, 13), (1, 2, 101, 7)))
+    expected = dnn.attention_backward(*(a.astype(np.float64) for a in (grad, q, k, v)), causal=True)
+    guarded = Guarded()
+    out = tuple(guarded.like(np.zeros_like(a), at_end) for a in (q, k, v))
+    with dnn.options(threads=1):
+        alone = dnn.attention_backward(grad, q, k, v, causal=True)
+    dnn.attention_backward(*(guarded.like(a, at_end) for a in (grad, q, k, v)), causal=True, out=(*out, None, None))
+    for found, single, exact in zip(out, alone, expected, strict=False):
+        _assert_near(found, exact)
+        np.testing.assert_array_equal(found, single)
+
+
 @pytest.mark.parametrize(
     ("name", "algorithm"), [("rows of 7", "shifted"), ("grouped", "shifted"), ("three axes", "shifted"), ("rows of 7", "winograd_4x4")]
 )
