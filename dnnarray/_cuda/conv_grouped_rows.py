@@ -18,7 +18,7 @@ from dnnarray._problems.conv_geometry import Geometry
 _SIDES = (3, 5, 7)
 _MOST_WARPS, _STRIP, _LINES = 12, 8, 2  # of a block; columns that a product takes half of; rows of a step of the gradient
 _REGISTERS = {3: 80, 5: 112, 7: 168}  # of a thread, by the side of the window
-_SHARED, _ALL_REGISTERS, _PRODUCT = 227 << 10, 65536, 8  # of a multiprocessor; clocks of a product
+_SHARED, _ALL_REGISTERS, _PRODUCT = 226 << 10, 65536, 8  # of a multiprocessor; clocks of a product
 _STEP, _SIXTEEN, _BYTES = 1100, 60, 18  # clocks of a step and of sixteen columns beside them; bytes of memory a clock
 
 _LEAST = 4  # chunks of channels of a block, whose pixels are pieces of memory lines
