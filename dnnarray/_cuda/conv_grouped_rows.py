@@ -69,7 +69,7 @@ def row_tile(g: Geometry, units: int) -> RowTile | None:
         for vectors in range(min(_LEAST, chunks), min(_WARPS[side], chunks) + 1)
         for m in _SIXTEENS[side]
         for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1)
-        for lines in (2, 4)
+        for lines in ((2,) if side == 3 else (2, 4))  # more rows of large windows: fewer warps fit, but those have enough to do
         for parts in _PARTS
         if parts == 1 or parts * side <= g.out[1]
     )
