@@ -11,7 +11,7 @@ from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, Tile, correlat
 from dnnarray._cuda.conv_grouped_float import QUAD, float_correlation, float_tile
 from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, row_correlation, row_split, row_sums, row_tile
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
-from dnnarray._cuda.conv_implicit import part_of_weight, pixels_of_phase, sum_splits
+from dnnarray._cuda.conv_implicit import part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.linear import unit
@@ -53,10 +53,10 @@ class GroupedMaps:
             size = math.prod(self._setting.shape(False))
             self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
         for phase in g.phases:
-            part = part_of_weight(weight, phase)
+            part = part_of(weight, phase)
             k, c, *window = part.strides
             w = Operand(part.array, part.dtype, (g.k * k, c, k, *window))
-            self._steps.add(self._launch(phase.geometry, small, w, pixels_of_phase(large, phase), epilogue))
+            self._steps.add(self._launch(phase.geometry, small, w, target_of(large, phase), epilogue))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         if small.dtype not in HALF or large.dtype not in HALF:

@@ -98,8 +98,8 @@ class ImplicitMaps:
                 weight = self._gemm.packed(weight, small.dtype)
             for phase in g.phases:
                 with self._steps.borrowed():
-                    w = part_of_weight(weight, phase) if transposed else self._turned(weight, phase)
-                    self._steps.add(self.launch(phase.geometry, small, w, pixels_of_phase(large, phase), epilogue, transposed))
+                    w = part_of(weight, phase) if transposed else self._turned(weight, phase)
+                    self._steps.add(self.launch(phase.geometry, small, w, target_of(large, phase), epilogue, transposed))
 
     def _takes(self, dtype: np.dtype) -> bool:
         return dtype in HALF
@@ -149,7 +149,7 @@ class ImplicitMaps:
     def _turned(self, weight: Operand, phase: Phase) -> Operand:
         """The weight of a phase as (groups C, window, K)."""
         g, p = self._g, phase.geometry
-        part = part_of_weight(weight, phase)
+        part = part_of(weight, phase)
         k, c, *steps = part.strides
         shape = (g.groups, g.k, g.c, *p.window)
         target = self._steps.take(weight.dtype, math.prod(shape))
@@ -192,14 +192,14 @@ def along(strides: Sequence[int]) -> tuple[int, ...]:
     return (strides[0], *strides[2:])
 
 
-def part_of_weight(weight: Operand, phase: Phase) -> Operand:
+def part_of(weight: Operand, phase: Phase) -> Operand:
     """The taps of a phase of a weight."""
     k, c, *window = weight.strides
     start = sum(t.start * s for t, s in zip(phase.taps, window, strict=True))
     return Operand(weight.at(start), weight.dtype, (k, c, *(t.step * s for t, s in zip(phase.taps, window, strict=True))))
 
 
-def pixels_of_phase(large: Operand, phase: Phase) -> Operand:
+def target_of(large: Operand, phase: Phase) -> Operand:
     """The pixels of a phase."""
     n, c, *space = large.strides
     start = sum(t.start * s for t, s in zip(phase.target, space, strict=True))
