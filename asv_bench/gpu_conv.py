@@ -1,4 +1,4 @@
-"""Depthwise convolution side by side with PyTorch: rows for `asv_bench.gpu`, which uses each before it asks for the next."""
+"""Depthwise and grouped convolution side by side with PyTorch: rows for `asv_bench.gpu`, in GB/s of x and y once."""
 
 from __future__ import annotations
 
@@ -8,29 +8,57 @@ import torch
 import dnnarray as dnn
 
 _borrowed = cupy.from_dlpack
+_LAYERS = {  # x, weight, options
+    "depthwise 3x3 96": ((64, 96, 112, 112), (96, 1, 3, 3), {"padding": 1, "groups": 96}),
+    "depthwise 7x7 192": ((64, 192, 56, 56), (192, 1, 7, 7), {"padding": 3, "groups": 192}),
+}
+_HALF_LAYERS = {
+    "depthwise 5x5 192": ((64, 192, 56, 56), (192, 1, 5, 5), {"padding": 2, "groups": 192}),
+    "depthwise 3x3 96 to 192": ((64, 96, 56, 56), (192, 1, 3, 3), {"padding": 1, "groups": 96}),
+    "depthwise 3x3x3 64": ((8, 64, 16, 56, 56), (64, 1, 3, 3, 3), {"padding": 1, "groups": 64}),
+    "depthwise k5 512 first": ((8, 512, 16000), (512, 1, 5), {"padding": 2, "groups": 512}),
+    "groups of 2 3x3 64 112": ((64, 64, 112, 112), (64, 2, 3, 3), {"padding": 1, "groups": 32}),
+    "groups of 8 3x3 256 28": ((64, 256, 28, 28), (256, 8, 3, 3), {"padding": 1, "groups": 32}),
+    "groups of 16 3x3 512 14": ((64, 512, 14, 14), (512, 16, 3, 3), {"padding": 1, "groups": 32}),
+    "groups of 32 3x3 1024 7": ((64, 1024, 7, 7), (1024, 32, 3, 3), {"padding": 1, "groups": 32}),
+}
+_PEERS = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
+_LAST = {1: {}, 2: {"memory_format": torch.channels_last}, 3: {"memory_format": torch.channels_last_3d}}
 
 
-def _depthwise_rows(channels, extent, window, dtype):
-    """Forward and both gradients, channels-last."""
-    last = torch.channels_last
-    x = torch.randn((64, channels, extent, extent), device="cuda").to(dtype).contiguous(memory_format=last)
-    w = torch.randn((channels, 1, window, window), device="cuda").to(dtype)
-    pad, peer_conv = window // 2, torch.nn.functional.conv2d
-    options = {"padding": pad, "groups": channels}
-    grad = torch.randn_like(x)
-    cx, cw, cg, out = map(_borrowed, (x, w, grad, torch.empty_like(x)))
-    weight = w.contiguous(memory_format=last)
-    label = f"depthwise {window}x{window} {channels} {str(dtype)[6:]}"
-    yield label, 2 * x.nbytes, lambda: dnn.conv(cx, cw, out=out, **options), lambda: peer_conv(x, weight, **options), None, ()
-    yield f"{label} input", 2 * x.nbytes, lambda: dnn.conv_backward_input(cg, cw, input_shape=cx.shape, out=out, **options), lambda: (
-        torch.nn.grad.conv2d_input(x.shape, weight, grad, padding=pad, groups=channels)), None, ()  # fmt: skip
-    dw = _borrowed(torch.empty_like(w))
-    yield f"{label} weight", 2 * x.nbytes, lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=dw, **options), lambda: (
-        torch.nn.grad.conv2d_weight(x, w.shape, grad, padding=pad, groups=channels)), None, ()  # fmt: skip
+def _rows(name, x_shape, w_shape, options, dtype):
+    """Forward and both gradients, channels-last where PyTorch has such memory."""
+    rank = len(x_shape) - 2
+    last, peer_conv = _LAST[rank], _PEERS[rank]
+
+    def drawn(shape):
+        return torch.randn(shape, device="cuda").to(dtype).contiguous(**last)
+
+    x, weight = drawn(x_shape), drawn(w_shape)
+    grad = drawn((x_shape[0], w_shape[0], *x_shape[2:]))
+    w = weight.contiguous()
+    cx, cw, cg = map(_borrowed, (x, w, grad))
+    out, dx, dw = (_borrowed(torch.empty_like(t)) for t in (grad, x, w))
+    moved = x.nbytes + grad.nbytes
+
+    def backward(dx, dw):
+        pads = [options["padding"]] * rank
+        return torch.ops.aten.convolution_backward(grad, x, weight, None, [1] * rank, pads, [1] * rank, False, [0] * rank,
+                                                   options["groups"], [dx, dw, False])  # fmt: skip
+
+    label = f"{name} {str(dtype)[6:]}"
+    yield label, moved, lambda: dnn.conv(cx, cw, out=out, **options), lambda: peer_conv(x, weight, **options), None, ()
+    yield f"{label} input", moved, lambda: dnn.conv_backward_input(cg, cw, input_shape=cx.shape, out=dx, **options), (
+        lambda: backward(True, False)), None, ()  # fmt: skip
+    yield f"{label} weight", moved, lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=dw, **options), (
+        lambda: backward(False, True)), None, ()  # fmt: skip
 
 
 def rows():
     torch.backends.cudnn.benchmark = True
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        yield from _depthwise_rows(96, 112, 3, dtype)
-        yield from _depthwise_rows(192, 56, 7, dtype)
+        for name, layer in _LAYERS.items():
+            yield from _rows(name, *layer, dtype)
+    for name, layer in _HALF_LAYERS.items():
+        yield from _rows(name, *layer, torch.bfloat16)
+    yield from _rows("groups of 8 3x3 256 28", *_HALF_LAYERS["groups of 8 3x3 256 28"], torch.float32)

@@ -234,7 +234,7 @@ class _Speed:
 _UNITS = 132  # multiprocessors of the device that was measured
 _MMA, _STRIP, _TILE = _Speed(0.6, 40e12), _Speed(0.65, 25e12), _Speed(0.5, 12e12)
 _DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.2, 5e12), (0.15, 2e12)))
-_WEIGHT_TILE, _WEIGHT_DIRECT, _WEIGHT_FIRST = _Speed(0.45, 20e12, 2), _Speed(0.2, 1.5e12, 2), _Speed(0.1, 0.8e12, 5)
+_WEIGHT_TILE, _WEIGHT_DIRECT, _WEIGHT_FIRST = _Speed(0.56, 16e12, 2), _Speed(0.2, 1.5e12, 2), _Speed(0.1, 0.8e12, 5)
 
 
 def _speed(c: Correlation) -> _Speed:

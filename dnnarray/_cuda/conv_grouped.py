@@ -20,7 +20,7 @@ MOST = 64  # channels of a slab
 CHUNKS_OUT = 4  # chunks of outputs of a warp, at most
 _HELD = ((1, 5), (1, 9), (2, 9))  # chunks of outputs and pairs of items whose weights fit into registers: windows of 3 x 3
 VECTORS = 8  # pieces of a pixel of a block: a line of memory
-SHARED = 227 << 10  # bytes of shared memory of a block
+SHARED, HALF_SHARED = 226 << 10, 112 << 10  # bytes of shared memory that a block asks for; each of two of a multiprocessor
 PLACES = 1 << 31  # elements of an image that 32 bits can count
 _MOST_SIDE, _SMALL = 1023, 512  # columns of a tile; outputs of a plane of which a tile may have several
 _PIXEL, _OUTPUT, _TILE = 1.0, 1.5, 60.0  # time of an input of a tile, of an output, of its beginning and end
@@ -156,7 +156,7 @@ def tile(g: Geometry, units: int, result: int) -> Tile | None:
 
 def _resident(w: Warps, shared: int) -> int:
     """Blocks of a multiprocessor."""
-    return 2 if w.count <= 8 and shared <= SHARED // 2 else 1
+    return 2 if w.count <= 8 and shared <= HALF_SHARED else 1
 
 
 def outputs(s: Slab) -> tuple[int, int]:

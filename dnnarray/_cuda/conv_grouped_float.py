@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.conv_grouped import SHARED, Tile, abreast, box, sides, slab, stacked, steps
+from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Tile, abreast, box, sides, slab, stacked, steps
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
@@ -46,7 +46,7 @@ def float_tile(g: Geometry, units: int) -> Tile | None:
         if shared > SHARED:
             continue
         t = Tile(*found, across, shared, 0.0)
-        resident = 2 if shared <= SHARED // 2 else 1
+        resident = 2 if shared <= HALF_SHARED else 1
         rounds = -(-t.count(g) * -(-slabs // across) // (units * resident))
         t = replace(t, time=rounds * resident * (_INPUT * inputs + _TERM * items * pixels + _TILE))
         if best is None or t.time < best.time:
@@ -64,7 +64,7 @@ def float_correlation(units: int, given: Geometry, x: Operand, weight: Operand, 
     kernel = Kernel("conv/grouped_float.cu", name, GroupedFloatConfig(f.type, residual, _PIXELS, _THREADS), ("activation",))
     slabs = -(-g.groups // s.together)
     ranges = -(-slabs // found.across)
-    resident = 2 if found.shared_memory <= SHARED // 2 else 1
+    resident = 2 if found.shared_memory <= HALF_SHARED else 1
     each = max(1, min(found.count(g), units * resident // ranges))
     pointers: tuple[Array | int, ...] = (x.array, weight.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
     sizes = (g.n, g.groups, g.c, g.k, s.together, found.across, ranges, *found.sides)

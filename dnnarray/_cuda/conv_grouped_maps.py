@@ -131,7 +131,11 @@ def _too_wide(op: str, g: Geometry, device: Device, single: bool) -> str | None:
 
 
 _CLOCK = 1.7e9
-_SLOWER = 1.5  # times that the steps of `conv_grouped_rows` take of what is counted there
+_SLOWER, _WEIGHT_SLOWER, _WEIGHT_BEGIN = (
+    1.5,
+    1.1,
+    4e-6,
+)  # times that the steps of `conv_grouped_rows` take of what is counted there; seconds
 _SHARE = 0.45  # of the bandwidth
 _FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
 _BEGIN = 8e-6  # seconds until a block has its weights
@@ -169,7 +173,8 @@ def _correlates(g: Geometry, device: Device, single: bool) -> float:
 def _weighs(g: Geometry, device: Device) -> float:
     """Seconds of a weight gradient."""
     walk = row_split(g)
-    return (_by_tiles(g, device, True) if walk is None else _SLOWER * walk.time / _CLOCK) + 2 * device.launch
+    seconds = _by_tiles(g, device, True) if walk is None else _WEIGHT_SLOWER * walk.time / _CLOCK + _WEIGHT_BEGIN
+    return seconds + 2 * device.launch
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:

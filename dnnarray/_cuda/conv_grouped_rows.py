@@ -18,7 +18,7 @@ from dnnarray._problems.conv_geometry import Geometry
 _SIDES = (3, 5, 7)
 _MOST_WARPS, _STRIP, _LINES = 12, 8, 2  # of a block; columns that a product takes half of; rows of a step of the gradient
 _REGISTERS = {3: 80, 5: 112, 7: 168}  # of a thread, by the side of the window
-_SHARED, _ALL_REGISTERS, _PRODUCT = 227 << 10, 65536, 8  # of a multiprocessor; clocks of a product
+_SHARED, _ALL_REGISTERS, _PRODUCT = 226 << 10, 65536, 8  # of a multiprocessor; clocks of a product
 _STEP, _SIXTEEN, _BYTES = 1100, 60, 18  # clocks of a step and of sixteen columns beside them; bytes of memory a clock
 
 _LEAST = 4  # chunks of channels of a block, whose pixels are pieces of memory lines
@@ -69,7 +69,7 @@ def row_tile(g: Geometry, units: int) -> RowTile | None:
         for vectors in range(min(_LEAST, chunks), min(_WARPS[side], chunks) + 1)
         for m in _SIXTEENS[side]
         for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1)
-        for lines in (2, 4)
+        for lines in ((2,) if side == 3 else (2, 4))  # more rows of large windows: fewer warps fit, but those have enough to do
         for parts in _PARTS
         if parts == 1 or parts * side <= g.out[1]
     )

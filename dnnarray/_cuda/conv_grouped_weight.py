@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.conv_grouped import SHARED, VECTORS, Slab, box, outputs, sides, slab, stacked, steps
+from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, VECTORS, Slab, box, outputs, sides, slab, stacked, steps
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
@@ -86,7 +86,7 @@ def weight_split(given: Geometry) -> WeightSplit | None:
         if shared > SHARED:
             continue
         tiles = g.n * math.prod(-(-n // m) for n, m in zip(g.out, found, strict=True))
-        resident = 2 if shared <= SHARED // 2 and t.n <= 3 else 1  # four chunks take more registers
+        resident = 2 if shared <= HALF_SHARED and t.n <= 3 else 1  # four chunks take more registers
         splits = max(1, min(tiles, PLANNED * resident // (t.ranges * t.parts)))
         rounds = -(-tiles // splits) * -(-splits * t.ranges * t.parts // (PLANNED * resident))
         time = rounds * resident * (_INPUT * inputs + _OUTPUT * pixels + _TILE)

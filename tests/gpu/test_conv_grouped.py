@@ -66,6 +66,8 @@ _KINDS = [(np.float16, True), (BFLOAT16, True), (BFLOAT16, False), (np.float32, 
 @pytest.mark.parametrize(("dtype", "last"), _KINDS, ids=lambda v: ("first", "last")[v] if isinstance(v, bool) else np.dtype(v).name)
 @pytest.mark.parametrize("name", _PROBLEMS)
 def test_maps(name, dtype, last):
+    if dtype == np.float32 and name == "forty":
+        pytest.skip("slabs of float32 have 32 channels at the most")
     (x, w, bias, residual), options = _drawn(name, dtype)
     exact = [a.astype(np.float64) for a in (x, w, bias, residual)]
     tx, tw, tb, tr = (_there(a, last) if a.ndim > 2 else cupy.asarray(a) for a in (x, w, bias, residual))
