@@ -69,6 +69,7 @@ def gelu_gradient_single(grad: np.ndarray, x: np.ndarray, out: np.ndarray) -> No
     slope /= _horner(square, GELU_SLOPE_Q, divisor)
     slope *= clipped
     slope += 0.5
+    slope += np.multiply(x, 0.0, out=divisor)  # no slope at infinity, as the definition has it: x times a density of 0
     np.multiply(grad, slope, out=out)
     give(clipped, square, slope, divisor)
 

@@ -158,7 +158,7 @@ def row_split(g: Geometry) -> RowSplit | None:
 def _option(g: Geometry, vectors: int, columns: int, rows: int) -> RowSplit:
     side, ranges = g.window[1], -(-g.groups * g.c // (CHUNK * vectors))
     pairs, pitch = (side + 1) // 2, (vectors | 1) * 16
-    shared = pitch * (2 * _LINES * (columns + side - 1) + side + (2 * pairs + 2 * _LINES - 1) * columns)
+    shared = pitch * (2 * _LINES * (columns + side - 1) + (2 * pairs + 2 * _LINES - 1) * columns)
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_REGISTERS[side] * 32 * vectors)))
     parts = g.n * -(-g.space[1] // rows) * -(-g.out[2] // columns)
     splits = max(1, min(parts, PLANNED * resident // ranges))

@@ -66,11 +66,17 @@ struct Lanes {
   }
 };
 
+// Pairs of shifts. The last pair has only one: the lanes of the other would read beyond the row, where the next one is on its way.
+__device__ __forceinline__ void load_windows(unsigned (&x)[kPairs][4], unsigned smem, int pitch) {
+#pragma unroll
+  for (int s = 0; s < kPairs - 1; ++s) load_matrices_transposed(smem + 2 * s * pitch, x[s]);
+  load_matrices_transposed(smem + (kSide - 1) * pitch - threadIdx.x % 32 / 16 * pitch, x[kPairs - 1]);
+}
+
 // Two strips of 8 columns. `smem_x` is where a lane begins; `smem_dy` its row of each pair.
 __device__ __forceinline__ void multiply(Sums& sum, unsigned smem_x, const unsigned (&smem_dy)[kPairs], int offset, int pitch, unsigned skipped) {
   unsigned x[kPairs][4];
-#pragma unroll
-  for (int s = 0; s < kPairs; ++s) load_matrices_transposed(smem_x + offset + 2 * s * pitch, x[s]);
+  load_windows(x, smem_x + offset, pitch);
 #pragma unroll
   for (int m = 0; m < kPairs; ++m) {
     if (skipped >> m & 1) continue;
@@ -81,12 +87,11 @@ __device__ __forceinline__ void multiply(Sums& sum, unsigned smem_x, const unsig
   }
 }
 
-// One strip: lanes 16 to 31 read what is not used.
+// One strip: the lanes of the other one read the first again, which is not used.
 __device__ __forceinline__ void multiply_half(Sums& sum, unsigned smem_x, const unsigned (&smem_dy)[kPairs], int offset, int pitch, unsigned skipped) {
   const int lane = threadIdx.x % 32;
   unsigned x[kPairs][4];
-#pragma unroll
-  for (int s = 0; s < kPairs; ++s) load_matrices_transposed(smem_x + offset + 2 * s * pitch, x[s]);
+  load_windows(x, smem_x + offset - lane / 8 % 2 * kStrip * pitch, pitch);
 #pragma unroll
   for (int m = 0; m < kPairs; ++m) {
     if (skipped >> m & 1) continue;
@@ -131,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   const PieceShare share(blockDim.x, vectors);
   const bool inside = first + share.vector * kChunk < groups * size;
   const int row_x = of_x.columns * pitch, row_y = of_y.columns * pitch;
-  const unsigned smem_x = shared_address(smem_memory), smem_y = smem_x + kSlotsX * row_x + kSide * pitch;
+  const unsigned smem_x = shared_address(smem_memory), smem_y = smem_x + kSlotsX * row_x;
 
   Cursor coming(split, fixed), at(split, fixed);
   Slot<kSlotsX> coming_x, here_x;

@@ -340,4 +340,4 @@ def _gelu_slope_single(x: Any) -> Any:
     square = near * near
     slope = fma(near, gelu_slope_p(square) / gelu_slope_q(square), const(x, 0.5))
     slope = one if x >= flat else slope
-    return zero if x <= -flat else slope
+    return fma(x, zero, zero if x <= -flat else slope)  # no slope at infinity
