@@ -284,6 +284,7 @@ def test_layer_norm_far_from_zero(dtype):
     np.testing.assert_allclose(dnn.layer_norm(x), expected.astype(np.float64), rtol=0, atol=200 * np.finfo(dtype).eps)
 
 
+@needs_numba
 def test_tanh_in_float32_is_rounded_once():
     dnn.warmup("tanh", dtypes=["float32"], progress=False)
     x = np.linspace(-10, 10, 300_001, dtype=np.float32)

@@ -26,7 +26,7 @@ using WindowAxis = Axis<Config::kAdaptive>;
 constexpr int kWide = Config::kWide, kRow = Config::kRow, kThreads = Config::kThreads;
 
 // `room` is how many rows of windows look at a band at the most; divided is by the rows of a band.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, T* __restrict__ gmem_dx, long long outer, long long planes, long long rows,
                    long long bands, long long room, long long h0, long long h1, long long h2, long long h3, long long w0, long long w1,
                    long long w2, long long w3, long long padded) {
