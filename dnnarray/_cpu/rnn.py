@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled
+from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.rnn_cells import CELLS
 from dnnarray._cpu.rnn_sequence import Gradients, Packing, Run, block_steps, carve, drop, run_layer, run_layer_backward, workspace
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
@@ -207,6 +207,10 @@ def _method(run: Callable[..., None], plan: Callable[[RecurrentProblem], Plan], 
 
 _COMPILED = ("lstm", "gru")
 _LAUNCHES = 8  # of a compiled step and the NumPy calls around it
+_ALONE, _BESIDE = (
+    0.7,
+    0.25,
+)  # of the peak; OpenMP's threads wait for the next step busily, on the cores of the BLAS's that multiply meanwhile
 
 
 def _accepts(problem: RecurrentProblem, device: Device) -> str | None:
@@ -221,7 +225,7 @@ def _accepts(problem: RecurrentProblem, device: Device) -> str | None:
 
 def _fused_cost(problem: RecurrentProblem, device: Device) -> Cost:
     calls = problem.steps * problem.layers * problem.directions * problem.passes * _LAUNCHES
-    return Cost(problem.flops, problem.bytes, 0.7, calls)
+    return Cost(problem.flops, problem.bytes, _ALONE if threads.count() == 1 else _BESIDE, calls)
 
 
 def _fused(op: str, plan: Callable[[RecurrentProblem], Plan], summary: str) -> tuple[Method, ...]:
