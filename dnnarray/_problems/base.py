@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from dnnarray._spec import Spec
 
@@ -28,7 +28,7 @@ def remembered(function: F) -> F:
             memory[key] = result = function(subject, *others)
             return result
 
-    return found  # type: ignore[return-value]
+    return cast(F, found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@
 
 #include "dnnarray/conv_weigh.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/group_product_192.cuh"
+#include "dnnarray/group_product.cuh"
 #include "dnnarray/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -217,7 +217,7 @@ def _again(problem: AttentionProblem, arrays: tuple[Any, ...], dtype: np.dtype) 
     return y, lse
 
 
-@driver(*attention.kernels, backward, combine)  # type: ignore[attr-defined]
+@driver(*attention.kernels, backward, combine)
 def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, grad: Any, *arrays: Any, seed: Any, offset: Any) -> None:
     s, dtype = problem.sizes, outputs[0].dtype
     if not (s.batch and s.heads and s.queries and s.keys):

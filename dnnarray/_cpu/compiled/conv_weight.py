@@ -133,7 +133,9 @@ def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: 
         w[...] = weight.reshape(w.shape)
     else:  # gaps between the rows times what is no number: the definition says where it belongs
         direct = numpy_conv.DIRECT
-        direct.weight_gradient(g, carve(None, direct.weight_buffers(g), w.dtype), x, grad, w)  # type: ignore[misc]
+        assert direct.weight_gradient
+        assert direct.weight_buffers
+        direct.weight_gradient(g, carve(None, direct.weight_buffers(g), w.dtype), x, grad, w)
 
 
 def _weight_gradient(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Protocol, cast, get_type_hints
 
 import numba
 import numpy as np
@@ -179,12 +179,21 @@ def device(function: Callable[..., Any] | None = None, *, sums: bool = False) ->
     return njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False)(function)
 
 
-def driver(*kernels: Kernel) -> Callable[[Callable[..., None]], Callable[..., None]]:
+class Driver(Protocol):
     """The Python function behind a table's entry, and the kernels that it calls."""
 
-    def mark(function: Callable[..., None]) -> Callable[..., None]:
-        function.kernels = kernels  # type: ignore[attr-defined]
-        return function
+    kernels: tuple[Kernel, ...]
+
+    def __call__(self, *arguments: Any, **named: Any) -> None: ...
+
+
+def driver(*kernels: Kernel) -> Callable[[Callable[..., None]], Driver]:
+    """Make a function a `Driver` of these kernels."""
+
+    def mark(function: Callable[..., None]) -> Driver:
+        marked = cast(Driver, function)
+        marked.kernels = kernels
+        return marked
 
     return mark
 
