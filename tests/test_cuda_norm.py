@@ -4,7 +4,8 @@ import pytest
 
 from dnnarray._cuda import norm, norm_block, norm_channels, norm_rows
 from dnnarray._operation import find
-from dnnarray._select import Device
+from dnnarray._options import DEFAULT
+from dnnarray._select import Device, choose
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
 
 _DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448)
@@ -70,3 +71,22 @@ def test_large_arrays_doubles_and_channels_last_are_left_to_others():
     chosen = {n: v for n, v in (problem.defaults | {"layout": "channels_last"}).items() if n in problem.static}
     arrays = tuple({"x": last}.get(n) for n in problem.arrays)
     assert "fastest" in norm_block.fits(problem.problem(arrays, chosen), _DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "expected"),
+    [
+        ("batch_norm_train", (64, 256, 28, 28), "bfloat16", "channels"),  # two channels a block: rows of 4 bytes
+        ("batch_norm_train", (64, 2048, 7, 7), "float32", "slab"),
+        ("group_norm", (64, 512, 14, 14), "float32", "slab"),
+        ("group_norm", (64, 256, 28, 28), "bfloat16", "channels"),
+    ],
+)
+def test_what_is_held_on_chip_channels_last(op, shape, dtype, expected):
+    """As measured; docs/measured.md has the times."""
+    dense = Spec((shape[0], *shape[2:], shape[1]), dtype).c_strides
+    x = Spec(shape, dtype, (dense[0], dense[-1], *dense[1:-1]))
+    operation = find(op)
+    specs, options = operation.bind((x,), {"num_groups": 32} if op == "group_norm" else {})
+    problem = operation.problem(specs, {n: v for n, v in options.items() if n in operation.static})
+    assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected

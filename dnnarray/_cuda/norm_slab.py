@@ -21,6 +21,12 @@ _STATIC = 48 << 10  # bytes that a block gets without asking; to what it asks fo
 _ROW = 128  # bytes that a row of channels should have, channels last
 _LINE = 16  # bytes of the widest load
 _SMALL = 8 << 10  # bytes of shared memory below which a block is given more channels
+_SECTORS = 32, 64  # bytes of a row below which reading it costs more: forward, gradient
+_ALONE_ON_ONE = 1.5  # times that a multiprocessor with one block takes
+_WORK = (
+    (1.3, 2.3),
+    (1.7, 2.6),
+)  # times that the arithmetic of channels last takes: forward and gradient of float32 (and wider), of half types
 _PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
 
 
@@ -127,12 +133,27 @@ def workspace(problem: NormProblem) -> int:
     return 2 * v.instances * statistics_dtype(inputs(problem, problem.inputs, None).x).itemsize
 
 
+def _slower(v: View, held: Tile, itemsize: int, gradient: bool, device: Device) -> float:
+    """How many times longer than memory alone a slab takes, channels last: fitted to 96 measurements (docs/measured.md).
+
+    Rows shorter than the sectors that they are read by, multiprocessors without a block, and one block whose phases nothing else overlaps.
+    """
+    if not v.last:
+        return 1.0
+    blocks = blocks_of(v.channels, held.channels) * v.batch
+    narrow = max(_SECTORS[gradient] / (held.channels * itemsize), 1.0)
+    idle = max(device.units / blocks, 1.0)
+    alone = _ALONE_ON_ONE if 2 * held.memory > device.shared_memory - _RESERVED else 1.0
+    return narrow * idle * alone * _WORK[gradient][itemsize == 2]
+
+
 def cost(problem: NormProblem, device: Device) -> Cost:
-    """Everything once; blocks that do not fill the device draw as much of its bandwidth."""
-    v = view(problem)
+    """Everything once, as slowly as short rows, few blocks and arithmetic make it."""
+    v, x = view(problem), inputs(problem, problem.inputs, None).x
     assert v is not None
-    folds = problem.op.endswith("_backward") and v.per_batch
-    return Cost(problem.flops, problem.bytes, launches=2 if folds else 1)
+    held, gradient = tile(problem, v, device), problem.op.endswith("_backward")
+    times = _slower(v, held, x.dtype.itemsize, gradient, device) if held is not None else 1.0
+    return Cost(problem.flops, int(problem.bytes * times), launches=2 if gradient and v.per_batch else 1)
 
 
 class Launch:
