@@ -22,7 +22,7 @@ from dnnarray._problems.conv_geometry import Geometry, Triple
 _BLOCK_ELEMENTS = 1 << 15  # of a block's image or result: both lie in the second-level cache
 _MIN_PIXELS = 192  # of a block: what the weight's trip from memory is shared among
 _MOST_ELEMENTS = 1 << 18  # of a block's image, where the window and the stride allow it
-_STEPS = 320  # channels times taps of one pass over the pixels: a block of the weight then stays in the first-level cache
+_STEPS = 160  # channels times taps of one pass over the pixels: short sums of sums are more exact, and a block of the weight stays in the first-level cache
 _TASKS_PER_CORE = 4  # where the extents allow it: the parts are cut beforehand, and cores are not equally fast
 _LEAST_BLOCKS = 2  # blocks of output channels in a task, or its image costs more than its products
 
