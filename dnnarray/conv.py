@@ -85,7 +85,7 @@ def conv(
         Scratch memory of at least ``infer("conv", ...).workspace`` bytes.
     algorithm : str, optional
         ``"direct"``, ``"implicit_gemm"``, ``"gemm"``, ``"winograd"``, ``"fft"``, ``"fft_tiled"`` or ``"depthwise"``, on the CPU with
-        Numba ``"shifted"`` and ``"winograd_4x4"``, too; by default the one that is predicted to be the fastest.
+        Numba ``"shifted"``, ``"channel_lanes"`` and ``"winograd_4x4"``, too; by default the one that is predicted to be the fastest.
 
     Returns
     -------

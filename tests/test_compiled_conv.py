@@ -45,6 +45,9 @@ _CONVOLUTIONS = {
     "grouped": ((2, 8, 14, 14), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
     "one axis": ((2, 3, 67), (5, 3, 3), {}),
     "three axes": ((1, 2, 5, 6, 7), (3, 2, 3, 3, 3), {"padding": 1}),
+    "long rows": ((1, 3, 5, 451), (20, 3, 3, 3), {"padding": 1, "stride": 2}),
+    "pixels that no tap meets": ((1, 9, 11, 13), (17, 9, 2, 1), {"stride": 3}),
+    "stride beside dilation": ((2, 4, 15, 17), (33, 4, 3, 2), {"padding": 2, "stride": (2, 3), "dilation": (3, 2)}),
 }
 
 
@@ -63,7 +66,9 @@ def _drawn(shapes, dtype="float32"):
 
 
 _WINOGRAD = ("rows of 7", "no padding", "grouped")  # what F(4x4, 3x3) takes
-_CORRELATIONS = [(name, "shifted") for name in _CONVOLUTIONS] + [(name, "winograd_4x4") for name in _WINOGRAD]
+_CORRELATIONS = [(name, algorithm) for algorithm in ("shifted", "channel_lanes") for name in _CONVOLUTIONS] + [
+    (name, "winograd_4x4") for name in _WINOGRAD
+]
 
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
@@ -98,11 +103,15 @@ def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dt
     options = options | {"layout": layout}
     guarded = Guarded()
     placed = [guarded.like(a, at_end) for a in (grad, x, weight)]
-    for function, other, target in ((dnn.conv_backward_weight, 1, "weight_shape"), (dnn.conv_backward_input, 2, "input_shape")):
+    for function, other, target, algorithm in (
+        (dnn.conv_backward_weight, 1, "weight_shape", "shifted"),
+        (dnn.conv_backward_input, 2, "input_shape", "shifted"),
+        (dnn.conv_backward_input, 2, "input_shape", "channel_lanes"),
+    ):
         options_of = options | {target: drawn[3 - other].shape}
         expected = function(grad, drawn[other], **options_of, algorithm="gemm")
         out = guarded.like(np.zeros_like(expected), at_end)
-        function(placed[0], placed[other], **options_of, algorithm="shifted", out=out)
+        function(placed[0], placed[other], **options_of, algorithm=algorithm, out=out)
         _assert_near(out, expected)
 
 
@@ -119,10 +128,38 @@ def test_winograd_is_as_exact_as_a_sequential_sum():
     assert np.abs(found - exact).max() <= 4 * np.abs(sequential - exact).max()
 
 
-def test_what_is_not_finite_stays_in_its_windows_with_winograd():
+def test_strided_views_and_read_only_arrays_go_by_channel_lanes():
+    x, weight = _drawn(((4, 7, 26, 30), (12, 6, 5, 3)))
+    x, weight = x[::2, :6, ::2, 28::-1], weight[:, :, ::2]
+    x.flags.writeable = weight.flags.writeable = False
+    options = {"stride": (1, 2)}
+    found, expected = (dnn.conv(x, weight, **options, algorithm=a) for a in ("channel_lanes", "gemm"))
+    _assert_near(found, expected)
+    grad = _drawn((expected.shape,))[0]
+    found, expected = (
+        dnn.conv_backward_input(grad, weight, input_shape=x.shape, **options, algorithm=a) for a in ("channel_lanes", "gemm")
+    )
+    _assert_near(found, expected)
+
+
+def test_sums_of_channel_lanes_are_no_less_exact_than_sequential_ones():
+    """Passes of a few hundred products, added up one after the other."""
+    x, weight = _drawn(((1, 200, 9, 10), (24, 200, 3, 3)))
+    exact = dnn.conv(x.astype(np.float64), weight.astype(np.float64), algorithm="gemm")
+    sequential = np.zeros_like(exact, dtype=np.float32)
+    for c in range(200):
+        for r in range(3):
+            for s in range(3):
+                sequential += x[:, None, c, r : r + 7, s : s + 8] * weight[None, :, c, r, s, None, None]
+    found = dnn.conv(x, weight, algorithm="channel_lanes")
+    assert np.abs(found - exact).max() <= np.abs(sequential - exact).max()
+
+
+@pytest.mark.parametrize("algorithm", ["winograd_4x4", "channel_lanes"])
+def test_what_is_not_finite_stays_in_its_windows(algorithm):
     x, weight = _drawn(((2, 5, 13, 14), (6, 5, 3, 3)))
     x[1, 2, 7, 7] = np.nan
-    found = dnn.conv(x, weight, padding=1, algorithm="winograd_4x4")
+    found = dnn.conv(x, weight, padding=1, algorithm=algorithm)
     touched = np.zeros(found.shape, bool)
     touched[1, :, 6:9, 6:9] = True
     np.testing.assert_array_equal(np.isnan(found), touched)
@@ -157,7 +194,9 @@ def test_gradients_of_attention_stay_within_their_arrays(queries, at_end):
 
 
 @pytest.mark.parametrize(
-    ("name", "algorithm"), [("rows of 7", "shifted"), ("grouped", "shifted"), ("three axes", "shifted"), ("rows of 7", "winograd_4x4")]
+    ("name", "algorithm"),
+    [(name, algorithm) for algorithm in ("shifted", "channel_lanes") for name in ("rows of 7", "grouped", "three axes")]
+    + [("rows of 7", "winograd_4x4")],
 )
 def test_threads_do_not_change_a_bit_of_a_convolution(name, algorithm):
     *shapes, options = _CONVOLUTIONS[name]

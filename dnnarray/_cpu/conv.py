@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnarray._cpu import activation, compiled
 from dnnarray._cpu.conv_blocks import Way, at, carve, image_view, scratch_bytes, weight_view
+from dnnarray._cpu.conv_channel_lanes import SUMMARY_LANES, channel_lanes_cost
 from dnnarray._cpu.conv_depthwise import DEPTHWISE
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
@@ -38,7 +39,10 @@ def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.nda
 
 
 def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
-    """x, the gradient of the input, from that of the output: a correlation for each phase of the stride."""
+    """x, the gradient of the input, from that of the output: a correlation for each phase of the stride, unless the way does them together."""
+    if way.input_gradient is not None and way.input_buffers is not None and grad.size and w.size and x.size:
+        way.input_gradient(g, carve(scratch, way.input_buffers(g), x.dtype), grad, w, x)
+        return
     w = w.transpose(0, 2, 1, 3, 4, 5)
     if not g.phases_cover:
         x[...] = 0
@@ -193,7 +197,10 @@ def _method(op: str, way: Way) -> Method:
         g = problem.geometry
         if _is_empty(g):
             return 0
-        needed = [way.buffers(c) for c in _correlations(maps(problem), g)]
+        if way.input_buffers is not None and _INPUT in maps(problem):
+            needed = [way.input_buffers(g)]
+        else:
+            needed = [way.buffers(c) for c in _correlations(maps(problem), g)]
         if _WEIGHT in always:
             needed.append(way.weight_buffers(g))  # type: ignore[misc]
         return max((scratch_bytes(shapes, problem.itemsize) for shapes in needed), default=0)
@@ -229,6 +236,7 @@ class _CompiledWay(NamedTuple):
     summary: str
     cost: Callable[[Geometry, int], Cost]
     rejects: Callable[[Geometry], str | None]
+    strided: bool = True  # a gradient's phases are written one after the other, each to every so many pixels
 
     def method(self, op: str) -> Method:
         """The entry of an operation."""
@@ -246,7 +254,7 @@ class _CompiledWay(NamedTuple):
             if _is_empty(g):
                 return Cost(0, 0)
             costs = [self.cost(c, problem.itemsize) for c in _correlations(maps, g)]
-            if _INPUT in maps and g.stride != (1, 1, 1):
+            if self.strided and _INPUT in maps and g.stride != (1, 1, 1):
                 costs.append(strided_cost(g.sizes[0], problem.itemsize))
             return _total(costs)
 
@@ -276,6 +284,7 @@ def _compiled_weight() -> Method:
 _COMPILED_WAYS = (
     _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd),
     _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
+    _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, huge, strided=False),
 )
 _CORRELATING = ("conv", "conv_backward_input", "conv_transpose")
 

@@ -22,7 +22,7 @@ def huge(g: Geometry) -> str | None:
     return None if reach < 1 << 40 else f"a window with all phases of its stride spans {reach:,} pixels"
 
 
-def _covered(extent: int, size: int) -> float:
+def covered(extent: int, size: int) -> float:
     """The share of the micro-kernel's tiles that an extent fills."""
     return extent / (-(-extent // size) * size)
 
@@ -36,7 +36,7 @@ def shifted_cost(g: Geometry, itemsize: int) -> Cost:
     """Products at a rate that grows with the depth of the sums, and three passes over the block: in, result, out."""
     x, w, y = g.sizes
     depth = g.c * g.taps
-    rows = _covered(g.k, _TILE_ROWS) if g.k > _TILE_ROWS else 0.8 * g.k / (g.k + 1)
+    rows = covered(g.k, _TILE_ROWS) if g.k > _TILE_ROWS else 0.8 * g.k / (g.k + 1)
     efficiency = 0.85 * rows * depth / (depth + 16)
     line = 1 + (g.window[2] - 1) * g.dilation[2] / max(g.out[2], 1)
     moved = 3 * x + 4 * y + 4 * w + (_STRIDED * x if g.stride != (1, 1, 1) else 0)
@@ -49,6 +49,6 @@ def shifted_weight_cost(g: Geometry, itemsize: int) -> Cost:
         return shifted_cost(g, itemsize)
     x, w, y = g.sizes
     run = g.c * g.window[2] if g.c <= _MERGED and g.dilation[2] == 1 else g.c
-    efficiency = 0.75 * _covered(run, _TILE_PIXELS) * _covered(g.k, _TILE_ROWS)
+    efficiency = 0.75 * covered(run, _TILE_PIXELS) * covered(g.k, _TILE_ROWS)
     moved = 4 * x + y + 16 * w
     return Cost(2 * g.macs / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 14)

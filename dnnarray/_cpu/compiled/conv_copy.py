@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from dnnarray._cpu.compiled.kernel import device
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
-from dnnarray._cpu.compiled.tile import apart, copy_vector, pick_vector, read, routine, spread_vector, turn_square, write
+from dnnarray._cpu.compiled.tile import (
+    apart,
+    copy_vector,
+    intrinsic,
+    load_at,
+    pick_vector,
+    read,
+    routine,
+    spread_vector,
+    store_at,
+    turn_square,
+    vector_of,
+    write,
+)
+
+_WORD = ir.IntType(64)
 
 
 @routine
@@ -33,24 +52,66 @@ def copy(like, source, source_step, target, target_step, count, item, width):
         write(like, target + j * target_step, read(like, source + j * source_step))
 
 
-@device
-def clear(like, target, count, item):
-    for j in range(count):
-        write(like, target + j * item, like)
+def run_start(builder: ir.IRBuilder, index: Any, span: int, count: Any) -> Any:
+    """Where the `index`-th run of `span` begins: the last one ends with the row."""
+    at, end = builder.mul(index, _WORD(span)), builder.sub(count, _WORD(span))
+    return builder.select(builder.icmp_signed("<", at, end), at, end)
+
+
+def runs_of(builder: ir.IRBuilder, span: int, count: Any) -> Any:
+    return builder.sdiv(builder.add(count, _WORD(span - 1)), _WORD(span))
+
+
+@intrinsic
+def copy_rows(typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any, rows: Any, count: Any) -> Any:
+    """Rows of `count` elements, at least a vector's, from and to addresses these steps apart."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, vector, item = vector_of(context, signature.args[0])
+        _, source, source_step, target, target_step, rows, count = arguments
+        with cgutils.for_range(builder, rows) as row:
+            start, into = (builder.add(a, builder.mul(row.index, step)) for a, step in ((source, source_step), (target, target_step)))
+            with cgutils.for_range(builder, runs_of(builder, vector.count, count)) as run:
+                offset = builder.mul(run_start(builder, run.index, vector.count, count), _WORD(item))
+                store_at(builder, load_at(builder, builder.add(start, offset), vector, item), builder.add(into, offset), item)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 6), generate
+
+
+@intrinsic
+def clear(typing: Any, like: Any, target: Any, count: Any, item: Any) -> Any:
+    """`count` elements become 0."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        element, vector, size = vector_of(context, signature.args[0])
+        _, target, count, _ = arguments
+        wide = builder.icmp_signed(">=", count, _WORD(vector.count))
+        with builder.if_else(wide) as (vectors, few):
+            for case, kind in ((vectors, vector), (few, element)):
+                span = getattr(kind, "count", 1)
+                with case, cgutils.for_range(builder, runs_of(builder, span, count)) as run:
+                    at = builder.mul(run_start(builder, run.index, span, count), _WORD(size))
+                    store_at(builder, ir.Constant(kind, None), builder.add(target, at), size)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 3), generate
 
 
 @routine
 def turn_rows(like, source, row_step, target, step, rows, count, item, width):
     """Rows of `count` elements, `row_step` bytes apart, to as many columns, `step` bytes apart."""
     apart()
-    whole = rows // width * width if count >= width else 0
-    for c in range(0, whole, width):
+    if rows < width or count < width:
+        for c in range(rows):
+            for w in range(count):
+                write(like, target + w * step + c * item, read(like, source + c * row_step + w * item))
+        return
+    for c in range(0, rows, width):
+        row = min(c, rows - width)  # the last squares overlap those before them
         for w in range(0, count, width):
             at = min(w, count - width)
-            turn_square(like, source + c * row_step + at * item, row_step, target + at * step + c * item, step)
-    for c in range(whole, rows):
-        for w in range(count):
-            write(like, target + w * step + c * item, read(like, source + c * row_step + w * item))
+            turn_square(like, source + row * row_step + at * item, row_step, target + at * step + row * item, step)
 
 
 def line_of(memory: np.ndarray) -> int:

@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 
 from dnnarray._cpu import threads
-from dnnarray._cpu.compiled.conv_copy import clear
+from dnnarray._cpu.compiled.conv_copy import clear, copy_rows, run_start, runs_of
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, kernel
 from dnnarray._cpu.compiled.lanes import arithmetic
 from dnnarray._cpu.compiled.memory import address, aligned
@@ -29,7 +29,24 @@ _MACS = 16  # for an element of a light operation
 _WORD = ir.IntType(64)
 
 # Where the kernel finds its numbers.
-_GROUPS, _K, _H, _W, _OUT_H, _OUT_W, _BEFORE_H, _BEFORE_W, _REACH, _TAPS, _ROWS, _BLOCKS, _PITCH, _ITEM, _WIDE, _NINE = range(16)
+(
+    GROUPS_AT,
+    K_AT,
+    H_AT,
+    W_AT,
+    OUT_H_AT,
+    OUT_W_AT,
+    BEFORE_H_AT,
+    BEFORE_W_AT,
+    REACH_AT,
+    TAPS_AT,
+    ROWS_AT,
+    BLOCKS_AT,
+    PITCH_AT,
+    ITEM_AT,
+    WIDE_AT,
+    NINE_AT,
+) = range(16)
 _XN, _XG, _, _, _XH, _XW, _YN, _YG, _YK, _, _YH, _YW = range(12)  # byte strides
 
 
@@ -42,33 +59,6 @@ def fits(g: Geometry, x: np.ndarray, y: np.ndarray) -> bool:
 
 
 # --- vectors ----------------------------------------------------------------------------------------------------------
-
-
-def _last(builder: ir.IRBuilder, index: Any, span: int, count: Any) -> Any:
-    """Where the `index`-th run of `span` begins: the last one ends with the row."""
-    at, end = builder.mul(index, _WORD(span)), builder.sub(count, _WORD(span))
-    return builder.select(builder.icmp_signed("<", at, end), at, end)
-
-
-def _runs(builder: ir.IRBuilder, span: int, count: Any) -> Any:
-    return builder.sdiv(builder.add(count, _WORD(span - 1)), _WORD(span))
-
-
-@intrinsic
-def _copy_rows(typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any, rows: Any, count: Any) -> Any:
-    """Rows of `count` elements, at least a vector's, from and to addresses these steps apart."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        _, vector, item = arithmetic(context, builder, signature.args[0])
-        _, source, source_step, target, target_step, rows, count = arguments
-        with cgutils.for_range(builder, rows) as row:
-            start, into = (builder.add(a, builder.mul(row.index, step)) for a, step in ((source, source_step), (target, target_step)))
-            with cgutils.for_range(builder, _runs(builder, vector.count, count)) as run:
-                offset = builder.mul(_last(builder, run.index, vector.count, count), _WORD(item))
-                store_at(builder, load_at(builder, builder.add(start, offset), vector, item), builder.add(into, offset), item)
-        return context.get_dummy_value()
-
-    return types.void(like, *[types.int64] * 6), generate
 
 
 def _sums_intrinsic(vectors: int, nine: bool) -> Any:
@@ -94,8 +84,8 @@ def _sums_intrinsic(vectors: int, nine: bool) -> Any:
             held = [] if nine else [cgutils.alloca_once(builder, vector) for _ in zeros]
             with cgutils.for_range(builder, rows) as row:
                 first, into = (builder.add(a, builder.mul(row.index, s)) for a, s in ((image, step), (target, target_step)))
-                with cgutils.for_range(builder, _runs(builder, span, count)) as run:
-                    at = builder.mul(_last(builder, run.index, span, count), _WORD(item))
+                with cgutils.for_range(builder, runs_of(builder, span, count)) as run:
+                    at = builder.mul(run_start(builder, run.index, span, count), _WORD(item))
                     start, sums = builder.add(first, at), zeros
                     for t, factor in enumerate(fixed):
                         sums = added(sums, factor, builder.add(builder.add(start, builder.mul(step, _WORD(t // 3))), _WORD(t % 3 * item)))
@@ -125,30 +115,30 @@ _nine_of_one, _nine_of_many = (_sums_intrinsic(v, nine=True) for v in (1, _VECTO
 
 
 @routine
-def _load_rows(like, geo, x, row_step, low, rows, image):
+def load_rows(like, geo, x, row_step, low, rows, image):
     """The rows of the image that a block reads, from row `low` of the plane on; what lies beside them is 0 already."""
     apart()
-    item, pitch = geo[_ITEM], geo[_PITCH]
+    item, pitch = geo[ITEM_AT], geo[PITCH_AT]
     begin = min(max(-low, 0), rows)
-    end = max(min(geo[_H] - low, rows), begin)
+    end = max(min(geo[H_AT] - low, rows), begin)
     clear(like, image, begin * pitch, item)
     clear(like, image + end * pitch * item, (rows - end) * pitch, item)
-    into = image + (begin * pitch + geo[_BEFORE_W]) * item
-    _copy_rows(like, x + (low + begin) * row_step, row_step, into, pitch * item, end - begin, geo[_W])
+    into = image + (begin * pitch + geo[BEFORE_W_AT]) * item
+    copy_rows(like, x + (low + begin) * row_step, row_step, into, pitch * item, end - begin, geo[W_AT])
 
 
 @routine
 def _window_sums(like, geo, image, weights, offsets, y, row_step, rows):
     apart()
-    step, count = geo[_PITCH] * geo[_ITEM], geo[_OUT_W]
-    if geo[_NINE] and geo[_WIDE]:
-        _nine_of_many(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
-    elif geo[_NINE]:
-        _nine_of_one(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
-    elif geo[_WIDE]:
-        _sums_of_many(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
+    step, count = geo[PITCH_AT] * geo[ITEM_AT], geo[OUT_W_AT]
+    if geo[NINE_AT] and geo[WIDE_AT]:
+        _nine_of_many(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
+    elif geo[NINE_AT]:
+        _nine_of_one(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
+    elif geo[WIDE_AT]:
+        _sums_of_many(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
     else:
-        _sums_of_one(like, image, step, weights, offsets, geo[_TAPS], y, row_step, rows, count)
+        _sums_of_one(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
 
 
 @kernel
@@ -157,25 +147,25 @@ def depthwise(
     tasks: int,
 ) -> None:  # fmt: skip
     """The parts from `start` to `stop`, each every so many blocks of rows of all images and channels; the weight is [group][output][tap]."""
-    item, zero = geo[_ITEM], like.dtype.type(0)
+    item, zero = geo[ITEM_AT], like.dtype.type(0)
     for part in range(start, stop):
         image = images + part * elements * item
         clear(zero, image, elements, item)
         for task in range(part, tasks, parts):
-            block, plane = task % geo[_BLOCKS], task // geo[_BLOCKS]
-            n, group = plane // geo[_GROUPS], plane % geo[_GROUPS]
-            row = block * geo[_ROWS]
-            rows = min(geo[_ROWS], geo[_OUT_H] - row)
+            block, plane = task % geo[BLOCKS_AT], task // geo[BLOCKS_AT]
+            n, group = plane // geo[GROUPS_AT], plane % geo[GROUPS_AT]
+            row = block * geo[ROWS_AT]
+            rows = min(geo[ROWS_AT], geo[OUT_H_AT] - row)
             source = x + n * strides[_XN] + group * strides[_XG]
-            _load_rows(zero, geo, source, strides[_XH], row - geo[_BEFORE_H], rows + geo[_REACH] - 1, image)
-            for k in range(geo[_K]):
+            load_rows(zero, geo, source, strides[_XH], row - geo[BEFORE_H_AT], rows + geo[REACH_AT] - 1, image)
+            for k in range(geo[K_AT]):
                 target = y + n * strides[_YN] + group * strides[_YG] + k * strides[_YK] + row * strides[_YH]
-                weights = weight + (group * geo[_K] + k) * geo[_TAPS] * item
+                weights = weight + (group * geo[K_AT] + k) * geo[TAPS_AT] * item
                 _window_sums(zero, geo, image, weights, offsets, target, strides[_YH], rows)
 
 
 @lru_cache(maxsize=1024)
-def _plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
+def row_plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
     """The kernel's numbers, the byte offset of each tap in the image, and the elements of an image."""
     _, tall, wide = g.reach((1, 1, 1))
     line = max(g.out[2] + wide - 1, g.before[2] + g.space[2])
@@ -193,8 +183,8 @@ def _plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 def correlate_planes(g: Geometry, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     """y from x, for what `fits`; none of the arrays is empty."""
-    geo, offsets, elements = _plan(g, y.itemsize)
-    tasks = g.n * g.groups * int(geo[_BLOCKS])
+    geo, offsets, elements = row_plan(g, y.itemsize)
+    tasks = g.n * g.groups * int(geo[BLOCKS_AT])
     parts = min(threads.cores(), tasks)
     images = aligned(parts, elements, y.dtype)
     weight = np.ascontiguousarray(w)

@@ -9,6 +9,7 @@ import numpy as np
 
 from dnnarray._cpu import conv as numpy_conv
 from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of
+from dnnarray._cpu.compiled.conv_depthwise_weight import fits_nine, nine_weight, nine_weight_gradient
 from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
 from dnnarray._cpu.compiled.conv_plan import (
     BEFORE_AT,
@@ -122,13 +123,19 @@ def _is_depthwise(g: Geometry) -> bool:
     return g.c == g.k == 1
 
 
-def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
-    (memory,), p = scratch, plan(g, w.itemsize, gaps=True)
-    x, grad = aligned_array(x), aligned_array(grad)
-    weight, strides = np.empty((g.groups, g.taps), w.dtype), np.array(x.strides + grad.strides, np.int64)
+def _any_depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray) -> np.ndarray:
+    """The gradient as (channels, taps), for any strides, windows and axes."""
+    (memory,), p = scratch, plan(g, x.itemsize, gaps=True)
+    weight, strides = np.empty((g.groups, g.taps), x.dtype), np.array(x.strides + grad.strides, np.int64)
     addresses = (address(x), address(grad), strides, address(weight), address(p.taps), p.numbers, memory, line_of(memory))
     parts = min(p.parts, g.groups)
     depthwise_weight(parts, *addresses, parts, work=g.macs // _MACS)
+    return weight
+
+
+def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+    x, grad = aligned_array(x), aligned_array(grad)
+    weight = nine_weight_gradient(g, x, grad) if fits_nine(g, x, grad) else _any_depthwise(g, scratch, x, grad)
     if np.isfinite(np.sum(weight)):
         w[...] = weight.reshape(w.shape)
     else:  # gaps between the rows times what is no number: the definition says where it belongs
@@ -145,6 +152,6 @@ def _weight_gradient(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, 
 WAY = numpy_conv.DIRECT._replace(weight_buffers=weight_buffers, weight_gradient=_weight_gradient)
 
 
-@driver(depthwise_weight, dense_weight, collect)
+@driver(depthwise_weight, nine_weight, dense_weight, collect)
 def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
     numpy_conv.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)

@@ -9,6 +9,7 @@ All functions take addresses (integers), byte strides, and `like`, any number of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba.extending
@@ -83,7 +84,7 @@ def splat(builder: ir.IRBuilder, value: Any, kind: ir.VectorType) -> Any:
 # --- the micro-kernel -------------------------------------------------------------------------------------------------
 
 
-class _Tile:
+class Tile:
     """The body for a number of rows and vectors: the loop over k, what was in c added or not, the stores."""
 
     def __init__(self, builder: ir.IRBuilder, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> None:
@@ -93,18 +94,28 @@ class _Tile:
         self.fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{suffix}")
 
     def emit(self, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any) -> None:
+        """Rows at equal steps; the scalars of a row follow each other at equal steps, and each step's vectors lie at an offset of their own."""
         builder = self.builder
         into = [builder.add(c, builder.mul(c_row, _WORD(i))) for i in range(self.rows)]
         sources = [builder.add(a, builder.mul(a_row, _WORD(i))) for i in range(self.rows)]
+        self.loop(sources, into, _WORD(0), a_step, offsets, count, add, lambda moving, offset: (moving, builder.add(b, offset)))
+
+    def loop(
+        self, sources: list[Any], into: list[Any], start: Any, stride: Any, offsets: Any, count: Any, add: Any, places: Callable[[Any, Any], tuple[Any, Any]]
+    ) -> None:  # fmt: skip
+        """`places(moving, offset)` says how far behind `sources` the scalars of a step lie and where its vectors do: `moving` goes from `start` by
+        `stride`, `offset` is the step's entry of the table `offsets`."""
+        builder = self.builder
         before = builder.block
         loop, finished, sum_up, done = (builder.append_basic_block(name) for name in ("loop", "finished", "sum_up", "done"))
         builder.branch(loop)
         builder.position_at_end(loop)
-        k, at = (self._phi(((_WORD(0), before),), _WORD) for _ in range(2))
+        k, moving = (self._phi(((first, before),), _WORD) for first in (_WORD(0), start))
         sums = [self._phi(((ir.Constant(self.vector, None), before),)) for _ in range(self.rows * self.vectors)]
-        results = self._step(sources, at, builder.add(b, load_at(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8)), sums)
+        at, b = places(moving, load_at(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8))
+        results = self._step(sources, at, b, sums)
         following = builder.add(k, _WORD(1))
-        for phi, value in ((k, following), (at, builder.add(at, a_step)), *zip(sums, results, strict=True)):
+        for phi, value in ((k, following), (moving, builder.add(moving, stride)), *zip(sums, results, strict=True)):
             phi.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, count), loop, finished)
         builder.position_at_end(finished)
@@ -139,26 +150,32 @@ class _Tile:
         return results
 
 
-def _tile_function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> ir.Function:
-    """The function that switches to the body for its number of rows; one in each module."""
-    name = f"dnnarray_tile_{vector.count}f{item * 8}_{rows}x{vectors}"
-    found = module.globals.get(name)
-    if found is not None:
-        return found
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_WORD] * 9 + [ir.IntType(1)]), name)
+def switch_function(module: ir.Module, name: str, words: int) -> tuple[ir.Function, ir.IRBuilder, ir.Block]:
+    """A function of so many integers and a truth value, a builder at its entry, and the block that ends it."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_WORD] * words + [ir.IntType(1)]), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("optsize")  # unrolled, the loop of the largest tile no longer fits the registers
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     end = function.append_basic_block("end")
     ir.IRBuilder(end).ret_void()
+    return function, builder, end
+
+
+def _tile_function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> ir.Function:
+    """The function that switches to the body for its number of rows; one in each module."""
+    name = f"dnnarray_tile_{vector.count}f{item * 8}_{rows}x{vectors}"
+    found = module.globals.get(name)
+    if found is not None:
+        return found
+    function, builder, end = switch_function(module, name, 9)
     which, *arguments = function.args
     switch = builder.switch(which, end)
     for m in range(1, rows + 1):
         block = function.append_basic_block(f"rows{m}")
         switch.add_case(_WORD(m), block)
         builder.position_at_end(block)
-        _Tile(builder, element, vector, item, m, vectors).emit(*arguments)
+        Tile(builder, element, vector, item, m, vectors).emit(*arguments)
         builder.branch(end)
     return function
 
@@ -192,7 +209,7 @@ def dots(typing: Any, like: Any, a: Any, b: Any, offsets: Any, count: Any, sums:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         element, vector, item = vector_of(context, signature.args[0])
         _, a, b, offsets, count, sums = arguments
-        math = _Tile(builder, element, vector, item, 1, DOTS)
+        math = Tile(builder, element, vector, item, 1, DOTS)
         sources = [builder.add(b, load_at(builder, _plus(builder, offsets, 8 * i), _WORD, 1)) for i in range(DOTS)]
         before = builder.block
         loop, done = builder.append_basic_block("dots"), builder.append_basic_block("summed")
