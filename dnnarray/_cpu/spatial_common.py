@@ -78,9 +78,9 @@ class SumTable:
             self._moved[...] = self._own
 
 
-def blocks(first: int, second: int, per_item: int) -> Iterator[tuple[slice, slice]]:
-    """Slices over two leading axes, each pair about `BLOCK` elements when an item of both has `per_item`."""
-    items = max(BLOCK // max(per_item, 1), 1)
+def blocks(first: int, second: int, per_item: int, times: int = 1) -> Iterator[tuple[slice, slice]]:
+    """Slices over two leading axes, each pair about `BLOCK` elements (or so many times more) when an item of both has `per_item`."""
+    items = max(times * BLOCK // max(per_item, 1), 1)
     step = max(items // max(second, 1), 1)
     inner = min(items, second) if step == 1 else second
     for i in range(0, first, step):
