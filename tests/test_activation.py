@@ -340,7 +340,7 @@ def test_borrowed_blocks_come_back_to_the_thread_that_gave_them():
     give(first, second)
     again = borrow(like[:50])
     assert np.shares_memory(again, first) or np.shares_memory(again, second)
-    for shape in ((3,), (BLOCK + 1,)):  # these are not kept
+    for shape in ((3,), (8 * BLOCK,)):  # these are not kept
         odd = borrow(np.zeros(shape))
         assert odd.shape == shape
         give(odd)
