@@ -366,6 +366,16 @@ def test_a_constant_is_an_operand_of_any_row(length):
     np.testing.assert_array_equal(np.maximum(x, constant(0.5, x)), np.maximum(x, 0.5))
 
 
+@pytest.mark.parametrize("size", [BLOCK + 1, 5 * BLOCK, 9 * BLOCK + 12345])
+def test_long_parts_cover_the_arrays_and_have_rows_for_constants(size):
+    a, b = np.arange(size), np.arange(size) + 1
+    parts = list(blocks(a, b, limit=3 * BLOCK))
+    np.testing.assert_array_equal(np.concatenate([np.ravel(p) for p, _ in parts]), a)
+    for p, q in parts:
+        np.testing.assert_array_equal(p + 1, q)
+        assert p.shape[-1] <= BLOCK
+
+
 _LARGE = {
     "contiguous": lambda: _RNG.standard_normal((3, BLOCK - 5)),
     "channels_last": lambda: np.moveaxis(_RNG.standard_normal((2, 70, 61, 7)), -1, 1),
