@@ -55,11 +55,12 @@ def blocks(*arrays: np.ndarray, limit: int = BLOCK) -> Iterator[tuple[np.ndarray
 
 def _runs(arrays: list[np.ndarray], limit: int) -> Iterator[tuple[np.ndarray, ...]]:
     """Parts of flat arrays; longer ones than `BLOCK` as lines, so that `constant` has a row for them."""
-    size, step = arrays[0].size, limit if limit <= BLOCK else -(-limit // _LINE) * _LINE
-    whole = size if limit <= BLOCK else size // _LINE * _LINE
+    size, lines = arrays[0].size, limit > BLOCK
+    step = -(-limit // _LINE) * _LINE if lines else limit
+    whole = size // _LINE * _LINE if lines else size
     for start in range(0, whole, step):
-        parts = (a[start : min(start + step, whole)] for a in arrays)
-        yield tuple(parts if limit <= BLOCK else (p.reshape(-1, _LINE) for p in parts))
+        parts = tuple(a[start : min(start + step, whole)] for a in arrays)
+        yield tuple(p.reshape(-1, _LINE) for p in parts) if lines else parts
     if whole < size:
         yield tuple(a[whole:] for a in arrays)
 
@@ -88,7 +89,7 @@ def select(mask: np.ndarray, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> N
 
 
 class _Rows(threading.local):
-    """Blocks of memory that a thread used before and will use again: warm, and without the page faults of memory that malloc hands back and forth."""
+    """Blocks of memory, some of `BLOCK` and some of `_LONGEST` elements, that a thread used before and will use again: warm, and without the page faults of memory that malloc hands back and forth."""
 
     def __init__(self) -> None:
         self.free: dict[tuple[np.dtype, int], list[np.ndarray]] = {}

@@ -22,7 +22,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
 
-WAYS = (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED)
+WAYS = tuple(way._replace(spreads=True) for way in (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED))
 Scratch = np.ndarray | None
 _MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included
 
@@ -38,9 +38,9 @@ class _Share(NamedTuple):
     start: int
 
 
-def _shares(g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> tuple[list[_Share], int]:
+def _shares(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> tuple[list[_Share], int]:
     """The groups spread over threads where there is enough to do, and the bytes of scratch of all."""
-    parts = min(threads.worth(g.macs // _MACS), g.groups)
+    parts = min(threads.worth(g.macs // _MACS), g.groups) if way.spreads else 1
     shares, start = [], 0
     for low, high in threads.split(g.groups, parts):
         part = g.of_groups(slice(low, high))
@@ -50,6 +50,7 @@ def _shares(g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize
 
 
 def _spread(
+    way: Way,
     run: Callable[..., None],
     g: Geometry,
     shapes: Callable[[Geometry], Sequence[Shape]],
@@ -58,7 +59,7 @@ def _spread(
     w: np.ndarray,
 ) -> None:
     """``run(geometry, buffers, groups' parts of the images and of w)``; as one where the scratch is that of another number of threads."""
-    shares, needed = _shares(g, shapes, w.itemsize)
+    shares, needed = _shares(way, g, shapes, w.itemsize)
     if len(shares) == 1 or scratch is None or needed > scratch.size:
         run(g, carve(scratch, shapes(g), w.dtype), *images, w)
         return
@@ -75,7 +76,7 @@ def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.nda
     if not (x.size and w.size):
         y[...] = 0
     elif y.size:
-        _spread(lambda g, buffers, x, y, w: way.correlate(g, buffers, x, w, y), g, way.buffers, scratch, (x, y), w)
+        _spread(way, lambda g, buffers, x, y, w: way.correlate(g, buffers, x, w, y), g, way.buffers, scratch, (x, y), w)
 
 
 def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
@@ -92,7 +93,7 @@ def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, gra
     if not (x.size and grad.size):
         w[...] = 0
     elif w.size:
-        _spread(way.weight_gradient, g, way.weight_buffers, scratch, (x, grad), w)  # type: ignore[arg-type]
+        _spread(way, way.weight_gradient, g, way.weight_buffers, scratch, (x, grad), w)  # type: ignore[arg-type]
 
 
 def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:
@@ -237,7 +238,7 @@ def _method(op: str, way: Way) -> Method:
         needed = [(c, way.buffers) for c in _correlations(maps(problem), g)]
         if _WEIGHT in always:
             needed.append((g, way.weight_buffers))  # type: ignore[arg-type]
-        return max((_scratch(c, shapes, problem.itemsize) for c, shapes in needed), default=0)
+        return max((_scratch(way, c, shapes, problem.itemsize) for c, shapes in needed), default=0)
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry
@@ -257,9 +258,9 @@ def _method(op: str, way: Way) -> Method:
     return Method(way.name, bound, way.summary, rejects, workspace, cost, precision=way.precision)
 
 
-def _scratch(g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> int:
+def _scratch(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> int:
     """Bytes for the groups spread over the threads of now, or all of them as one."""
-    return max(scratch_bytes(shapes(g), itemsize), _shares(g, shapes, itemsize)[1])
+    return max(scratch_bytes(shapes(g), itemsize), _shares(way, g, shapes, itemsize)[1])
 
 
 def _total(costs: Sequence[Cost]) -> Cost:

@@ -29,7 +29,8 @@ class Way(NamedTuple):
 
     `buffers` gives the shapes of scratch it needs, in elements of the arithmetic; `correlate(g, buffers, x, w, y)` writes y,
     `weight_gradient(g, buffers, x, grad, w)` writes w. `cost(g, itemsize)` is that of the correlation, `weight_cost` that of the other.
-    `mixes` says that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them all.
+    `mixes` says that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them all;
+    `spreads` that its groups may be spread over the engine's threads, which a compiled way is not: it has its own.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Way(NamedTuple):
     rejects_weight: Callable[[Geometry], str | None] | None = None
     precision: str = "highest"
     mixes: bool = False
+    spreads: bool = False
 
 
 # --- views ------------------------------------------------------------------------------------------------------------

@@ -56,16 +56,21 @@ class _Form:
         size = math.prod(self.shape)
         return size if size <= _BLOCK // 2 else -(-size // (2 * -(-size // (2 * _BLOCK))))
 
-    def each(self, function: Callable[[Block], Any]) -> list[Any]:
-        """``function(block)`` of all blocks in their order, spread over threads."""
+    def each(self, function: Callable[[Block], Any]) -> list[Any] | None:
+        """``function(block)`` of all blocks in their order, spread over threads; None, and no further blocks, once there is nothing for one."""
         found: dict[int, Any] = {}
+        failed: list[int] = []
 
         def run(i: int, block: Block) -> None:
+            if failed:
+                return
             with long_rows(self.shape[2]):
                 found[i] = function(block)
+            if not found[i]:
+                failed.append(i)
 
         threads.each(run, enumerate(self.blocks()), work=_CALLS * math.prod(self.shape), products=True)
-        return [found[i] for i in sorted(found)]
+        return None if failed else [found[i] for i in sorted(found)]
 
     def parameter(self, array: Any, block: Block) -> Any:
         """The part of a parameter for a block of (first, second), which it broadcasts to; None stays None."""
@@ -157,7 +162,7 @@ def forward(
         _write(form, block, part, y[block], found, scale, weight, bias)
         return True
 
-    return all(form.each(write))
+    return form.each(write) is not None
 
 
 def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, scale: np.ndarray, weight: Any, bias: Any) -> None:
@@ -205,7 +210,7 @@ def backward(
         return block, *terms
 
     written = form.each(write)
-    if any(terms is None for terms in written):
+    if written is None:
         return False
     for block, of_weight, of_bias in written:  # in their order, whatever thread they come from
         for sums, terms in ((gw, of_weight), (gb, of_bias)):
