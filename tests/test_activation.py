@@ -340,7 +340,7 @@ def test_borrowed_blocks_come_back_to_the_thread_that_gave_them():
     give(first, second)
     again = borrow(like[:50])
     assert np.shares_memory(again, first) or np.shares_memory(again, second)
-    for shape in ((3,), (BLOCK + 1,)):  # these are not kept
+    for shape in ((3,), (8 * BLOCK,)):  # these are not kept
         odd = borrow(np.zeros(shape))
         assert odd.shape == shape
         give(odd)
@@ -364,6 +364,16 @@ def test_rows_without_the_buffer_of_numpy_are_the_same(length):
 def test_a_constant_is_an_operand_of_any_row(length):
     x = _RNG.standard_normal((2, length))
     np.testing.assert_array_equal(np.maximum(x, constant(0.5, x)), np.maximum(x, 0.5))
+
+
+@pytest.mark.parametrize("size", [BLOCK + 1, 5 * BLOCK, 9 * BLOCK + 12345])
+def test_long_parts_cover_the_arrays_and_have_rows_for_constants(size):
+    a, b = np.arange(size), np.arange(size) + 1
+    parts = list(blocks(a, b, limit=3 * BLOCK))
+    np.testing.assert_array_equal(np.concatenate([np.ravel(p) for p, _ in parts]), a)
+    for p, q in parts:
+        np.testing.assert_array_equal(p + 1, q)
+        assert p.shape[-1] <= BLOCK
 
 
 _LARGE = {

@@ -55,7 +55,7 @@ def _normal(*shape):
     return np.random.default_rng(5).standard_normal(shape, dtype=np.float32)
 
 
-_WIDE, _HEADS, _IMAGES = _normal(427, 1031), _normal(2, 3, 200, 16), _normal(3, 7, 60, 61)
+_WIDE, _HEADS, _IMAGES, _MANY = _normal(427, 1031), _normal(2, 3, 200, 16), _normal(3, 7, 60, 61), _normal(4, 24, 60, 62)
 _NUMPY_CALLS = {
     "gelu": ("elementwise", (_WIDE,), {}),
     "gelu_backward": ("elementwise", (_WIDE, _WIDE[::-1].copy()), {}),
@@ -66,6 +66,16 @@ _NUMPY_CALLS = {
     "attention": ("blocked", (_HEADS, _HEADS, _HEADS), {"causal": True}),
     "attention_backward": ("blocked", (_HEADS, _HEADS, _HEADS, _HEADS), {"causal": True}),
     "interpolate": ("separable", (_IMAGES,), {"scale": 2.0, "mode": "linear"}),
+    "swiglu": ("elementwise", (_WIDE, _WIDE[::-1].copy()), {}),
+    "layer_norm_backward": ("two_pass", (_WIDE, _WIDE[::-1].copy(), _WIDE[0], _WIDE[1]), {}),
+    "rms_norm": ("two_pass", (_WIDE, _WIDE[0]), {}),
+    "batch_norm_train": ("two_pass", (_MANY,), {}),
+    "batch_norm_train_backward": ("two_pass", (_MANY[::-1].copy(), _MANY), {}),
+    "max_pool": ("axis_by_axis", (_MANY,), {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "max_pool_backward": ("scatter", (_MANY[:, :, ::2, ::2].copy(), _MANY), {"kernel_size": 2}),
+    "avg_pool": ("axis_by_axis", (_MANY,), {"kernel_size": 3, "stride": 2}),
+    "grid_sample": ("pixels", (_MANY, np.tanh(_normal(4, 30, 31, 2))), {}),
+    "conv": ("depthwise", (_MANY, _normal(24, 1, 3, 3)), {"padding": 1, "groups": 24}),
 }
 
 

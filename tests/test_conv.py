@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
+from dnnarray._cpu import conv as conv_engine
+from dnnarray._cpu import threads
+from dnnarray._problems.conv_geometry import Geometry
 from tests.cases.conv import CASES
 from tests.oracles import conv as oracle
 from tests.support import FLOAT32, FLOAT64, assert_close
@@ -483,3 +486,49 @@ def test_infer_takes_arrays_as_options_as_the_call_does():
 def test_padding_that_no_memory_can_hold_is_a_workspace_error():
     with pytest.raises(dnn.WorkspaceError, match="conv: the workspace is of "):
         dnn.conv(np.ones((1, 2, 6, 5)), np.ones((3, 2, 3, 3)), padding=2**31 - 1, stride=2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("window", "groups", "options"), [((6, 1, 3, 3), 6, {}), ((12, 1, 2, 5), 6, {"dilation": 2}), ((6, 2, 4, 4), 3, {"stride": 2})], ids=str
+)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_groups_spread_over_threads(window, groups, options, layout, monkeypatch):
+    monkeypatch.setattr(threads, "GRAIN", 1000)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 6, 61, 62)), rng.standard_normal(window)
+    if layout == "channels_last":
+        x, w = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, w))
+    options = {"padding": (1, 3), "groups": groups, "layout": layout, **options}
+    y, pullback = dnn.vjp("conv", x, w, **options)
+    grad = rng.standard_normal(y.shape)
+    expected = (y, *(a for a in pullback(grad) if a is not None))
+    for algorithm in ("gemm", "implicit_gemm", "direct", *(["depthwise"] if groups == 6 else [])):
+        for count in (1, 4):
+            with dnn.options(threads=count):
+                found = [dnn.conv(x, w, algorithm=algorithm, **options)]
+                if algorithm != "depthwise" or len(w) == groups:  # with more outputs a group, the input's gradient sums over them
+                    found.append(dnn.conv_backward_input(grad, w, input_shape=x.shape, algorithm=algorithm, **options))
+                    found.append(dnn.conv_backward_weight(grad, x, weight_shape=w.shape, algorithm=algorithm, **options))
+            for got, right in zip(found, expected, strict=False):
+                np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-10)
+
+
+def test_scratch_of_another_number_of_threads_will_do(monkeypatch):
+    monkeypatch.setattr(threads, "GRAIN", 1000)
+    geometry = Geometry(2, 8, 1, 1, (1, 90, 90), (1, 3, 3), (1, 88, 88), (1, 1, 1), (1, 1, 1), (0, 0, 0))
+    x, w = np.ones((2, 8, 1, 1, 90, 90)), np.ones((8, 1, 1, 1, 3, 3))
+    seen = []
+
+    def run(g, buffers, x, w):
+        seen.append((g.groups, len(buffers[0]), x.shape[1], len(w)))
+
+    def shapes(g):
+        return [(1000,)]  # however few the groups are: together the shares need more than the whole
+
+    with dnn.options(threads=4):
+        conv_engine._spread(conv_engine.WAYS[0], run, geometry, shapes, np.empty(8000, np.uint8), (x,), w)
+        assert seen == [(8, 1000, 8, 8)]
+        conv_engine._spread(conv_engine.WAYS[0], run, geometry, shapes, np.empty(40000, np.uint8), (x,), w)
+        assert seen[1:] == [(2, 1000, 2, 2)] * 4
+        conv_engine._spread(conv_engine.DIRECT, run, geometry, shapes, np.empty(40000, np.uint8), (x,), w)
+    assert seen[5:] == [(8, 1000, 8, 8)]  # a way that does not say so stays in one piece

@@ -543,3 +543,14 @@ def test_the_longest_adaptive_window_without_listing_them():
             axis = AdaptiveAxis(extent, outputs)
             assert axis.window == max((end - start for start, end in axis.bounds()), default=0)
     assert dnn.infer("adaptive_avg_pool", dnn.Spec((1, 1, 5), "float32"), output_size=10**9).output.shape == (1, 1, 10**9)
+
+
+@pytest.mark.parametrize(("window", "stride", "padding"), [(3, 2, 1), (5, 2, 2), (4, 3, 1), (5, 4, 0), (7, 3, 3), (3, 2, 0)])
+@pytest.mark.parametrize("extent", [11, 30])
+def test_taps_from_copied_phases(window, stride, padding, extent):
+    x = np.random.default_rng(0).standard_normal((2, 3, 7, extent))
+    x[0, 0, 3, 2:5] = np.nan, np.inf, -np.inf
+    padded = np.pad(x, [(0, 0)] * 3 + [(padding, padding)], constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=-1)[..., ::stride, :]
+    options = {"kernel_size": (1, window), "stride": (1, stride), "padding": (0, padding)}
+    np.testing.assert_array_equal(dnn.max_pool(x, **options), windows.max(axis=-1))

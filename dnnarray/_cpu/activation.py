@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.activation_formulas import FORMULAS
-from dnnarray._cpu.blocks import blocks, drop, select
+from dnnarray._cpu.blocks import BLOCK, blocks, drop, select
 from dnnarray._problems.activation import PARAMETERS, Activation, BiasActivationProblem, ElementwiseProblem, GatedProblem, PReLUProblem
 from dnnarray._select import Method
 
@@ -16,11 +17,18 @@ Array = np.ndarray
 _WORK = 4  # NumPy calls of a formula, each worth a pass
 
 
+def _spread(function: Callable[..., None], *arrays: Array) -> None:
+    """``function(*parts)`` for all blocks of the arrays, spread over threads."""
+    size = arrays[0].size
+    work = _WORK * size
+    threads.each(function, blocks(*arrays, limit=threads.grain(size, BLOCK, work=work)), work=work)
+
+
 def apply(activation: Activation | None, x: Array, out: Array) -> None:
     """out = activation(x); `out` may be `x`. Without an activation a copy, or nothing where they are the same array."""
     if activation is not None:
         forward, parameters = FORMULAS[activation.name][0], activation.parameters
-        threads.each(lambda part, target: forward(part, target, *parameters), blocks(x, out), work=_WORK * x.size)
+        _spread(lambda part, target: forward(part, target, *parameters), x, out)
     elif out is not x:
         out[...] = x
 
@@ -42,7 +50,7 @@ def gradient_into(activation: Activation | None, grad: Array, x: Array, out: Arr
         def run(source: Array, part: Array, target: Array) -> None:
             gradient(source, part, target, *parameters)
 
-        threads.each(run, blocks(grad, x, out), work=_WORK * x.size)
+        _spread(run, grad, x, out)
     elif out is not grad:
         out[...] = grad
 
@@ -78,18 +86,25 @@ def _prelu_backward(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: 
 
 def _gated(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, gate: Array, x: Array) -> None:
     forward = FORMULAS[problem.activation.name][0]
-    for door, part, target in blocks(gate, x, outputs[0]):
-        forward(door, target, *problem.activation.parameters)
+    parameters = problem.activation.parameters
+
+    def block(door: Array, part: Array, target: Array) -> None:
+        forward(door, target, *parameters)
         target *= part
+
+    _spread(block, gate, x, outputs[0])
 
 
 def _gated_backward(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, gate: Array, x: Array) -> None:
     forward, gradient = FORMULAS[problem.activation.name]
     parameters = problem.activation.parameters
-    for source, door, part, gate_target, x_target in blocks(grad, gate, x, *outputs):
+
+    def block(source: Array, door: Array, part: Array, gate_target: Array, x_target: Array) -> None:
         gradient(source * part, door, gate_target, *parameters)
         forward(door, x_target, *parameters)
         x_target *= source
+
+    _spread(block, grad, gate, x, *outputs)
 
 
 def _glu(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:

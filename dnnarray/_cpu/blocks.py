@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu.threads import LONG
+
 BLOCK = 65536  # elements: long enough to hide the price of a NumPy call, short enough for a few arrays in a core's own cache
 
 
@@ -29,11 +31,11 @@ def slabs(shape: tuple[int, ...], limit: int = BLOCK) -> Iterator[tuple[Any, ...
         yield (...,)
 
 
-def blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+def blocks(*arrays: np.ndarray, limit: int = BLOCK) -> Iterator[tuple[np.ndarray, ...]]:
     """Views of the same part of each array, in any order.
 
     All arrays broadcast to the shape of the first without new axes; parts may still have to be broadcast. Arrays without axes
-    come as arrays of one element.
+    come as arrays of one element. Parts have at most `BLOCK` elements, or `limit` where all arrays are runs of memory.
     """
     first = arrays[0]
     if first.size <= BLOCK:
@@ -45,9 +47,22 @@ def blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
         order = sorted(range(first.ndim), key=lambda i: -abs(first.strides[i]))
         arrays = tuple(a.transpose(order) for a in arrays)
     if all(a.flags.c_contiguous for a in arrays):
-        arrays = tuple(a.reshape(-1) for a in arrays)
+        yield from _runs([a.reshape(-1) for a in arrays], limit)
+        return
     for index in slabs(arrays[0].shape):
         yield tuple(a[index] for a in arrays)
+
+
+def _runs(arrays: list[np.ndarray], limit: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Parts of flat arrays; longer ones than `BLOCK` as lines, so that `constant` has a row for them."""
+    size, lines = arrays[0].size, limit > BLOCK
+    step = -(-limit // _LINE) * _LINE if lines else limit
+    whole = size // _LINE * _LINE if lines else size
+    for start in range(0, whole, step):
+        parts = tuple(a[start : min(start + step, whole)] for a in arrays)
+        yield tuple(p.reshape(-1, _LINE) for p in parts) if lines else parts
+    if whole < size:
+        yield tuple(a[whole:] for a in arrays)
 
 
 def keep(values: np.ndarray, mask: np.ndarray, out: np.ndarray) -> None:
@@ -74,30 +89,33 @@ def select(mask: np.ndarray, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> N
 
 
 class _Rows(threading.local):
-    """Blocks of memory that a thread used before and will use again: warm, and without the page faults of memory that malloc hands back and forth."""
+    """Blocks of memory, some of `BLOCK` and some of `_LONGEST` elements, that a thread used before and will use again: warm, and without the page faults of memory that malloc hands back and forth."""
 
     def __init__(self) -> None:
-        self.free: dict[np.dtype, list[np.ndarray]] = {}
+        self.free: dict[tuple[np.dtype, int], list[np.ndarray]] = {}
 
 
 _rows = _Rows()
 
 
-def borrow(like: np.ndarray) -> np.ndarray:
-    """Memory for a block of this shape and dtype, to be handed back to `give` by the same thread; what is not handed back is lost, no more."""
-    if not _KEPT_FROM <= like.size <= BLOCK:
-        return np.empty(like.shape, like.dtype)
-    free = _rows.free.get(like.dtype)
-    row = free.pop() if free else np.empty(BLOCK, like.dtype)
-    return row[: like.size].reshape(like.shape)
+def borrow(like: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Memory for a block of this dtype and shape, to be handed back to `give` by the same thread; what is not handed back is lost, no more."""
+    shape = like.shape if shape is None else shape
+    size = math.prod(shape)
+    if not _KEPT_FROM <= size <= _LONGEST:
+        return np.empty(shape, like.dtype)
+    length = BLOCK if size <= BLOCK else _LONGEST
+    free = _rows.free.get((like.dtype, length))
+    row = free.pop() if free else np.empty(length, like.dtype)
+    return row[:size].reshape(shape)
 
 
 def give(*borrowed: np.ndarray) -> None:
     """Hand blocks back that `borrow` lent."""
     for array in borrowed:
         row = array.base
-        if row is not None and row.size == BLOCK:
-            free = _rows.free.setdefault(row.dtype, [])
+        if row is not None and row.size in (BLOCK, _LONGEST):
+            free = _rows.free.setdefault((row.dtype, row.size), [])
             if len(free) < _KEPT:
                 free.append(row)
 
@@ -137,6 +155,8 @@ def _row(value: float, dtype: np.dtype) -> np.ndarray:
 _NOTHING = nullcontext()
 _LONG_ROW = 384  # elements
 _NO_BUFFER = 16  # the least that NumPy takes
+_LINE = 8192  # elements: shorter lines go through NumPy's buffer, and a longer constant leaves less of the cache to the data
+_LONGEST = LONG + _LINE  # elements of a block: `LONG` in whole lines
 _KEPT_FROM = 4096  # elements; smaller blocks come from malloc's own lists
-_KEPT = 6  # blocks a thread and dtype: what the longest formula needs
+_KEPT = 6  # blocks a thread, dtype and length: what the longest formula needs
 _INTEGER: dict[int, Any] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}

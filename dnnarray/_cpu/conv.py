@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import activation, compiled
-from dnnarray._cpu.conv_blocks import Way, at, carve, image_view, scratch_bytes, weight_view
+from dnnarray._cpu import activation, compiled, threads
+from dnnarray._cpu.conv_blocks import Shape, Way, at, carve, image_view, scratch_bytes, weight_view
 from dnnarray._cpu.conv_channel_lanes import SUMMARY_LANES, channel_lanes_cost
 from dnnarray._cpu.conv_depthwise import DEPTHWISE
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
@@ -23,11 +23,53 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
 
-WAYS = (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED)
+WAYS = tuple(way._replace(spreads=True) for way in (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED))
 Scratch = np.ndarray | None
+_MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included
 
 
 # --- the three maps ---------------------------------------------------------------------------------------------------
+
+
+class _Share(NamedTuple):
+    """Some of the groups, as a problem of its own for one thread, and where its scratch starts."""
+
+    groups: slice
+    geometry: Geometry
+    start: int
+
+
+def _shares(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> tuple[list[_Share], int]:
+    """The groups spread over threads where there is enough to do, and the bytes of scratch of all."""
+    parts = min(threads.worth(g.macs // _MACS), g.groups) if way.spreads else 1
+    shares, start = [], 0
+    for low, high in threads.split(g.groups, parts):
+        part = g.of_groups(slice(low, high))
+        shares.append(_Share(slice(low, high), part, start))
+        start += scratch_bytes(shapes(part), itemsize)
+    return shares, start
+
+
+def _spread(
+    way: Way,
+    run: Callable[..., None],
+    g: Geometry,
+    shapes: Callable[[Geometry], Sequence[Shape]],
+    scratch: Scratch,
+    images: Sequence[np.ndarray],
+    w: np.ndarray,
+) -> None:
+    """``run(geometry, buffers, groups' parts of the images and of w)``; as one where the scratch is that of another number of threads."""
+    shares, needed = _shares(way, g, shapes, w.itemsize)
+    if len(shares) == 1 or scratch is None or needed > scratch.size:
+        run(g, carve(scratch, shapes(g), w.dtype), *images, w)
+        return
+
+    def share(part: _Share) -> None:
+        buffers = carve(scratch[part.start :], shapes(part.geometry), w.dtype)
+        run(part.geometry, buffers, *(a[:, part.groups] for a in images), w[part.groups])
+
+    threads.each(share, ((part,) for part in shares), work=g.macs, products=True)
 
 
 def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -35,7 +77,7 @@ def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.nda
     if not (x.size and w.size):
         y[...] = 0
     elif y.size:
-        way.correlate(g, carve(scratch, way.buffers(g), y.dtype), x, w, y)
+        _spread(way, lambda g, buffers, x, y, w: way.correlate(g, buffers, x, w, y), g, way.buffers, scratch, (x, y), w)
 
 
 def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
@@ -55,7 +97,7 @@ def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, gra
     if not (x.size and grad.size):
         w[...] = 0
     elif w.size:
-        way.weight_gradient(g, carve(scratch, way.weight_buffers(g), w.dtype), x, grad, w)  # type: ignore[misc]
+        _spread(way, way.weight_gradient, g, way.weight_buffers, scratch, (x, grad), w)  # type: ignore[arg-type]
 
 
 def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:
@@ -198,12 +240,12 @@ def _method(op: str, way: Way) -> Method:
         if _is_empty(g):
             return 0
         if way.input_buffers is not None and _INPUT in maps(problem):
-            needed = [way.input_buffers(g)]
+            needed = [(g, way.input_buffers)]
         else:
-            needed = [way.buffers(c) for c in _correlations(maps(problem), g)]
+            needed = [(c, way.buffers) for c in _correlations(maps(problem), g)]
         if _WEIGHT in always:
-            needed.append(way.weight_buffers(g))  # type: ignore[misc]
-        return max((scratch_bytes(shapes, problem.itemsize) for shapes in needed), default=0)
+            needed.append((g, way.weight_buffers))  # type: ignore[arg-type]
+        return max((_scratch(way, c, shapes, problem.itemsize) for c, shapes in needed), default=0)
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry
@@ -221,6 +263,11 @@ def _method(op: str, way: Way) -> Method:
             run(way, problem, outputs, scratch, *arrays)
 
     return Method(way.name, bound, way.summary, rejects, workspace, cost, precision=way.precision)
+
+
+def _scratch(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> int:
+    """Bytes for the groups spread over the threads of now, or all of them as one."""
+    return max(scratch_bytes(shapes(g), itemsize), _shares(way, g, shapes, itemsize)[1])
 
 
 def _total(costs: Sequence[Cost]) -> Cost:

@@ -1,7 +1,12 @@
-"""`depthwise`: one input channel a group. No matrix product: each tap scales a shifted view and is added up, in blocks that stay in the cache."""
+"""`depthwise`: one input channel a group. No matrix product: each tap scales a shifted view and is added up, in one call for all taps.
+
+`einsum` multiplies and adds in one pass over what a tap reads, if its innermost loop runs over pixels (over channels where those are neighbours
+in memory). NumPy orders the loops by strides, which the layout of `conv_flat` makes larger for every tap than for the pixels.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
@@ -9,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu.blocks import long_rows
-from dnnarray._cpu.conv_blocks import CHANNELS_FIRST, GROUPS_LAST, Shape, Way, box, first_input, load, packed, strided
+from dnnarray._cpu import conv_flat
+from dnnarray._cpu.conv_blocks import Shape, Way, box, packed, strided
 from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
-_BLOCK_ELEMENTS = 1 << 17  # of the input of a block: with its product and its sum, about a second-level cache
+_BLOCK_ELEMENTS = 1 << 19  # of the image of a block, or of its result: long calls for the sake of threads
+_PLANES, _PIXELS = (0, 1, 2, 3, 4, 5), (0, 2, 3, 4, 5, 1)  # memory orders of a result (N, G, K, O, P, Q)
 
 
 class _Plan(NamedTuple):
@@ -22,27 +28,26 @@ class _Plan(NamedTuple):
     groups: int
     rows: int  # output extent of a block along the first axis that is longer than 1
     axis: int
-    flat: bool  # a tap is an offset into the flat image, garbage between the rows included
-    buffers: tuple[Shape, ...]  # padded input, product, sum
+    buffers: tuple[Shape, ...]  # image, sum, product
 
 
 @lru_cache(maxsize=1024)
-def _plan(g: Geometry) -> _Plan:
+def _plan(g: Geometry, products: bool) -> _Plan:
     axis = next((i for i in range(3) if g.out[i] > 1), 2)
-    flat = g.stride == (1, 1, 1)
-    image = max(_volume(_padded(g, g.out)), 1)
-    groups = min(g.groups, max(_BLOCK_ELEMENTS // (image * g.k), 8 if g.pixel_major else 1))
-    share = _BLOCK_ELEMENTS / (image * groups * g.k)  # of the image that a block can hold
-    rows = min(g.out[axis], max(int(g.out[axis] * share), 4 * g.window[axis], 1))
-    count = _with(g.out, axis, rows)
-    size = _padded(g, count)
-    images = min(g.n, max(_BLOCK_ELEMENTS // max(_volume(size) * groups * g.k, 1), 1)) if rows == g.out[axis] else 1
-    result = (images, groups, g.k, _length(g, count, size, flat))
-    return _Plan(images, groups, rows, axis, flat, ((images, groups, 1, *size), result, result))
+    one = _elements(g, g.out)
+    groups = min(g.groups, max(_BLOCK_ELEMENTS // one, 8 if g.pixel_major else 1))
+    rows = min(g.out[axis], max(int(g.out[axis] * _BLOCK_ELEMENTS / (one * groups)), 4 * g.window[axis], 1))
+    extent = _with(g.out, axis, rows)
+    images = min(g.n, max(_BLOCK_ELEMENTS // (_elements(g, extent) * groups), 1)) if rows == g.out[axis] else 1
+    image = list(conv_flat.shape(g, images, extent))
+    image[1] = groups
+    result = (images, groups, g.k, *extent)
+    return _Plan(images, groups, rows, axis, (tuple(image), result, result if products and not _steady(g) else (0,)))
 
 
-def _volume(size: Sequence[int]) -> int:
-    return size[0] * size[1] * size[2]
+def _elements(g: Geometry, extent: Sequence[int]) -> int:
+    """Of the image of one group, or of its result where that has more."""
+    return max(math.prod(conv_flat.shape(g, 1, extent)[2:]), g.k * math.prod(extent), 1)
 
 
 def _with(values: Triple, axis: int, value: int) -> Triple:
@@ -50,13 +55,9 @@ def _with(values: Triple, axis: int, value: int) -> Triple:
     return a, b, c
 
 
-def _padded(g: Geometry, count: Sequence[int]) -> Triple:
-    return g.reach(count)
-
-
-def _length(g: Geometry, count: Triple, size: Triple, flat: bool) -> int:
-    """Elements of a tap's view for each image and channel; flat, the gaps behind rows and planes are computed too."""
-    return count[0] * size[1] * size[2] if flat else _volume(count)
+def _steady(g: Geometry) -> bool:
+    """Whether the window's rows stand at even distances in the image."""
+    return g.stride[:2] == (1, 1)
 
 
 class _Part(NamedTuple):
@@ -67,6 +68,11 @@ class _Part(NamedTuple):
     start: Triple
     extent: Triple
 
+    @property
+    def region(self) -> tuple[slice, ...]:
+        """Its index in an array (N, G, K, O, P, Q)."""
+        return (self.images, self.groups, slice(None), *box(self.start, self.extent))
+
 
 def _parts(g: Geometry, plan: _Plan) -> Iterator[_Part]:
     rows = range(0, g.out[plan.axis], plan.rows)
@@ -76,90 +82,92 @@ def _parts(g: Geometry, plan: _Plan) -> Iterator[_Part]:
         yield _Part(images, groups, _with((0, 0, 0), plan.axis, p), count)
 
 
-def _index(part: _Part) -> tuple[slice, ...]:
-    return (part.images, part.groups, slice(None), *box(part.start, part.extent))
+def _image(g: Geometry, x: np.ndarray, part: _Part, memory: np.ndarray, order: Shape) -> np.ndarray:
+    return conv_flat.lay_out(g, x[part.images, part.groups], part.start, part.extent, memory, order)
 
 
-def _order(g: Geometry) -> tuple[int, ...]:
-    return GROUPS_LAST if g.pixel_major else CHANNELS_FIRST
-
-
-def _taps(g: Geometry, plan: _Plan, padded: np.ndarray, memory: np.ndarray, count: Triple) -> Iterator[tuple[Triple, np.ndarray]]:
-    """Each tap with its inputs: (N, G, 1, L) where the image is flat, else (N, G, 1, O, P, Q)."""
-    sn, sg, sc, *space = padded.strides
-    n, groups = padded.shape[:2]
-    steps = [s * d for s, d in zip(space, g.dilation, strict=True)]
-    if plan.flat:
-        shape: Shape = (n, groups, 1, _used(padded.shape[3:], count))
-        strides: Shape = (sn, sg, sc, space[2])
-    else:
-        shape, strides = (n, groups, 1, *count), (sn, sg, sc, *(s * d for s, d in zip(space, g.stride, strict=True)))
-    a, b, c = map(range, g.window)
-    for tap in product(a, b, c):
-        yield tap, strided(memory, shape, strides, sum(t * s for t, s in zip(tap, steps, strict=True)))
-
-
-def _used(size: Sequence[int], count: Triple) -> int:
-    """Flat elements from the first output to the last."""
-    return ((count[0] - 1) * size[1] + count[1] - 1) * size[2] + count[2]
-
-
-def _result(g: Geometry, plan: _Plan, memory: np.ndarray, part: _Part, size: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """A sum's memory twice: in the form of a tap's view, and as the (N, G, K, O, P, Q) part of y."""
-    n, groups = part.images.stop - part.images.start, part.groups.stop - part.groups.start
-    space = (part.extent[0], size[1], size[2]) if plan.flat else part.extent
-    whole = packed(memory, (n, groups, g.k, *space), _order(g) if not g.pixel_major else (0, 3, 4, 5, 1, 2))
-    if not plan.flat:
-        return whole, whole
-    used = strided(memory, (n, groups, g.k, _used(size, part.extent)), (*whole.strides[:3], whole.strides[5]))
-    return used, whole[..., : part.extent[1], : part.extent[2]]
-
-
-def _load(g: Geometry, x: np.ndarray, part: _Part, memory: np.ndarray) -> np.ndarray:
-    return load(x[:, part.groups], part.images, first_input(g, part.start), g.reach(part.extent), memory, _order(g))
+def _taps(g: Geometry, image: np.ndarray, memory: np.ndarray, extent: Triple) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Taps of the two outer axes that stand at even distances, with their views (N, G, T, R, S, O, P, Q)."""
+    n, groups, s, _, _, _, _, _, q = image.shape
+    sn, sg, ss, _, phase_d, sd, phase_h, sh, sq = image.strides
+    t, r, _ = g.window
+    a, b, _ = g.dilation
+    if _steady(g):
+        yield slice(t), slice(r), strided(memory, (n, groups, t, r, s, *extent), (sn, sg, a * sd, b * sh, ss, sd, sh, sq))
+        return
+    for i, j in product(range(t), range(r)):
+        (up, u), (down, v) = divmod(i * a, g.stride[0]), divmod(j * b, g.stride[1])
+        offset = up * sd + u * phase_d + down * sh + v * phase_h
+        view = strided(memory, (n, groups, 1, 1, s, *extent[:2], q), (sn, sg, sd, sh, ss, sd, sh, sq), offset)
+        yield slice(i, i + 1), slice(j, j + 1), view
 
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    plan = _plan(g)
-    padded_memory, product_memory, sum_memory = buffers
-    axes = (slice(None), slice(None)) + (None,) * (1 if plan.flat else 3)
-    for part in _parts(g, plan):
-        padded = _load(g, x, part, padded_memory)
-        total, result = _result(g, plan, sum_memory, part, padded.shape[3:])
-        scaled, _ = _result(g, plan, product_memory, part, padded.shape[3:])
+    image_memory, sum_memory, product_memory = buffers
+    order, add_up = (conv_flat.GROUPS_LAST, _by_pixels) if g.pixel_major else (conv_flat.PLANES, _by_planes)
+    for part in _parts(g, _plan(g, True)):
+        image = _image(g, x, part, image_memory, order)
+        result = y[part.region]
+        dense = _is_dense(result, g.pixel_major)
+        total = result if dense else packed(sum_memory, result.shape, _PIXELS if g.pixel_major else _PLANES)
         weights = w[part.groups, :, 0]
-        with long_rows(_row(g, total)):
-            for i, (tap, source) in enumerate(_taps(g, plan, padded, padded_memory, part.extent)):
-                weight = weights[(..., *tap)][axes]
-                if i == 0:
-                    np.multiply(source, weight, out=total)
-                else:
-                    np.add(total, np.multiply(source, weight, out=scaled), out=total)
-        y[_index(part)] = result
+        for i, (t, r, view) in enumerate(_taps(g, image, image_memory, part.extent)):
+            if i == 0:
+                add_up(view, weights[:, :, t, r], total)
+            else:
+                more = packed(product_memory, total.shape, _PIXELS if g.pixel_major else _PLANES)
+                add_up(view, weights[:, :, t, r], more)
+                np.add(total, more, out=total)
+        if not dense:
+            result[...] = total
 
 
-def _row(g: Geometry, total: np.ndarray) -> int:
-    """Neighbours in memory that a tap's arithmetic runs along."""
-    return 1 if g.pixel_major else total.shape[-1]
+def _is_dense(y: np.ndarray, pixel_major: bool) -> bool:
+    """Whether a part of the result can be written where it lies: long runs in memory."""
+    one, other = (1, 5) if pixel_major else (5, 4)
+    return (
+        y.flags.aligned
+        and y.strides[other] == y.strides[one] * y.shape[one]
+        and y.strides[one] == y.itemsize * (y.shape[2] if pixel_major else 1)
+    )
+
+
+def _by_planes(view: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+    """out (N, G, K, O, P, Q) = the sum over taps of view (N, G, T, R, S, O, P, Q) times w (G, K, T, R, S): one weight for a whole plane."""
+    np.einsum("ngtrsol,gktrs->ngkol", _joined(view, 6, 7), w, out=_joined(out, 4, 5))
+
+
+def _by_pixels(view: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+    """The same where the groups are neighbours in memory: a row of weights, repeated, for a row of pixels."""
+    row = np.tile(w.transpose(1, 2, 3, 4, 0), view.shape[7])
+    np.einsum(
+        "ntrsopl,ktrsl->nkopl",
+        _joined(view.transpose(0, 2, 3, 4, 5, 6, 7, 1), 6, 7),
+        row,
+        out=_joined(out.transpose(0, 2, 3, 4, 5, 1), 4, 5),
+    )
+
+
+def _joined(a: np.ndarray, first: int, second: int) -> np.ndarray:
+    """A view with two neighbouring axes as one."""
+    return a.reshape(*a.shape[:first], a.shape[first] * a.shape[second], *a.shape[second + 1 :], copy=False)  # type: ignore[call-overload]
 
 
 def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
-    plan = _plan(g)
-    padded_memory, product_memory, sum_memory = buffers
+    image_memory, grad_memory, _ = buffers
     w[...] = 0
-    for part in _parts(g, plan):
-        padded = _load(g, x, part, padded_memory)
-        upstream, inner = _result(g, plan, sum_memory, part, padded.shape[3:])
-        if plan.flat:
-            upstream[...] = 0  # the gaps between the rows
-        inner[...] = grad[_index(part)]
-        scaled, _ = _result(g, plan, product_memory, part, padded.shape[3:])
-        for tap, source in _taps(g, plan, padded, padded_memory, part.extent):
-            if plan.flat and not g.pixel_major:
-                sums = np.vecdot(source, upstream)  # many times faster than a product and its sum
-            else:
-                sums = np.multiply(source, upstream, out=scaled).sum(axis=tuple(range(3, upstream.ndim)))
-            w[(part.groups, slice(None), 0, *tap)] += sums.sum(axis=0)
+    for part in _parts(g, _plan(g, False)):
+        image = _image(g, x, part, image_memory, conv_flat.PLANES)
+        upstream = grad[part.region]
+        if not _is_dense(upstream, False):
+            copy = packed(grad_memory, upstream.shape)
+            copy[...] = upstream
+            upstream = copy
+        upstream = _joined(upstream, 4, 5)[:, :, :, None, None, None]
+        for t, r, view in _taps(g, image, image_memory, part.extent):
+            # Many times faster than a product and its sum.
+            sums = np.vecdot(_joined(view, 6, 7)[:, :, None], upstream)
+            w[part.groups, :, 0, t, r] += sums.sum(axis=(0, 6))
 
 
 def _rejects(g: Geometry) -> str | None:
@@ -167,28 +175,28 @@ def _rejects(g: Geometry) -> str | None:
 
 
 def _cost(g: Geometry, itemsize: int) -> Cost:
-    return _cost_at(g, itemsize, 0.015 if _plan(g).flat else 0.012)
+    return _cost_at(g, itemsize, _plan(g, True), 0.06)
 
 
 def _weight_cost(g: Geometry, itemsize: int) -> Cost:
-    return _cost_at(g, itemsize, 0.04 if _plan(g).flat and not g.pixel_major else 0.012)
+    return _cost_at(g, itemsize, _plan(g, False), 0.06)
 
 
-def _cost_at(g: Geometry, itemsize: int, efficiency: float) -> Cost:
-    plan = _plan(g)
+def _cost_at(g: Geometry, itemsize: int, plan: _Plan, efficiency: float) -> Cost:
     x, w, y = g.sizes
     count = -(-g.n // plan.images) * -(-g.groups // plan.groups) * -(-g.out[plan.axis] // plan.rows)
-    return Cost(2 * g.macs, (2 * x + 2 * y + w) * itemsize, efficiency, count * (12 + 3 * g.taps))
+    calls = 12 + 4 * g.window[2] + (0 if _steady(g) else 4 * g.window[0] * g.window[1])
+    return Cost(2 * g.macs, (2 * x + 2 * y + w) * itemsize, efficiency, count * calls)
 
 
 DEPTHWISE = Way(
     name="depthwise",
-    summary="each tap scales a shifted view of its channel, added up in blocks that stay in the cache",
+    summary="each tap scales a shifted view of its channel and is added up, one call for all taps of a block",
     rejects=_rejects,
-    buffers=lambda g: _plan(g).buffers,
+    buffers=lambda g: _plan(g, True).buffers,
     correlate=_correlate,
     cost=_cost,
-    weight_buffers=lambda g: _plan(g).buffers,
+    weight_buffers=lambda g: _plan(g, False).buffers,
     weight_gradient=_weight_gradient,
     weight_cost=_weight_cost,
     rejects_weight=_rejects,

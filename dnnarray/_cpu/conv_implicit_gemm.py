@@ -1,8 +1,7 @@
 """`implicit_gemm`: no columns are gathered along the rows of the window; a tap is a shifted view of a flat, zero-padded image.
 
-The image is laid out once for each tap of the innermost window axis, so that its rows hold exactly the output's columns. The taps of the other
-axes are then offsets of whole rows: (S * C, P * Q) matrices without a copy, one product each, accumulated. A stride along those axes splits
-the rows into phases that lie one behind the other.
+The image is laid out as in `conv_flat`. The taps of the outer window axes are (S * C, P * Q) matrices in it without a copy, one product each,
+accumulated.
 """
 
 from __future__ import annotations
@@ -14,22 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu.conv_blocks import (
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
-    Block,
-    Shape,
-    Way,
-    block_extents,
-    blocks,
-    first_input,
-    load,
-    matrices,
-    packed,
-    scatter,
-    strided,
-)
-from dnnarray._problems.conv_geometry import Geometry, Triple
+from dnnarray._cpu import conv_flat
+from dnnarray._cpu.conv_blocks import Block, Shape, Way, block_extents, blocks, matrices, packed, scatter
+from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 _FLAT_ELEMENTS = 1 << 18  # elements of a block's flat image: about half of a second-level cache
@@ -37,36 +23,15 @@ _FLAT_ELEMENTS = 1 << 18  # elements of a block's flat image: about half of a se
 
 class _Plan(NamedTuple):
     extents: tuple[int, int, int, int]
-    rows: tuple[int, int]  # rows that a block lays out along the two outer axes
-    buffers: tuple[Shape, ...]  # padded input, flat image, product, sum
+    buffers: tuple[Shape, ...]  # flat image, product, sum
 
 
 @lru_cache(maxsize=1024)
 def _plan(g: Geometry) -> _Plan:
     channels = g.groups * max(g.c * g.window[2], g.k)
     n, d, h, w = block_extents(g, max(_FLAT_ELEMENTS // max(channels, 1), 64))
-    d0, h0, w0 = _rows(g, (d, h, w))
-    padded = (n, g.groups, g.c, d0, h0, w0)
     result = (n, g.groups, d, g.k, h * w)
-    return _Plan((n, d, h, w), (d0, h0), (padded, (n, g.groups, g.window[2], g.c, d0, h0, w), result, result))
-
-
-def _rows(g: Geometry, count: Sequence[int]) -> Triple:
-    """Input extents of a block, whole strides along the outer axes."""
-    d, h, w = g.reach(count)
-    return -(-d // g.stride[0]) * g.stride[0], -(-h // g.stride[1]) * g.stride[1], w
-
-
-def _flat_image(g: Geometry, padded: np.ndarray, memory: np.ndarray, target: np.ndarray, columns: int) -> np.ndarray:
-    """The block as (N, G, S * C, stride, D, stride, H, Q): input row ``stride * i + phase`` stands at [phase, i]."""
-    sn, sg, sc, sd, sh, sw = padded.strides
-    n, _, _, d, h, _ = padded.shape
-    (a, b, step), s = g.stride, g.window[2]
-    shape = (n, g.groups, s, g.c, a, d // a, b, h // b, columns)
-    strides = (sn, sg, sw * g.dilation[2], sc, sd, a * sd, sh, b * sh, step * sw)
-    flat = packed(target, shape, (0, 1, 4, 5, 6, 7, 8, 2, 3) if g.pixel_major else None)
-    flat[...] = strided(memory, shape, strides)
-    return flat.reshape(n, g.groups, s * g.c, *shape[4:], copy=False)  # type: ignore[call-overload]
+    return _Plan((n, d, h, w), (conv_flat.shape(g, n, (d, h, w)), result, result))
 
 
 def _tap(g: Geometry, flat: np.ndarray, tap: tuple[int, int], block: Block) -> np.ndarray:
@@ -90,18 +55,20 @@ def _target(y: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray | None]
     return part, matrices(part, (*part.shape[:4], part.shape[4] * part.shape[5]))
 
 
-def _image(g: Geometry, x: np.ndarray, block: Block, padded_memory: np.ndarray, flat_memory: np.ndarray) -> np.ndarray:
-    order = CHANNELS_LAST if g.pixel_major else CHANNELS_FIRST
-    padded = load(x, block.images, first_input(g, block.start), _rows(g, block.extent), padded_memory, order)
-    return _flat_image(g, padded, padded_memory, flat_memory, block.extent[2])
+def _image(g: Geometry, x: np.ndarray, block: Block, memory: np.ndarray) -> np.ndarray:
+    """The block as (N, G, S * C, stride, D, stride, H, Q)."""
+    order = conv_flat.PIXELS if g.pixel_major else conv_flat.PLANES
+    image = conv_flat.lay_out(g, x[block.images], block.start, block.extent, memory, order)
+    n, groups, s, c, *rest = image.shape
+    return image.reshape(n, groups, s * c, *rest, copy=False)  # type: ignore[call-overload]
 
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    padded_memory, flat_memory, product_memory, sum_memory = buffers
+    flat_memory, product_memory, sum_memory = buffers
     weights = _weights(g, w)
     order = (0, 1, 2, 4, 3) if g.pixel_major else None
     for block in blocks(g, _plan(g).extents):
-        flat = _image(g, x, block, padded_memory, flat_memory)
+        flat = _image(g, x, block, flat_memory)
         part, total = _target(y, block)
         in_place = total is not None
         shape = (*part.shape[:4], part.shape[4] * part.shape[5])
@@ -117,12 +84,12 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
 
 
 def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
-    padded_memory, flat_memory, grad_memory, product_memory, sum_memory = buffers
+    flat_memory, grad_memory, product_memory, sum_memory = buffers
     s = g.window[2]
     totals = packed(sum_memory, (g.window[0], g.window[1], g.groups, g.k, s * g.c))
     totals[...] = 0
     for block in blocks(g, _plan(g).extents):
-        flat = _image(g, x, block, padded_memory, flat_memory)
+        flat = _image(g, x, block, flat_memory)
         part, upstream = _target(grad, block)
         if upstream is None:
             copy = packed(grad_memory, part.shape, (0, 1, 2, 4, 5, 3) if g.pixel_major else None)
@@ -136,9 +103,9 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
 
 
 def _weight_buffers(g: Geometry) -> Sequence[Shape]:
-    padded, flat, result, _ = _plan(g).buffers
+    flat, result, _ = _plan(g).buffers
     n, d, _, _ = _plan(g).extents
-    return padded, flat, result, (n * d * g.groups * g.k * g.c * g.window[2],), (g.sizes[1],)
+    return flat, result, (n * d * g.groups * g.k * g.c * g.window[2],), (g.sizes[1],)
 
 
 def _rejects(g: Geometry) -> str | None:
@@ -157,7 +124,7 @@ def _cost(g: Geometry, itemsize: int) -> Cost:
     depth, pixels = g.c * g.window[2], h * w
     efficiency = 0.85 * min(g.k, depth) / (min(g.k, depth) + 16) * pixels / (pixels + 24)
     laid_out = x * g.window[2] // g.stride[2] * scatter(g)
-    moved = 1.5 * laid_out + 1.5 * y * (rows - 1) + 2 * x + 80 * weight  # its rows are gathered across cache lines
+    moved = 1.5 * laid_out + 1.5 * y * (rows - 1) + 80 * weight  # its rows are gathered across cache lines
     calls = count * (10 + 4 * rows) + count * n * d * g.groups * rows // 4
     return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + weight + y) * itemsize, 1.0, calls)
 

@@ -6,18 +6,20 @@ False, whatever they have written, and the way that subtracts the mean first tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import norm_forms
-from dnnarray._cpu.blocks import long_rows
+from dnnarray._cpu import norm_forms, threads
+from dnnarray._cpu.blocks import borrow, give, long_rows
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 
-_BLOCK = 1 << 17  # elements at a time
+_BLOCK = 1 << 18  # elements at a time, on any number of threads: sums over blocks are then always the same
+_CALLS = 6  # of NumPy over a block
 _SMALL = 4096  # elements; fewer gain nothing
 _SHORT_ROW = 128  # elements; shorter rows gain nothing here
 _LARGE = 1 << 20  # elements behind one statistic; with more, scratch memory would grow without bound
@@ -43,11 +45,32 @@ class _Form:
         """Blocks of whole statistics."""
         first, second, row = self.shape
         if self.axis == 0:
-            step = max(_BLOCK // max(first * row, 1), 1)
+            step = max(self._limit() // max(first * row, 1), 1)
             yield from ((slice(None), slice(i, i + step)) for i in range(0, second, step))
         else:
-            step = max(_BLOCK // max(second * row, 1), 1)
+            step = max(self._limit() // max(second * row, 1), 1)
             yield from ((slice(i, i + step), slice(None)) for i in range(0, first, step))
+
+    def _limit(self) -> int:
+        """Elements of a block, such that an even number of blocks takes all; one where there is little."""
+        size = math.prod(self.shape)
+        return size if size <= _BLOCK // 2 else -(-size // (2 * -(-size // (2 * _BLOCK))))
+
+    def each(self, function: Callable[[Block], Any]) -> list[Any] | None:
+        """``function(block)`` of all blocks in their order, spread over threads; None, and no further blocks, once there is nothing for one."""
+        found: dict[int, Any] = {}
+        failed: list[int] = []
+
+        def run(i: int, block: Block) -> None:
+            if failed:
+                return
+            with long_rows(self.shape[2]):
+                found[i] = function(block)
+            if not found[i]:
+                failed.append(i)
+
+        threads.each(run, enumerate(self.blocks()), work=_CALLS * math.prod(self.shape), products=True)
+        return None if failed else [found[i] for i in sorted(found)]
 
     def parameter(self, array: Any, block: Block) -> Any:
         """The part of a parameter for a block of (first, second), which it broadcasts to; None stays None."""
@@ -70,7 +93,10 @@ class _Form:
         return terms if terms.shape[self.axis] == 1 else terms.sum(axis=self.axis, keepdims=True)
 
     def add(self, sums: np.ndarray, block: Block, terms: np.ndarray) -> None:
-        """Add terms of (first, second) to the gradient of a parameter."""
+        """Add terms of (first, second), or of a row, to the gradient of a parameter."""
+        if self.along:
+            np.add(sums, terms.reshape(sums.shape), out=sums)
+            return
         first, second, _ = self.shape
         table = sums.reshape(self.period, second)
         if self.axis == 0:
@@ -123,18 +149,20 @@ def forward(
     if form is None or not _dense(x, y, mean, rstd, variance):
         return False
     x, y, ones = x.reshape(form.shape), y.reshape(form.shape), np.ones(form.shape[2], x.dtype)
-    with long_rows(form.shape[2]):
-        for block in form.blocks():
-            part, target = x[block], y[block]
-            found, spread = _moments(problem, form, part, ones)
-            if not _near(found, spread):
-                return False
-            scale = 1 / np.sqrt(spread + problem.eps)
-            for array, values in ((mean, found), (rstd, scale), (variance, spread)):
-                if array is not None:
-                    form.statistic(array, block)[...] = values
-            _write(form, block, part, target, found, scale, weight, bias)
-    return True
+
+    def write(block: Block) -> bool:
+        part = x[block]
+        found, spread = _moments(problem, form, part, ones)
+        if not _near(found, spread):
+            return False
+        scale = 1 / np.sqrt(spread + problem.eps)
+        for array, values in ((mean, found), (rstd, scale), (variance, spread)):
+            if array is not None:
+                form.statistic(array, block)[...] = values
+        _write(form, block, part, y[block], found, scale, weight, bias)
+        return True
+
+    return form.each(write) is not None
 
 
 def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, scale: np.ndarray, weight: Any, bias: Any) -> None:
@@ -166,19 +194,28 @@ def backward(
         if array is not None:
             array[...] = 0
     grad, x, gx, ones = grad.reshape(form.shape), x.reshape(form.shape), gx.reshape(form.shape), np.ones(form.shape[2], x.dtype)
-    gradient, scratch = _Gradient(problem, form, weight, gw, gb, ones), np.empty(0, x.dtype)
-    with long_rows(form.shape[2]):
-        for block in form.blocks():
-            part = x[block]
-            found, scale = form.statistic(mean, block), form.statistic(rstd, block)
-            if scale is None or (found is None and problem.centred):
-                found, spread = _moments(problem, form, part, ones)
-                scale = 1 / np.sqrt(spread + problem.eps)
-            if not _near(found, 1 / (scale * scale)):
-                return False
-            if scratch.shape != part.shape:
-                scratch = np.empty(part.shape, x.dtype)
-            gradient.write(block, _Part(grad[block], part, found, scale, gx[block], scratch))
+    gradient = _Gradient(problem, form, weight, gw is not None, gb is not None, ones)
+
+    def write(block: Block) -> tuple[Block, Any, Any] | None:
+        part = x[block]
+        found, scale = form.statistic(mean, block), form.statistic(rstd, block)
+        if scale is None or (found is None and problem.centred):
+            found, spread = _moments(problem, form, part, ones)
+            scale = 1 / np.sqrt(spread + problem.eps)
+        if not _near(found, 1 / (scale * scale)):
+            return None
+        scratch = borrow(part)
+        terms = gradient.write(block, _Part(grad[block], part, found, scale, gx[block], scratch))
+        give(scratch)
+        return block, *terms
+
+    written = form.each(write)
+    if written is None:
+        return False
+    for block, of_weight, of_bias in written:  # in their order, whatever thread they come from
+        for sums, terms in ((gw, of_weight), (gb, of_bias)):
+            if sums is not None:
+                form.add(sums, block, terms)
     return True
 
 
@@ -202,16 +239,13 @@ class _Gradient(NamedTuple):
     problem: NormProblem
     form: _Form
     weight: Any
-    gw: Any
-    gb: Any
+    of_weight: bool
+    of_bias: bool
     ones: np.ndarray
 
-    def write(self, block: Block, part: _Part) -> None:
-        """gx of a block, and its terms of gw and gb."""
-        if self.form.along:
-            self._along(part)
-        else:
-            self._folded(block, part)
+    def write(self, block: Block, part: _Part) -> tuple[Any, Any]:
+        """gx of a block; gives its terms of the gradients of weight and bias, None for what is not wanted."""
+        return self._along(part) if self.form.along else self._folded(block, part)
 
     def _averages(self, part: _Part, plain: np.ndarray, along_x: np.ndarray) -> tuple[np.ndarray, Any]:
         """(factor of x, constant) of gx, from the sums of h and of h * x in each row."""
@@ -223,22 +257,20 @@ class _Gradient(NamedTuple):
         factor = scale**3 * (total_x - mean * total) / count
         return factor, factor * mean - scale * total / count
 
-    def _folded(self, block: Block, part: _Part) -> None:
+    def _folded(self, block: Block, part: _Part) -> tuple[Any, Any]:
         weight = self.form.parameter(self.weight, block)
         plain, along_x = np.vecdot(part.grad, self.ones), np.vecdot(part.grad, part.x)
-        if self.gw is not None:
-            self.form.add(self.gw, block, (along_x if part.mean is None else along_x - part.mean * plain) * part.scale)
-        if self.gb is not None:
-            self.form.add(self.gb, block, plain)
+        of_weight = (along_x if part.mean is None else along_x - part.mean * plain) * part.scale if self.of_weight else None
         weighted = (plain, along_x) if weight is None else (plain * weight, along_x * weight)
         factor, constant = self._averages(part, *weighted)
         np.multiply(part.grad, (part.scale if weight is None else part.scale * weight)[..., None], out=part.gx)
         np.subtract(part.gx, np.multiply(part.x, factor[..., None], out=part.scratch), out=part.gx)
         if constant is not None:
             np.add(part.gx, constant[..., None], out=part.gx)
+        return of_weight, plain
 
-    def _along(self, part: _Part) -> None:
-        self._add_along(part)
+    def _along(self, part: _Part) -> tuple[Any, Any]:
+        terms = self._terms_along(part)
         h = part.grad if self.weight is None else np.multiply(part.grad, self.weight.reshape(-1), out=part.scratch)
         factor, constant = self._averages(part, np.vecdot(h, self.ones), np.vecdot(h, part.x))
         np.multiply(h, part.scale[..., None], out=part.scratch)
@@ -246,14 +278,14 @@ class _Gradient(NamedTuple):
         np.subtract(part.scratch, part.gx, out=part.gx)
         if constant is not None:
             np.add(part.gx, constant[..., None], out=part.gx)
+        return terms
 
-    def _add_along(self, part: _Part) -> None:
-        """The gradients of parameters for each place in a row: sums over the rows, as products of a vector and a matrix."""
+    def _terms_along(self, part: _Part) -> tuple[Any, Any]:
+        """The terms for each place in a row: sums over the rows, as products of a vector and a matrix."""
         grad, scale = part.grad[:, 0], part.scale[:, 0]
-        if self.gw is not None:
-            terms = np.matmul(scale, np.multiply(part.grad, part.x, out=part.scratch)[:, 0])
+        of_weight = None
+        if self.of_weight:
+            of_weight = np.matmul(scale, np.multiply(part.grad, part.x, out=part.scratch)[:, 0])
             if part.mean is not None:
-                terms -= np.matmul(part.mean[:, 0] * scale, grad)
-            np.add(self.gw, terms.reshape(self.gw.shape), out=self.gw)
-        if self.gb is not None:
-            np.add(self.gb, np.matmul(np.ones(len(grad), grad.dtype), grad).reshape(self.gb.shape), out=self.gb)
+                of_weight -= np.matmul(part.mean[:, 0] * scale, grad)
+        return of_weight, np.matmul(np.ones(len(grad), grad.dtype), grad) if self.of_bias else None

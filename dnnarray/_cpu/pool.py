@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled, pool_forms
+from dnnarray._cpu import compiled, pool_forms, threads
 from dnnarray._cpu.pool_norm import norm_windows, norm_windows_gradient
 from dnnarray._cpu.pool_windows import (
     argmax_windows,
@@ -25,7 +26,13 @@ from dnnarray._problems.pool import PoolProblem, UnpoolProblem
 from dnnarray._select import Method
 
 Arrays = tuple[np.ndarray, ...]
+Block = tuple[slice, slice]
 _CALLS = 12  # of NumPy in one block
+
+
+def _spread(part: Callable[[Block], None], x: np.ndarray) -> None:
+    """``part(block)`` for all blocks of images and channels of x, spread over threads."""
+    threads.each(part, ((block,) for block in blocks(x)), work=_CALLS * x.size)
 
 
 def _channels_first(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> list[Any]:
@@ -41,23 +48,32 @@ def _channels_first(problem: PoolProblem | UnpoolProblem, *arrays: Any) -> list[
 def _max(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
     plans = plan_axes(problem.axes)
     x, y = _channels_first(problem, x, outputs[0])
-    for block in blocks(x):
+
+    def part(block: Block) -> None:
         reduce_windows(np.maximum, x[block], plans, y[block], lowest(x.dtype))
+
+    _spread(part, x)
 
 
 def _max_with_indices(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
     plans = plan_axes(problem.axes)
     x, y, indices = _channels_first(problem, x, *outputs)
-    for block in blocks(x):
+
+    def part(block: Block) -> None:
         y[block], indices[block] = argmax_windows(x[block], plans)
+
+    _spread(part, x)
 
 
 def _max_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: Any = None) -> None:
     plans = plan_axes(problem.axes)
     grad, x, indices, dx = _channels_first(problem, grad, x, indices, outputs[0])
-    for block in blocks(x):
+
+    def part(block: Block) -> None:
         found = argmax_windows(x[block], plans)[1] if indices is None else indices[block]
         scatter(grad[block], found, dx[block], add=True)
+
+    _spread(part, x)
 
 
 # --- average ----------------------------------------------------------------------------------------------------------
@@ -79,26 +95,35 @@ def _average(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray)
     plans = plan_axes(problem.axes)
     divisor = _divisor(problem.axes, problem.padded, x.dtype)
     x, y = _channels_first(problem, x, outputs[0])
-    for block in blocks(x):
+
+    def part(block: Block) -> None:
         mean = y[block]
         reduce_windows(np.add, x[block], plans, mean, 0)
         np.divide(mean, divisor, out=mean)
+
+    _spread(part, x)
 
 
 def _average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
     plans = plan_axes(problem.axes)
     divisor = _divisor(problem.axes, problem.padded, x.dtype)
     grad, dx = _channels_first(problem, grad, outputs[0])
-    for block in blocks(dx):
+
+    def part(block: Block) -> None:
         spread_windows(grad[block] / divisor, plans, dx[block])
+
+    _spread(part, dx)
 
 
 def _adaptive_average_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
     duals = plan_axes(tuple(a.dual() for a in problem.axes))
     divisor = _divisor(problem.axes, False, x.dtype)
     grad, dx = _channels_first(problem, grad, outputs[0])
-    for block in blocks(dx):
+
+    def part(block: Block) -> None:
         reduce_windows(np.add, grad[block] / divisor, duals, dx[block], 0)
+
+    _spread(part, dx)
 
 
 # --- Lp norm ----------------------------------------------------------------------------------------------------------
@@ -107,17 +132,21 @@ def _adaptive_average_backward(problem: PoolProblem, outputs: Arrays, scratch: A
 def _norm(problem: PoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray) -> None:
     plans = plan_axes(problem.axes)
     x, y = _channels_first(problem, x, outputs[0])
-    for block in blocks(x):
+
+    def part(block: Block) -> None:
         if math.isinf(problem.p):
             reduce_windows(np.maximum, np.abs(x[block]), plans, y[block], 0)
         else:
             y[block] = norm_windows(np.abs(x[block]), plans, problem.p)[-1]
 
+    _spread(part, x)
+
 
 def _norm_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray) -> None:
     plans = plan_axes(problem.axes)
     grad, x, dx = _channels_first(problem, grad, x, outputs[0])
-    for block in blocks(x):
+
+    def part(block: Block) -> None:
         magnitude, part = np.abs(x[block]), dx[block]
         if math.isinf(problem.p):
             scatter(grad[block], argmax_windows(magnitude, plans)[1], part, add=True)
@@ -125,20 +154,28 @@ def _norm_backward(problem: PoolProblem, outputs: Arrays, scratch: Any, grad: np
             part[...] = norm_windows_gradient(grad[block], magnitude, plans, problem.p)
         np.multiply(part, np.sign(x[block]), out=part)
 
+    _spread(part, x)
+
 
 # --- the inverse of a maximum -----------------------------------------------------------------------------------------
 
 
 def _unpool(problem: UnpoolProblem, outputs: Arrays, scratch: Any, x: np.ndarray, indices: np.ndarray) -> None:
     x, indices, y = _channels_first(problem, x, indices, outputs[0])
-    for block in blocks(y):
+
+    def part(block: Block) -> None:
         scatter(x[block], indices[block], y[block], add=False)
+
+    _spread(part, y)
 
 
 def _unpool_backward(problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad: np.ndarray, x: np.ndarray, indices: np.ndarray) -> None:
     grad, indices, dx = _channels_first(problem, grad, indices, outputs[0])
-    for block in blocks(grad):
+
+    def part(block: Block) -> None:
         gather(grad[block], indices[block], dx[block])
+
+    _spread(part, grad)
 
 
 def _with_compiled(entry: Method, driver: str, accepts: Any) -> tuple[Method, ...]:

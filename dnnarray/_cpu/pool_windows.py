@@ -7,17 +7,19 @@ definition has R * S. All functions here see arrays N C *space.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu.blocks import borrow, give
 from dnnarray._records import frozen
 
 _BLOCK_BYTES = 1 << 19  # what is worked on at a time: intermediates stay in the second-level cache
 _CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in memory
 _SHORT_SUM = 256  # elements up to which a plain sum is as exact as a pairwise one, and faster as a product with ones
+_STRIDES = 4  # the largest whose phases are copied apart
 _SHORT_WINDOW = 8  # taps up to which strided passes over all outputs beat a reduction that starts anew for each row
 
 Selector = slice | np.ndarray
@@ -38,6 +40,7 @@ class Plan:
     empty : outputs without any tap inside of the input
     trivial : each window is the one element at its own position
     whole : there is one window, and it is everything
+    stride : from one output of a tap to the next in the input, where it is the same for all and small enough to copy apart; else 0
     """
 
     axis: int
@@ -52,6 +55,7 @@ class Plan:
     empty: np.ndarray
     trivial: bool
     whole: bool
+    stride: int
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +88,14 @@ def _plan(windows: Any, axis: int) -> Plan:
         np.flatnonzero(~np.any(inside, axis=0)) if inside else np.arange(windows.outputs),
         trivial=windows.outputs == windows.extent and full == [True],
         whole=windows.counts(False) == [windows.extent],
+        stride=_stride(inputs[-1] for _, inputs in taps),
     )
+
+
+def _stride(inputs: Iterable[Selector]) -> int:
+    steps = {s.step if isinstance(s, slice) else 0 for s in inputs if not isinstance(s, slice) or s.step is not None}
+    step = steps.pop() if len(steps) == 1 else 0
+    return step if 1 < step <= _STRIDES else 0
 
 
 def _one_by_one(axis: int, origins: np.ndarray, ends: np.ndarray, step: int) -> tuple[tuple[Index, Index], ...]:
@@ -136,14 +147,16 @@ def reduce_windows(ufunc: np.ufunc, x: np.ndarray, plans: Sequence[Plan], out: n
         _reduce_all(ufunc, x, out, identity)
         return
     work = [p for p in plans if not p.trivial]
+    lent = []
     for p in work[:-1]:
-        between = resized(x, p.axis, p.outputs)
-        reduce_axis(ufunc, x, p, between, identity)
-        x = between
+        lent.append(_lent(x, p.axis, p.outputs))
+        reduce_axis(ufunc, x, p, lent[-1], identity)
+        x = lent[-1]
     if work:
         reduce_axis(ufunc, x, work[-1], out, identity)
     else:
         out[...] = x
+    give(*lent)
 
 
 def _reduce_all(ufunc: np.ufunc, x: np.ndarray, out: np.ndarray, identity: Any) -> None:
@@ -160,20 +173,47 @@ def resized(x: np.ndarray, axis: int, extent: int) -> np.ndarray:
     return np.empty_like(x, shape=(*x.shape[:axis], extent, *x.shape[axis + 1 :]))
 
 
+def _lent(x: np.ndarray, axis: int, extent: int) -> np.ndarray:
+    """`resized`, to be given back."""
+    if x.strides[-1] != x.itemsize:
+        return resized(x, axis, extent)
+    return borrow(x, (*x.shape[:axis], extent, *x.shape[axis + 1 :]))
+
+
 def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, out: np.ndarray, identity: Any) -> None:
     """out = the reduction of each window along one axis."""
     if p.windows is not None:
         for output, inputs in p.windows:
             ufunc.reduce(x[inputs], axis=p.axis, out=out[output], keepdims=True, initial=identity)
         return
+    phases = _phases(x, p)
+    taps = [phases[inputs[-1].start % p.stride][_within_phase(inputs, p.stride)] if phases else x[inputs] for _, inputs in p.taps]
     done = min(p.full, 2)
     if done == 2:
-        ufunc(x[p.taps[p.order[0]][1]], x[p.taps[p.order[1]][1]], out=out)
+        ufunc(taps[p.order[0]], taps[p.order[1]], out=out)
     else:
-        out[...] = x[p.taps[p.order[0]][1]] if done else identity
+        out[...] = taps[p.order[0]] if done else identity
     for t in p.order[done:]:
-        outputs, inputs = p.taps[t]
-        _combine(ufunc, out, outputs, x[inputs])
+        _combine(ufunc, out, p.taps[t][0], taps[t])
+    give(*phases)
+
+
+def _phases(x: np.ndarray, p: Plan) -> list[np.ndarray]:
+    """Copies of every so many neighbours, in which each tap is a run: NumPy's arithmetic is several times faster on runs. None where that brings nothing."""
+    if len(p.taps) <= p.stride or x.strides[p.axis] != x.itemsize or p.axis != x.ndim - 1 or not p.stride:
+        return []
+    phases = []
+    for first in range(min(p.stride, p.extent)):
+        neighbours = x[..., first :: p.stride]
+        phases.append(borrow(neighbours))
+        phases[-1][...] = neighbours
+    return phases
+
+
+def _within_phase(inputs: Index, stride: int) -> Index:
+    """Where the inputs of a tap stand in their phase."""
+    first = inputs[-1].start // stride
+    return (..., slice(first, first + len(range(inputs[-1].start, inputs[-1].stop, stride))))
 
 
 def _combine(ufunc: np.ufunc, out: np.ndarray, index: Index, values: np.ndarray) -> None:

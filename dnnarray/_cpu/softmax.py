@@ -18,8 +18,8 @@ _LONG_ROW = 8192  # elements
 _SMALL = 1024  # elements; for fewer one call is better than two
 
 
-def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
-    """Parts of each array with whole rows along their last axis, which is `axis` moved there."""
+def _rows(axis: int, limit: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
+    """Parts of each array, of about `limit` elements, with whole rows along their last axis, which is `axis` moved there."""
     first = arrays[0]
     assert first is not None
     if first.size == 0:
@@ -31,7 +31,7 @@ def _rows(axis: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
     else:
         moved = [a if a is None else np.moveaxis(a, axis, -1) for a in arrays]
         extent = first.shape[axis]
-        for index in slabs(moved[0].shape[:-1], max(BLOCK // extent, 1)):  # type: ignore[union-attr]
+        for index in slabs(moved[0].shape[:-1], max(limit // extent, 1)):  # type: ignore[union-attr]
             yield tuple(a if a is None else a[index] for a in moved)
 
 
@@ -78,13 +78,19 @@ def _softmin_gradient(grad: Array, y: Array, out: Array) -> None:
     np.negative(out, out=out)
 
 
+def _spread(block: Callable[..., None], axis: int, first: Array, *others: Array | None) -> None:
+    """``block(*parts)`` for all parts of the arrays, spread over threads."""
+    work = _CALLS * first.size
+    threads.each(block, _rows(axis, threads.grain(first.size, BLOCK, work=work), first, *others), work=work)
+
+
 def _forward(rows: Callable[[Array, Array], None]) -> Callable[..., None]:
     def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
         def block(part: Array, target: Array) -> None:
             with long_rows(part.shape[-1]):
                 rows(part, target)
 
-        threads.each(block, _rows(problem.axis, x, outputs[0]), work=_CALLS * x.size)
+        _spread(block, problem.axis, x, outputs[0])
 
     return run
 
@@ -100,7 +106,7 @@ def _backward(rows: Callable[[Array, Array], None], gradient: Callable[[Array, A
                     rows(part, result)
                 gradient(source, result, target)
 
-        threads.each(block, _rows(problem.axis, grad, x, y, outputs[0]), work=_CALLS * x.size)
+        _spread(block, problem.axis, grad, x, y, outputs[0])
 
     return run
 

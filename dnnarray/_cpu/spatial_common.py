@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import threads
 from dnnarray._spec import FLOAT32, HALF, Spec
 
 BLOCK = 1 << 17  # elements that a step works on: the few arrays of a step stay in the cache
+_COPY_WORK = 8  # turning the axes of memory round costs as many light operations
 CUBIC = -0.75  # the parameter of the cubic kernel, as PyTorch has it; -0.5 is Keys' own
 
 
@@ -41,9 +43,13 @@ def as_table(x: np.ndarray, channels: int, scratch: np.ndarray | None, start: in
     moved = channels_last(x, channels)
     if not moved.flags.c_contiguous:
         copy = buffer(scratch, start, moved.shape, x.dtype)
-        copy[...] = moved
+        threads.run(_copy, len(moved), copy, moved, work=_COPY_WORK * moved.size)
         moved = copy
     return moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1])
+
+
+def _copy(start: int, stop: int, target: np.ndarray, source: np.ndarray) -> None:
+    target[start:stop] = source[start:stop]
 
 
 class SumTable:
@@ -78,9 +84,9 @@ class SumTable:
             self._moved[...] = self._own
 
 
-def blocks(first: int, second: int, per_item: int) -> Iterator[tuple[slice, slice]]:
-    """Slices over two leading axes, each pair about `BLOCK` elements when an item of both has `per_item`."""
-    items = max(BLOCK // max(per_item, 1), 1)
+def blocks(first: int, second: int, per_item: int, times: int = 1) -> Iterator[tuple[slice, slice]]:
+    """Slices over two leading axes, each pair about `BLOCK` elements (or so many times more) when an item of both has `per_item`."""
+    items = max(times * BLOCK // max(per_item, 1), 1)
     step = max(items // max(second, 1), 1)
     inner = min(items, second) if step == 1 else second
     for i in range(0, first, step):

@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled
+from dnnarray._cpu import compiled, threads
+from dnnarray._cpu.blocks import borrow, give
 from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, channels_last, cubic_slopes, cubic_weights, table_bytes
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
 
 # Measured, as multiples of the arithmetic at the peak rate: gathering rows of many channels, gathering single numbers.
 _PIXEL_WORK, _PLANE_WORK = 20, 65
+_CALLS = 12  # of NumPy in one block, for each channel of a place
 _PER_PLACE = 16  # numbers that a place needs beside its channels: indices, weights and slopes of its taps
 
 
@@ -131,16 +133,31 @@ class _Block:
             yield taps, self.base + offset, np.logical_and.reduce(masks) if masks else None
 
 
-def _blocks(problem: GridSampleProblem, grid: np.ndarray) -> Iterator[_Block]:
-    space = problem.x.shape[2:]
-    pixels = math.prod(space)
+def _places(problem: GridSampleProblem, grid: np.ndarray) -> Iterator[tuple[slice, slice]]:
+    """The images and rows of each block."""
     per_line = math.prod(grid.shape[2:-1]) * (problem.x.shape[1] + _PER_PLACE)
-    for where in blocks(grid.shape[0], grid.shape[1], per_line):
-        part = grid[where]
-        # The grid names the axes from the fastest to the slowest, x first.
-        axes = [_axis(problem, part[..., len(space) - 1 - i].reshape(-1), extent) for i, extent in enumerate(space)]
-        images = np.arange(where[0].start, where[0].stop) * pixels
-        yield _Block(where, axes, np.repeat(images, math.prod(part.shape[1:-1])))
+    return blocks(grid.shape[0], grid.shape[1], per_line)
+
+
+def _block(problem: GridSampleProblem, grid: np.ndarray, where: tuple[slice, slice]) -> _Block:
+    space, part = problem.x.shape[2:], grid[where]
+    # The grid names the axes from the fastest to the slowest, x first.
+    axes = [_axis(problem, part[..., len(space) - 1 - i].reshape(-1), extent) for i, extent in enumerate(space)]
+    images = np.arange(where[0].start, where[0].stop) * math.prod(space)
+    return _Block(where, axes, np.repeat(images, math.prod(part.shape[1:-1])))
+
+
+def _blocks(problem: GridSampleProblem, grid: np.ndarray) -> Iterator[_Block]:
+    return (_block(problem, grid, where) for where in _places(problem, grid))
+
+
+def _each(problem: GridSampleProblem, grid: np.ndarray, sample: Callable[[_Block], None]) -> None:
+    """``sample(block)`` for all blocks, spread over threads."""
+
+    def run(where: tuple[slice, slice]) -> None:
+        sample(_block(problem, grid, where))
+
+    threads.each(run, ((where,) for where in _places(problem, grid)), work=_CALLS * math.prod(problem.result.shape))
 
 
 def _weight(taps: tuple[_Tap, ...], leave_out: int = -1) -> Any:
@@ -153,7 +170,9 @@ def _weight(taps: tuple[_Tap, ...], leave_out: int = -1) -> Any:
 
 
 def _gathered(table: np.ndarray, rows: np.ndarray, inside: np.ndarray | None) -> np.ndarray:
-    values = table.take(rows, axis=0)
+    """The rows, in memory that was borrowed."""
+    # All rows exist; NumPy would buffer the result to find that out before it writes.
+    values = table.take(rows, axis=0, out=borrow(table, (len(rows), table.shape[1])), mode="clip")
     if inside is not None:
         values[~inside] = 0
     return values
@@ -170,26 +189,36 @@ def _summed(block: _Block, gather: Callable[..., np.ndarray], spread: tuple[Any,
         weight = _weight(taps)
         if weight is not None:
             values *= weight[spread]
-        total = values if total is None else np.add(total, values, out=total)
+        if total is None:
+            total = values
+        else:
+            total += values
+            give(values)
     return total
 
 
 def _sample_pixels(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray) -> None:
     gather = partial(_gathered, as_table(x, 1, scratch))
-    for block in _blocks(problem, grid):
+
+    def sample(block: _Block) -> None:
         target = block.rows_of(outputs[0])
-        target[...] = _summed(block, gather, (slice(None), None)).reshape(target.shape)
+        total = _summed(block, gather, (slice(None), None))
+        target[...] = total.reshape(target.shape)
+        give(total)
+
+    _each(problem, grid, sample)
 
 
 def _sample_planes(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], scratch: Any, x: np.ndarray, grid: np.ndarray) -> None:
     channels, pixels = x.shape[1], math.prod(x.shape[2:])
     flat = as_table(x, x.ndim - 1, scratch).reshape(-1)  # the memory order N C H W, whatever that of x
     planes = np.arange(channels)[:, None] * pixels
-    for block in _blocks(problem, grid):
+
+    def sample(block: _Block) -> None:
         # A row of the table of pixels counts image * pixels + pixel; here the channels lie between the two.
         start = planes + block.base * (channels - 1)
 
-        def gather(rows: np.ndarray, inside: np.ndarray | None, start: np.ndarray = start) -> np.ndarray:
+        def gather(rows: np.ndarray, inside: np.ndarray | None) -> np.ndarray:
             values = flat.take(start + rows)
             if inside is not None:
                 np.copyto(values, 0, where=~inside)
@@ -197,6 +226,8 @@ def _sample_planes(problem: GridSampleProblem, outputs: tuple[np.ndarray, ...], 
 
         target = block.rows_of(outputs[0])
         target[...] = channels_last(_summed(block, gather, ()).reshape(channels, *target.shape[:-1]), 0)
+
+    _each(problem, grid, sample)
 
 
 def _grid_sample_backward(
@@ -214,7 +245,9 @@ def _grid_sample_backward(
         for taps, rows, inside in block.taps():
             _add_to_pixels(sums, incoming, rows, inside, _weight(taps))
             if table is not None:
-                along = np.einsum("mc,mc->m", _gathered(table, rows, inside), incoming)
+                values = _gathered(table, rows, inside)
+                along = np.einsum("mc,mc->m", values, incoming)
+                give(values)
                 slopes = [s + along * tap.slope * _weight(taps, i) for i, (s, tap) in enumerate(zip(slopes, taps, strict=True))]
         if moves:
             _put_slopes(outputs[1][block.where], block.axes, slopes)

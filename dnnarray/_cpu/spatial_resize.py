@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._cpu import compiled, threads
+from dnnarray._cpu.blocks import borrow, give
 from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
 
 _CALLS = 12  # of NumPy in one block
+_LONG = 2  # times the usual block: long calls for the sake of threads
 _SMALL = 2048  # elements of a block; for fewer a gather for each tap is as good
 _TILE = 56  # targets in a matrix product: larger ones multiply more zeros, smaller ones are too small for BLAS
 _ROWS = 1024  # in one matrix product, so that they are still in the cache for the next tile
@@ -192,16 +194,26 @@ def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows:
 def _phases(columns: list[Any], n_rows: int, n_taps: int) -> Iterator[Phase]:
     """The targets whose taps follow a pattern, but for those near the ends; none where there is no pattern."""
     factor, rest = divmod(n_rows, n_taps)
-    first, last = len(columns), n_taps - len(columns)
-    if rest or not 2 <= factor <= _FACTORS or last <= first:
+    if rest or not 2 <= factor <= _FACTORS or n_taps <= 2 * len(columns):
         return
     for offset in range(factor):
-        targets = slice(offset + first * factor, offset + last * factor, factor)
-        sources = [index[targets] for index, _ in columns]
-        weights = [weight[targets] for _, weight in columns]
-        if not all((np.diff(s) == 1).all() and (w == w[0]).all() for s, w in zip(sources, weights, strict=True)):
+        inside = _even_run([(index[offset::factor], weight[offset::factor]) for index, weight in columns])
+        if inside.stop - inside.start < n_taps - 2 * len(columns):
             continue  # these stay at the edge
-        yield Phase(targets, tuple((slice(s[0], s[-1] + 1), w[0]) for s, w in zip(sources, weights, strict=True)))
+        targets = slice(offset + inside.start * factor, offset + (inside.stop - 1) * factor + 1, factor)
+        terms = [(index[targets], weight[targets][0]) for index, weight in columns]
+        yield Phase(targets, tuple((slice(int(s[0]), int(s[-1]) + 1), w) for s, w in terms))
+
+
+def _even_run(columns: list[Any]) -> slice:
+    """The targets around the middle whose taps have the same weights as there, and the same places but for the target's own."""
+    middle = len(columns[0][0]) // 2
+    alike = np.ones(len(columns[0][0]), bool)
+    for index, weight in columns:
+        alike &= (index - index[middle] == np.arange(-middle, len(index) - middle)) & (weight == weight[middle])
+    other = np.flatnonzero(~alike)
+    place = int(np.searchsorted(other, middle))
+    return slice(int(other[place - 1]) + 1 if place else 0, int(other[place]) if place < len(other) else len(alike))
 
 
 def _tiles(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows: int, dtype: np.dtype) -> Iterator[Tile]:
@@ -222,10 +234,10 @@ def _resampled(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> 
     x = np.ascontiguousarray(x)
     if x.size < _SMALL:
         return _by_gathers(x, axis, taps)
+    if taps.phases:
+        return _repeated(x, axis, taps, out)
     if taps.tiles and axis == x.ndim - 1 and _all_finite(x):
         return _multiplied(x, taps.tiles)
-    if taps.phases and axis != x.ndim - 1:
-        return _repeated(x, axis, taps, out)
     return _by_gathers(x, axis, taps)
 
 
@@ -252,16 +264,37 @@ def _repeated(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> n
     before = (slice(None),) * axis
     if out is None:
         out = np.empty((*x.shape[:axis], len(taps.columns[0][0]), *x.shape[axis + 1 :]), x.dtype)
-    products = {weight: x * weight for weight in {weight for phase in taps.phases for _, weight in phase.terms}}
+    weights = {weight for phase in taps.phases for _, weight in phase.terms}
+    products = {weight: np.multiply(x, weight, out=borrow(x)) for weight in weights}
     for phase in taps.phases:
-        (first, one), (second, two), *others = phase.terms
         target = out[(*before, phase.targets)]
-        np.add(products[one][(*before, first)], products[two][(*before, second)], out=target)
-        for source, weight in others:
-            target += products[weight][(*before, source)]
+        if axis == x.ndim - 1:
+            _add_shifted(products, phase, target)
+        else:
+            _add_up([products[weight][(*before, source)] for source, weight in phase.terms], target)
+    give(*products.values())
     edge = tuple((index[taps.edge], weight[taps.edge]) for index, weight in taps.columns if weight is not None)
     out[(*before, taps.edge)] = _gathered(x, axis, edge)
     return out
+
+
+def _add_up(terms: list[np.ndarray], out: np.ndarray) -> None:
+    first, second, *others = terms
+    np.add(first, second, out=out)
+    for term in others:
+        np.add(out, term, out=out)
+
+
+def _add_shifted(products: dict[Any, np.ndarray], phase: Phase, target: np.ndarray) -> None:
+    """Along the last axis a shift is one of all rows at once, and what comes round the ends is left out; NumPy adds long runs, then copies to every so many targets."""
+    base = min(source.start for source, _ in phase.terms)
+    product = products[phase.terms[0][1]]
+    sums = borrow(product)
+    length = sums.size - max(source.start - base for source, _ in phase.terms)
+    terms = [products[weight].reshape(-1)[source.start - base :][:length] for source, weight in phase.terms]
+    _add_up(terms, sums.reshape(-1)[:length])
+    target[...] = sums[..., base : base + target.shape[-1]]
+    give(sums)
 
 
 def _by_gathers(x: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
@@ -304,7 +337,7 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
         if y is not target:
             target[...] = y
 
-    whole = blocks(source.shape[0], source.shape[problem.channels], per_item)
+    whole = blocks(source.shape[0], source.shape[problem.channels], per_item, _LONG)
     threads.each(block, whole, work=_CALLS * max(source.size, out.size), products=True)
 
 

@@ -23,6 +23,7 @@ from dnnarray._options import current
 
 GRAIN = 65536  # elements of a light operation below which a second thread costs more than it brings
 WAKING = 8  # times as much work makes up for waking a thread that sleeps
+LONG = 1 << 18  # elements of one NumPy call where several threads make them: shorter calls meet too often at the interpreter's lock
 
 
 @lru_cache(maxsize=1)
@@ -55,6 +56,15 @@ def split(total: int, parts: int) -> list[tuple[int, int]]:
 def worth(work: int) -> int:
     """Threads for so much work, counted in elements of a light operation: none gets less than `GRAIN`."""
     return 1 if work < 2 * GRAIN else min(count(), work // GRAIN)
+
+
+def grain(size: int, least: int, *, work: int) -> int:
+    """Elements of a block of an array of `size` for `each`: `least` on one thread, on several as many as make long calls and share them evenly."""
+    parts = worth(work // WAKING)
+    if parts == 1:
+        return least
+    share = -(-size // parts)
+    return max(least, -(-share // -(-share // LONG)))
 
 
 def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -56,6 +57,11 @@ class Geometry:
         """The input extents that `count` neighbouring outputs read."""
         a, b, c = ((m - 1) * s + (w - 1) * d + 1 for m, s, w, d in zip(count, self.stride, self.window, self.dilation, strict=True))
         return a, b, c
+
+    def of_groups(self, groups: slice) -> Geometry:
+        """The same for these groups alone."""
+        count = len(range(*groups.indices(self.groups)))
+        return self if count == self.groups else replace(self, groups=count)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
