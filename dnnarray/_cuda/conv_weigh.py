@@ -52,8 +52,8 @@ def tma_split(g: Geometry) -> TmaSplit:
     return min(found, key=lambda s: s.seconds)
 
 
-def halo_split(g: Geometry) -> HaloSplit | None:
-    """None where the kernel does not do it."""
+def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
+    """None where the kernel does not do it; the sums of `kept` are added up, by default all."""
     height, pitch = extent(g, 1), extent(g, 2)
     if height is None or pitch is None or g.window[1:] != (_SIDE, _SIDE) or g.stride[1:] != (1, 1) or g.dilation[2] > _MOST_ACROSS:
         return None
@@ -65,7 +65,7 @@ def halo_split(g: Geometry) -> HaloSplit | None:
     everything, tiles = -(-places // BLOCK), -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
     found = []
     for count, blocks in parts(everything, tiles):
-        seconds = -(-tiles * count // PLANNED) * (blocks * _STEP + late * _FILL + _END) + adding_up(g, count)
+        seconds = -(-tiles * count // PLANNED) * (blocks * _STEP + late * _FILL + _END) + adding_up(kept or g, count)
         found.append(HaloSplit(r, ring, count, blocks, seconds))
     return min(found, key=lambda s: s.seconds)
 

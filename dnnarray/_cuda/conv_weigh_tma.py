@@ -30,6 +30,7 @@ class HaloWeightConfig(Config):
 
     element: str
     axes: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class WeighingMaps(TmaMaps):
 
     def partial_sums(self, split: Split | HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
         if isinstance(split, HaloSplit):
-            return self._by_raster(split, small, large, partial)
+            return halo_sums(self._g, split, small, large, partial, self._units)
         if isinstance(split, TmaSplit):
             return self._by_windows(split, small, large, partial, False)
         return super().partial_sums(split, small, large, partial)
@@ -74,17 +75,19 @@ class WeighingMaps(TmaMaps):
         steps = along(result.strides) if direct else (0, 0, 0, 0)
         return Plan(kernel, grid, _THREADS, (*maps, result.array, result.array, *sizes, *steps, *extents(g)), tile.shared_memory)
 
-    def _by_raster(self, split: HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
-        g, r, axes = self._g, split.raster, axes_of(self._g)
-        words = "conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"
-        kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), HaloWeightConfig(TYPES[small.dtype], axes))
-        places = r.corners(g, axes)
-        images = windows_map(g, large, places, BLOCK), windows_map(g, large, places, _MIRRORED)
-        sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
-        tiles = -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
-        grid = (min(tiles * split.count, self._units), 1, 1)
-        arguments: tuple[Array | TensorMap | int, ...] = (gradient_map(g, small, r.result_corners(g, axes)), *images, partial.array, *sizes)
-        return Plan(kernel, grid, _HALO_THREADS, (*arguments, *extents(g)), conv_tiles.SHARED)
+
+def halo_sums(g: Geometry, split: HaloSplit, small: Operand, large: Operand, partial: Operand, units: int, size: int = BLOCK) -> Plan:
+    """Sums of each part; of each 64 channels those between neighbours of the same `size`."""
+    r, axes = split.raster, axes_of(g)
+    words = ["conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"] + [f"c{size}"] * (size != BLOCK)
+    kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), HaloWeightConfig(TYPES[small.dtype], axes, size))
+    places = r.corners(g, axes)
+    images = windows_map(g, large, places, BLOCK), windows_map(g, large, places, _MIRRORED)
+    sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
+    tiles = -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
+    grid = (min(tiles * split.count, units), 1, 1)
+    arguments: tuple[Array | TensorMap | int, ...] = (gradient_map(g, small, r.result_corners(g, axes)), *images, partial.array, *sizes)
+    return Plan(kernel, grid, _HALO_THREADS, (*arguments, *extents(g)), conv_tiles.SHARED)
 
 
 def gradient_map(g: Geometry, y: Operand, corners: Corners) -> TensorMap:

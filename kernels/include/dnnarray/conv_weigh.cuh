@@ -29,14 +29,14 @@ struct WeightResult {
   }
 };
 
-// A thread's sums of 64 neighbouring channels, of two rows 8 apart, as wgmma leaves them; `left` channels are there.
+// A thread's sums of 64 neighbouring channels, of two rows 8 apart, as wgmma leaves them: channels `first` to `left`.
 // Not `store`: its assembly would hold back the products.
 template <int kFirst, typename R, int kCount>
-__device__ __forceinline__ void write_sums(R* out, const float (&sums)[kCount], int half, int left) {
+__device__ __forceinline__ void write_sums(R* out, const float (&sums)[kCount], int half, int left, int first = 0) {
   const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    if (column + 8 * j >= left) continue;
+    if (column + 8 * j >= left || column + 8 * j < first) continue;
     const float pair[2] = {sums[kFirst + 4 * j + 2 * half], sums[kFirst + 4 * j + 2 * half + 1]};
     *reinterpret_cast<Vec<R, 2>*>(out + column + 8 * j) = narrow_all<R, 2>(pair);
   }
