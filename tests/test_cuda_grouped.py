@@ -31,16 +31,19 @@ _CASES = {  # x, weight, options
 def _store(target, plan, memory):
     """All tiles of a launch."""
     config, (x, w, *_) = plan.kernel.config, plan.arguments
-    rows, backwards, tiles_m, tiles_n, outs, *rest = _numbers(plan)
+    rows, pitch, backwards, tiles_m, tiles_n, outs, *rest = _numbers(plan)
     steps, axes = rest[:4], [_axis(rest[4 + 3 * i : 7 + 3 * i]) for i in range(3)]
-    inner, window, size = [a[0] for a in axes], [a[2] for a in axes], config.size
+    inner, window, size = [axes[0][0], axes[1][0], pitch], [a[2] for a in axes], config.size
     for m, n in np.ndindex(tiles_m, tiles_n):
         *place, image = _unravel(m * config.tile_m, inner)
         starts = [p * a[3] - a[5] for p, a in zip(place, axes[::-1], strict=True)][: config.axes]
         sums = np.zeros((config.tile_m, 64))
         for tap in np.ndindex(*window):
             offsets = [t * a[4] for t, a in zip(tap[::-1], axes[::-1], strict=True)][: config.axes]
-            windows = _windows(memory, x, (n * 64, *starts, image), offsets)
+            if config.across > 1:
+                windows = _windows(memory, x, (n * 64, *starts, image), (0, *offsets[1:]))[offsets[0] : offsets[0] + config.tile_m]
+            else:
+                windows = _windows(memory, x, (n * 64, *starts, image), offsets)
             at = [e - 1 - t if backwards >> i & 1 else t for i, (t, e) in enumerate(zip(tap[::-1], window[::-1], strict=True))]
             weight = np.array([[_element(memory, w, (c, *at, n * 64 + row)) for c in range(size)] for row in range(64)])
             for first in range(0, 64, size):
@@ -48,6 +51,8 @@ def _store(target, plan, memory):
                 sums[:, first : first + size] += windows[:, first : first + size] @ (own if config.transposed else own.T)
         for i in range(min(config.tile_m, rows - m * config.tile_m)):
             *place, image = _unravel(m * config.tile_m + i, inner)
+            if place[0] >= axes[2][0]:
+                continue
             at = _pointers(plan)[2].offset // 2 + image * steps[0] + sum(p * s for p, s in zip(place[::-1], steps[1:], strict=True))
             target[at + n * 64 : at + min(n * 64 + 64, outs)] = sums[i, : outs - n * 64]
 
@@ -62,9 +67,14 @@ def _method(op):
     return next(a for a in ALGORITHMS[op] if a.name == "grouped_tma_sm90")
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["each_tap", "each_row"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["forward", "gradient"])
 @pytest.mark.parametrize("case", _CASES)
-def test_the_copy_engine_fetches_what_each_group_needs(case, transposed):
+def test_the_copy_engine_fetches_what_each_group_needs(case, transposed, shared, monkeypatch):
+    by_row = conv_grouped_tma.shared_columns
+    monkeypatch.setattr(conv_grouped_tma, "shared_columns", by_row if shared else lambda g: None)
+    if shared:  # where they can be, they are
+        monkeypatch.setattr(conv_grouped_tma, "_L2", 1.0)
     x_shape, w_shape, options = _CASES[case]
     order = (0, *range(2, len(x_shape)), 1)
     rng = np.random.default_rng(0)
@@ -114,9 +124,11 @@ def test_what_is_not_taken(x, w, options, reason):
     assert found is None if reason is None else reason in found
 
 
-@pytest.mark.parametrize(("tile", "size"), [(t, c) for t in conv_grouped_tma._TILES for c in conv_grouped_tma.SIZES])
-def test_tiles_fit_into_shared_memory(tile, size):
-    assert conv_grouped_tma._shared_memory(tile, size) <= _DEVICE.shared_memory
+@pytest.mark.parametrize(("across", "size"), [(n, c) for n in (1, 3, 5, 7) for c in conv_grouped_tma.SIZES])
+def test_tiles_fit_into_shared_memory(across, size):
+    found = list(conv_grouped_tma.tiles(size, across))
+    assert [t.m for t in found] == [256, 192, 128]
+    assert all(conv_grouped_tma.shared_memory(t, size, across) <= _DEVICE.shared_memory for t in found)
 
 
 @pytest.mark.parametrize("space", [(14, 14), (7, 7), (3, 9, 8)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -14,8 +15,8 @@ from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
 from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit, sum_splits
 from dnnarray._cuda.conv_layout import LayoutMaps
-from dnnarray._cuda.conv_raster import axes_of, corners
-from dnnarray._cuda.conv_tiles import BLOCK, ROW, START, Tile, rounds
+from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
+from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
 from dnnarray._cuda.conv_tma import TmaConfig, result_map, weight_map, windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, halo_split
 from dnnarray._cuda.conv_weigh_tma import halo_sums
@@ -33,6 +34,7 @@ SIZES = (16, 32)  # channels of a group, on both sides
 _GROUP = 128  # threads of a warpgroup
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _END = 92e-12  # seconds of an element of a tile's end
+_PRODUCTS, _FILL = 0.72e-9, 1.5e-6  # seconds of a tap's products of a row of 64 channels; until the first stage is there
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,22 @@ class GroupedTmaConfig(TmaConfig):
     """Compile-time settings of ``kernels/conv/grouped_tma_sm90.cu``."""
 
     size: int
+    across: int
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Pixels of a tile with the stages of its ring, and the seconds that it takes."""
+    """Pixels of a tile with the stages of its ring, the columns of the window that share a box, places of a row, and the seconds that it takes."""
 
     tile: Tile
+    across: int
+    pitch: int
     seconds: float
 
 
-_TILES = (Tile(256, BLOCK, 5), Tile(192, BLOCK, 5), Tile(128, BLOCK, 8))
+_MOST = (256, 192, 128)  # pixels of a tile
+_COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
+_STAGES = (8, 7, 6, 5, 4, 3)
 
 
 def whole(g: Geometry) -> Geometry:
@@ -63,16 +70,39 @@ def blocks(g: Geometry) -> Geometry:
     return replace(g, groups=g.groups * g.c // BLOCK, c=BLOCK, k=BLOCK)
 
 
+def shared_columns(g: Geometry) -> tuple[int, int] | None:
+    """Columns of the window that share a box, and places of a row of the raster that makes this possible; None where they cannot."""
+    pitch, fits = extent(g, 2), g.window[2] in _COLUMNS and (g.window[2] - 1) * g.dilation[2] <= _REACH
+    if pitch is None or not fits or not within(axes_of(g), *_corners(g, pitch)):
+        return None
+    return g.window[2], pitch
+
+
+def _corners(g: Geometry, pitch: int) -> Corners:
+    """Of the places that tiles count: `pitch` in a row of the result."""
+    lower, upper = corners(g, axes_of(g))
+    return lower, (pitch - g.before[2] - g.space[2], *upper[1:])
+
+
+def tiles(size: int, across: int) -> Iterator[Tile]:
+    """Each height with as many stages as fit beside the rest."""
+    for m in _MOST:
+        yield next(t for t in (Tile(m, BLOCK, s) for s in _STAGES) if shared_memory(t, size, across) <= SHARED)
+
+
 @remembered
 def choose(g: Geometry, units: int) -> Choice:
     """What is done first."""
-    wide, weights = replace(g, groups=1, k=g.groups * g.k), BLOCK * g.c * 2
+    wide = replace(g, groups=1, k=g.groups * g.k)
     found = []
-    for t in _TILES:
-        each = g.taps * (t.m * ROW + weights) / _L2
-        found.append((START + rounds(wide, g.n * g.pixels, t, units) * (each + _END * t.m * t.n), t))
-    seconds, tile = min(found, key=itemgetter(0))
-    return Choice(tile, seconds)
+    for across, pitch in filter(None, ((1, g.out[2]), shared_columns(g))):
+        places = g.n * g.out[0] * g.out[1] * pitch
+        for t in tiles(g.c, across):
+            products = _PRODUCTS * g.taps * t.m
+            each = max(g.taps // across * _stage(t, g.c, across) / _L2, products + _END * t.m * t.n)
+            found.append((START + _FILL + rounds(wide, places, t, units) * each, t, across, pitch))
+    seconds, tile, across, pitch = min(found, key=itemgetter(0))
+    return Choice(tile, across, pitch, seconds)
 
 
 @remembered
@@ -103,22 +133,25 @@ class GroupedTmaMaps(ImplicitMaps):
             self._steps.add(sum_splits(partial, split.count, weight, shape))
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
-        f, axes, tile, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units).tile, whole(g)
+        f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units), whole(g)
+        tile, across, places = chosen.tile, chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
-        words = ["conv_grouped_tma_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d", f"c{g.c}"]
-        config = GroupedTmaConfig(*given, *tile.settings, transposed, axes, g.c)
+        words = ["conv_grouped_tma_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d", f"c{g.c}x{across}"]
+        config = GroupedTmaConfig(*given, *tile.settings, transposed, axes, g.c, across)
         kernel = Kernel("conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
         weight, backwards = weight_map(g, w, False, BLOCK)
         weight = replace(weight, box=(g.c, 1, 1, 1, BLOCK))
-        images = windows_map(wide, x, corners(g, axes), tile.m)
+        images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), tile.m + _behind(across))
         result = result_map(wide, y, axes) if y.dtype in HALF else images
         residual = replace(result, array=e.residual) if e.residual else result
-        tiles = conv_tiles.counts(wide, g.n * g.pixels, tile)[:2]
+        count = conv_tiles.counts(wide, places, tile)[:2]
         pointers = (e.bias or x.array, e.residual or x.array, y.array)
-        numbers = (g.n * g.pixels, backwards, *tiles, wide.k, *along(y.strides), *extents(g))
-        grid = (min(math.prod(tiles), self._units), 1, 1)
+        numbers = (places, chosen.pitch, backwards, *count, wide.k, *along(y.strides), *extents(g))
+        grid = (min(math.prod(count), self._units), 1, 1)
         threads = _GROUP * (1 + _consumers(tile))
-        return Plan(kernel, grid, threads, (images, weight, result, residual, *pointers, *numbers, f.p, f.q), _shared_memory(tile, g.c))
+        return Plan(
+            kernel, grid, threads, (images, weight, result, residual, *pointers, *numbers, f.p, f.q), shared_memory(tile, g.c, across)
+        )
 
 
 def _consumers(t: Tile) -> int:
@@ -126,9 +159,19 @@ def _consumers(t: Tile) -> int:
     return t.m // (128 if t.m > 192 else 64)
 
 
-def _shared_memory(t: Tile, size: int) -> int:
-    """Bytes: the stages, two panels of a warpgroup that results leave by, and the barriers of all."""
-    return 1024 + t.stages * (t.m * ROW + BLOCK * size * 2 + 16) + _consumers(t) * 2 * (BLOCK * ROW + 16)
+def _behind(across: int) -> int:
+    """Places of a box behind a tile's last one."""
+    return _REACH if across > 1 else 0
+
+
+def _stage(t: Tile, size: int, across: int) -> int:
+    """Bytes of a stage."""
+    return (t.m + _behind(across)) * ROW + across * BLOCK * size * 2
+
+
+def shared_memory(t: Tile, size: int, across: int) -> int:
+    """Bytes: the stages, two panels of a warpgroup that results leave by where no columns share a box, and the barriers of all."""
+    return 1024 + t.stages * (_stage(t, size, across) + 16) + (_consumers(t) * 2 * (BLOCK * ROW + 16) if across == 1 else 0)
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------

@@ -158,3 +158,24 @@ def test_infinity_and_nan_stay_in_their_groups(dtype, size, layout):
     expected = dnn.conv_backward_weight(grad, here[0], weight_shape=weight, **options, algorithm="direct")
     actual = dnn.conv_backward_weight(cupy.asarray(grad.astype(dtype)), there[0], weight_shape=weight, **options, algorithm=name)
     assert_close(cupy.asnumpy(actual), expected, 144)
+
+
+@pytest.mark.parametrize("by_row", [False, True], ids=["each_tap", "each_row"])
+@pytest.mark.parametrize("m", [256, 192, 128])
+@pytest.mark.parametrize("name", ["large", "two_thirty_twos", "dilated", "space", "row"])
+def test_every_tile_of_the_copy_engine(name, m, by_row, monkeypatch):
+    from dnnarray._cuda import conv_grouped_tma as way
+
+    shared = way.shared_columns
+    monkeypatch.setattr(way, "_MOST", (m,))
+    monkeypatch.setattr(way, "shared_columns", shared if by_row else lambda g: None)
+    monkeypatch.setattr(way, "_L2", 1.0)  # then columns that can share a box do
+    batch, *rest = _OF_16_OR_32[name]
+    (x, w, bias, residual), options = _drawn((batch + 1 + (256, 192, 128).index(m) + 3 * by_row, *rest), BFLOAT16, "grouped_tma_sm90")
+    exact = [a.astype(np.float64) for a in (x, w, bias, residual)]
+    tx, tw, tr = (_there(a, True) for a in (x, w, residual))
+    fused = {"residual": tr, "activation": "relu"}
+    expected = dnn.conv(*exact[:3], residual=exact[3], activation="relu", **_wide(options))
+    assert_close(cupy.asnumpy(dnn.conv(tx, tw, cupy.asarray(bias), **fused, **options)), expected, math.prod(w.shape[1:]))
+    expected = dnn.conv_backward_input(exact[3], exact[1], input_shape=x.shape, **_wide(options))
+    assert_close(cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1])
