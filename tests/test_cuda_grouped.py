@@ -1,7 +1,5 @@
 """Groups of 16 and 32 channels without a GPU: what the tensor maps fetch for `grouped_tma_sm90`, multiplied group by group as its kernels do."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -15,6 +13,7 @@ from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.plan import Array, TensorMap
 from dnnarray._cuda.tensor_map import Encoded
 from tests.test_cuda_tensor_map import _DEVICE, _axis, _drawn, _Driver, _element, _numbers, _pointers, _unravel, _windows
+from tests.test_cuda_weigh import _added_up, _Card
 
 _CASES = {  # x, weight, options
     "sixteen": ((2, 64, 5, 6), (64, 16, 3, 3), {"groups": 4, "padding": 1}),
@@ -131,14 +130,33 @@ def test_tiles_fit_into_shared_memory(across, size):
     assert all(conv_grouped_tma.shared_memory(t, size, across) <= _DEVICE.shared_memory for t in found)
 
 
-@pytest.mark.parametrize("space", [(14, 14), (7, 7), (3, 9, 8)])
-@pytest.mark.parametrize("size", [16, 32])
-def test_sums_of_a_weight_gradient_are_those_of_its_groups(space, size):
-    x, weight = Spec((2, *space, 128), BFLOAT16), (128, *(3 for _ in space), size)
-    options = {"groups": 128 // size, "padding": 1, "layout": "channels_last", "weight_shape": weight}
-    problem = _problem("conv_backward_weight", options, x, x)
+_WEIGHTS = {  # x, weight, options
+    "halo": ((2, 64, 5, 6), (64, 16, 3, 3), {"groups": 4, "padding": ((1, 1), (2, 0))}),
+    "halo-blocks": ((1, 128, 4, 7), (128, 32, 3, 3), {"groups": 4, "padding": 1, "flip": True}),
+    "halo-3d": ((1, 64, 3, 4, 6), (64, 32, 2, 3, 3), {"groups": 2, "padding": ((1, 0), (1, 1), (2, 1)), "stride": (2, 1, 1)}),
+    "strided": ((2, 128, 9, 7), (128, 8, 3, 2), {"groups": 16, "stride": (2, 3), "padding": ((1, 0), (2, 3))}),
+    "1d": ((2, 64, 90), (64, 32, 3), {"groups": 2, "dilation": 2}),
+    "pointwise": ((1, 64, 9, 9), (64, 8, 1, 1), {"groups": 8}),
+}
+
+
+@pytest.mark.parametrize("case", _WEIGHTS)
+def test_a_weight_gradient_keeps_what_is_of_one_group(case, monkeypatch):
+    x_shape, w_shape, options = _WEIGHTS[case]
+    monkeypatch.setattr(conv_grouped_tma, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
+    order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
+    y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
+    arrays = [_drawn(rng, shape, order) for shape in (y_shape, x_shape)]
+    expected = dnn.conv_backward_weight(*arrays, weight_shape=w_shape, **options)
+    specs = (Spec(a.shape, "bfloat16", tuple(s // 8 for s in a.strides)) for a in arrays)
+    problem = _problem("conv_backward_weight", options | {"weight_shape": w_shape}, *specs)
+    assert _method("conv_backward_weight").rejects(problem, _DEVICE) is None
     first, second = _method("conv_backward_weight").run(problem, _DEVICE, True).plans
-    assert first.kernel.config.size == size
-    count, elements = second.arguments[4], second.arguments[2]
-    assert elements == math.prod(weight)
-    assert _method("conv_backward_weight").workspace(problem) == count * elements * 4
+    assert first.kernel.config.size == w_shape[1]
+    sums = _Card(first, {i: np.ascontiguousarray(a.transpose(order)).ravel() for i, a in enumerate(arrays)}).sums()
+    splits, taps, size = sums.shape[0], sums.shape[3], w_shape[1]
+    kept = np.stack([sums[:, :, k, :, k // size * size :][..., :size] for k in range(64)], 2)
+    assert kept.shape == (splits, w_shape[0] // 64, 64, taps, size)
+    as_stored = expected.transpose(problem.outputs[0].axis_order())
+    np.testing.assert_array_equal(_added_up(second, kept, expected.size), as_stored.ravel())
+    assert _method("conv_backward_weight").workspace(problem) >= kept.size * 4

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import Any
 
 from dnnarray._cuda import conv_tiles, conv_tma
 from dnnarray._cuda.activation import formula
@@ -18,8 +19,8 @@ from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
 from dnnarray._cuda.conv_tma import TmaConfig, result_map, weight_map, windows_map
-from dnnarray._cuda.conv_weigh import HaloSplit, halo_split
-from dnnarray._cuda.conv_weigh_tma import halo_sums
+from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, halo_split, tma_split
+from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan
@@ -31,6 +32,7 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
 SIZES = (16, 32)  # channels of a group, on both sides
+_WEIGHED = (8, 16, 32)  # of a weight gradient, whose products keep only what is of one group
 _GROUP = 128  # threads of a warpgroup
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _END = 92e-12  # seconds of an element of a tile's end
@@ -106,9 +108,12 @@ def choose(g: Geometry, units: int) -> Choice:
 
 
 @remembered
-def weighing(g: Geometry) -> HaloSplit | None:
+def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
     """How a weight gradient is divided; None where `grouped` does it."""
-    return halo_split(blocks(g), g) if g.groups * g.c % BLOCK == 0 else None
+    if g.groups * g.c % BLOCK or conv_tma.misfit(whole(g)):
+        return None
+    found: list[HaloSplit | TmaSplit | None] = [tma_split(blocks(g), g), halo_split(blocks(g), g)]
+    return min((f for f in found if f is not None), key=lambda s: s.seconds)
 
 
 class GroupedTmaMaps(ImplicitMaps):
@@ -129,7 +134,8 @@ class GroupedTmaMaps(ImplicitMaps):
             return
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
-            self._steps.add(halo_sums(blocks(self._g), split, small, large, partial, self._units, self._g.c))
+            first: Any = halo_sums if isinstance(split, HaloSplit) else window_sums
+            self._steps.add(first(blocks(self._g), split, small, large, partial, self._units, size=self._g.c))
             self._steps.add(sum_splits(partial, split.count, weight, shape))
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
@@ -203,10 +209,11 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
         return "a device without its matrix instructions (sm_90a)"
     if dtype not in HALF:
         return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
-    if g.groups == 1 or g.c != g.k or g.c not in SIZES:
-        return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 16 or 32 on both sides"
+    sizes = _WEIGHED if op == "conv_backward_weight" else SIZES
+    if g.groups == 1 or g.c != g.k or g.c not in sizes:
+        return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of {' or '.join(map(str, sizes))} on both sides"
     if op == "conv_backward_weight" and weighing(g) is None:
-        return f"the weight gradient of a window of {g.window} with a stride of {g.stride}; it takes 3 x 3 and a stride of 1, 64 channels at a time"
+        return f"{g.groups * g.c} channels, no multiple of {BLOCK}, or windows that a tensor map cannot hold"
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
     wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)

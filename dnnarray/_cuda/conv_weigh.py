@@ -39,14 +39,14 @@ class HaloSplit:
     seconds: float
 
 
-def tma_split(g: Geometry) -> TmaSplit:
-    """The tile and the parts that are done first."""
+def tma_split(g: Geometry, kept: Geometry | None = None) -> TmaSplit:
+    """The tile and the parts that are done first; the sums of `kept` are added up, by default all."""
     everything, found = -(-g.n * g.pixels // BLOCK), []
     for t in _TILES:
         m, n = -(-g.k // t.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // t.n)
         each = max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
         for count, blocks in parts(everything, m * n * g.groups):
-            sums = adding_up(g, count) if count > 1 else 0
+            sums = adding_up(kept or g, count) if count > 1 or kept else 0
             seconds = -(-m * n * g.groups * count // PLANNED) * (blocks * each + _END) + sums
             found.append(TmaSplit(t, count, blocks, seconds))
     return min(found, key=lambda s: s.seconds)

@@ -43,6 +43,7 @@ class TmaWeightConfig(Config):
     stages: int
     axes: int
     direct: bool
+    size: int
 
 
 class WeighingMaps(TmaMaps):
@@ -53,27 +54,32 @@ class WeighingMaps(TmaMaps):
 
     def whole(self, split: Split | HaloSplit, small: Operand, large: Operand, weight: Operand) -> Plan | None:
         dense = weight.strides[1] == 1 and not any(s % 2 for s in along(weight.strides))
-        return self._by_windows(split, small, large, weight, True) if isinstance(split, TmaSplit) and dense else None
+        return window_sums(self._g, split, small, large, weight, self._units, True) if isinstance(split, TmaSplit) and dense else None
 
     def partial_sums(self, split: Split | HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
         if isinstance(split, HaloSplit):
             return halo_sums(self._g, split, small, large, partial, self._units)
         if isinstance(split, TmaSplit):
-            return self._by_windows(split, small, large, partial, False)
+            return window_sums(self._g, split, small, large, partial, self._units)
         return super().partial_sums(split, small, large, partial)
 
-    def _by_windows(self, split: TmaSplit, small: Operand, large: Operand, result: Operand, direct: bool) -> Plan:
-        """Into the weight (`direct`) or its parts."""
-        g, tile, axes = self._g, split.tile, axes_of(self._g)
-        words = ["conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"] + ["direct"] * direct
-        config = TmaWeightConfig(TYPES[small.dtype], *tile.settings, axes, direct)
-        kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config)
-        maps = gradient_map(g, small, ((0,) * axes, (0,) * axes)), windows_map(g, large, corners(g, axes), BLOCK)
-        tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
-        sizes = (g.n * g.pixels, g.c, *tiles, g.groups, g.k, split.count, split.blocks)
-        grid = (min(math.prod(tiles) * g.groups * split.count, self._units), 1, 1)
-        steps = along(result.strides) if direct else (0, 0, 0, 0)
-        return Plan(kernel, grid, _THREADS, (*maps, result.array, result.array, *sizes, *steps, *extents(g)), tile.shared_memory)
+
+def window_sums(
+    g: Geometry, split: TmaSplit, small: Operand, large: Operand, result: Operand, units: int, direct: bool = False, size: int = BLOCK
+) -> Plan:
+    """Into the weight (`direct`) or its parts; of each 64 channels the sums between neighbours of the same `size`."""
+    tile, axes = split.tile, axes_of(g)
+    words = (
+        ["conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"] + ["direct"] * direct + [f"c{size}"] * (size != BLOCK)
+    )
+    config = TmaWeightConfig(TYPES[small.dtype], *tile.settings, axes, direct, size)
+    kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config)
+    maps = gradient_map(g, small, ((0,) * axes, (0,) * axes)), windows_map(g, large, corners(g, axes), BLOCK)
+    tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
+    sizes = (g.n * g.pixels, g.c, *tiles, g.groups, g.k, split.count, split.blocks)
+    grid = (min(math.prod(tiles) * g.groups * split.count, units), 1, 1)
+    steps = along(result.strides) if direct else (0, 0, 0, 0)
+    return Plan(kernel, grid, _THREADS, (*maps, result.array, result.array, *sizes, *steps, *extents(g)), tile.shared_memory)
 
 
 def halo_sums(g: Geometry, split: HaloSplit, small: Operand, large: Operand, partial: Operand, units: int, size: int = BLOCK) -> Plan:

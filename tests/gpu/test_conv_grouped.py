@@ -56,7 +56,7 @@ _OF_16_OR_32 = {  # for the copy engine
     "space": (1, (6, 9, 11), 4, 16, 16, (3, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
     "space_32": (2, (5, 6, 7), 2, 32, 32, (2, 3, 3), {"padding": 1}),
 }
-_NO_WEIGHT = ("pointwise", "some_sixteens", "three_thirty_twos", "stepping", "stepping_32", "skipping", "row")  # not 3 x 3 over 64 channels
+_NO_WEIGHT = ("some_sixteens", "three_thirty_twos")  # no multiple of 64 channels
 _CALLS = [(f"{n}-grouped", p, "grouped") for n, p in _PROBLEMS.items()]
 _CALLS += [(f"{n}-tma", p, "grouped_tma_sm90") for n, p in _OF_16_OR_32.items()]
 
@@ -179,3 +179,17 @@ def test_every_tile_of_the_copy_engine(name, m, by_row, monkeypatch):
     assert_close(cupy.asnumpy(dnn.conv(tx, tw, cupy.asarray(bias), **fused, **options)), expected, math.prod(w.shape[1:]))
     expected = dnn.conv_backward_input(exact[3], exact[1], input_shape=x.shape, **_wide(options))
     assert_close(cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1])
+
+
+@pytest.mark.parametrize("name", ["eight", "pointwise", "halo", "row"])
+def test_weight_gradients_of_groups_of_eight_by_the_copy_engine(name):
+    problem = {
+        "eight": _PROBLEMS["eight"],
+        "pointwise": (2, (9, 9), 8, 8, 8, (1, 1), {}),
+        "halo": (3, (9, 14), 24, 8, 8, (3, 3), {"padding": 1}),
+        "row": (2, (133,), 8, 8, 8, (5,), {"padding": 2, "dilation": 3}),
+    }[name]
+    (x, w, _, grad), options = _drawn(problem, BFLOAT16, "grouped_tma_sm90")
+    expected = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **_wide(options))
+    actual = dnn.conv_backward_weight(_there(grad, True), _there(x, True), weight_shape=w.shape, **options)
+    assert_close(cupy.asnumpy(actual), expected, grad.size // grad.shape[1])
