@@ -1,65 +1,75 @@
-"""`grouped_tma_sm90`: groups of 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), a product of each group's own by wgmma."""
+"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), products of each group's own by wgmma."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from dnnarray._cuda import conv_tiles, conv_tma
+from dnnarray._cuda import conv_tma
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import Setting, extents, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
-from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit, sum_splits
+from dnnarray._cuda.conv_implicit import along, misfit, part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
-from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
-from dnnarray._cuda.conv_tma import TmaConfig, result_map, weight_map, windows_map
+from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
+from dnnarray._cuda.conv_tma import windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, halo_split, tma_split
 from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
-from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan
+from dnnarray._cuda.loss_sums import NOTHING
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
+from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
-SIZES = (16, 32)  # channels of a group, on both sides
-_WEIGHED = (8, 16, 32)  # of a weight gradient, whose products keep only what is of one group
-_GROUP = 128  # threads of a warpgroup
+SIZES = (8, 16, 32)  # channels of a group, on both sides
+_LEAST = 16  # channels of the sum that a product takes
+_THREADS = 512  # of a block: four warpgroups, of which three multiply
+_KEPT = 512  # bytes of shared memory for what all threads need
+_VECTOR, _WIDE = 8, 16  # weights of a load, and their bytes
+_COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
+_STAGES = (16, 12, 8, 6)
 _L2 = 75e9  # bytes a second that a multiprocessor gets
-_END = 92e-12  # seconds of an element of a tile's end
-_PRODUCTS, _FILL = 0.72e-9, 1.5e-6  # seconds of a tap's products of a row of 64 channels; until the first stage is there
+_PRODUCTS = 0.72e-9  # seconds of a tap's products of a row of 64 channels
+_BEGIN, _END = 5e-6, 1e-6  # seconds until a block multiplies, of the last tile's end
 
 
 @dataclass(frozen=True)
-class GroupedTmaConfig(TmaConfig):
+class GroupedTmaConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped_tma_sm90.cu``."""
 
-    size: int
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    transposed: bool
+    axes: int
+    real: int
     across: int
+    stages: int
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Pixels of a tile with the stages of its ring, the columns of the window that share a box, places of a row, and the seconds that it takes."""
+    """Columns of the window that share a box, places of a row, stages of the ring, bytes of shared memory and the seconds that it takes."""
 
-    tile: Tile
     across: int
     pitch: int
+    stages: int
+    shared_memory: int
     seconds: float
-
-
-_MOST = (256, 192, 128)  # pixels of a tile
-_COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
-_STAGES = (8, 7, 6, 5, 4, 3)
 
 
 def whole(g: Geometry) -> Geometry:
@@ -86,25 +96,24 @@ def _corners(g: Geometry, pitch: int) -> Corners:
     return lower, (pitch - g.before[2] - g.space[2], *upper[1:])
 
 
-def tiles(size: int, across: int) -> Iterator[Tile]:
-    """Each height with as many stages as fit beside the rest."""
-    for m in _MOST:
-        yield next(t for t in (Tile(m, BLOCK, s) for s in _STAGES) if shared_memory(t, size, across) <= SHARED)
-
-
 @remembered
-def choose(g: Geometry, units: int) -> Choice:
-    """What is done first."""
-    wide = replace(g, groups=1, k=g.groups * g.k)
+def choose(g: Geometry, units: int) -> Choice | None:
+    """What is done first; None where a window's weights do not fit into shared memory."""
+    weights = g.taps * BLOCK * max(g.c, _LEAST) * 2
     found = []
     for across, pitch in filter(None, ((1, g.out[2]), shared_columns(g))):
-        places = g.n * g.out[0] * g.out[1] * pitch
-        for t in tiles(g.c, across):
-            products = _PRODUCTS * g.taps * t.m
-            each = max(g.taps // across * _stage(t, g.c, across) / _L2, products + _END * t.m * t.n)
-            found.append((START + _FILL + rounds(wide, places, t, units) * each, t, across, pitch))
-    seconds, tile, across, pitch = min(found, key=itemgetter(0))
-    return Choice(tile, across, pitch, seconds)
+        stage = (BLOCK + (_REACH if across > 1 else 0)) * ROW
+        memory = {stages: 1024 + weights + stages * (stage + 16) for stages in _STAGES}
+        fitting = [stages for stages in _STAGES if memory[stages] <= SHARED - _KEPT]
+        if not fitting:
+            continue
+        tiles = -(-g.n * g.out[0] * g.out[1] * pitch // BLOCK) * -(-g.groups * g.k // BLOCK)
+        each = max(g.taps // across * stage / _L2, _PRODUCTS * g.taps * BLOCK)
+        found.append((_BEGIN + -(-tiles // units) * each + _END, across, pitch, fitting[0], memory[fitting[0]]))
+    if not found:
+        return None
+    seconds, across, pitch, stages, shared = min(found, key=itemgetter(0))
+    return Choice(across, pitch, stages, shared, seconds)
 
 
 @remembered
@@ -116,16 +125,31 @@ def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
     return min((f for f in found if f is not None), key=lambda s: s.seconds)
 
 
-class GroupedTmaMaps(ImplicitMaps):
-    """The maps of a group's own products: `conv_common.Maps`. Weight gradients of other windows go by `GroupedMaps`."""
+class GroupedTmaMaps:
+    """The maps of a group's own products: `conv_common.Maps`. Operands of several types, and weight gradients that `weighing` leaves, go by `GroupedMaps`."""
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+        self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
         self._grouped = GroupedMaps(setting)
 
-    @property
-    def transposes(self) -> bool:
-        return True
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        if large.dtype not in HALF:
+            self._grouped.correlate(large, weight, small, epilogue)
+            return
+        self._steps.add(self._launch(self._g, large, weight, small, epilogue, False))
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        """One correlation of stride 1 for each residue of the stride."""
+        g = self._g
+        if small.dtype not in HALF or not (g.phases_cover or epilogue.empty):
+            self._grouped.spread(small, weight, large, epilogue)
+            return
+        if not g.phases_cover:
+            size = math.prod(self._setting.shape(False))
+            self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
+        for phase in g.phases:
+            part, target = part_of(weight, phase), target_of(large, phase)
+            self._steps.add(self._launch(phase.geometry, small, part, target, epilogue, True))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         split, shape = weighing(self._g), self._setting.weight_shape
@@ -138,46 +162,42 @@ class GroupedTmaMaps(ImplicitMaps):
             self._steps.add(first(blocks(self._g), split, small, large, partial, self._units, size=self._g.c))
             self._steps.add(sum_splits(partial, split.count, weight, shape))
 
-    def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
+    def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
         f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units), whole(g)
-        tile, across, places = chosen.tile, chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
-        given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
-        words = ["conv_grouped_tma_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d", f"c{g.c}x{across}"]
-        config = GroupedTmaConfig(*given, *tile.settings, transposed, axes, g.c, across)
+        assert chosen is not None
+        across, places = chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
+        flags = e.bias is not None, e.residual is not None, transposed
+        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages)
+        words = ["conv_grouped_tma_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], e.name, f"{axes}d_c{g.c}x{across}x{chosen.stages}"]
         kernel = Kernel("conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
-        weight, backwards = weight_map(g, w, False, BLOCK)
-        weight = replace(weight, box=(g.c, 1, 1, 1, BLOCK))
-        images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), tile.m + _behind(across))
-        result = result_map(wide, y, axes) if y.dtype in HALF else images
-        residual = replace(result, array=e.residual) if e.residual else result
-        count = conv_tiles.counts(wide, places, tile)[:2]
-        pointers = (e.bias or x.array, e.residual or x.array, y.array)
-        numbers = (places, chosen.pitch, backwards, *count, wide.k, *along(y.strides), *extents(g))
-        grid = (min(math.prod(count), self._units), 1, 1)
-        threads = _GROUP * (1 + _consumers(tile))
-        return Plan(
-            kernel, grid, threads, (images, weight, result, residual, *pointers, *numbers, f.p, f.q), shared_memory(tile, g.c, across)
-        )
+        behind = _REACH if across > 1 else 0
+        images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), BLOCK + behind)
+        tiles = -(-places // BLOCK), -(-wide.k // BLOCK)
+        form, turned = row_form(w, g.c, g.window)
+        pointers: tuple[Any, ...] = (x.array, w.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
+        numbers = (places, chosen.pitch, *tiles, wide.k, form, int(turned), *w.strides, *along(x.strides), *along(y.strides), *extents(g))
+        grid = (min(math.prod(tiles), self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
 
 
-def _consumers(t: Tile) -> int:
-    """Warpgroups that multiply: each 64 rows, or 128 of the tallest tile."""
-    return t.m // (128 if t.m > 192 else 64)
-
-
-def _behind(across: int) -> int:
-    """Places of a box behind a tile's last one."""
-    return _REACH if across > 1 else 0
-
-
-def _stage(t: Tile, size: int, across: int) -> int:
-    """Bytes of a stage."""
-    return (t.m + _behind(across)) * ROW + across * BLOCK * size * 2
-
-
-def shared_memory(t: Tile, size: int, across: int) -> int:
-    """Bytes: the stages, two panels of a warpgroup that results leave by where no columns share a box, and the barriers of all."""
-    return 1024 + t.stages * (_stage(t, size, across) + 16) + (_consumers(t) * 2 * (BLOCK * ROW + 16) if across == 1 else 0)
+def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:
+    """How rows of a weight lie: 1 for dense (C, window), 2 for dense (window, C), 0 for neither; and whether their taps are the other way round."""
+    row, channel, *steps = w.strides
+    _, height, width = window
+    signs = {step > 0 for step, n in zip(steps, window, strict=True) if n > 1}
+    turned = signs == {False}
+    start = sum((n - 1) * step for step, n in zip(steps, window, strict=True)) if turned else 0
+    aligned = row % _VECTOR == 0 and w.at(start).offset % _WIDE == 0
+    for form, (own, tap) in ((1, (math.prod(window), 1)), (2, (1, c))):
+        dense = (height * width * tap, width * tap, tap)
+        if (
+            aligned
+            and len(signs) < 2
+            and channel == own
+            and all(abs(a) == b or n == 1 for a, b, n in zip(steps, dense, window, strict=True))
+        ):
+            return form, turned
+    return 0, False
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------
@@ -209,16 +229,18 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
         return "a device without its matrix instructions (sm_90a)"
     if dtype not in HALF:
         return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
-    sizes = _WEIGHED if op == "conv_backward_weight" else SIZES
-    if g.groups == 1 or g.c != g.k or g.c not in sizes:
-        return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of {' or '.join(map(str, sizes))} on both sides"
+    if g.groups == 1 or g.c != g.k or g.c not in SIZES:
+        return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 8, 16 or 32 on both sides"
     if op == "conv_backward_weight" and weighing(g) is None:
         return f"{g.groups * g.c} channels, no multiple of {BLOCK}, or windows that a tensor map cannot hold"
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
     wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
-    reason = next(filter(None, (conv_tma.misfit(whole(w)) for w in wanted)), None)
-    return reason or (rejects_grouped(op, problem, device) if op in _WEIGHS and weighing(g) is None else None)
+    if reason := next(filter(None, (conv_tma.misfit(whole(w)) for w in wanted)), None):
+        return reason
+    if any(choose(w, device.units) is None for w in wanted):
+        return f"a window of {g.window}, whose weights do not fit into shared memory"
+    return rejects_grouped(op, problem, device) if op in _WEIGHS and weighing(g) is None else None
 
 
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
@@ -230,16 +252,21 @@ def _weigh_seconds(g: Geometry, device: Device) -> float:
     return START + split.seconds + 2 * device.launch if split else weigh_seconds(g, device)
 
 
+def _correlates(g: Geometry, device: Device) -> float:
+    found = choose(g, device.units)
+    return found.seconds + device.launch if found else math.inf
+
+
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
-    """The launches one after the other, with one that packs the weight; the efficiency is of the peak."""
+    """The launches one after the other; the efficiency is of the peak."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     moved = dtype.itemsize * (g.sizes[0] + g.sizes[2]) / (_SHARE * device.bandwidth)
-    found = [choose(g, device.units).seconds + device.launch] * (op in _CORRELATES)
+    found = [_correlates(g, device)] * (op in _CORRELATES)
     if op in _SPREADS:
-        found.append(sum(choose(p.geometry, device.units).seconds + device.launch for p in g.phases))
+        found.append(sum(_correlates(p.geometry, device) for p in g.phases))
     if op in _WEIGHS:
         found.append(_weigh_seconds(g, device))
-    seconds = sum(max(f, moved) for f in found) + device.launch * (op != "conv_backward_weight")
+    seconds = sum(max(f, moved) for f in found)
     if not lying(op, problem).last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
     of_peak = unit(dtype, "highest")

@@ -88,25 +88,20 @@ class ImplicitMaps:
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
-        transposed = self.transposes
-        if not self._takes(small.dtype) or not (g.phases_cover or epilogue.empty) or (g.groups > 1 and g.window[0] > 1 and not transposed):
+        if not self._takes(small.dtype) or not (g.phases_cover or epilogue.empty) or (g.groups > 1 and g.window[0] > 1):
             self._gemm.spread(small, weight, large, epilogue)
             return
         if not g.phases_cover:
             size = math.prod(self._setting.shape(False))
             self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
         with self._steps.borrowed():
+            transposed = self.walks and g.k % BLOCK == 0
             if transposed and not self._walks(weight):
                 weight = self._gemm.packed(weight, small.dtype)
             for phase in g.phases:
                 with self._steps.borrowed():
                     w = part_of(weight, phase) if transposed else self._turned(weight, phase)
                     self._steps.add(self.launch(phase.geometry, small, w, target_of(large, phase), epilogue, transposed))
-
-    @property
-    def transposes(self) -> bool:
-        """Whether the kernel takes the forward's weight for the gradient of the input."""
-        return self.walks and self._g.k % BLOCK == 0
 
     def _takes(self, dtype: np.dtype) -> bool:
         return dtype in HALF

@@ -52,7 +52,7 @@ def encode(driver: Any, m: TensorMap, address: int) -> tuple[Any, Any]:
     steps = [driver.cuuint32_t(n) for n in m.steps or (1,) * len(m.shape)]
     how = (
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{m.box[0] * m.dtype.itemsize}B"),
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

@@ -38,7 +38,7 @@ _PROBLEMS = {  # batch, space, groups, channels of a group on both sides, window
     "small_images": (9, (7, 7), 8, 16, 16, (3, 3), {"padding": 1}),
     "skipping": (2, (16, 16), 4, 4, 4, (2, 2), {"stride": 3}),
 }
-_OF_16_OR_32 = {  # for the copy engine
+_OF_8_TO_32 = {  # for the copy engine
     "sixteen": _PROBLEMS["sixteen"],
     "thirty_two": _PROBLEMS["thirty_two"],
     "pointwise": _PROBLEMS["pointwise"],
@@ -54,11 +54,14 @@ _OF_16_OR_32 = {  # for the copy engine
     "dilated": (2, (14, 14), 8, 16, 16, (3, 3), {"padding": 2, "dilation": 2}),
     "row": (2, (133,), 8, 16, 16, (5,), {"padding": 2}),
     "space": (1, (6, 9, 11), 4, 16, 16, (3, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
+    "eight": (2, (23, 31), 8, 8, 8, (3, 3), {"padding": 1}),
+    "three_eights": (3, (12, 9), 3, 8, 8, (3, 3), {"padding": 1, "stride": 2}),
+    "wide_eights": (1, (9, 30), 16, 8, 8, (1, 7), {"padding": (0, 3)}),
     "space_32": (2, (5, 6, 7), 2, 32, 32, (2, 3, 3), {"padding": 1}),
 }
-_NO_WEIGHT = ("some_sixteens", "three_thirty_twos")  # no multiple of 64 channels
+_NO_WEIGHT = ("some_sixteens", "three_thirty_twos", "three_eights")  # no multiple of 64 channels
 _CALLS = [(f"{n}-grouped", p, "grouped") for n, p in _PROBLEMS.items()]
-_CALLS += [(f"{n}-tma", p, "grouped_tma_sm90") for n, p in _OF_16_OR_32.items()]
+_CALLS += [(f"{n}-tma", p, "grouped_tma_sm90") for n, p in _OF_8_TO_32.items()]
 
 
 def _there(array, last):
@@ -101,7 +104,7 @@ def test_maps(problem, algorithm, dtype, last):
     assert_close(cupy.asnumpy(dnn.conv_backward_input(tr, tw, input_shape=x.shape, **options)), expected, w.size // w.shape[1])
     expected = dnn.conv_backward_weight(exact[3], exact[0], weight_shape=w.shape, **_wide(options))
     if algorithm not in {c.name for c in dnn.algorithms("conv_backward_weight", tr, tx, weight_shape=w.shape, **_wide(options))}:
-        assert problem in (_OF_16_OR_32[n] for n in _NO_WEIGHT)
+        assert problem in (_OF_8_TO_32[n] for n in _NO_WEIGHT)
         return
     first, again = (cupy.asnumpy(dnn.conv_backward_weight(tr, tx, weight_shape=w.shape, **options)) for _ in range(2))
     assert_close(first, expected, residual.size // residual.shape[1])
@@ -125,7 +128,7 @@ def test_all_gradients(dtype, activation):
 @pytest.mark.parametrize("activation", [None, "gelu"])
 @pytest.mark.parametrize("name", ["small_images", "two_thirty_twos", "stepping_32", "space"])
 def test_all_gradients_by_the_copy_engine(name, activation):
-    (x, w, bias, _), options = _drawn(_OF_16_OR_32[name], BFLOAT16, "grouped_tma_sm90")
+    (x, w, bias, _), options = _drawn(_OF_8_TO_32[name], BFLOAT16, "grouped_tma_sm90")
     options |= {"activation": activation}
     y = dnn.conv(*(a.astype(np.float64) for a in (x, w, bias)), **_wide(options))
     grad = np.random.default_rng(1).standard_normal(y.shape).astype(BFLOAT16)
@@ -137,12 +140,14 @@ def test_all_gradients_by_the_copy_engine(name, activation):
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
-@pytest.mark.parametrize(("dtype", "size"), [(np.float16, 4), (BFLOAT16, 4), (np.float32, 4), (BFLOAT16, 16), (BFLOAT16, 32)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float16, 4), (BFLOAT16, 4), (np.float32, 4), (BFLOAT16, 8), (BFLOAT16, 16), (BFLOAT16, 32)]
+)
 def test_infinity_and_nan_stay_in_their_groups(dtype, size, layout):
     if dtype == np.float32 and layout == "channels_first":
         pytest.skip("float32 is taken channels-last only")
     shape, weight = ((1, 64, 12, 12), (64, size, 3, 3)) if layout == "channels_first" else ((1, 12, 12, 64), (64, 3, 3, size))
-    name = "grouped" if size < 16 else "grouped_tma_sm90"
+    name = "grouped" if size < 8 else "grouped_tma_sm90"
     x = np.random.default_rng(6).standard_normal(shape).astype(dtype)
     x[0, 2, 3, 5], x[0, 7, 8, 9], x[0, 11, 11, 11] = np.inf, np.nan, -np.inf
     w = np.abs(np.random.default_rng(7).standard_normal(weight)).astype(dtype)
@@ -161,19 +166,18 @@ def test_infinity_and_nan_stay_in_their_groups(dtype, size, layout):
 
 
 @pytest.mark.parametrize("by_row", [False, True], ids=["each_tap", "each_row"])
-@pytest.mark.parametrize("m", [256, 192, 128])
-@pytest.mark.parametrize("name", ["large", "two_thirty_twos", "dilated", "space", "row"])
-def test_every_tile_of_the_copy_engine(name, m, by_row, monkeypatch):
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", ["large", "two_thirty_twos", "dilated", "space", "row", "eight"])
+def test_windows_and_weights_of_the_copy_engine(name, last, by_row, monkeypatch):
     from dnnarray._cuda import conv_grouped_tma as way
 
     shared = way.shared_columns
-    monkeypatch.setattr(way, "_MOST", (m,))
     monkeypatch.setattr(way, "shared_columns", shared if by_row else lambda g: None)
     monkeypatch.setattr(way, "_L2", 1.0)  # then columns that can share a box do
-    batch, *rest = _OF_16_OR_32[name]
-    (x, w, bias, residual), options = _drawn((batch + 1 + (256, 192, 128).index(m) + 3 * by_row, *rest), BFLOAT16, "grouped_tma_sm90")
+    batch, *rest = _OF_8_TO_32[name]
+    (x, w, bias, residual), options = _drawn((batch + 1 + 2 * last + by_row, *rest), BFLOAT16, "grouped_tma_sm90")  # not remembered
     exact = [a.astype(np.float64) for a in (x, w, bias, residual)]
-    tx, tw, tr = (_there(a, True) for a in (x, w, residual))
+    tx, tw, tr = _there(x, True), _there(w, last), _there(residual, True)
     fused = {"residual": tr, "activation": "relu"}
     expected = dnn.conv(*exact[:3], residual=exact[3], activation="relu", **_wide(options))
     assert_close(cupy.asnumpy(dnn.conv(tx, tw, cupy.asarray(bias), **fused, **options)), expected, math.prod(w.shape[1:]))
