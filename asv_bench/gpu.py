@@ -113,7 +113,12 @@ def elementwise_rows(name, torch_function, shape=(16384, 4096)):
             lambda y=y, leaf=leaf, g=g: torch.autograd.grad(y, leaf, g, retain_graph=True)), None, ()  # fmt: skip
 
 
-_OPERATIONS = ("gpu_attention", "gpu_conv_dense", "gpu_linear")  # modules whose rows count thousands of operations in place of bytes
+_OPERATIONS = (
+    "gpu_attention",
+    "gpu_conv_dense",
+    "gpu_linear",
+    "gpu_loss_linear",
+)  # modules whose rows count thousands of operations in place of bytes
 _OWN = ("gpu_small", "gpu_selection", "gpu_start")  # modules with a table of their own
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from importlib import import_module
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
+from dnnarray._records import frozen
 from dnnarray._select import rank, tuning
 
 _PLAIN = ("out", "workspace", "algorithm")
@@ -31,7 +33,7 @@ _prepared: dict[tuple, Any] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Operation:
     """One public operation: what its arguments are and who checks, runs and differentiates it.
 
@@ -126,7 +128,8 @@ def operation(
     """
 
     def decorate(function: F) -> F:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
+        parameters = signature.parameters
         array_names = tuple(n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY or n in arrays)
         defaults = {n: p.default for n, p in parameters.items() if n not in array_names and n not in _PLAIN}
         op = Operation(
@@ -146,7 +149,7 @@ def operation(
             save=save,
             static=tuple(n for n in defaults if n not in runtime),
         )
-        return _public(op, function)
+        return _public(op, function, signature)
 
     return decorate
 
@@ -156,30 +159,18 @@ def ranked(name: str, general: F, spatial: int) -> F:
     op: Operation = general.operation  # type: ignore[attr-defined]
     text = f"`{op.name}` with {spatial} spatial {'axis' if spatial == 1 else 'axes'}; any other rank is a `ShapeError`.\n\n"
     alias = replace(op, name=name, ndim=spatial + 2)
-    return _public(alias, general, doc=text + inspect.cleandoc(general.__doc__ or ""))
+    return _public(alias, general, inspect.signature(general), text + inspect.cleandoc(general.__doc__ or ""))
 
 
-def _public(op: Operation, template: Any, doc: str | None = None) -> Any:
+def _public(op: Operation, template: Any, signature: inspect.Signature, doc: str | None = None) -> Any:
     """The callable: native argument binding of `template`'s signature, then one call of `dispatch`.
 
-    Written as source text, as `dataclasses` and `namedtuple` do: a generic ``*args, **kwargs`` wrapper costs a microsecond a call.
+    Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a program calls few of them.
     """
-    signature = inspect.signature(template)
     scope: dict[str, Any] = {"_dispatch": dispatch, "_op": op, "_checked_runtime": _checked_runtime, "_known": _prepared.get}
     scope |= {"_native": _arrays.NATIVE.get, "_options": CURRENT.get, "_default_options": DEFAULT}
-    header = []
-    for n, p in signature.parameters.items():
-        if p.default is not p.empty:
-            scope[f"_default_{n}"] = p.default
-        header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
-    plain = ", ".join(n if n in signature.parameters else "None" for n in _PLAIN)
-    source = "\n".join((
-        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
-        *([] if op.nested else _warm_lines(op, "workspace" in signature.parameters, "out" in signature.parameters, "algorithm" in signature.parameters)),
-        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n",
-    ))  # fmt: skip
-    exec(compile(source, f"<dnnarray {op.name}>", "exec"), scope)  # noqa: S102 - the source is made of our own signatures
-    function = scope[op.name]
+    function: Any = FunctionType(_not_yet_compiled.__code__, scope, op.name)
+    scope["_compiled"] = partial(_compile, op, function, signature)
     function.__doc__ = doc or template.__doc__
     function.__module__ = template.__module__
     function.__qualname__ = op.name
@@ -187,6 +178,37 @@ def _public(op: Operation, template: Any, doc: str | None = None) -> Any:
     object.__setattr__(op, "function", function)
     function.operation = op
     _registry[op.name] = op
+    return function
+
+
+_compiled: Callable[[], Callable[..., Any]]  # in the scope of each public function
+
+
+def _not_yet_compiled(*arguments: Any, **options: Any) -> Any:
+    """What a public function does the first time."""
+    return _compiled()(*arguments, **options)  # noqa: F821
+
+
+def _compile(op: Operation, function: Any, signature: inspect.Signature) -> Any:
+    """Give the function its body.
+
+    Written as source text, as `dataclasses` and `namedtuple` do: a generic ``*args, **kwargs`` wrapper costs a microsecond a call.
+    """
+    header, defaults = [], {}
+    for n, p in signature.parameters.items():
+        if p.default is not p.empty:
+            defaults[f"_default_{n}"] = p.default
+        header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
+    plain = ", ".join(n if n in signature.parameters else "None" for n in _PLAIN)
+    source = "\n".join((
+        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
+        *([] if op.nested else _warm_lines(op, "workspace" in signature.parameters, "out" in signature.parameters, "algorithm" in signature.parameters)),
+        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n",
+    ))  # fmt: skip
+    exec(compile(source, f"<dnnarray {op.name}>", "exec"), defaults)  # noqa: S102 - the source is made of our own signatures
+    body = defaults[op.name]
+    function.__defaults__, function.__kwdefaults__ = body.__defaults__, body.__kwdefaults__  # first: another thread may be calling
+    function.__code__ = body.__code__
     return function
 
 

@@ -64,3 +64,12 @@ def test_every_family_has_the_same_stem_in_every_layer(family):
     root = _PACKAGE.parent
     for place in ("dnnarray", "dnnarray/_problems", "dnnarray/_cpu", "tests/cases", "tests/oracles"):
         assert (root / place / f"{family}.py").exists()
+
+
+_STANDARD = {"_spec.py", "_options.py", "_records.py"}  # few, and the first two have slots or do something after they are made
+
+
+def test_frozen_classes_compile_nothing_at_import():
+    """By `_records.frozen`: the standard library's decorator takes a millisecond for each, and a first call imports a hundred."""
+    found = [str(p) for p in _modules() if p.name not in _STANDARD and "@dataclass(frozen=True" in p.read_text()]
+    assert not found

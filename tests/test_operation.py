@@ -2,6 +2,8 @@
 
 import inspect
 import pickle
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -246,3 +248,34 @@ def test_plans_are_made_where_the_arrays_live(monkeypatch):
     monkeypatch.setattr(_operation, "_prepared", {})
     relu = _operation.find("relu")
     assert _operation.prepare(engine, DEFAULT, relu, None, (), (X,)) == "there"
+
+
+def test_many_threads_may_make_the_first_call():
+    def scale(x, /, *, by=2.0, out=None):
+        """Not called."""
+
+    for _ in range(20):
+        function = _operation.operation(lambda *_, **__: None)(scale)
+        seen, start = [], threading.Barrier(8)
+
+        def call(function=function, seen=seen, start=start):
+            start.wait()
+            try:
+                function()
+            except TypeError as error:
+                seen.append(str(error))
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert seen == ["scale() missing 1 required positional argument: 'x'"] * 8
+    del _operation._registry["scale"]
+
+
+def test_signature_and_documentation_stand_before_the_first_call():
+    code = "import inspect, dnnarray as dnn; print(inspect.signature(dnn.relu)); print(dnn.relu.__doc__[:4]); print(dnn.relu.__name__)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert shown[0] == str(inspect.signature(dnn.relu))
+    assert shown[1:] == [dnn.relu.__doc__[:4], "relu"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,6 +26,7 @@ from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, Work
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec
 
@@ -101,7 +102,7 @@ def on_stream(pointer: int) -> Any:
     return _NOTHING if get_current_stream().ptr == pointer else cupy.cuda.Stream.from_external(_Handle(pointer))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Handle:
     """A stream as the CUDA stream protocol wants it: (version, handle)."""
 
@@ -294,7 +295,7 @@ class Prepared:
         pairs = enumerate(zip(self._specs, orders, strict=True))
         copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]
         plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
-        functions = [module.load(plan.kernel, self.device, architecture(here)) for plan in plans if isinstance(plan, Plan)]
+        functions = module.load([plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here))
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
         self._ready[aligned] = ready = Launches(plans, functions, count, copied)
         if aligned:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache, partial
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
@@ -16,9 +16,11 @@ from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
 from dnnarray._cuda.fourier import Fourier
-from dnnarray._cuda.matmul import Product
 from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, Step, TensorMap, Transform
 from dnnarray._cuda.tensor_map import BYTES, Encoded
+
+if TYPE_CHECKING:
+    from dnnarray._cuda.matmul import Product
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declares itself
@@ -119,7 +121,11 @@ class Launches:
 
 
 def _by_library(step: MatMul | Transform) -> Product | Fourier:
-    return Fourier(step) if isinstance(step, Transform) else Product(step)
+    if isinstance(step, Transform):
+        return Fourier(step)
+    from dnnarray._cuda.matmul import Product  # loads cuBLAS, which most first calls do not need
+
+    return Product(step)
 
 
 def _aligned(words: int) -> np.ndarray:

@@ -12,7 +12,8 @@ import itertools
 import os
 import re
 import threading
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -140,38 +141,63 @@ def _log(nvrtc: Any, program: Any) -> str:
     return buffer.decode(errors="replace").strip("\0 \n")
 
 
-def cubin(kernel: Kernel, architecture: str) -> bytes:
-    """The machine code, from the disk cache or compiled. A file that is cut short or changed is replaced."""
-    path = folder() / "cubin" / f"{kernel.symbol[:_LONGEST_NAME]}-{architecture}-{digest(kernel, architecture)}.cubin"
+def _place(kernel: Kernel, architecture: str) -> Path:
+    """Where the machine code lies in the disk cache."""
+    return folder() / "cubin" / f"{kernel.symbol[:_LONGEST_NAME]}-{architecture}-{digest(kernel, architecture)}.cubin"
+
+
+def _stored(path: Path) -> bytes | None:
+    """A file of the cache, None where it is absent, cut short or changed."""
     with contextlib.suppress(OSError):
         check, content = (stored := path.read_bytes())[:_CHECK], stored[_CHECK:]
         if check == hashlib.sha256(content).digest():
             return content
+    return None
+
+
+def cubin(kernel: Kernel, architecture: str) -> bytes:
+    """The machine code, from the disk cache or compiled. A file that is cut short or changed is replaced."""
+    place = _place(kernel, architecture)
+    if (content := _stored(place)) is not None:
+        return content
     content = compile_kernel(kernel, architecture)
     with contextlib.suppress(OSError):  # a read-only or full disk costs a compilation at the next start, nothing else
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.{next(_counter)}.tmp")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = place.with_suffix(f".{os.getpid()}.{next(_counter)}.tmp")
         try:
             temporary.write_bytes(hashlib.sha256(content).digest() + content)
-            os.replace(temporary, path)
+            os.replace(temporary, place)
         finally:
             temporary.unlink(missing_ok=True)
     return content
 
 
-def load(kernel: Kernel, device: int, architecture: str) -> Any:
-    """The kernel as a CuPy function of a device, ready to launch."""
-    found = _loaded.get((device, kernel))
-    if found is None:
+def load(kernels: Sequence[Kernel], device: int, architecture: str) -> list[Any]:
+    """The kernels as CuPy functions of a device, ready to launch. Those that are not on disk are compiled side by side."""
+    if any((device, kernel) not in _loaded for kernel in kernels):
         with _lock:
-            found = _loaded.get((device, kernel)) or _load(kernel, architecture)
-            _loaded[device, kernel] = found
-    return found
+            new = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _loaded]
+            for kernel, content in zip(new, _cubins(new, architecture), strict=True):
+                _loaded[device, kernel] = _function(kernel, content)
+    return [_loaded[device, kernel] for kernel in kernels]
 
 
-def _load(kernel: Kernel, architecture: str) -> Any:
+def _cubins(kernels: Sequence[Kernel], architecture: str) -> list[bytes]:
+    stored = [_stored(_place(kernel, architecture)) for kernel in kernels]
+    missing = [kernel for kernel, content in zip(kernels, stored, strict=True) if content is None]
+    if len(missing) < 2:
+        return [content or cubin(kernel, architecture) for kernel, content in zip(kernels, stored, strict=True)]
+    from concurrent.futures import ThreadPoolExecutor  # not for those who have all on disk: 5 ms
+
+    _nvrtc()  # an import, for which the threads would wait
+    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as threads:  # NVRTC works without the interpreter's lock
+        compiled = dict(zip(missing, threads.map(partial(cubin, architecture=architecture), missing), strict=True))
+    return [content or compiled[kernel] for kernel, content in zip(kernels, stored, strict=True)]
+
+
+def _function(kernel: Kernel, content: bytes) -> Any:
     from cupy.cuda.function import Module
 
     module = Module()
-    module.load(cubin(kernel, architecture))
+    module.load(content)
     return module.get_function(kernel.symbol)
