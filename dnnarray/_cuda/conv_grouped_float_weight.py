@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 from dnnarray._cuda.conv_common import extents
@@ -13,6 +12,7 @@ from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 _THREADS = 256
 _ITEMS = (9, 5, 3, 1)  # of a thread, 16 sums each
@@ -21,7 +21,7 @@ _BYTES, _TILE = 18, 300  # bytes of memory a clock of a multiprocessor; clocks o
 _ITEM, _PIXEL = 17.0, 25.0  # issues of an item, of a pixel beside its items
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupedFloatWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped_float_weight.cu``."""
 
@@ -29,7 +29,7 @@ class GroupedFloatWeightConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FloatTasks:
     """How the sums of a slab are divided: items of a thread, parts of the items, slabs and tasks of a block, blocks for all tasks and all slabs."""
 
@@ -58,7 +58,7 @@ def _tasks(s: Slab, groups: int, taps: int) -> FloatTasks:
     return FloatTasks(items, item_parts, across, here, -(-tasks // here), -(-slabs // across))
 
 
-@dataclass(frozen=True)
+@frozen
 class FloatSplit:
     """The tile of a block, the tasks, the partial sums, and the time in clocks."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -30,6 +30,7 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
@@ -45,7 +46,7 @@ _PRODUCTS = 0.72e-9  # seconds of a tap's products of a row of 64 channels
 _BEGIN, _END = 5e-6, 1e-6  # seconds until a block multiplies, of the last tile's end
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupedTmaConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped_tma_sm90.cu``."""
 
@@ -61,7 +62,7 @@ class GroupedTmaConfig(Config):
     stages: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """Columns of the window that share a box, places of a row, stages of the ring, bytes of shared memory and the seconds that it takes."""
 
