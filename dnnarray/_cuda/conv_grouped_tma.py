@@ -36,11 +36,11 @@ from dnnarray._spec import FLOAT32, HALF, name_of
 
 SIZES = (8, 16, 32)  # channels of a group, on both sides
 _LEAST = 16  # channels of the sum that a product takes
-_THREADS = 512  # of a block: four warpgroups, of which three multiply
+_THREADS, _CONSUMERS = 512, 3  # of a block, and warpgroups of it that multiply
 _KEPT = 512  # bytes of shared memory for what all threads need
 _VECTOR, _WIDE = 8, 16  # weights of a load, and their bytes
 _COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
-_STAGES = (16, 12, 8, 6)
+_STAGES = (6, 5, 4, 3, 2)  # of the ring of a warpgroup
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _PRODUCTS = 0.72e-9  # seconds of a tap's products of a row of 64 channels
 _BEGIN, _END = 5e-6, 1e-6  # seconds until a block multiplies, of the last tile's end
@@ -104,7 +104,7 @@ def choose(g: Geometry, units: int) -> Choice | None:
     found = []
     for across, pitch in filter(None, ((1, g.out[2]), shared_columns(g))):
         stage = (BLOCK + (_REACH if across > 1 else 0)) * ROW
-        memory = {stages: 1024 + weights + stages * (stage + 16) for stages in _STAGES}
+        memory = {stages: 1024 + weights + _CONSUMERS * stages * (stage + 16) for stages in _STAGES}
         fitting = [stages for stages in _STAGES if memory[stages] <= SHARED - _KEPT]
         if not fitting:
             continue

@@ -3,11 +3,11 @@
 //
 // Layout:  x channels-last in memory behind a tensor map of windows, as in implicit_tma_sm90.cu; y and residual by steps, their channels dense; w by
 //          steps, or each row of it dense. A tile is 64 places x 64 channels, which are whole groups on both sides. A block takes neighbouring tiles,
-//          those of the same channels one after another. One thread of its first warpgroup asks for the 64 channels of a tile's places at each tap,
-//          through a ring of kStages. Each of the other warpgroups has tiles of its own, so that one multiplies while another writes. They put the
-//          weights of the 64 channels into shared memory, in panels of a tap whose rows are kSize channels of the sum, and multiply each group's
-//          columns of the places by its own rows: a product is kSize channels wide on both sides. kTransposed: the gradient of the input from the
-//          forward's weight.
+//          those of the same channels one after another. Its first warpgroup has a thread for each of the others, which asks for the 64 channels of
+//          the places of a tile at each tap, through a ring of kStages: they have tiles of their own, so that one multiplies while another writes.
+//          Together they put the weights of the 64 channels into shared memory, in panels of a tap whose rows are kSize channels of the sum, and each
+//          multiplies the groups' columns of its places by their own rows: a product is kSize channels wide on both sides. kTransposed: the
+//          gradient of the input from the forward's weight.
 //          kAcross > 1: the window's columns take one box together. Then the map makes a raster of each row of the result, `pitch` places with
 //          zeros where the image ends, and a column of the window is a shift of places.
 //          kReal < kSize: groups of 8 in pairs, with zeros between them. What is NaN then is computed again by the definition.
@@ -32,7 +32,7 @@ struct Config {
   static constexpr int kAxes = 2;
   static constexpr int kReal = 16;
   static constexpr int kAcross = 3;
-  static constexpr int kStages = 12;
+  static constexpr int kStages = 5;
 };
 #define DNNARRAY_ENTRY conv_grouped_tma_sm90_default
 #endif
@@ -45,6 +45,7 @@ constexpr int kReal = Config::kReal, kSize = kReal < 16 ? 16 : kReal, kGroups = 
 constexpr int kRowW = kSize * 2, kBytesW = kTile * kRowW, kPart = kSize * kRowW;  // bytes of a tap's weights: of a row, of all, of a group
 constexpr int kAcross = Config::kAcross, kReach = kAcross > 1 ? 8 : 0;            // taps of a box, places behind a tile's last one
 constexpr int kStages = Config::kStages, kStage = (kTile + kReach) * kRow;
+constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
 constexpr int kVector = 8, kBatch = 6;  // weights of a load, loads of a thread on their way
 
 extern __shared__ char smem_memory[];
@@ -89,14 +90,19 @@ struct Share {
   }
 };
 
+// The weights, and the ring of one of the warpgroups that multiply, with the barriers of its first stage.
 struct Shared {
-  unsigned weight, ring, full, empty;  // the barriers of the first stage
+  unsigned weight, ring, full, empty;
 
-  __device__ __forceinline__ Shared(unsigned first, int taps)
-      : weight(first), ring(first + taps * kBytesW), full(ring + kStages * kStage), empty(full + kStages * 8) {}
+  __device__ __forceinline__ Shared(unsigned first, int taps, int part) : weight(first) {
+    const unsigned rings = first + taps * kBytesW;
+    ring = rings + part * kStages * kStage;
+    full = rings + kConsumers * kStages * kStage + part * kStages * 16;
+    empty = full + kStages * 8;
+  }
 };
 
-// --- the thread that asks ---------------------------------------------------------------------------------------------
+// --- the threads that ask ---------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, long long m, int channel, const Shared& smem, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
@@ -268,12 +274,6 @@ __device__ __forceinline__ void repair(const Arguments& a, const float (&sums)[k
   }
 }
 
-// Past the tiles of the other warpgroups.
-__device__ __forceinline__ void skip(Ring<kStages>& ring, int stages) {
-  ring.stage += stages;
-  while (ring.stage >= kStages) ring.stage -= kStages, ring.parity ^= 1;
-}
-
 // `rows` places of `pitch` in a row, `outs` of all groups; steps of y and the weight in elements.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap map, const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
@@ -285,9 +285,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   const int taps = axes.d.window * axes.h.window * axes.w.window, stages = taps / kAcross;
   const Arguments& a = keep(Arguments{{bias, residual, y, i32(outs), y_n, y_d, y_h, y_w, float(p), float(q)}, {weight, w_k, w_c, w_d, w_h, w_w, i32(form), i32(turned)},
                        x, {x_n, 0, x_d, x_h, x_w}, axes, rows, i32(pitch), taps});
-  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, taps);
+  const bool asks = threadIdx.x < kGroup;
+  const int part = asks ? threadIdx.x / 32 : threadIdx.x / kGroup - 1;
+  const bool one = asks && part < kConsumers && threadIdx.x % 32 == 0;
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, taps, part);
   const Share share(i32(tiles_m), i32(tiles_n));
-  if (threadIdx.x == 0) {
+  if (one) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(smem.full + i * 8, 1);
       barrier_init(smem.empty + i * 8, 1);
@@ -295,24 +298,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
   Ring<kStages> ring;
-  if (part < 0) {
-    if (threadIdx.x == 0) {
+  if (asks) {
+    give_registers<kFewer>();
+    if (one) {
       prefetch_map(map);
-      for (int i = share.first; i < share.end; ++i) {
+      for (int i = share.first + part; i < share.end; i += kConsumers) {
         const int n = i / share.tiles_m;
         ask_tile(a, map, static_cast<long long>(i - n * share.tiles_m) * kTile, n * kTile, smem, ring);
       }
     }
+    __syncwarp();
     return;
   }
-  skip(ring, part * stages);
+  take_registers<kMore>();
   const int row = threadIdx.x % kGroup / 32 * 16 + threadIdx.x % 32 / 4;
   for (int first = share.first, i = first + part; first < share.end;) {
     const int n = first / share.tiles_m, end = min(share.end, (n + 1) * share.tiles_m);
     pack_weights(a, n * kTile, smem.weight);
-    for (; i < end; i += kConsumers, skip(ring, (kConsumers - 1) * stages)) {
+    for (; i < end; i += kConsumers) {
       const long long m = static_cast<long long>(i - n * share.tiles_m) * kTile + row, at[2] = {a.at(m), a.at(m + 8)};
       float sums[kTile / 2];
       multiply_tile(a, sums, stages, smem, ring);
