@@ -99,7 +99,7 @@ def test_the_copy_engine_fetches_what_each_group_needs(case, transposed, shared,
     by_row = conv_grouped_tma.shared_columns
     monkeypatch.setattr(conv_grouped_tma, "shared_columns", by_row if shared else lambda g: None)
     if shared:  # where they can be, they are
-        monkeypatch.setattr(conv_grouped_tma, "_L2", 1.0)
+        monkeypatch.setattr(conv_grouped_tma, "_STAGE", 1.0)
     x_shape, w_shape, options = _CASES[case]
     order = (0, *range(2, len(x_shape)), 1)
     rng = np.random.default_rng(0)

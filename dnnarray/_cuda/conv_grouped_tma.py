@@ -41,9 +41,8 @@ _KEPT = 512  # bytes of shared memory for what all threads need
 _VECTOR, _WIDE = 8, 16  # weights of a load, and their bytes
 _COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
 _STAGES = (6, 5, 4, 3, 2)  # of the ring of a warpgroup
-_L2 = 75e9  # bytes a second that a multiprocessor gets
-_PRODUCTS = 0.72e-9  # seconds of a tap's products of a row of 64 channels
-_BEGIN, _END = 5e-6, 1e-6  # seconds until a block multiplies, of the last tile's end
+_BEGIN, _WEIGHT = 5e-6, 0.3e-9  # seconds of a launch until a block has its weights, beside those of a weight
+_TILE, _STAGE, _TAP = 0.37e-6, 0.077e-6, 0.04e-6  # seconds of a tile beside its stages, of a stage beside its products, of a tap's products
 
 
 @frozen
@@ -109,8 +108,9 @@ def choose(g: Geometry, units: int) -> Choice | None:
         if not fitting:
             continue
         tiles = -(-g.n * g.out[0] * g.out[1] * pitch // BLOCK) * -(-g.groups * g.k // BLOCK)
-        each = max(g.taps // across * stage / _L2, _PRODUCTS * g.taps * BLOCK)
-        found.append((_BEGIN + -(-tiles // units) * each + _END, across, pitch, fitting[0], memory[fitting[0]]))
+        each = _TILE + g.taps // across * _STAGE + g.taps * _TAP
+        seconds = _BEGIN + _WEIGHT * weights / 2 + -(-tiles // units) * each
+        found.append((seconds, across, pitch, fitting[0], memory[fitting[0]]))
     if not found:
         return None
     seconds, across, pitch, stages, shared = min(found, key=itemgetter(0))

@@ -123,18 +123,30 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
 
 // --- the weights ------------------------------------------------------------------------------------------------------
 
-// One of the weights of output `row` of the 64. Chunks of 16 bytes are exchanged as the matrix units expect them.
-__device__ __forceinline__ void put(unsigned smem, int tap, int row, int c, T value) {
+// Where a weight of output `row` of the 64 stands. Chunks of 16 bytes are exchanged as the matrix units expect them.
+__device__ __forceinline__ unsigned place_of(unsigned smem, int tap, int row, int c) {
   const int n = Config::kTransposed ? row / kReal * kReal + c : row;
   const int k = Config::kTransposed ? row % kSize : row % kSize / kReal * kReal + c;
   const int chunk = k / 8 ^ (kSize == 16 ? n >> 2 & 1 : n >> 1 & 3);
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(smem + tap * kBytesW + n * kRowW + chunk * 16 + k % 8 * 2), "h"(value.bits) : "memory");
+  return smem + tap * kBytesW + n * kRowW + chunk * 16 + k % 8 * 2;
 }
 
-// `vector` neighbours of a dense row, from element e on.
+__device__ __forceinline__ void put(unsigned smem, int tap, int row, int c, T value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(place_of(smem, tap, row, c)), "h"(value.bits) : "memory");
+}
+
+// Neighbours of a dense row, from element e on.
 __device__ __forceinline__ void put_all(unsigned smem, const Arguments& a, int row, int e, const Vec<T, kVector>& values) {
   const int taps = a.taps, by = a.weight.form == 1 ? taps : kReal;
   int outer = e / by, inner = e - outer * by;
+  if (!Config::kTransposed && a.weight.form == 2) {  // a chunk as it stands
+    uint4 v;
+    memcpy(&v, &values, sizeof v);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place_of(smem, a.weight.turned ? taps - 1 - outer : outer, row, inner)), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
     const int tap = a.weight.form == 1 ? inner : outer, c = a.weight.form == 1 ? outer : inner;
@@ -147,18 +159,19 @@ __device__ __forceinline__ void pack_dense(const Arguments& a, int channel, unsi
   const ConvAxes& axes = a.axes;
   const Weight& w = a.weight;
   const T* rows = w.w + channel * w.k + (w.turned ? (axes.d.window - 1) * w.d + (axes.h.window - 1) * w.h + (axes.w.window - 1) * w.s : 0);
-  const int chunks = kReal * a.taps / kVector, count = min(kTile, a.target.outs - channel) * chunks;
+  // Lanes have neighbouring rows, which stand in other banks; the taps of a row do not.
+  const int own = min(kTile, a.target.outs - channel), count = own * (kReal * a.taps / kVector);
   for (int first = thread; first < count; first += kBatch * kConsumers * kGroup) {
     Vec<T, kVector> values[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int at = first + i * kConsumers * kGroup, row = at / chunks;
-      if (at < count) values[i] = load<T, kVector>(rows + row * w.k + (at - row * chunks) * kVector);
+      const int at = first + i * kConsumers * kGroup, chunk = at / own;
+      if (at < count) values[i] = load<T, kVector>(rows + (at - chunk * own) * w.k + chunk * kVector);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int at = first + i * kConsumers * kGroup, row = at / chunks;
-      if (at < count) put_all(smem, a, row, (at - row * chunks) * kVector, values[i]);
+      const int at = first + i * kConsumers * kGroup, chunk = at / own;
+      if (at < count) put_all(smem, a, at - chunk * own, chunk * kVector, values[i]);
     }
   }
 }

@@ -173,7 +173,7 @@ def test_windows_and_weights_of_the_copy_engine(name, last, by_row, monkeypatch)
 
     shared = way.shared_columns
     monkeypatch.setattr(way, "shared_columns", shared if by_row else lambda g: None)
-    monkeypatch.setattr(way, "_L2", 1.0)  # then columns that can share a box do
+    monkeypatch.setattr(way, "_STAGE", 1.0)  # then columns that can share a box do
     batch, *rest = _OF_8_TO_32[name]
     (x, w, bias, residual), options = _drawn((batch + 1 + 2 * last + by_row, *rest), BFLOAT16, "grouped_tma_sm90")  # not remembered
     exact = [a.astype(np.float64) for a in (x, w, bias, residual)]
