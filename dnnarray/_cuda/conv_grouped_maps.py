@@ -147,6 +147,7 @@ _SLOWER, _WEIGHT_SLOWER, _WEIGHT_BEGIN = (
     1.1,
     4e-6,
 )  # times that the steps of `conv_grouped_rows` take of what is counted there; seconds
+_FLOAT_SLOWER = 2.7  # times that weight gradients of float32 take of what is counted in `conv_grouped_float_weight`
 _SHARE = 0.45  # of the bandwidth
 _FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
 _BEGIN = 8e-6  # seconds until a block has its weights
@@ -183,7 +184,7 @@ def _correlates(g: Geometry, device: Device, single: bool) -> float:
 def weigh_seconds(g: Geometry, device: Device, single: bool = False) -> float:
     """Seconds of a weight gradient."""
     if single and (split := float_split(g)):
-        return split.time / _CLOCK + _WEIGHT_BEGIN + 2 * device.launch
+        return _FLOAT_SLOWER * split.time / _CLOCK + _WEIGHT_BEGIN + 2 * device.launch
     walk = row_split(g)
     seconds = _by_tiles(g, device, True) if walk is None else _WEIGHT_SLOWER * walk.time / _CLOCK + _WEIGHT_BEGIN
     return seconds + 2 * device.launch
