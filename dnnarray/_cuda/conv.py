@@ -43,7 +43,7 @@ def _grouped(op: str) -> Method:
 
 
 def _grouped_tma(op: str) -> Method:
-    summary = "groups of 16 or 32 channels gathered by the copy engine, a product of each by wgmma"
+    summary = "groups of 8, 16 or 32 channels gathered by the copy engine, a product of each by wgmma"
     return methods("grouped_tma_sm90", op, conv_grouped_tma.maps, summary, conv_grouped_tma.rejects, conv_grouped_tma.cost)
 
 
