@@ -11,7 +11,7 @@ import dnnarray as dnn
 from dnnarray._operation import find
 from dnnarray._problems.conv_geometry import geometry
 from dnnarray._select import Device
-from dnnarray._spec import BFLOAT16, Spec
+from dnnarray._spec import BFLOAT16, FLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda import conv_raster, conv_tma, conv_tma_tiles, tensor_map
@@ -25,38 +25,30 @@ _MAP = TensorMap(Array(0, 32), BFLOAT16, (64, 5), (128,), (64, 2))
 
 
 class _Driver:
-    """Writes down what it is asked for; a map's first word is its address, as the calls say nothing about the others."""
+    """Writes down what it is asked for; a map's first word is its address, the others are 7, as the calls say nothing about them."""
 
-    def __init__(self):
-        self.asked = []
-        names = ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill")
-        for name in names:
-            setattr(self, name, _Names())
-        self.cuuint32_t = self.cuuint64_t = int
+    def __init__(self, status=0):
+        self.asked, self.status = [], status
 
     def cuTensorMapEncodeTiled(self, *given):  # noqa: N802
-        return self._encoded("tiled", given)
+        return self._encode("tiled", *given)
 
     def cuTensorMapEncodeIm2col(self, *given):  # noqa: N802
-        return self._encoded("im2col", given)
+        return self._encode("im2col", *given)
 
-    def _encoded(self, name, given):
-        self.asked.append((name, given))
-        memory = np.array([given[2], *[7] * 15], np.uint64)
-        return 0, SimpleNamespace(getPtr=lambda: memory.ctypes.data)
-
-    def CUtensorMap(self, _ptr):  # noqa: N802
-        return _ptr
+    def _encode(self, name, place, kind, axes, address, *given):
+        self.asked.append((name, kind, axes, address, *(list(n) if isinstance(n, ctypes.Array) else n for n in given)))
+        if not self.status:
+            (ctypes.c_uint64 * 16).from_address(place)[:] = [address, *[7] * 15]
+        return self.status
 
     def cuTensorMapReplaceAddress(self, place, address):  # noqa: N802
         self.asked.append(("replace", address))
         ctypes.c_uint64.from_address(place).value = address
-        return (0,)
+        return self.status
 
-
-class _Names:
-    def __getattr__(self, name):
-        return name
+    def cuGetErrorName(self, status, name):  # noqa: N802
+        name._obj.value = {1: b"CUDA_ERROR_INVALID_VALUE"}[status]
 
 
 @pytest.fixture
@@ -71,16 +63,24 @@ def test_a_map_is_encoded_once_and_then_moved(driver):
     encoded = Encoded(_MAP, memory.ctypes.data)
     assert [encoded.move(a) for a in (4096, 8192)] == [4096, 8192]
     assert memory.tolist() == [8192] + [7] * 15
-    (name, given), moved = driver.asked
-    assert (name, moved) == ("tiled", ("replace", 8192))
-    assert given[:7] == ("CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", 2, 4096, [64, 5], [128], [64, 2], [1, 1])
+    encoded, moved = driver.asked
+    # bfloat16, two axes; zeros outside, 256 bytes at once into the L2, panels of 128 bytes swizzled, nothing interleaved
+    assert encoded == ("tiled", 9, 2, 4096, [64, 5], [128], [64, 2], [1, 1], 0, 3, 3, 0)
+    assert moved == ("replace", 8192)
+
+
+def test_windows_are_described_by_their_corners(driver):
+    memory = np.zeros(16, np.uint64)
+    windows = TensorMap(Array(0), FLOAT16, (64, 9, 8, 2), (128, 1152, 9216), (64, 32), (1, 2, 1, 1), ((-1, -2), (1, 0)))
+    Encoded(windows, memory.ctypes.data).move(4096)
+    assert driver.asked == [("im2col", 6, 4, 4096, [64, 9, 8, 2], [128, 1152, 9216], [-1, -2], [1, 0], 64, 32, [1, 2, 1, 1], 0, 3, 3, 0)]
 
 
 def test_what_the_driver_refuses_is_an_error(driver):
-    refused = type("Status", (int,), {"name": "CUDA_ERROR_INVALID_VALUE"})(1)
-    driver._encoded = lambda *_: (refused, None)
+    driver.status = 1
+    memory = np.zeros(16, np.uint64)
     with pytest.raises(dnn.DeviceError, match="CUDA_ERROR_INVALID_VALUE"):
-        Encoded(_MAP, 0).move(4096)
+        Encoded(_MAP, memory.ctypes.data).move(4096)
 
 
 def test_launches_hand_over_maps_that_follow_their_arrays(driver, monkeypatch):
@@ -102,7 +102,7 @@ def test_launches_hand_over_maps_that_follow_their_arrays(driver, monkeypatch):
     for pointers in ([4096, 16], [4096, 32], [8192, 32]):
         launches.queue(pointers, ())
     assert seen == [(0, 4128, 16, 5), (0, 4128, 32, 5), (0, 8224, 32, 5)]
-    assert [name for name, _ in driver.asked] == ["tiled", "replace"]
+    assert [name for name, *_ in driver.asked] == ["tiled", "replace"]
 
 
 def _word(arguments, i):

@@ -37,10 +37,15 @@ class Machine:
     devices: tuple[tuple[int, int], ...]
 
 
+def driver_library() -> ctypes.CDLL:
+    """The driver; `OSError` where there is none."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
 def machine() -> Machine | None:
     """The driver and its devices; None where there is no driver or it finds no device."""
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        driver = driver_library()
     except OSError:
         return None
     version, count = ctypes.c_int(), ctypes.c_int()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import (
     THREADS,
@@ -68,6 +69,7 @@ class AffineConfig(Config):
     places: int
     vector: int
     threads: int
+    wide: bool
 
 
 @frozen
@@ -175,29 +177,38 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
 # --- affine_grid ------------------------------------------------------------------------------------------------------
 
 
-def _affine(problem: AffineGridProblem, source: str, theta: Spec, aligned: bool) -> tuple[Kernel, int]:
-    """A kernel over places, and how many of them a thread owns at a time."""
+def _affine(problem: AffineGridProblem, source: str, theta: Spec, aligned: bool, places: int) -> Kernel:
+    """A kernel over places, of which a thread owns so many at a time."""
     rank = len(problem.space)
-    places = 4 if problem.space[-1] % 4 == 0 else 1
+    wide = theta.shape[0] * math.prod(problem.space) >= 1 << 31
     vector = vector_length(theta.dtype, aligned, places * rank)
-    config = AffineConfig(TYPES[theta.dtype], rank, places, vector, THREADS)
-    return Kernel(f"spatial/{source}.cu", f"{source}_{SHORT[theta.dtype]}_rank{rank}_{places}x{vector}", config), places
+    config = AffineConfig(TYPES[theta.dtype], rank, places, vector, THREADS, wide)
+    return Kernel(f"spatial/{source}.cu", f"{source}_{SHORT[theta.dtype]}_rank{rank}_{places}x{vector}{'_wide' * wide}", config)
 
 
-def _axes(problem: AffineGridProblem) -> tuple[int | float, ...]:
+def _places(problem: AffineGridProblem, theta: Spec) -> int:
+    """Neighbours that a thread writes: one whole vector, so that those of a warp lie side by side, or four where a vector ends within a place."""
+    rank, vector = len(problem.space), 16 // theta.dtype.itemsize
+    places = vector // rank if vector % rank == 0 else 4
+    return places if problem.space[-1] % places == 0 else 1
+
+
+def _axes(problem: AffineGridProblem) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Extents of three axes, and what turns twice a pixel's distance from the middle into a coordinate."""
-    extents = three_extents(problem.space)
-    return (*extents, *(1.0 / (max(n - 1, 1) if problem.align_corners else n) for n in extents))
+    extents = tuple(three_extents(problem.space))
+    return extents, tuple(1.0 / (max(n - 1, 1) if problem.align_corners else n) for n in extents)
 
 
 def affine_grid(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
     """One launch: a thread for neighbouring places."""
-    theta = problem.inputs[0]
-    if not theta.size:
+    theta, grid = problem.inputs[0], problem.outputs[0]
+    if grid is None or not grid.size:
         return Program(())
-    kernel, places = _affine(problem, "affine_grid", theta, aligned)
+    places = _places(problem, theta)
     threads = theta.shape[0] * math.prod(problem.space) // places
-    return Program((Plan(kernel, grid_1d(threads), THREADS, (Array(0), Array(1), theta.shape[0], *_axes(problem))),))
+    extents, inverse = _axes(problem)
+    arguments = (Array(0), Array(1), theta.shape[0], *extents, *map(divisor, extents), *inverse)
+    return Program((Plan(_affine(problem, "affine_grid", theta, aligned, places), grid_1d(threads), THREADS, arguments),))
 
 
 def _parts(problem: AffineGridProblem) -> tuple[int, int]:
@@ -219,8 +230,9 @@ def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bo
     if not theta.size:
         return Program(())
     (parts, length), n = _parts(problem), theta.shape[0]
-    kernel, _ = _affine(problem, "affine_grid_backward", theta, aligned)
-    plan = Plan(kernel, (n * parts, 1, 1), THREADS, (Array(0), Array(3), n, parts, length, *_axes(problem)))
+    kernel = _affine(problem, "affine_grid_backward", theta, aligned, 4 if problem.space[-1] % 4 == 0 else 1)
+    extents, inverse = _axes(problem)
+    plan = Plan(kernel, (n * parts, 1, 1), THREADS, (Array(0), Array(3), n, parts, length, *extents, *inverse))
     rank = len(problem.space)
     config = ThetaConfig(TYPES[theta.dtype], rank, THREADS)
     kernel = Kernel("spatial/affine_grid_theta.cu", f"affine_grid_theta_{SHORT[theta.dtype]}_rank{rank}", config)

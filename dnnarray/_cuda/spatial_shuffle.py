@@ -120,9 +120,11 @@ def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     order = _input_order(problem)
     walks, size = _in_units(_walks(problem, order), x.dtype.itemsize, aligned)
-    vector = max(_UNIT // size, 1) if aligned else 1
-    inner, middle, run = _inner(walks, vector)
     total, rest = x.size * x.dtype.itemsize // size, (_MOST - len(walks)) * (1,)
+    vector = max(_UNIT // size, 1) if aligned else 1
+    while vector > 1 and total < vector * _THREADS * device.units:  # small arrays: a block for each multiprocessor first
+        vector //= 2
+    inner, middle, run = _inner(walks, vector)
     extents, steps = (*(w.extent for w in walks), *rest), (*(w.x for w in walks), *rest)
     grid = (-(-total // (_THREADS * vector)), 1, 1)
     config = MoveConfig(size, len(walks), vector, inner, middle, run, total < _LIMIT, _THREADS)

@@ -1,28 +1,35 @@
-"""Tensor maps as the driver encodes them: 128 bytes in memory of ours that follow the address of their array."""
+"""Tensor maps as the driver encodes them: 128 bytes in memory of ours that follow the address of their array.
+
+The driver's functions are called as they are: to import all of its bindings takes as long as the rest of a first convolution.
+"""
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Sequence
+from ctypes import CDLL, byref, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.plan import TensorMap
+from dnnarray._cuda.requirements import driver_library
 from dnnarray._errors import DeviceError
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32
 
 BYTES = 128  # of a map
-_TYPES = {
-    FLOAT32: "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
-    FLOAT16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
-    BFLOAT16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
-}
+_TYPES = {FLOAT16: 6, FLOAT32: 7, BFLOAT16: 9}  # CUtensorMapDataType
+# CU_TENSOR_MAP_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_L2_256B, _FLOAT_OOB_FILL_NONE
+_HOW = (0, 3, 3, 0)
+_BEGIN = (c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p)  # the map, the element's type, axes, address, extents, strides
 
 
 @lru_cache(maxsize=1)
-def _driver() -> Any:
-    from cuda.bindings import driver
-
-    return driver
+def _driver() -> CDLL:
+    library = driver_library()
+    library.cuTensorMapEncodeTiled.argtypes = (*_BEGIN, c_void_p, c_void_p, *(c_int,) * 4)
+    library.cuTensorMapEncodeIm2col.argtypes = (*_BEGIN, c_void_p, c_void_p, c_uint32, c_uint32, c_void_p, *(c_int,) * 4)
+    library.cuTensorMapReplaceAddress.argtypes = (c_void_p, c_void_p)
+    library.cuGetErrorName.argtypes = (c_int, c_void_p)
+    return library
 
 
 class Encoded:
@@ -30,40 +37,36 @@ class Encoded:
 
     def __init__(self, described: TensorMap, place: int) -> None:
         self._described, self._place = described, place
-        self._map: Any = None
+        self._encoded = False
 
     def move(self, address: int) -> int:
         """Make the map that of the array at `address`, which is returned."""
         driver = _driver()
-        if self._map is None:
-            found = _checked(*encode(driver, self._described, address))
-            ctypes.memmove(self._place, found.getPtr(), BYTES)
-            self._map = driver.CUtensorMap(_ptr=self._place)
+        if self._encoded:
+            status = driver.cuTensorMapReplaceAddress(self._place, address)
         else:
-            (status,) = driver.cuTensorMapReplaceAddress(self._map, address)
-            _checked(status, None)
+            status = encode(driver, self._described, self._place, address)
+        if status:
+            raise DeviceError(f"the driver does not take a tensor map ({_name(driver, status)}).")
+        self._encoded = True
         return address
 
 
-def encode(driver: Any, m: TensorMap, address: int) -> tuple[Any, Any]:
-    """(status, map) of the driver."""
-    kind = getattr(driver.CUtensorMapDataType, _TYPES[m.dtype])
-    shape, strides = [driver.cuuint64_t(n) for n in m.shape], [driver.cuuint64_t(n) for n in m.strides]
-    steps = [driver.cuuint32_t(n) for n in m.steps or (1,) * len(m.shape)]
-    how = (
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
+def encode(driver: Any, m: TensorMap, place: int, address: int) -> int:
+    """Write the map to `place`; the status of the driver."""
+    first = (place, _TYPES[m.dtype], len(m.shape), address, _numbers(c_uint64, m.shape), _numbers(c_uint64, m.strides))
+    steps = _numbers(c_uint32, m.steps or (1,) * len(m.shape))
     if m.corners is None:
-        box = [driver.cuuint32_t(n) for n in m.box]
-        return driver.cuTensorMapEncodeTiled(kind, len(shape), address, shape, strides, box, steps, *how)
-    lower, upper = map(list, m.corners)
-    return driver.cuTensorMapEncodeIm2col(kind, len(shape), address, shape, strides, lower, upper, *m.box, steps, *how)
+        return int(driver.cuTensorMapEncodeTiled(*first, _numbers(c_uint32, m.box), steps, *_HOW))
+    lower, upper = (_numbers(c_int, corner) for corner in m.corners)
+    return int(driver.cuTensorMapEncodeIm2col(*first, lower, upper, *m.box, steps, *_HOW))
 
 
-def _checked(status: Any, found: Any) -> Any:
-    if int(status):
-        raise DeviceError(f"the driver does not take a tensor map ({status.name}).")
-    return found
+def _numbers(kind: Any, numbers: Sequence[int]) -> Any:
+    return (kind * len(numbers))(*numbers)
+
+
+def _name(driver: Any, status: int) -> str:
+    name = c_char_p()
+    driver.cuGetErrorName(status, byref(name))
+    return (name.value or b"unknown").decode()
