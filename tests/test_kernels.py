@@ -73,6 +73,10 @@ def _large():
         yield _planned("add_layer_norm_backward", (None, rows), rows, rows, row, row)
         image = Spec((64, 56, 56, 64), dtype)
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 64), padding=1, layout="channels_last")
+        options = {"groups": 4, "padding": 1, "layout": "channels_last"}
+        yield _planned("conv", image, Spec((64, 3, 3, 16), dtype), **options)
+        yield _planned("conv_backward_input", image, Spec((64, 3, 3, 16), dtype), input_shape=image.shape, **options)
+        yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 16), **options)
         first, weight, result = Spec((2, 64, 64, 3), dtype), Spec((64, 7, 7, 3), dtype), Spec((2, 32, 32, 64), dtype)
         options = {"stride": 2, "padding": 3, "layout": "channels_last"}
         yield _planned("conv", first, weight, **options)

@@ -10,6 +10,7 @@ from dnnarray._cuda import (
     conv_fft,
     conv_gemm,
     conv_grouped_maps,
+    conv_grouped_tma,
     conv_layout,
     conv_parts,
     conv_portable,
@@ -39,6 +40,11 @@ def _implicit(op: str) -> Method:
 def _grouped(op: str) -> Method:
     summary = "several thin groups as one product of mma.sync"
     return methods("grouped", op, conv_grouped_maps.maps, summary, conv_grouped_maps.rejects, conv_grouped_maps.cost)
+
+
+def _grouped_tma(op: str) -> Method:
+    summary = "groups of 8, 16 or 32 channels gathered by the copy engine, a product of each by wgmma"
+    return methods("grouped_tma_sm90", op, conv_grouped_tma.maps, summary, conv_grouped_tma.rejects, conv_grouped_tma.cost)
 
 
 def _tma(op: str) -> Method:
@@ -77,6 +83,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         *conv_depthwise.METHODS.get(op, ()),
         _direct(op),
         _grouped(op),
+        _grouped_tma(op),
         _tma(op),
         _implicit(op),
         *_parts(op),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, Tile, correlation, slab, stacked, tile
 from dnnarray._cuda.conv_grouped_float import QUAD, float_correlation, float_tile
+from dnnarray._cuda.conv_grouped_float_weight import FloatSplit, float_split, float_sums
 from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, row_correlation, row_split, row_sums, row_tile
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv_implicit import part_of, sum_splits, target_of
@@ -29,7 +31,7 @@ _WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
 
 
 class GroupedMaps:
-    """The maps by slabs of groups: `conv_common.Maps`. Operands of several types go by the definition, weights of float32 by `GemmMaps`."""
+    """The maps by slabs of groups: `conv_common.Maps`. Operands of several types go by the definition, their weight gradients by `GemmMaps`."""
 
     def __init__(self, setting: Setting) -> None:
         self._steps, self._g, self._units = setting.steps, setting.g, setting.units
@@ -59,13 +61,11 @@ class GroupedMaps:
             self._steps.add(self._launch(phase.geometry, small, w, target_of(large, phase), epilogue))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
-        if small.dtype not in HALF or large.dtype not in HALF:
+        g, shape, single = self._g, self._setting.weight_shape, small.dtype == large.dtype == FLOAT32
+        if not single and (small.dtype not in HALF or large.dtype not in HALF):
             self._gemm.weigh(small, large, weight)
             return
-        g, shape, rows = self._g, self._setting.weight_shape, row_split(self._g)
-        split = weight_split(g) if rows is None else None
-        count = rows.splits if rows else split.count if split else 0
-        first = row_sums if rows else weight_sums
+        count, first = _parts(g, single)
         with self._steps.borrowed():
             sums = self._steps.take(FLOAT32, count * math.prod(shape))
             self._steps.add(first(g, small, large, sums))
@@ -76,6 +76,17 @@ class GroupedMaps:
             return float_correlation(self._units, g, x, w, y, e)
         walks = e.residual is None and x.dtype == y.dtype and row_tile(g, self._units)
         return (row_correlation if walks else correlation)(self._units, g, x, w, y, e)
+
+
+def _parts(g: Geometry, single: bool) -> tuple[int, Callable[[Geometry, Operand, Operand, Operand], Plan]]:
+    """Partial sums of a weight gradient, and their launch; `single`: of float32."""
+    if single:
+        whole = float_split(g)
+        return (whole.splits if whole else 0), float_sums
+    if rows := row_split(g):
+        return rows.splits, row_sums
+    split = weight_split(g)
+    return (split.count if split else 0), weight_sums
 
 
 def _takes(x: Operand, weight: Operand, y: Operand) -> bool:
@@ -100,8 +111,8 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
         return "a device without its instructions (sm_80)"
     if dtype not in HALF and dtype != FLOAT32:
         return f"{dtype.name} arrays; it takes float32, float16 and bfloat16"
-    if dtype == FLOAT32 and (op == "conv_backward_weight" or not lying(op, problem).last):
-        return "float32 arrays that are not channels-last, or the gradient of the weight alone"
+    if dtype == FLOAT32 and not lying(op, problem).last:
+        return "float32 arrays that are not channels-last"
     chunk = 16 // dtype.itemsize
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
@@ -119,13 +130,13 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 
 def _too_wide(op: str, g: Geometry, device: Device, single: bool) -> str | None:
     wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
-    found: list[Tile | RowTile | WeightSplit | RowSplit | None] = []
+    found: list[Tile | RowTile | WeightSplit | RowSplit | FloatSplit | None] = []
     for w in wanted:
         found.append(float_tile(stacked(w), device.units) if single else tile(stacked(w), device.units, 4))
         if not single and (walk := row_tile(w, device.units)):
             found.append(walk)
-    if op in _WEIGHS and not single:
-        found.append(row_split(g) or weight_split(g))
+    if op in _WEIGHS:
+        found.append(float_split(g) if single else row_split(g) or weight_split(g))
     fits = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
     return None if fits else f"a window of {g.window}, which does not fit into shared memory"
 
@@ -136,11 +147,11 @@ _SLOWER, _WEIGHT_SLOWER, _WEIGHT_BEGIN = (
     1.1,
     4e-6,
 )  # times that the steps of `conv_grouped_rows` take of what is counted there; seconds
+_FLOAT_SLOWER = 2.7  # times that weight gradients of float32 take of what is counted in `conv_grouped_float_weight`
 _SHARE = 0.45  # of the bandwidth
 _FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
 _BEGIN = 8e-6  # seconds until a block has its weights
 _WAVEFRONTS, _PRODUCTS = 0.65e9, 0.3e9  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16
-_WEIGHT_RATE = 0.02  # of the float32 peak: the weight's gradient by `GemmMaps`
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
@@ -170,8 +181,10 @@ def _correlates(g: Geometry, device: Device, single: bool) -> float:
     return (_by_tiles(g, device, False) if walk is None else _SLOWER * walk.time / _CLOCK) + device.launch
 
 
-def _weighs(g: Geometry, device: Device) -> float:
+def weigh_seconds(g: Geometry, device: Device, single: bool = False) -> float:
     """Seconds of a weight gradient."""
+    if single and (split := float_split(g)):
+        return _FLOAT_SLOWER * split.time / _CLOCK + _WEIGHT_BEGIN + 2 * device.launch
     walk = row_split(g)
     seconds = _by_tiles(g, device, True) if walk is None else _WEIGHT_SLOWER * walk.time / _CLOCK + _WEIGHT_BEGIN
     return seconds + 2 * device.launch
@@ -185,7 +198,7 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     if op in _SPREADS:
         seconds += sum(_correlates(p.geometry, device, single) for p in g.phases)
     if op in _WEIGHS:
-        seconds += problem.flops / problem.maps / (_WEIGHT_RATE * device.peak["float32"]) if single else _weighs(g, device)
+        seconds += weigh_seconds(g, device, single)
     if not last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
     of_peak = unit(dtype, "highest")

@@ -24,7 +24,7 @@ from dnnarray._spec import FLOAT32, HALF
 
 _THREADS, _SUM_THREADS = 384, 256
 _SLICES = (32, 16, 8, 4, 2)  # threads that share the parts of a weight gradient's sums
-_GROUPS = (8, 4, 2, 1)  # neighbouring channels that a thread adds up
+_GROUPS, _WIDEST = (8, 4, 2, 1), 16  # neighbouring channels that a thread adds up, and bytes of the result
 _CHUNK = 8  # elements of a half type in 16 bytes
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
@@ -176,7 +176,8 @@ class ImplicitMaps:
 def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
     """The weight's gradient from its parts, which lie as (K, window, C)."""
     size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
-    group = next(n for n in _GROUPS if shape[1] % n == 0)
+    widest = _WIDEST // weight.dtype.itemsize
+    group = next(n for n in _GROUPS if n <= widest and shape[1] % n == 0)
     steps = dense_strides(shape, (0, 2, 3, 4, 1))
     wide = (1, group, 1, 1, 1)  # a thread adds up groups of channels
     axes = [(shape[i] // w, steps[i] * w, weight.strides[i] * w) for i, w in enumerate(wide)]

@@ -300,6 +300,7 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
 
 
 _GATHERED = 1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
+_LOOKED_AT = 4.5e-12  # seconds in which a result is looked at for what the zeros between groups have spoilt
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
 
 
@@ -319,5 +320,7 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
         return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (thin * of_all), 1.0), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
-    own += problem.result.nbytes * grouped  # looked through for what the zeros between groups have spoilt
+    if grouped and op != "conv_backward_weight":
+        seconds = 2 * f.macs * problem.maps / (share * of_all)
+        share *= seconds / (seconds + _LOOKED_AT * problem.result.size)
     return Cost(2 * f.macs * problem.maps, own + _COPIES * sum(copied) * problem.maps, share, launches, of_peak)

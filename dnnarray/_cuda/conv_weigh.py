@@ -38,21 +38,21 @@ class HaloSplit:
     seconds: float
 
 
-def tma_split(g: Geometry) -> TmaSplit:
-    """The tile and the parts that are done first."""
+def tma_split(g: Geometry, kept: Geometry | None = None) -> TmaSplit:
+    """The tile and the parts that are done first; the sums of `kept` are added up, by default all."""
     everything, found = -(-g.n * g.pixels // BLOCK), []
     for t in _TILES:
         m, n = -(-g.k // t.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // t.n)
         each = max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
         for count, blocks in parts(everything, m * n * g.groups):
-            sums = adding_up(g, count) if count > 1 else 0
+            sums = adding_up(kept or g, count) if count > 1 or kept else 0
             seconds = -(-m * n * g.groups * count // PLANNED) * (blocks * each + _END) + sums
             found.append(TmaSplit(t, count, blocks, seconds))
     return min(found, key=lambda s: s.seconds)
 
 
-def halo_split(g: Geometry) -> HaloSplit | None:
-    """None where the kernel does not do it."""
+def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
+    """None where the kernel does not do it; the sums of `kept` are added up, by default all."""
     height, pitch = extent(g, 1), extent(g, 2)
     if height is None or pitch is None or g.window[1:] != (_SIDE, _SIDE) or g.stride[1:] != (1, 1) or g.dilation[2] > _MOST_ACROSS:
         return None
@@ -64,7 +64,7 @@ def halo_split(g: Geometry) -> HaloSplit | None:
     everything, tiles = -(-places // BLOCK), -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
     found = []
     for count, blocks in parts(everything, tiles):
-        seconds = -(-tiles * count // PLANNED) * (blocks * _STEP + late * _FILL + _END) + adding_up(g, count)
+        seconds = -(-tiles * count // PLANNED) * (blocks * _STEP + late * _FILL + _END) + adding_up(kept or g, count)
         found.append(HaloSplit(r, ring, count, blocks, seconds))
     return min(found, key=lambda s: s.seconds)
 

@@ -30,6 +30,7 @@ class HaloWeightConfig(Config):
 
     element: str
     axes: int
+    size: int
 
 
 @frozen
@@ -42,6 +43,7 @@ class TmaWeightConfig(Config):
     stages: int
     axes: int
     direct: bool
+    size: int
 
 
 class WeighingMaps(TmaMaps):
@@ -52,39 +54,46 @@ class WeighingMaps(TmaMaps):
 
     def whole(self, split: Split | HaloSplit, small: Operand, large: Operand, weight: Operand) -> Plan | None:
         dense = weight.strides[1] == 1 and not any(s % 2 for s in along(weight.strides))
-        return self._by_windows(split, small, large, weight, True) if isinstance(split, TmaSplit) and dense else None
+        return window_sums(self._g, split, small, large, weight, self._units, True) if isinstance(split, TmaSplit) and dense else None
 
     def partial_sums(self, split: Split | HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
         if isinstance(split, HaloSplit):
-            return self._by_raster(split, small, large, partial)
+            return halo_sums(self._g, split, small, large, partial, self._units)
         if isinstance(split, TmaSplit):
-            return self._by_windows(split, small, large, partial, False)
+            return window_sums(self._g, split, small, large, partial, self._units)
         return super().partial_sums(split, small, large, partial)
 
-    def _by_windows(self, split: TmaSplit, small: Operand, large: Operand, result: Operand, direct: bool) -> Plan:
-        """Into the weight (`direct`) or its parts."""
-        g, tile, axes = self._g, split.tile, axes_of(self._g)
-        words = ["conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"] + ["direct"] * direct
-        config = TmaWeightConfig(TYPES[small.dtype], *tile.settings, axes, direct)
-        kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config)
-        maps = gradient_map(g, small, ((0,) * axes, (0,) * axes)), windows_map(g, large, corners(g, axes), BLOCK)
-        tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
-        sizes = (g.n * g.pixels, g.c, *tiles, g.groups, g.k, split.count, split.blocks)
-        grid = (min(math.prod(tiles) * g.groups * split.count, self._units), 1, 1)
-        steps = along(result.strides) if direct else (0, 0, 0, 0)
-        return Plan(kernel, grid, _THREADS, (*maps, result.array, result.array, *sizes, *steps, *extents(g)), tile.shared_memory)
 
-    def _by_raster(self, split: HaloSplit, small: Operand, large: Operand, partial: Operand) -> Plan:
-        g, r, axes = self._g, split.raster, axes_of(self._g)
-        words = "conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"
-        kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), HaloWeightConfig(TYPES[small.dtype], axes))
-        places = r.corners(g, axes)
-        images = windows_map(g, large, places, BLOCK), windows_map(g, large, places, _MIRRORED)
-        sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
-        tiles = -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
-        grid = (min(tiles * split.count, self._units), 1, 1)
-        arguments: tuple[Array | TensorMap | int, ...] = (gradient_map(g, small, r.result_corners(g, axes)), *images, partial.array, *sizes)
-        return Plan(kernel, grid, _HALO_THREADS, (*arguments, *extents(g)), conv_tiles.SHARED)
+def window_sums(
+    g: Geometry, split: TmaSplit, small: Operand, large: Operand, result: Operand, units: int, direct: bool = False, size: int = BLOCK
+) -> Plan:
+    """Into the weight (`direct`) or its parts; of each 64 channels the sums between neighbours of the same `size`."""
+    tile, axes = split.tile, axes_of(g)
+    words = (
+        ["conv_implicit_weight_tma_sm90", SHORT[small.dtype], tile.name, f"{axes}d"] + ["direct"] * direct + [f"c{size}"] * (size != BLOCK)
+    )
+    config = TmaWeightConfig(TYPES[small.dtype], *tile.settings, axes, direct, size)
+    kernel = Kernel("conv/implicit_weight_tma_sm90.cu", "_".join(words), config)
+    maps = gradient_map(g, small, ((0,) * axes, (0,) * axes)), windows_map(g, large, corners(g, axes), BLOCK)
+    tiles = -(-g.k // tile.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // tile.n)
+    sizes = (g.n * g.pixels, g.c, *tiles, g.groups, g.k, split.count, split.blocks)
+    grid = (min(math.prod(tiles) * g.groups * split.count, units), 1, 1)
+    steps = along(result.strides) if direct else (0, 0, 0, 0)
+    return Plan(kernel, grid, _THREADS, (*maps, result.array, result.array, *sizes, *steps, *extents(g)), tile.shared_memory)
+
+
+def halo_sums(g: Geometry, split: HaloSplit, small: Operand, large: Operand, partial: Operand, units: int, size: int = BLOCK) -> Plan:
+    """Sums of each part; of each 64 channels those between neighbours of the same `size`."""
+    r, axes = split.raster, axes_of(g)
+    words = ["conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"] + [f"c{size}"] * (size != BLOCK)
+    kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), HaloWeightConfig(TYPES[small.dtype], axes, size))
+    places = r.corners(g, axes)
+    images = windows_map(g, large, places, BLOCK), windows_map(g, large, places, _MIRRORED)
+    sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
+    tiles = -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
+    grid = (min(tiles * split.count, units), 1, 1)
+    arguments: tuple[Array | TensorMap | int, ...] = (gradient_map(g, small, r.result_corners(g, axes)), *images, partial.array, *sizes)
+    return Plan(kernel, grid, _HALO_THREADS, (*arguments, *extents(g)), conv_tiles.SHARED)
 
 
 def gradient_map(g: Geometry, y: Operand, corners: Corners) -> TensorMap:

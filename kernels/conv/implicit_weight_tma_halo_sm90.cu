@@ -21,6 +21,7 @@
 struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr int kAxes = 2;
+  static constexpr int kSize = 64;
 };
 #define DNNARRAY_ENTRY conv_implicit_weight_tma_halo_sm90_default
 #endif
@@ -32,6 +33,7 @@ constexpr int kBytes = kBlock * kRow;
 constexpr int kMirrored = 16 + 2 * 4;  // rows of the ring that stand twice
 constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
 constexpr int kColumns = kSide * kChannels;
+constexpr int kSize = Config::kSize;  // 64, or channels of the groups on both sides that make up 64: only sums within a group are kept
 
 extern __shared__ char smem_memory[];
 
@@ -168,10 +170,10 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
   for (int half = 0; half < 2; ++half) {
     const int k = row + 8 * half;
     if (k >= a.sums.outs) continue;
-    float* out = a.sums.at(tile.split, tile.group, k, (tile.plane * kSide + r) * kSide) + tile.c;
-    write_sums<0>(out, sums, half, a.sums.channels - tile.c);
-    write_sums<32>(out + a.sums.channels, sums, half, a.sums.channels - tile.c);
-    write_sums<64>(out + 2 * a.sums.channels, sums, half, a.sums.channels - tile.c);
+    const int tap = (tile.plane * kSide + r) * kSide;
+    write_partial<0, kSize>(a.sums, sums, half, tile.split, tile.group, k, tap, tile.c);
+    write_partial<32, kSize>(a.sums, sums, half, tile.split, tile.group, k, tap + 1, tile.c);
+    write_partial<64, kSize>(a.sums, sums, half, tile.split, tile.group, k, tap + 2, tile.c);
   }
 }
 

@@ -25,6 +25,7 @@ struct Config {
   static constexpr int kStages = 4;
   static constexpr int kAxes = 2;
   static constexpr bool kDirect = false;
+  static constexpr int kSize = 64;
 };
 #define DNNARRAY_ENTRY conv_implicit_weight_tma_sm90_default
 #endif
@@ -36,6 +37,7 @@ constexpr int kGroup = 128, kConsumers = 2, kThreads = (1 + kConsumers) * kGroup
 constexpr int kPixels = 64, kRow = 128, kFewer = 56, kMore = 224;                  // registers of asking and of multiplying threads
 constexpr int kPanel = kPixels * kRow, kPanelsM = kTileM / 64, kPanelsN = kTileN / 64, kStage = (kPanelsM + kPanelsN) * kPanel;
 constexpr bool kHalves = kTileM == 64;  // the warpgroups divide the columns
+constexpr int kSize = Config::kSize;  // 64, or channels of the groups on both sides that make up 64: only sums within a group are kept
 constexpr int kMmas = kHalves ? 1 : kTileM / 128, kWidth = kHalves ? kTileN / 2 : kTileN;
 
 extern __shared__ char smem_memory[];
@@ -149,7 +151,7 @@ __device__ __forceinline__ void write_panels(const Arguments& a, const float (&s
   if constexpr (Config::kDirect) {
     write_sums<kPanel * 32>(a.result.at(a.axes, tile.group * a.sums.outs + k, tap) + c, sums, half, a.sums.channels - c);
   } else {
-    write_sums<kPanel * 32>(a.sums.at(tile.split, tile.group, k, tap) + c, sums, half, a.sums.channels - c);
+    write_partial<kPanel * 32, kSize>(a.sums, sums, half, tile.split, tile.group, k, tap, c);
   }
   if constexpr (kPanel + 1 < kCount / 32) write_panels<kPanel + 1>(a, sums, tile, panel + 1, k, half);
 }

@@ -34,12 +34,36 @@ __device__ __forceinline__ unsigned long long transposed_panel(unsigned smem, un
   return (1ull << 62) | (64ull << 32) | (static_cast<unsigned long long>(next >> 4) << 16) | ((smem & 0x3ffff) >> 4);
 }
 
+// Of rows of kBytes, 32 or 64, SWIZZLE_32B or SWIZZLE_64B, that are as long as the operand's other extent: eight rows follow each other, along k or,
+// of a transposed operand, along k too. It begins at a multiple of 8 kBytes.
+template <int kBytes>
+__device__ __forceinline__ unsigned long long narrow_panel(unsigned smem) {
+  static_assert(kBytes == 32 || kBytes == 64, "rows of 128 bytes are a panel");
+  constexpr unsigned long long kSwizzle = kBytes == 32 ? 3 : 2;
+  return (kSwizzle << 62) | (static_cast<unsigned long long>(kBytes / 2) << 32) | (1ull << 16) | ((smem & 0x3ffff) >> 4);
+}
+
 // sums (64 x N) += a (64 x 16) b (16 x N). Thread t of the warpgroup holds, of row t / 32 * 16 + t % 32 / 4 (+ 8 for odd i / 2), the columns
 // i / 4 * 8 + t % 4 * 2 + i % 2 as element i.
 template <typename T, bool kTransposedA, bool kTransposedB, int kCount>
 struct Wgmma;
 
 // The statement for one width: lists of operands are what makes it long.
+#define DNNARRAY_WGMMA_16(kind)                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." kind "." kind " {" \
+               "%0, %1, %2, %3, %4, %5, %6, %7" \
+               "}, %8, %9, 1, 1, 1, %10, %11;" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]) \
+               : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB))
+
+#define DNNARRAY_WGMMA_32(kind)                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." kind "." kind " {" \
+               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+               "}, %16, %17, 1, 1, 1, %18, %19;" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+                 "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]) \
+               : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB))
+
 #define DNNARRAY_WGMMA_64(kind)                                                            \
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." kind "." kind " {" \
                "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -127,10 +151,14 @@ struct Wgmma;
       DNNARRAY_WGMMA_##width(kind);                                                                                           \
     }                                                                                                                         \
   };
+DNNARRAY_WGMMA(16, bfloat16_t, "bf16")
+DNNARRAY_WGMMA(32, bfloat16_t, "bf16")
 DNNARRAY_WGMMA(64, bfloat16_t, "bf16")
 DNNARRAY_WGMMA(128, bfloat16_t, "bf16")
 DNNARRAY_WGMMA(192, bfloat16_t, "bf16")
 DNNARRAY_WGMMA(256, bfloat16_t, "bf16")
+DNNARRAY_WGMMA(16, float16_t, "f16")
+DNNARRAY_WGMMA(32, float16_t, "f16")
 DNNARRAY_WGMMA(64, float16_t, "f16")
 DNNARRAY_WGMMA(128, float16_t, "f16")
 DNNARRAY_WGMMA(192, float16_t, "f16")

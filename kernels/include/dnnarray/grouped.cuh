@@ -6,6 +6,7 @@
 #pragma once
 
 #include "dnnarray/conv.cuh"
+#include "dnnarray/keep.cuh"
 #include "dnnarray/mma.cuh"
 
 namespace dnnarray {
@@ -124,15 +125,6 @@ struct BoxStream {
     bring_box<kThreads>(smem, image + index * n, source, box, place);
   }
 };
-
-// What stays in shared memory, so that it takes no registers while sums are made.
-template <typename Fixed>
-__device__ __forceinline__ const Fixed& keep(const Fixed& fixed) {
-  alignas(16) __shared__ unsigned char smem_fixed[sizeof(Fixed)];
-  if (threadIdx.x == 0) *reinterpret_cast<Fixed*>(smem_fixed) = fixed;
-  __syncthreads();
-  return *reinterpret_cast<const Fixed*>(smem_fixed);
-}
 
 // A pixel of a tile: where its first input stands in the box, in bytes, and its depth, row and column.
 struct TilePixel {

@@ -1,0 +1,275 @@
+"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), products of each group's own by wgmma."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+from dnnarray._cuda import conv_tma
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
+from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
+from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
+from dnnarray._cuda.conv_implicit import along, misfit, part_of, sum_splits, target_of
+from dnnarray._cuda.conv_layout import LayoutMaps
+from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
+from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
+from dnnarray._cuda.conv_tma import windows_map
+from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, halo_split, tma_split
+from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
+from dnnarray._cuda.device import unit
+from dnnarray._cuda.epilogue import Epilogue
+from dnnarray._cuda.loss_sums import NOTHING
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.scratch import Operand
+from dnnarray._cuda.zero import zero
+from dnnarray._problems.base import remembered
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
+from dnnarray._select import Cost, Device
+from dnnarray._spec import FLOAT32, HALF, name_of
+
+SIZES = (8, 16, 32)  # channels of a group, on both sides
+_LEAST = 16  # channels of the sum that a product takes
+_THREADS, _CONSUMERS = 512, 3  # of a block, and warpgroups of it that multiply
+_KEPT = 512  # bytes of shared memory for what all threads need
+_VECTOR, _WIDE = 8, 16  # weights of a load, and their bytes
+_COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
+_STAGES = (6, 5, 4, 3, 2)  # of the ring of a warpgroup
+_BEGIN, _WEIGHT = 5e-6, 0.3e-9  # seconds of a launch until a block has its weights, beside those of a weight
+_TILE, _STAGE, _TAP = 0.37e-6, 0.077e-6, 0.04e-6  # seconds of a tile beside its stages, of a stage beside its products, of a tap's products
+
+
+@frozen
+class GroupedTmaConfig(Config):
+    """Compile-time settings of ``kernels/conv/grouped_tma_sm90.cu``."""
+
+    element: str
+    result: str
+    activation: str
+    bias: bool
+    residual: bool
+    transposed: bool
+    axes: int
+    real: int
+    across: int
+    stages: int
+
+
+@frozen
+class Choice:
+    """Columns of the window that share a box, places of a row, stages of the ring, bytes of shared memory and the seconds that it takes."""
+
+    across: int
+    pitch: int
+    stages: int
+    shared_memory: int
+    seconds: float
+
+
+def whole(g: Geometry) -> Geometry:
+    """The same images without groups: what tensor maps see."""
+    return replace(g, groups=1, c=g.groups * g.c, k=g.groups * g.k)
+
+
+def blocks(g: Geometry) -> Geometry:
+    """Groups put together to blocks of 64 channels, of which a weight gradient keeps what is between channels of the same group."""
+    return replace(g, groups=g.groups * g.c // BLOCK, c=BLOCK, k=BLOCK)
+
+
+def shared_columns(g: Geometry) -> tuple[int, int] | None:
+    """Columns of the window that share a box, and places of a row of the raster that makes this possible; None where they cannot."""
+    pitch, fits = extent(g, 2), g.window[2] in _COLUMNS and (g.window[2] - 1) * g.dilation[2] <= _REACH
+    if pitch is None or not fits or not within(axes_of(g), *_corners(g, pitch)):
+        return None
+    return g.window[2], pitch
+
+
+def _corners(g: Geometry, pitch: int) -> Corners:
+    """Of the places that tiles count: `pitch` in a row of the result."""
+    lower, upper = corners(g, axes_of(g))
+    return lower, (pitch - g.before[2] - g.space[2], *upper[1:])
+
+
+@remembered
+def choose(g: Geometry, units: int) -> Choice | None:
+    """What is done first; None where a window's weights do not fit into shared memory."""
+    weights = g.taps * BLOCK * max(g.c, _LEAST) * 2
+    found = []
+    for across, pitch in filter(None, ((1, g.out[2]), shared_columns(g))):
+        stage = (BLOCK + (_REACH if across > 1 else 0)) * ROW
+        memory = {stages: 1024 + weights + _CONSUMERS * stages * (stage + 16) for stages in _STAGES}
+        fitting = [stages for stages in _STAGES if memory[stages] <= SHARED - _KEPT]
+        if not fitting:
+            continue
+        tiles = -(-g.n * g.out[0] * g.out[1] * pitch // BLOCK) * -(-g.groups * g.k // BLOCK)
+        each = _TILE + g.taps // across * _STAGE + g.taps * _TAP
+        seconds = _BEGIN + _WEIGHT * weights / 2 + -(-tiles // units) * each
+        found.append((seconds, across, pitch, fitting[0], memory[fitting[0]]))
+    if not found:
+        return None
+    seconds, across, pitch, stages, shared = min(found, key=itemgetter(0))
+    return Choice(across, pitch, stages, shared, seconds)
+
+
+@remembered
+def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
+    """How a weight gradient is divided; None where `grouped` does it."""
+    if g.groups * g.c % BLOCK or conv_tma.misfit(whole(g)):
+        return None
+    found: list[HaloSplit | TmaSplit | None] = [tma_split(blocks(g), g), halo_split(blocks(g), g)]
+    return min((f for f in found if f is not None), key=lambda s: s.seconds)
+
+
+class GroupedTmaMaps:
+    """The maps of a group's own products: `conv_common.Maps`. Operands of several types, and weight gradients that `weighing` leaves, go by `GroupedMaps`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._steps, self._g, self._units = setting, setting.steps, setting.g, setting.units
+        self._grouped = GroupedMaps(setting)
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        if large.dtype not in HALF:
+            self._grouped.correlate(large, weight, small, epilogue)
+            return
+        self._steps.add(self._launch(self._g, large, weight, small, epilogue, False))
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        """One correlation of stride 1 for each residue of the stride."""
+        g = self._g
+        if small.dtype not in HALF or not (g.phases_cover or epilogue.empty):
+            self._grouped.spread(small, weight, large, epilogue)
+            return
+        if not g.phases_cover:
+            size = math.prod(self._setting.shape(False))
+            self._steps.add(zero(large.array, size * large.dtype.itemsize, self._steps.aligned))
+        for phase in g.phases:
+            part, target = part_of(weight, phase), target_of(large, phase)
+            self._steps.add(self._launch(phase.geometry, small, part, target, epilogue, True))
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        split, shape = weighing(self._g), self._setting.weight_shape
+        if split is None or small.dtype not in HALF or large.dtype not in HALF:
+            self._grouped.weigh(small, large, weight)
+            return
+        with self._steps.borrowed():
+            partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
+            first: Any = halo_sums if isinstance(split, HaloSplit) else window_sums
+            self._steps.add(first(blocks(self._g), split, small, large, partial, self._units, size=self._g.c))
+            self._steps.add(sum_splits(partial, split.count, weight, shape))
+
+    def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
+        f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units), whole(g)
+        assert chosen is not None
+        across, places = chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
+        flags = e.bias is not None, e.residual is not None, transposed
+        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages)
+        words = ["conv_grouped_tma_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], e.name, f"{axes}d_c{g.c}x{across}x{chosen.stages}"]
+        kernel = Kernel("conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
+        behind = _REACH if across > 1 else 0
+        images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), BLOCK + behind)
+        tiles = -(-places // BLOCK), -(-wide.k // BLOCK)
+        form, turned = row_form(w, g.c, g.window)
+        pointers: tuple[Any, ...] = (x.array, w.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
+        numbers = (places, chosen.pitch, *tiles, wide.k, form, int(turned), *w.strides, *along(x.strides), *along(y.strides), *extents(g))
+        grid = (min(math.prod(tiles), self._units), 1, 1)
+        return Plan(kernel, grid, _THREADS, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
+
+
+def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:
+    """How rows of a weight lie: 1 for dense (C, window), 2 for dense (window, C), 0 for neither; and whether their taps are the other way round."""
+    row, channel, *steps = w.strides
+    _, height, width = window
+    signs = {step > 0 for step, n in zip(steps, window, strict=True) if n > 1}
+    turned = signs == {False}
+    start = sum((n - 1) * step for step, n in zip(steps, window, strict=True)) if turned else 0
+    aligned = row % _VECTOR == 0 and w.at(start).offset % _WIDE == 0
+    for form, (own, tap) in ((1, (math.prod(window), 1)), (2, (1, c))):
+        dense = (height * width * tap, width * tap, tap)
+        if (
+            aligned
+            and len(signs) < 2
+            and channel == own
+            and all(abs(a) == b or n == 1 for a, b, n in zip(steps, dense, window, strict=True))
+        ):
+            return form, turned
+    return 0, False
+
+
+# --- judgement --------------------------------------------------------------------------------------------------------
+
+_CORRELATES = ("conv", "conv_backward", "conv_transpose_backward")
+_SPREADS = ("conv_transpose", "conv_backward_input", "conv_backward", "conv_transpose_backward")
+_WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+
+
+def _same(g: Geometry) -> Geometry:
+    return g
+
+
+def maps(setting: Setting) -> GroupedTmaMaps | LayoutMaps | DirectMaps:
+    """The kernels need 16-byte addresses and channels-last memory."""
+    if not setting.steps.aligned:
+        return DirectMaps(setting)
+    return GroupedTmaMaps(setting) if setting.last else LayoutMaps(setting, GroupedTmaMaps, _same)
+
+
+def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
+    return _rejects(problem, op, device)
+
+
+@remembered
+def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    if device.capability != (9, 0):
+        return "a device without its matrix instructions (sm_90a)"
+    if dtype not in HALF:
+        return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
+    if g.groups == 1 or g.c != g.k or g.c not in SIZES:
+        return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 8, 16 or 32 on both sides"
+    if op == "conv_backward_weight" and weighing(g) is None:
+        return f"{g.groups * g.c} channels, no multiple of {BLOCK}, or windows that a tensor map cannot hold"
+    if reason := misfit(op, problem, g) or too_large(g):
+        return reason
+    wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
+    if reason := next(filter(None, (conv_tma.misfit(whole(w)) for w in wanted)), None):
+        return reason
+    if any(choose(w, device.units) is None for w in wanted):
+        return f"a window of {g.window}, whose weights do not fit into shared memory"
+    return rejects_grouped(op, problem, device) if op in _WEIGHS and weighing(g) is None else None
+
+
+_COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
+_SHARE = 0.8  # of the bandwidth
+
+
+def _weigh_seconds(g: Geometry, device: Device) -> float:
+    split = weighing(g)
+    return START + split.seconds + 2 * device.launch if split else weigh_seconds(g, device)
+
+
+def _correlates(g: Geometry, device: Device) -> float:
+    found = choose(g, device.units)
+    return found.seconds + device.launch if found else math.inf
+
+
+def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+    """The launches one after the other; the efficiency is of the peak."""
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    moved = dtype.itemsize * (g.sizes[0] + g.sizes[2]) / (_SHARE * device.bandwidth)
+    found = [_correlates(g, device)] * (op in _CORRELATES)
+    if op in _SPREADS:
+        found.append(sum(_correlates(p.geometry, device) for p in g.phases))
+    if op in _WEIGHS:
+        found.append(_weigh_seconds(g, device))
+    seconds = sum(max(f, moved) for f in found)
+    if not lying(op, problem).last:
+        seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
+    of_peak = unit(dtype, "highest")
+    peak = device.peak.get(of_peak or "") or device.peak["float32"]
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, 0, of_peak)

@@ -1,0 +1,158 @@
+// The weight gradient of a convolution of groups of few channels on the ordinary units: dw[k, c, tap] = the sum over n and p of dy[n, k, p] *
+// x[n, c, p * stride + tap * dilation - before]. First stage: partial sums (part, K, taps, C); another launch adds them up.
+//
+// Layout:  x and dy with dense channels, the rest by steps. A slab (grouped.cuh) is made of quads of channels. A block of kThreads has `across`
+//          slabs and stays for many tiles, whose inputs and gradients come to shared memory one tile ahead. A thread has kItems items (a tap and
+//          a quad of inputs) and one quad of outputs of one slab, 16 sums for each item, of each `copies`-th pixel of a tile; behind the last
+//          tile the block adds up its copies. Threads beside each other have neighbouring slabs. What is between different groups is not stored.
+// Needs:   float32; channels of all groups in whole quads, pointers aligned to 16 bytes; images of less than 2^31 elements.
+// Bound:   memory (x and dy once) for thin groups, else float32 arithmetic and shared memory. Sums in a fixed order.
+
+#include "dnnarray/grouped.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  static constexpr int kItems = 9;
+  static constexpr int kThreads = 256;
+};
+#define DNNARRAY_ENTRY conv_grouped_float_weight_default
+#endif
+
+using namespace dnnarray;
+constexpr int kItems = Config::kItems, kThreads = Config::kThreads, kQuad = 4, kSums = kItems * kQuad * kQuad;
+
+extern __shared__ uint4 smem_memory[];
+
+using Sums = float[kItems][kQuad][kQuad];  // (item, output, input)
+
+struct Slabs {
+  int groups, c, k, together, in, out;
+};
+
+// A block's share of the sums: `across` slabs from `first` on, and of each `tasks` tasks, task i being part i % item_parts of the items for quad
+// i / item_parts of the outputs.
+struct Share {
+  int first, across, tasks, start, item_parts;
+
+  __device__ __forceinline__ int units() const { return across * tasks; }
+  __device__ __forceinline__ int slab(int unit) const { return unit % across; }
+  __device__ __forceinline__ int task(int unit) const { return start + unit / across; }
+  __device__ __forceinline__ int quad(int unit) const { return task(unit) / item_parts; }
+  __device__ __forceinline__ int item(int unit) const { return task(unit) % item_parts * kItems; }
+};
+
+// One pixel's terms.
+__device__ __forceinline__ void multiply(Sums& sum, const unsigned char* x, const float* dy, const int (&offset)[kItems]) {
+  const Vec<float, kQuad> grad = load<float, kQuad>(dy);
+#pragma unroll
+  for (int item = 0; item < kItems; ++item) {
+    const Vec<float, kQuad> v = load<float, kQuad>(reinterpret_cast<const float*>(x + offset[item]));
+#pragma unroll
+    for (int k = 0; k < kQuad; ++k) {
+#pragma unroll
+      for (int c = 0; c < kQuad; ++c) sum[item][k][c] += v.at[c] * grad.at[k];
+    }
+  }
+}
+
+// A unit's sum to (K, taps, C), if it is between channels of the same group.
+__device__ __forceinline__ void put(float* partial, float value, const Share& share, int unit, int index, const Slabs& s, int taps) {
+  const int item = share.item(unit) + index / (kQuad * kQuad), tap = item / s.in;
+  const int in = (item - tap * s.in) * kQuad + index % kQuad, group = in / s.c;
+  const int k = share.quad(unit) * kQuad + index / kQuad % kQuad - group * s.k;
+  const long long own = static_cast<long long>(share.first + share.slab(unit)) * s.together + group;
+  if (tap >= taps || k < 0 || k >= s.k || own >= s.groups) return;
+  partial[((own * s.k + k) * taps + tap) * s.c + in - group * s.c] = value;
+}
+
+// The copies of each sum added up in their order, by way of shared memory, which nobody reads any more.
+__device__ __forceinline__ void add_copies(float* partial, float* smem, const Sums& sum, int copies, const Share& share, const Slabs& s, int taps) {
+  constexpr int kPitch = kSums + 1;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) smem[threadIdx.x * kPitch + i] = sum[i / (kQuad * kQuad)][i / kQuad % kQuad][i % kQuad];
+  __syncthreads();
+  const int units = share.units();
+  for (int i = threadIdx.x; i < units * kSums; i += kThreads) {
+    const int unit = i / kSums, index = i - unit * kSums;
+    float total = 0;
+    for (int copy = 0; copy < copies; ++copy) total += smem[(copy * units + unit) * kPitch + index];
+    put(partial, total, share, unit, index, s, taps);
+  }
+}
+
+struct Fixed {
+  Tiling tiles;
+  ConvAxes axes;
+  BoxStream<float> x, dy;
+};
+
+// Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `depths` x `rows` x `columns`
+// outputs.
+extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNARRAY_ENTRY(
+    const float* __restrict__ dy, const float* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long c,
+    long long k, long long together, long long across, long long ranges, long long tasks, long long parts, long long item_parts,
+    long long depths, long long rows, long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n,
+    long long x_d, long long x_h, long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2,
+    long long w0, long long w1, long long w2) {
+  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const int by_range = blockIdx.x / i32(ranges), range = blockIdx.x - by_range * i32(ranges), by_part = by_range / i32(parts);
+  const int part = by_range - by_part * i32(parts), first = range * i32(across);
+  const Slabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kQuad, i32(together * k) / kQuad};
+  const Share share{first, i32(across), i32(tasks), part * i32(tasks), i32(item_parts)};
+  const ConvAxes axes{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const Tiling tiles(i32(depths), i32(rows), i32(columns), axes);
+  const int vectors = share.across * slabs.in, vectors_y = share.across * slabs.out;
+  const Box box = tiles.box(axes, vectors), box_y{tiles.depths, tiles.rows, tiles.columns, vectors_y, (vectors_y | 1) * 16};
+  const int taps = axes.d.window * axes.h.window * axes.w.window, items = taps * slabs.in, listed = share.item_parts * kItems;
+  const int pixels = box_y.pixels(), stage_bytes = box.bytes() + box_y.bytes();
+
+  unsigned char* smem = reinterpret_cast<unsigned char*>(smem_memory);
+  TilePixel* smem_pixels = reinterpret_cast<TilePixel*>(smem + 2 * stage_bytes);
+  int* smem_items = reinterpret_cast<int*>(smem_pixels + pixels);
+
+  const int first_x = first * slabs.in * kQuad, first_y = first * slabs.out * kQuad;
+  const BoxSource of_x{i32(x_d), i32(x_h), i32(x_w), axes.d.space, axes.h.space, axes.w.space, slabs.groups * slabs.c - first_x};
+  const BoxSource of_y{i32(y_d), i32(y_h), i32(y_w), axes.d.out, axes.h.out, axes.w.out, slabs.groups * slabs.k - first_y};
+  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across, splits = gridDim.x / i32(ranges * parts);
+  const Fixed& fixed = keep(Fixed{tiles, axes, {x + first_x, x_n, of_x, box}, {dy + first_y, y_n, of_y, box_y}});
+  const auto bring = [&](int index, int stage) {
+    const TilePlace tile(index, fixed.tiles);
+    const unsigned to = shared_address(smem) + stage * stage_bytes;
+    fixed.x.bring<kThreads>(to, tile.image, tile.inputs(fixed.axes));
+    fixed.dy.bring<kThreads>(to + fixed.x.box.bytes(), tile.image, {tile.d, tile.p, tile.q, 1});
+  };
+  if (by_part < count) bring(by_part, 0);
+  copy_commit();
+  list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
+  list_items<kThreads>(smem_items, listed, items, slabs.in, axes, box);
+  __syncthreads();
+
+  const int units = share.units(), copies = kThreads / units, copy = threadIdx.x / units, unit = threadIdx.x - copy * units;
+  const int slab = share.slab(unit), quad = share.quad(unit);
+  const bool busy = copy < copies && quad < slabs.out;
+  int offset[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) offset[i] = busy ? smem_items[share.item(unit) + i] : 0;
+  Sums sum = {};
+  int stage = 0;
+  for (int index = by_part; index < count; index += splits, stage ^= 1) {
+    if (index + splits < count) bring(index + splits, stage ^ 1);
+    copy_commit();
+    copy_wait<1>();
+    __syncthreads();
+    const TilePlace tile(index, fixed.tiles);
+    const int deep = fixed.axes.d.out - tile.d, high = fixed.axes.h.out - tile.p, wide = fixed.axes.w.out - tile.q;  // of the image from here on
+    const unsigned char* smem_x = smem + stage * stage_bytes + slab * slabs.in * 16;
+    const unsigned char* smem_y = smem + stage * stage_bytes + fixed.x.box.bytes() + (slab * slabs.out + quad) * 16;
+#pragma unroll 1
+    for (int m = copy; m < pixels && busy; m += copies) {
+      const TilePixel pixel = smem_pixels[m];
+      if (pixel.depth() >= deep || pixel.row() >= high || pixel.column() >= wide) continue;  // inputs there may be infinite
+      multiply(sum, smem_x + pixel.offset, reinterpret_cast<const float*>(smem_y + m * fixed.dy.box.pitch), offset);
+    }
+    __syncthreads();  // nobody needs the tile any more
+  }
+  copy_wait<0>();
+  const long long size = static_cast<long long>(slabs.groups) * slabs.k * taps * slabs.c;
+  add_copies(partial + by_part * size, reinterpret_cast<float*>(smem), sum, copies, share, slabs, taps);
+}

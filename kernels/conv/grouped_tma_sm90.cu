@@ -1,0 +1,342 @@
+// Convolution of groups of 8, 16 or 32 channels, their windows gathered by the copy engine: y[n, k, p] = f(sum over taps and c of the group of
+// x[n, c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
+//
+// Layout:  x channels-last in memory behind a tensor map of windows, as in implicit_tma_sm90.cu; y and residual by steps, their channels dense; w by
+//          steps, or each row of it dense. A tile is 64 places x 64 channels, which are whole groups on both sides. A block takes neighbouring tiles,
+//          those of the same channels one after another. Its first warpgroup has a thread for each of the others, which asks for the 64 channels of
+//          the places of a tile at each tap, through a ring of kStages: they have tiles of their own, so that one multiplies while another writes.
+//          Together they put the weights of the 64 channels into shared memory, in panels of a tap whose rows are kSize channels of the sum, and each
+//          multiplies the groups' columns of its places by their own rows: a product is kSize channels wide on both sides. kTransposed: the
+//          gradient of the input from the forward's weight.
+//          kAcross > 1: the window's columns take one box together. Then the map makes a raster of each row of the result, `pitch` places with
+//          zeros where the image ends, and a column of the window is a shift of places.
+//          kReal < kSize: groups of 8 in pairs, with zeros between them. What is NaN then is computed again by the definition.
+// Needs:   sm_90a; half types; strides of x multiples of 16 bytes; corners and offsets of the window within what a map can hold. kAcross columns
+//          of a window have a stride of 1, and kReach places from the first to the last.
+// Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each stage: 0.96 us for a tile of 3 x 3
+//          on an H200 (2026-11-22). Sums in float32.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/group_product.cuh"
+#include "dnnarray/keep.cuh"
+#include "dnnarray/tile.cuh"
+#include "dnnarray/tma.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Result = dnnarray::bfloat16_t;
+  using Activation = dnnarray::Relu;
+  static constexpr bool kBias = true;
+  static constexpr bool kResidual = false;
+  static constexpr bool kTransposed = false;
+  static constexpr int kAxes = 2;
+  static constexpr int kReal = 16;
+  static constexpr int kAcross = 3;
+  static constexpr int kStages = 5;
+};
+#define DNNARRAY_ENTRY conv_grouped_tma_sm90_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+using R = Config::Result;
+constexpr int kGroup = 128, kConsumers = 3, kThreads = (1 + kConsumers) * kGroup, kTile = 64, kRow = 128;  // a tile is as high as it is wide
+constexpr int kReal = Config::kReal, kSize = kReal < 16 ? 16 : kReal, kGroups = kTile / kSize, kSums = kSize / 2;  // kSums: a thread's of a group
+constexpr int kRowW = kSize * 2, kBytesW = kTile * kRowW, kPart = kSize * kRowW;  // bytes of a tap's weights: of a row, of all, of a group
+constexpr int kAcross = Config::kAcross, kReach = kAcross > 1 ? 8 : 0;            // taps of a box, places behind a tile's last one
+constexpr int kStages = Config::kStages, kStage = (kTile + kReach) * kRow;
+constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
+constexpr int kVector = 8, kBatch = 6;   // weights of a load, loads of a thread on their way
+
+extern __shared__ char smem_memory[];
+
+// A weight by its steps. `form` 1: each row dense, (C, window); 2: (window, C), both behind pointers aligned to 16 bytes; 0: neither. `turned`: a
+// dense row has its taps the other way round.
+struct Weight {
+  const T* w;
+  long long k, c, d, h, s;
+  int form, turned;
+};
+
+struct Arguments {
+  Target<T, R> target;
+  Weight weight;
+  const T* x;
+  Strides x_step;
+  ConvAxes axes;
+  long long rows;
+  int pitch, taps;
+
+  __device__ __forceinline__ WindowPlace where(long long m) const {
+    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, axes.h.out), by_d = split(by_h.quotient, axes.d.out);
+    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
+  }
+  // Where the channels of place m begin in the result, or -1.
+  __device__ __forceinline__ long long at(long long m) const {
+    const WindowPlace p = where(m);
+    return m < rows && p.w < axes.w.out ? p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w : -1;
+  }
+};
+
+// Neighbouring tiles of a block: tile i is part i % tiles_m of the places and channels 64 (i / tiles_m) on.
+struct Share {
+  int first, end, tiles_m;
+
+  __device__ __forceinline__ Share(int tiles_m_, int tiles_n) : tiles_m(tiles_m_) {
+    const long long all = static_cast<long long>(tiles_m) * tiles_n;
+    first = static_cast<int>(all * blockIdx.x / gridDim.x);
+    end = static_cast<int>(all * (blockIdx.x + 1) / gridDim.x);
+  }
+};
+
+// The weights, and the ring of one of the warpgroups that multiply, with the barriers of its first stage.
+struct Shared {
+  unsigned weight, ring, full, empty;
+
+  __device__ __forceinline__ Shared(unsigned first, int taps, int part) : weight(first) {
+    const unsigned rings = first + taps * kBytesW;
+    ring = rings + part * kStages * kStage;
+    full = rings + kConsumers * kStages * kStage + part * kStages * 16;
+    empty = full + kStages * 8;
+  }
+};
+
+// --- the threads that ask ---------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, long long m, int channel, const Shared& smem, Ring<kStages>& ring) {
+  const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
+  WindowPlace place = a.where(m);
+  place.c = channel;
+  place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before, place.d = place.d * d.stride - d.before;
+  Place tap = {0, 0, 0};
+  do {
+    const unsigned full = smem.full + ring.stage * 8;
+    const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation), static_cast<unsigned short>(tap.h * h.dilation),
+                             static_cast<unsigned short>(tap.d * d.dilation)};
+    barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
+    barrier_expect(full, kStage);
+    copy_windows<Config::kAxes>(smem.ring + ring.stage * kStage, x, full, place, offset);
+    ring.next();
+  } while (!tap.next(d.window, h.window, kAcross > 1 ? 1 : w.window));
+}
+
+// --- the weights ------------------------------------------------------------------------------------------------------
+
+// Where a weight of output `row` of the 64 stands. Chunks of 16 bytes are exchanged as the matrix units expect them.
+__device__ __forceinline__ unsigned place_of(unsigned smem, int tap, int row, int c) {
+  const int n = Config::kTransposed ? row / kReal * kReal + c : row;
+  const int k = Config::kTransposed ? row % kSize : row % kSize / kReal * kReal + c;
+  const int chunk = k / 8 ^ (kSize == 16 ? n >> 2 & 1 : n >> 1 & 3);
+  return smem + tap * kBytesW + n * kRowW + chunk * 16 + k % 8 * 2;
+}
+
+__device__ __forceinline__ void put(unsigned smem, int tap, int row, int c, T value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(place_of(smem, tap, row, c)), "h"(value.bits) : "memory");
+}
+
+// Neighbours of a dense row, from element e on.
+__device__ __forceinline__ void put_all(unsigned smem, const Arguments& a, int row, int e, const Vec<T, kVector>& values) {
+  const int taps = a.taps, by = a.weight.form == 1 ? taps : kReal;
+  int outer = e / by, inner = e - outer * by;
+  if (!Config::kTransposed && a.weight.form == 2) {  // a chunk as it stands
+    uint4 v;
+    memcpy(&v, &values, sizeof v);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place_of(smem, a.weight.turned ? taps - 1 - outer : outer, row, inner)), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    const int tap = a.weight.form == 1 ? inner : outer, c = a.weight.form == 1 ? outer : inner;
+    put(smem, a.weight.turned ? taps - 1 - tap : tap, row, c, values.at[j]);
+    if (++inner == by) inner = 0, ++outer;
+  }
+}
+
+__device__ __forceinline__ void pack_dense(const Arguments& a, int channel, unsigned smem, int thread) {
+  const ConvAxes& axes = a.axes;
+  const Weight& w = a.weight;
+  const T* rows = w.w + channel * w.k + (w.turned ? (axes.d.window - 1) * w.d + (axes.h.window - 1) * w.h + (axes.w.window - 1) * w.s : 0);
+  // Lanes have neighbouring rows, which stand in other banks; the taps of a row do not.
+  const int own = min(kTile, a.target.outs - channel), count = own * (kReal * a.taps / kVector);
+  for (int first = thread; first < count; first += kBatch * kConsumers * kGroup) {
+    Vec<T, kVector> values[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = first + i * kConsumers * kGroup, chunk = at / own;
+      if (at < count) values[i] = load<T, kVector>(rows + (at - chunk * own) * w.k + chunk * kVector);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = first + i * kConsumers * kGroup, chunk = at / own;
+      if (at < count) put_all(smem, a, at - chunk * own, chunk * kVector, values[i]);
+    }
+  }
+}
+
+__device__ __forceinline__ void pack_any(const Arguments& a, int channel, unsigned smem, int thread) {
+  const int count = min(kTile, a.target.outs - channel) * kReal;
+  Place tap = {0, 0, 0};
+  int index = 0;
+  do {
+    const T* from = a.weight.w + tap.d * a.weight.d + tap.h * a.weight.h + tap.w * a.weight.s;
+#pragma unroll 4
+    for (int i = thread; i < count; i += kConsumers * kGroup) {
+      put(smem, index, i / kReal, i % kReal, from[(channel + i / kReal) * a.weight.k + i % kReal * a.weight.c]);
+    }
+    ++index;
+  } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
+}
+
+// By all warpgroups that multiply, when none of them needs the last ones any more.
+__device__ __forceinline__ void pack_weights(const Arguments& a, int channel, unsigned smem) {
+  const int thread = static_cast<int>(threadIdx.x) - kGroup;
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
+  if constexpr (kReal < kSize) {
+    for (int i = thread * 4; i < a.taps * kBytesW; i += kConsumers * kGroup * 4) asm volatile("st.shared.b32 [%0], 0;" ::"r"(smem + i) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
+  }
+  if (a.weight.form) {
+    pack_dense(a, channel, smem, thread);
+  } else {
+    pack_any(a, channel, smem, thread);
+  }
+  fence_async();
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers * kGroup) : "memory");
+}
+
+// --- the warpgroups that multiply -------------------------------------------------------------------------------------
+
+// Adds the products of a stage's taps, neighbours `apart` places from each other.
+__device__ __forceinline__ void multiply(float (&sums)[kGroups][kSums], unsigned rows, unsigned weight, int apart) {
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kAcross; ++i) {
+    const unsigned long long x = panel(rows + i * apart * kRow);
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const unsigned long long w = narrow_panel<kRowW>(weight + i * kBytesW + group * kPart);
+#pragma unroll
+      for (int k = 0; k < kSize / 16; ++k) Wgmma<T, false, false, kSize>::run(sums[group], x + 2 * (group * kSize / 16 + k), w + 2 * k);
+    }
+  }
+  wgmma_commit();
+}
+
+__device__ __forceinline__ void release(unsigned empty) {
+  if (threadIdx.x % kGroup == 0) barrier_arrive(empty);
+}
+
+// The next tile of this warpgroup, its sums in the order of the columns.
+__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kTile / 2], int stages, const Shared& smem, Ring<kStages>& ring) {
+  unsigned before = 0, weight = smem.weight;
+  float found[kGroups][kSums] = {};
+  for (int i = 0; i < stages; ++i, weight += kAcross * kBytesW) {
+    barrier_wait(smem.full + ring.stage * 8, ring.parity);
+    multiply(found, smem.ring + ring.stage * kStage, weight, a.axes.w.dilation);
+    wgmma_wait<1>();
+    if (i > 0) release(before);
+    before = smem.empty + ring.stage * 8;
+    ring.next();
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    hold(found[group]);
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) sums[group * kSums + j] = found[group][j];
+  }
+  release(before);
+}
+
+// One output by the definition.
+__device__ __noinline__ float definition(const Arguments& a, const WindowPlace& p, int channel) {
+  const int group = channel / kReal * kReal, own = channel - group;
+  const Weight& w = a.weight;
+  const T* image = a.x + p.n * a.x_step.n + group;
+  const T* weight = w.w + group * w.k + own * (Config::kTransposed ? w.c : w.k);
+  const long long step = Config::kTransposed ? w.k : w.c;
+  float sum = 0;
+  Place tap = {0, 0, 0};
+  do {
+    const long long at = a.axes.input({p.d, p.h, p.w}, tap, a.x_step);
+    if (at < 0) continue;
+    const T* here = weight + tap.d * w.d + tap.h * w.h + tap.w * w.s;
+    for (int c = 0; c < kReal; ++c) sum += widen(image[at + c]) * widen(here[c * step]);
+  } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
+  return sum;
+}
+
+// Computes again what is NaN of a thread's sums: `m` is the first of its two places, `n` the tile's first channel.
+__device__ __forceinline__ void repair(const Arguments& a, const float (&sums)[kTile / 2], long long m, int n) {
+  unsigned strange = 0;
+#pragma unroll
+  for (int i = 0; i < kTile / 2; ++i) strange |= static_cast<unsigned>(sums[i] != sums[i]) << i;
+  if (__any_sync(0xffffffffu, strange != 0)) __syncwarp();  // other lanes have stored them
+  while (strange) {
+    const int i = __ffs(strange) - 1, channel = n + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    const long long place = m + i / 2 % 2 * 8, at = a.at(place);
+    strange &= strange - 1;
+    if (at < 0 || channel >= a.target.outs) continue;
+    float sum = definition(a, a.where(place), channel);
+    if (Config::kBias) sum += widen(a.target.bias[channel]);
+    if (Config::kResidual) sum += widen(a.target.residual[at + channel]);
+    a.target.y[at + channel] = narrow<R>(Config::Activation::forward(sum, a.target.p, a.target.q));
+  }
+}
+
+// `rows` places of `pitch` in a row, `outs` of all groups; steps of y and the weight in elements.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap map, const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+    long long rows, long long pitch, long long tiles_m, long long tiles_n, long long outs, long long form, long long turned, long long w_k,
+    long long w_c, long long w_d, long long w_h, long long w_w, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
+    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const int taps = axes.d.window * axes.h.window * axes.w.window, stages = taps / kAcross;
+  const Arguments& a = keep(Arguments{{bias, residual, y, i32(outs), y_n, y_d, y_h, y_w, float(p), float(q)}, {weight, w_k, w_c, w_d, w_h, w_w, i32(form), i32(turned)},
+                       x, {x_n, 0, x_d, x_h, x_w}, axes, rows, i32(pitch), taps});
+  const bool asks = threadIdx.x < kGroup;
+  const int part = asks ? threadIdx.x / 32 : threadIdx.x / kGroup - 1;
+  const bool one = asks && part < kConsumers && threadIdx.x % 32 == 0;
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, taps, part);
+  const Share share(i32(tiles_m), i32(tiles_n));
+  if (one) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(smem.full + i * 8, 1);
+      barrier_init(smem.empty + i * 8, 1);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  Ring<kStages> ring;
+  if (asks) {
+    give_registers<kFewer>();
+    if (one) {
+      prefetch_map(map);
+      for (int i = share.first + part; i < share.end; i += kConsumers) {
+        const int n = i / share.tiles_m;
+        ask_tile(a, map, static_cast<long long>(i - n * share.tiles_m) * kTile, n * kTile, smem, ring);
+      }
+    }
+    __syncwarp();
+    return;
+  }
+  take_registers<kMore>();
+  const int row = threadIdx.x % kGroup / 32 * 16 + threadIdx.x % 32 / 4;
+  for (int first = share.first, i = first + part; first < share.end;) {
+    const int n = first / share.tiles_m, end = min(share.end, (n + 1) * share.tiles_m);
+    pack_weights(a, n * kTile, smem.weight);
+    for (; i < end; i += kConsumers) {
+      const long long m = static_cast<long long>(i - n * share.tiles_m) * kTile + row, at[2] = {a.at(m), a.at(m + 8)};
+      float sums[kTile / 2];
+      multiply_tile(a, sums, stages, smem, ring);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) write_row<Config, kTile>(a.target, sums, half, 0, n * kTile, at[half] < 0 ? 0 : at[half], at[half] >= 0);
+      if constexpr (kReal < kSize) repair(a, sums, m, n * kTile);
+    }
+    first = end;
+  }
+}
