@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dnnarray._cuda.loss_rows import (
@@ -248,7 +248,8 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
     call = _Call(settings, tail, scores, lie, problem.classes, arguments, options, aligned)
     short = (z, labels, weight, grad, NOTHING, total, NOTHING, outputs[0])
     plan = several_rows(problem, scores, target, short, lie.rows, True, aligned, parts) if lie.inner == 1 else _backward_columns(call)
-    return Program((*sums, plan or _backward_rows(call, device)), memory_orders(problem, lie, target=2))
+    plan = replace(plan or _backward_rows(call, device), early=True)
+    return Program((*sums, plan), memory_orders(problem, lie, target=2))
 
 
 def _two_orders(problem: ScoresProblem, device: Device) -> str | None:

@@ -40,6 +40,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ||
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
                    long long classes, long long inner, long long ignore, double smoothing) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
+  let_next_kernel_begin();
   const long long r = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   A loss_sum = A(0), weight_sum = A(0);
   if (r < rows) {

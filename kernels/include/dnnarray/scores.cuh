@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dnnarray/math.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -170,9 +171,11 @@ __device__ __forceinline__ void peaks_of(arithmetic_t<T> (&peaks)[kVector], cons
 }
 
 // What a row's gradient is divided by: the sum of some partial sums, or `divisor` where there are none. All lanes of the warp must come.
+// The kernel before wrote them.
 template <typename A>
 __device__ __forceinline__ A total_of(const A* parts, long long count, double divisor) {
   if (!parts) return A(divisor);
+  parts = after_previous_kernel(parts);
   A sum = A(0);
   for (long long i = threadIdx.x % kWarp; i < count; i += kWarp) sum += parts[i];
   return warp_sum(sum);
