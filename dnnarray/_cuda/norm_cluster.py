@@ -121,7 +121,7 @@ def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
         if each * (8 if half else 4) > most:
             continue
         resident = _RESIDENT // threads if most == 8 else 1
-        if resident == 1 and half and _splits(each * threads, problem, device):
+        if blocks > 1 and half and _splits(each * threads, problem, device):
             return Share(0, blocks, _fold(blocks, resident, problem, device), threads, each, _SPLIT_STAGES, resident, True)
         wanted = 2 if half and (problem.centred or resident <= _FEW_BLOCKS) else 1
         stages = min(_stages(each * threads, resident, problem, device), wanted)

@@ -20,7 +20,7 @@ _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are m
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
 _APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice takes less than a second launch
-_APART_SPAN, _APART_SIDE = 64, 16  # bytes of x, and most vectors, beside each other of a block of columns
+_APART_COLUMNS = 16  # of a block of columns
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _gradient(problem: NormProblem, how: Rows, blocks: tuple[int, int, int], par
     dx, dresidual, _, _ = results(problem, arguments)
     add, shares, found = specs.residual is not None, wants_parameters(problem) and not side, extents(problem)
     assert found is not None
-    once = side > 0 or grid * how.per_block >= found[0]
+    once = side > 0 or (grid * how.per_block >= found[0] and x.dtype != FLOAT64)  # a weight in double is more than registers hold
     weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
     config = RowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, shares, *how, how.threads, resident, once, side)
     name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
@@ -273,7 +273,7 @@ def apart(problem: NormProblem, device: Device, aligned: bool) -> Program:
     how = _spread(problem, columns, aligned)
     assert how is not None
     x = operands(problem, problem.inputs, None).x
-    side = min(_APART_SPAN // (how.vector * x.dtype.itemsize), _APART_SIDE)
+    side = _APART_COLUMNS // how.vector
     blocks = blocks_of(rows, how.per_block) + blocks_of(columns, how.vector * side)
     plan = _gradient(problem, how, (blocks, 1, side), results(problem, Arguments(problem))[2:])
     return Program((plan,), orders(problem, x))

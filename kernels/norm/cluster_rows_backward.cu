@@ -6,8 +6,8 @@
 //          ..., kVectors at the most: of the rows, which are copied to shared memory kStages groups ahead, to a place where only their own
 //          thread looks, and of the running sums of dweight and dbias, in registers. A shared row takes one barrier (two where the
 //          statistics were not saved): each warp sends its sums to all blocks. A row of kLanes, within a warp, needs none.
-//          With kSplit nobody waits at that barrier: the sums of a row are under way while the gradient of the row before is written and the
-//          next row is summed up, for which three groups of rows are on the chip, and the weight as it came.
+//          With kSplit a cluster does not wait at that barrier: the sums of a row are under way while the gradient of the row before is written
+//          and the next row is summed up, for which three rows are on the chip, and the weight as it came.
 //          With kFold such blocks (then kBlocks is 1) are a cluster that adds up its blocks' sums at the end. Cluster c writes them to
 //          dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared memory for kStages
@@ -45,7 +45,7 @@ constexpr int V = 16 / sizeof(T), kBlocks = Config::kBlocks, kThreads = Config::
 constexpr int kLanes = Config::kLanes, kStride = kLanes > 0 ? kLanes : kBlocks * kThreads, kRows = kLanes > 0 ? kThreads / kLanes : 1;
 constexpr int kFold = Config::kFold, kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
 constexpr bool kHalf = sizeof(T) == 2, kSplit = Config::kSplit;
-static_assert(!kSplit || (Config::kGiven && kLanes == 0 && kStages == 3), "rows that all threads share, whose statistics were saved");
+static_assert(!kSplit || (Config::kGiven && kBlocks > 1 && kStages == 3), "rows of a cluster whose statistics were saved");
 static_assert(kBlocks == 1 || kFold == 1, "a cluster shares a row, or the sums of its blocks' rows");
 constexpr bool kBias = Config::kCentred && Config::kParameters;
 // Saved statistics come a row ahead, unless the sums of two vectors and the search for those that were not saved fill the 64 registers.
@@ -337,17 +337,14 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
   int stage = 0, turn = 0;
   Row next;                                   // kSplit: the next row, and the sums of this warp over it
   float next_average = 0, next_projection = 0;
-  __shared__ SplitBarrier<kBlocks, kThreads>::Phase phase;
-  SplitBarrier<kBlocks, kThreads> barrier(phase);
   const auto begin = [&](int at_stage, long long behind) {
     next.set(next_mean.get(), next_rstd.get());
     prefetch(behind);
     next_average = 0, next_projection = 0;
     take_row(ring + at_stage * kSlot, count, weights, next, of_weight, of_bias, next_average, next_projection);
   };
-  const auto send = [&] { tables[turn].put({next_average, next_projection}, rank), barrier.arrive(); };
+  const auto send = [&] { tables[turn].put({next_average, next_projection}, rank), cluster_arrive(); };
   if constexpr (kSplit) {
-    barrier.begin();
     copies_wait<kStages - 1>();
     if (leader < rows) begin(0, row + step), send();
   }
@@ -360,7 +357,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
       of = next;
       copies_wait<kStages - 2>();
       if (row + step < rows) begin(stage + 1 == kStages ? 0 : stage + 1, row + 2 * step);
-      barrier.wait();
+      cluster_wait();
       sum_over_table(average, projection, tables[turn]);
       turn ^= 1;
       if (row + step < rows) send();

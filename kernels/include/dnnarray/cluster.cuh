@@ -2,7 +2,6 @@
 // cluster. With one block everything here is a plain block's and compiles for sm_80.
 #pragma once
 
-#include "dnnarray/barrier.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -29,37 +28,6 @@ __device__ __forceinline__ void cluster_barrier() {
     cluster_wait();
   }
 }
-
-// The same in two halves, between which a thread does something else; one round at a time. `Phase` of a single block is in shared memory; there,
-// lane 0 of a warp answers for what it wrote itself.
-template <int kBlocks, int kThreads>
-struct SplitBarrier {
-  using Phase = unsigned long long;
-  unsigned phase, parity = 0;
-
-  __device__ __forceinline__ explicit SplitBarrier(Phase& place) : phase(shared_address(&place)) {}
-  // Before the first round, by all threads.
-  __device__ __forceinline__ void begin() const {
-    if constexpr (kBlocks > 1) return;
-    if (threadIdx.x == 0) barrier_init(phase, kThreads / kWarp);
-    __syncthreads();
-  }
-  __device__ __forceinline__ void arrive() const {
-    if constexpr (kBlocks > 1) {
-      cluster_arrive();
-    } else if (threadIdx.x % kWarp == 0) {
-      barrier_arrive(phase);
-    }
-  }
-  __device__ __forceinline__ void wait() {
-    if constexpr (kBlocks > 1) {
-      cluster_wait();
-    } else {
-      barrier_wait(phase, parity);
-      parity ^= 1;
-    }
-  }
-};
 
 // Writes to the place of `here` in the shared memory of another block of the cluster.
 __device__ __forceinline__ void store_remote(float* here, int block, float value) {
