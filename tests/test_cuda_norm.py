@@ -41,7 +41,7 @@ def _saved(rows, columns, dtype):
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16, FLOAT64], ids=str)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (128, 512), (128, 37), (512, 20), (33, 1024)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (128, 512), (128, 37), (512, 20), (33, 1024), (64, 2048)])
 def test_small_gradients_whose_statistics_were_saved_take_one_launch(rows, columns, dtype):
     problem = _saved(rows, columns, dtype)
     method = next(m for m in norm.ALGORITHMS[problem.op] if m.rejects(problem, _DEVICE) is None)
@@ -51,7 +51,7 @@ def test_small_gradients_whose_statistics_were_saved_take_one_launch(rows, colum
         config = plan.kernel.config
         of_columns = -(-columns // (config.side * config.vector))
         assert (plan.grid[0] - of_columns) * (plan.block // config.lanes) >= rows
-        assert config.side <= plan.block
+        assert config.side * config.vector == (16 if plan.block * config.vector // 16 <= rows else 32)
     unsaved = _problem(problem.op, Spec((rows, columns), dtype), (columns,))
     assert "saved" in method.rejects(unsaved, _DEVICE)
     assert "rows" in method.rejects(_saved(5000, columns, dtype), _DEVICE)

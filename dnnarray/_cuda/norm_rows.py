@@ -20,7 +20,7 @@ _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are m
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
 _APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice takes less than a second launch
-_APART_COLUMNS = 16  # of a block of columns
+_APART_COLUMNS = 16, 32  # of a block of columns; the latter where there are few rows for its threads
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,8 @@ def apart(problem: NormProblem, device: Device, aligned: bool) -> Program:
     how = _spread(problem, columns, aligned)
     assert how is not None
     x = operands(problem, problem.inputs, None).x
-    side = _APART_COLUMNS // how.vector
+    few, many = (n // how.vector for n in _APART_COLUMNS)
+    side = few if how.threads // few <= rows else many
     blocks = blocks_of(rows, how.per_block) + blocks_of(columns, how.vector * side)
     plan = _gradient(problem, how, (blocks, 1, side), results(problem, Arguments(problem))[2:])
     return Program((plan,), orders(problem, x))
