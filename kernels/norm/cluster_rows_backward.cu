@@ -11,7 +11,7 @@
 //          With kFold such blocks (then kBlocks is 1) are a cluster that adds up its blocks' sums at the end. Cluster c writes them to
 //          dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared memory for kStages
-//          groups of rows and the weight as float; kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
+//          groups of rows and the weight as float (kSplit: as it is); kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
 // Bound:   memory: grad and x read once, dx written once.
 
 #include "dnnarray/overlap.cuh"
@@ -335,7 +335,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
   if constexpr (kAhead) prefetch(row);
   if constexpr (kBlocks > 1) cluster_barrier<kBlocks>();  // every block is there
   int stage = 0, turn = 0;
-  Row next;                                   // kSplit: the next row, and the sums of this warp over it
+  Row next;  // kSplit: the next row, and the sums of this warp over it
   float next_average = 0, next_projection = 0;
   const auto begin = [&](int at_stage, long long behind) {
     next.set(next_mean.get(), next_rstd.get());
