@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, order
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64, Spec
 
@@ -23,7 +23,7 @@ _APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice t
 _APART_COLUMNS = 16, 32  # of a block of columns; the latter where there are few rows for its threads
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsConfig(Config):
     """Compile-time settings of ``kernels/norm/rows.cu``."""
 
@@ -40,7 +40,7 @@ class RowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsBackwardConfig(Config):
     """Compile-time settings of ``kernels/norm/rows_backward.cu``."""
 
@@ -60,7 +60,7 @@ class RowsBackwardConfig(Config):
     side: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FoldConfig(Config):
     """Compile-time settings of ``kernels/norm/fold.cu``."""
 
@@ -299,7 +299,7 @@ def fold(
     return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments, early=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class PassOnConfig(Config):
     """Compile-time settings of ``kernels/norm/pass_on.cu``."""
 
