@@ -7,6 +7,8 @@ A graph holds many calls in a row and is replayed many times, so that neither th
 
 from __future__ import annotations
 
+from functools import partial
+
 import cupy
 import torch
 import torch.nn.functional as fn
@@ -98,6 +100,17 @@ def _problems(dtype):
     yield "pixel_shuffle", lambda t, factor: dnn.pixel_shuffle(t, factor), None, lambda t: fn.pixel_shuffle(t, 2), (image,), {"factor": 2}
 
 
+def _saved(name, forward, arrays, options):
+    """The statistics that a norm's forward saves, as PyTorch's does, as options of the gradient."""
+    if name == "batch_norm_train":
+        found = forward(*arrays, **options)
+    elif name in ("layer_norm", "rms_norm"):
+        found = forward(*arrays, return_stats=True, **options)
+    else:
+        return {}
+    return {n: getattr(found, n) for n in ("mean", "rstd") if hasattr(found, n)}
+
+
 def rows(stream):
     """(label, ours, eager, compiled or None) in microseconds."""
     for dtype in (torch.float32, torch.bfloat16):
@@ -118,12 +131,11 @@ def rows(stream):
             g = torch.ones_like(y)
             ours_g = cupy.from_dlpack(g)
             wanted = [t for t in leaves if t.requires_grad]
-            yield (
-                f"{name}_backward {str(dtype)[6:]}",
-                graph_us(lambda f=backward, g=ours_g, a=ours, o=options: f(g, *a, **o), stream),
-                graph_us(lambda y=y, v=wanted, g=g: torch.autograd.grad(y, v, g, retain_graph=True), stream),
-                None,
-            )
+            theirs = graph_us(lambda y=y, v=wanted, g=g: torch.autograd.grad(y, v, g, retain_graph=True), stream)
+            saved = _saved(name, forward, ours, options)
+            for given in ({}, saved) if saved else ({},):
+                call = partial(backward, ours_g, *ours, **options, **given)
+                yield f"{name}_backward {'saved ' * bool(given)}{str(dtype)[6:]}", graph_us(call, stream), theirs, None
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dnnarray._cuda import norm, norm_block, norm_channels, norm_rows
+from dnnarray._cuda import norm, norm_block, norm_channels, norm_cluster, norm_rows
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
@@ -30,6 +30,42 @@ def test_a_gradient_in_registers_has_no_more_blocks_than_are_at_work_at_once(op,
             config = plan.kernel.config
             assert plan.grid[0] <= _DEVICE.units * config.resident
             assert config.resident * config.threads <= 2048
+
+
+def _saved(rows, columns, dtype):
+    """A gradient whose statistics were saved."""
+    operation, x, row = find("layer_norm_backward"), Spec((rows, columns), dtype), Spec((columns,), dtype)
+    statistic = Spec((rows, 1), dtype if dtype == FLOAT64 else FLOAT32)
+    arrays = {"x": x, "grad": x, "weight": row, "bias": row, "mean": statistic, "rstd": statistic}
+    chosen = {n: v for n, v in operation.defaults.items() if n in operation.static}
+    return operation.problem(tuple(arrays.get(n) for n in operation.arrays), chosen)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16, FLOAT64], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (128, 512), (128, 37), (512, 20), (33, 1024), (64, 2048)])
+def test_small_gradients_whose_statistics_were_saved_take_one_launch(rows, columns, dtype):
+    problem = _saved(rows, columns, dtype)
+    method = next(m for m in norm.ALGORITHMS[problem.op] if m.rejects(problem, _DEVICE) is None)
+    assert method.name == "rows_apart"
+    for aligned in (True, False):
+        (plan,) = method.run(problem, _DEVICE, aligned).plans
+        config = plan.kernel.config
+        of_columns = -(-columns // (config.side * config.vector))
+        assert (plan.grid[0] - of_columns) * (plan.block // config.lanes) >= rows
+        assert config.side * config.vector == (16 if plan.block * config.vector // 16 <= rows else 32)
+    unsaved = _problem(problem.op, Spec((rows, columns), dtype), (columns,))
+    assert "saved" in method.rejects(unsaved, _DEVICE)
+    assert "rows" in method.rejects(_saved(5000, columns, dtype), _DEVICE)
+
+
+@pytest.mark.parametrize(("columns", "vectors"), [(20_000, 3), (32_768, 4), (131_072, 4)])
+def test_long_rows_whose_statistics_were_saved_wait_for_nobody(columns, vectors):
+    """Three rows and the weight, as it came, in the shared memory of a block of a cluster."""
+    (plan, _) = norm_cluster.backward(_saved(1000, columns, BFLOAT16), _DEVICE, True).plans
+    config = plan.kernel.config
+    assert (config.split, config.stages, config.vectors) == (True, 3, vectors)
+    assert plan.shared_memory <= _DEVICE.shared_memory - 2048
+    assert not norm_cluster.backward(_saved(1000, columns, FLOAT32), _DEVICE, True).plans[0].kernel.config.split
 
 
 def _channel_problems(shape, dtype):

@@ -71,6 +71,10 @@ def _large():
         yield _planned("log_softmax_backward", long, long)
         yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))
         yield _planned("add_layer_norm_backward", (None, rows), rows, rows, row, row)
+        for columns in (40, 4096, 16_384, 65_536):
+            rows, row, saved = Spec((64, columns), dtype), Spec((columns,), dtype), Spec((64, 1), dtype if dtype == FLOAT64 else FLOAT32)
+            yield _planned("layer_norm_backward", rows, rows, row, row, mean=saved, rstd=saved)
+            yield _planned("rms_norm_backward", rows, rows, row, rstd=saved)
         image = Spec((64, 56, 56, 64), dtype)
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 64), padding=1, layout="channels_last")
         options = {"groups": 4, "padding": 1, "layout": "channels_last"}

@@ -15,6 +15,7 @@ import numpy as np
 from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
+from dnnarray._cuda import overlap
 from dnnarray._cuda.fourier import Fourier
 from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, Step, TensorMap, Transform
 from dnnarray._cuda.tensor_map import BYTES, Encoded
@@ -65,9 +66,10 @@ class Launches:
         }  # fmt: skip
         places = ((slot, argument.array if isinstance(argument, TensorMap) else argument) for argument, slot in self._slots.items())
         self.scope |= {f"_offset{slot}": place.offset for slot, place in places if isinstance(place, Array)}
-        launchers = iter(map(_launcher, kernels, functions))
+        code = iter(functions)
         for k, step in enumerate(plans):
-            self.scope[f"_step{k}"] = next(launchers) if isinstance(step, Plan) else _by_library(step)
+            behind = k > 0 and isinstance(plans[k - 1], Plan)
+            self.scope[f"_step{k}"] = _launcher(step, next(code), behind) if isinstance(step, Plan) else _by_library(step)
         self._queue: Callable[..., None] | None = None
 
     def lines(self, pointers: list[str]) -> list[str]:
@@ -165,7 +167,10 @@ def _allow_shared(function: Any, dynamic: int) -> None:
             _shared[function.ptr] = dynamic
 
 
-def _launcher(plan: Plan, function: Any) -> Callable[[int, int, int], None]:
+def _launcher(plan: Plan, function: Any, behind: bool) -> Callable[[int, int, int], None]:
+    """What queues a launch; `behind` says that another kernel of ours is the last thing that its stream was given."""
+    if plan.early and behind and overlap.possible():
+        return overlap.Launcher(plan, function.ptr)
     launch = _launch_together if plan.cooperative else launchKernel
     return partial(launch, function.ptr, *plan.grid, plan.block, 1, 1, plan.shared_memory)
 

@@ -85,7 +85,7 @@ def nll_loss_backward(problem: ScoresProblem, device: Device, aligned: bool) -> 
     part = max(_PART, -(-problem.classes // 65_535))
     threads, blocks = (lie.rows // vector, -(-problem.classes // part)) if columns else (lie.rows * lanes, 1)
     arguments = (grad, labels, weight, total, out, lie.rows, problem.classes, lie.inner, problem.ignore_index, parts, part)
-    plan = Plan(kernel, (-(-threads // THREADS), blocks, 1), THREADS, arguments)
+    plan = Plan(kernel, (-(-threads // THREADS), blocks, 1), THREADS, arguments, early=True)
     return Program((*sums, plan), memory_orders(problem, lie, target=2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._cuda.loss_rows import (
@@ -30,6 +31,7 @@ from dnnarray._select import Device, Method
 from dnnarray._spec import FLOAT64, Spec
 
 _COLUMN_CLASSES = (8, 7, 6, 5)  # that a thread of the forward fetches together where they do not lie beside each other
+_COLUMN_HELD = 22  # and the most that it holds, where they are all
 _COLUMN_BYTES, _KEPT_BYTES = 8, 8  # of neighbouring columns of a thread: in the forward, in the backward where it holds all their classes
 _AGAIN_BYTES = 4  # in the backward where it reads them twice: more would ask more of the second-level cache than it holds
 _LANES = (16, 32, 64, 128)  # threads of a row that they hold in registers
@@ -64,6 +66,7 @@ class ColumnsConfig(Config):
     probabilities: bool
     smoothing: bool
     sums: bool
+    kept: bool
     vector: int
     unroll: int
     threads: int
@@ -174,9 +177,14 @@ def _forward_rows(call: _Call) -> Plan:
 
 def _forward_columns(call: _Call) -> Plan:
     vector = call.columns(_COLUMN_BYTES)
-    unroll = min(_COLUMN_CLASSES, key=lambda n: -(-call.classes // n) * n)
-    config = ColumnsConfig(**call.settings, vector=vector, unroll=unroll, threads=THREADS)
-    return call.by_columns("cross_entropy_columns", f"cross_entropy_columns_{call.tail}_{unroll}x{vector}", config, vector)
+    unroll, kept = classes_at_once(call.classes)
+    if unroll > _COLUMN_HELD or call.scores.dtype == FLOAT64 or call.settings["probabilities"] or call.settings["smoothing"]:
+        kept = False  # more than registers hold
+    if not kept:
+        unroll = min(_COLUMN_CLASSES, key=lambda n: -(-call.classes // n) * n)
+    config = ColumnsConfig(**call.settings, kept=kept, vector=vector, unroll=unroll, threads=THREADS)
+    symbol = f"cross_entropy_columns_{call.tail}_{unroll}x{vector}{'_kept' * kept}"
+    return call.by_columns("cross_entropy_columns", symbol, config, vector)
 
 
 def cross_entropy(problem: ScoresProblem, device: Device, aligned: bool) -> Program:
@@ -248,7 +256,8 @@ def cross_entropy_backward(problem: ScoresProblem, device: Device, aligned: bool
     call = _Call(settings, tail, scores, lie, problem.classes, arguments, options, aligned)
     short = (z, labels, weight, grad, NOTHING, total, NOTHING, outputs[0])
     plan = several_rows(problem, scores, target, short, lie.rows, True, aligned, parts) if lie.inner == 1 else _backward_columns(call)
-    return Program((*sums, plan or _backward_rows(call, device)), memory_orders(problem, lie, target=2))
+    plan = replace(plan or _backward_rows(call, device), early=True)
+    return Program((*sums, plan), memory_orders(problem, lie, target=2))
 
 
 def _two_orders(problem: ScoresProblem, device: Device) -> str | None:

@@ -92,7 +92,7 @@ def partial_sums(values: Any, n: int, dtype: np.dtype, out: Array) -> Plan:
     """`blocks_for(n)` sums of numbers of the arithmetic dtype."""
     kernel = Kernel("loss/sums.cu", f"loss_sums_{SHORT[dtype]}", SumsConfig(TYPES[dtype], TYPES[dtype], False, 256))
     blocks = blocks_for(n)
-    return Plan(kernel, (blocks, 1, 1), 256, (values, NOTHING, out, n, -(-n // blocks), 0, 0))
+    return Plan(kernel, (blocks, 1, 1), 256, (values, NOTHING, out, n, -(-n // blocks), 0, 0), early=True)
 
 
 def label_blocks(n: int) -> int:
@@ -116,7 +116,7 @@ def mean(values: Any, weights: Any, n: int, divisor: float, dtype: np.dtype, out
     kernel = Kernel(
         "loss/mean.cu", f"loss_mean_{SHORT[dtype]}{'_weighted' * weighted}_{threads}", MeanConfig(TYPES[dtype], weighted, threads)
     )
-    return Plan(kernel, (1, 1, 1), threads, (values, weights, out, n, float(divisor)))
+    return Plan(kernel, (1, 1, 1), threads, (values, weights, out, n, float(divisor)), early=True)
 
 
 def reduced(

@@ -12,6 +12,9 @@ _LONG_BACKWARD = Method(
 )
 _STRIDED = Method("strided", norm_strided.forward, "any axes, element by element", norm_strided.fits, cost=norm_strided.cost)
 _ROWS_BACKWARD = Method("rows", norm_rows.backward, "a row in the registers of a block that stays", norm_rows.fits, norm_rows.workspace)
+_APART_BACKWARD = Method(
+    "rows_apart", norm_rows.apart, "small: blocks of rows beside blocks of columns, in one launch", norm_rows.apart_fits
+)
 _CLUSTER = Method("cluster_rows", norm_cluster.forward, "a row in the shared memory of a cluster", norm_cluster.fits)
 _CLUSTER_BACKWARD = Method(
     "cluster_rows",
@@ -45,11 +48,13 @@ _IN_BLOCK = "small: a statistic in the registers of a block"
 _BLOCK = Method("block", norm_block.forward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
 _BLOCK_BACKWARD = Method("block", norm_block.backward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
 
+_GRADIENTS = (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD)
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
 ALGORITHMS = (
     dict.fromkeys(_LAYER, (_CLUSTER, _ROWS, _LONG, _STRIDED))
-    | {f"{name}_backward": (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD) for name in _LAYER}
+    | {f"{name}_backward": _GRADIENTS for name in _LAYER}
+    | {f"{name}_backward": (_APART_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
     | {"batch_norm": (_CHANNELS,)}
     | dict.fromkeys(_FOUND, (_BLOCK, _SLAB, _CHANNELS))
     | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}

@@ -284,7 +284,7 @@ class Launches:
         sizes = (v.outer, v.channels, v.inner, s.outer_step, s.inner_step, s.inner_parts, v.channels // v.groups, int(v.per_batch))
         numbers = (*sizes, 1 if self.direct else _COEFFICIENTS)
         launch = (*pointers, self.partial, self.partial_gradient, *numbers, self.formula.p, self.formula.q)
-        return Plan(kernel, (s.parts * tiles, 1, 1), threads, launch)
+        return Plan(kernel, (s.parts * tiles, 1, 1), threads, launch, early=gradient)
 
     def _parts(self) -> int:
         """Parts of one instance."""
@@ -304,7 +304,7 @@ class Launches:
         numbers = (v.statistics, self._parts(), v.channels, members, v.channels * v.inner, 1 if v.last else v.inner, int(v.last))
         values = (*self.count, float(self.problem.momentum), float(self.problem.eps))
         launch = (*pointers, *results, *(wide(s, x) for s in typed), *numbers, *values)
-        return Plan(kernel, (blocks_of(v.statistics, _FINISH // lanes), 1, 1), _FINISH, launch)
+        return Plan(kernel, (blocks_of(v.statistics, _FINISH // lanes), 1, 1), _FINISH, launch, early=True)
 
     def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0, both: bool = False) -> Plan:
         """Coefficients of the gradient of x, and the gradients of the parameters; `both` says what the sums are around."""
@@ -322,7 +322,8 @@ class Launches:
         blocks = blocks_of(v.statistics, _FINISH // lanes)
         pitches = (v.channels * v.inner, 1 if v.last else v.inner)
         numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last), blocks)
-        return Plan(kernel, (blocks + blocks_of(v.channels, _FINISH // over), 1, 1), _FINISH, (*pointers, *flags, *numbers))
+        grid = (blocks + blocks_of(v.channels, _FINISH // over), 1, 1)
+        return Plan(kernel, grid, _FINISH, (*pointers, *flags, *numbers), early=True)
 
     def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool) -> tuple[Kernel, ApplyConfig]:
         v, specs, x = self.view, self.specs, self.x
@@ -367,7 +368,8 @@ class Launches:
         widths = (wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))
         sizes = (v.size, v.batch, v.channels, v.inner, rows, blocks_of(v.inner, rows), divisor(v.inner), divisor(v.instances))
         numbers = (*sizes, float(self.problem.eps), self.formula.p, self.formula.q)
-        return Plan(kernel, (blocks, 1, 1), _APPLY, (g.x, g.grad, residual, *known, out, more, *widths, *numbers))
+        launch = (g.x, g.grad, residual, *known, out, more, *widths, *numbers)
+        return Plan(kernel, (blocks, 1, 1), _APPLY, launch, early=not given)
 
     def program(self, *plans: Plan) -> Program:
         return Program(plans, orders(self.problem, self.x))

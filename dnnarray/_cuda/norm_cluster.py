@@ -14,7 +14,7 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
 _LEAST = 16384  # columns from which the forward of half types is faster here than in registers; of float beyond
-_SHORT = 1024  # columns up to which the gradient gives a row to a warp or less
+_SHORT, _SHORT_HALF = 1024, 767  # columns up to which the gradient gives a row to a warp or less: of float and of half types
 _RIGHT = "only float and half types in whole 16-byte vectors whose rows a cluster holds on the chip"
 _UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are meant to fill
 _RESIDENT = 1024  # threads of a multiprocessor, with 64 registers each
@@ -23,6 +23,8 @@ _LARGEST = 8  # blocks of a cluster that every card of this kind can place
 _CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
 _LARGE = 1 << 22  # elements from which the barriers that it takes to add up sums on chip are worth it
 _STATIC = 4096  # bytes of shared memory that the kernels need besides
+_TABLES = 3072  # and that of the gradient where no statistics are to be found
+_SPLIT_STAGES = 3  # rows on the chip where the sums of one are under way while others are worked on
 
 
 @frozen
@@ -44,6 +46,7 @@ class ClusterRowsBackwardConfig(Config):
     vectors: int
     stages: int
     resident: int
+    split: bool
 
 
 @frozen
@@ -86,7 +89,8 @@ def _spread(vectors: int, arrays: int, device: Device) -> Spread | None:
 
 class Share(NamedTuple):
     """How the gradient spreads rows: threads of a row within a warp (0: all of the cluster), blocks of a row, blocks that add up their sums
-    before they write them, threads of a block, vectors of 16 bytes of each; groups of rows on the chip; blocks a multiprocessor.
+    before they write them, threads of a block, vectors of 16 bytes of each; groups of rows on the chip; blocks a multiprocessor; whether the sums
+    of a row are under way while others are worked on.
     """
 
     lanes: int
@@ -96,6 +100,7 @@ class Share(NamedTuple):
     vectors: int
     stages: int
     resident: int
+    split: bool = False
 
     @property
     def rows(self) -> int:
@@ -116,6 +121,8 @@ def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
         if each * (8 if half else 4) > most:
             continue
         resident = _RESIDENT // threads if most == 8 else 1
+        if blocks > 1 and half and _splits(each * threads, problem, device):
+            return Share(0, blocks, _fold(blocks, resident, problem, device), threads, each, _SPLIT_STAGES, resident, True)
         wanted = 2 if half and (problem.centred or resident <= _FEW_BLOCKS) else 1
         stages = min(_stages(each * threads, resident, problem, device), wanted)
         if stages > 0:
@@ -127,6 +134,12 @@ def _stages(vectors: int, resident: int, problem: NormProblem, device: Device) -
     """Groups of rows, of so many vectors, that fit a block's shared memory beside the weight."""
     room = (device.shared_memory + 1024) // resident - 1024 - _STATIC
     return (room // (vectors * 16) - _kept(problem)) // _arrays(problem)
+
+
+def _splits(vectors: int, problem: NormProblem, device: Device) -> bool:
+    """Whether a third row of so many vectors fits beside a weight that is not widened, so that nobody need wait for a row's sums."""
+    room = device.shared_memory - _TABLES
+    return _given(problem) and (_SPLIT_STAGES * _arrays(problem) + _kept(problem, True)) * vectors * 16 <= room
 
 
 def _ways(device: Device) -> list[tuple[int, int, int]]:
@@ -164,9 +177,10 @@ def _arrays(problem: NormProblem) -> int:
     return 1 + problem.op.startswith("add_") + problem.op.endswith("_backward")
 
 
-def _kept(problem: NormProblem) -> int:
-    """How many elements of x a weight, kept as float, takes as much memory as."""
-    return 4 // operands(problem, problem.inputs, None).x.dtype.itemsize
+def _kept(problem: NormProblem, split: bool = False) -> int:
+    """How many elements of x a weight, kept as float or (`split`) as it came, takes as much memory as."""
+    specs = operands(problem, problem.inputs, None)
+    return (specs.weight.dtype.itemsize if split and specs.weight is not None else 4) // specs.x.dtype.itemsize
 
 
 def _columns(problem: NormProblem, device: Device) -> int:
@@ -184,7 +198,7 @@ def _forward(problem: NormProblem, device: Device) -> Spread | None:
 
 def _backward(problem: NormProblem, device: Device) -> Share | None:
     columns, half = _columns(problem, device), operands(problem, problem.inputs, None).x.dtype.itemsize == 2
-    if columns > _SHORT:
+    if columns > (_SHORT_HALF if half else _SHORT):
         return _share(columns, problem, device)
     return _warp_share(columns, problem, device) if columns and half else None
 
@@ -267,9 +281,11 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     of_bias = arguments.scratch(part if dweight else 0) if dbias else 0
     weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
     config = ClusterRowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, wanted, _given(problem), *share)
-    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_cluster_rows_backward_{SHORT[x.dtype]}_{'x'.join(map(str, share))}"
+    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_cluster_rows_backward_{SHORT[x.dtype]}_{'x'.join(map(str, share[:-1]))}"
     name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
-    kernel = Kernel("norm/cluster_rows_backward.cu", f"{name}{'_parameters' * wanted}{'_given' * _given(problem)}", config)
+    kernel = Kernel(
+        "norm/cluster_rows_backward.cu", f"{name}{'_parameters' * wanted}{'_given' * _given(problem)}{'_split' * share.split}", config
+    )
     pointers = (
         given.grad,
         given.grad_sum,
@@ -285,7 +301,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     )
     launch = (*pointers, rows, columns, float(problem.eps))
     grid = (clusters * share.blocks * share.fold, 1, 1)
-    plans = [Plan(kernel, grid, share.threads, launch, share.memory(_arrays(problem), _kept(problem)))]
+    plans = [Plan(kernel, grid, share.threads, launch, share.memory(_arrays(problem), _kept(problem, share.split)))]
     if dweight or dbias:
         plans.append(fold(x, of_weight, of_bias, dweight, dbias, clusters, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))

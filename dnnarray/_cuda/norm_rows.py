@@ -19,6 +19,8 @@ _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
+_APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice takes less than a second launch
+_APART_COLUMNS = 16, 32  # of a block of columns; the latter where there are few rows for its threads
 
 
 @frozen
@@ -54,6 +56,8 @@ class RowsBackwardConfig(Config):
     lanes: int
     threads: int
     resident: int
+    once: bool
+    side: int
 
 
 @frozen
@@ -167,7 +171,8 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
     kernel = _kernel(x, specs.weight, specs.bias, problem.centred, add, how)
     pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
-    plan = Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, (*pointers, rows, columns, 1, 1, problem.eps, 0.0, 0.0))
+    launch = (*pointers, rows, columns, 1, 1, 1.0 / max(columns, 1), problem.eps, 0.0, 0.0)
+    plan = Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, launch)
     return Program((plan,), orders(problem, x))
 
 
@@ -208,42 +213,71 @@ def wants_parameters(problem: NormProblem) -> bool:
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """The gradient of x with each block's share of the gradients of the parameters, then the sum of the shares."""
     specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
-    given, x = operands(problem, arguments.inputs, 0), specs.x
-    found = extents(problem)
+    x, found = specs.x, extents(problem)
     assert found is not None
+    if specs.grad is None:
+        return pass_on(problem, aligned)
     rows, columns = found
     how = _spread(problem, columns, aligned)
     assert how is not None
-    dx, dresidual, dweight, dbias = results(problem, arguments)
-    add, wanted = specs.residual is not None, wants_parameters(problem)
+    _, _, dweight, dbias = results(problem, arguments)
     blocks = _stay(how, problem, rows)
     share = blocks * columns * statistics_dtype(x).itemsize
     of_weight = arguments.scratch() if dweight and share else 0
     of_bias = arguments.scratch(share if dweight else 0) if dbias and share else 0
     plans = []
-    if specs.grad is None:
-        return pass_on(problem, aligned)
     if x.size:
-        config = RowsBackwardConfig(
-            TYPES[x.dtype],
-            type_of(specs.weight, x),
-            type_of(specs.mean, x),
-            type_of(specs.rstd, x),
-            problem.centred,
-            add,
-            wanted,
-            *how,
-            how.threads,
-            _resident(how, problem),
-        )
-        name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
-        types = "_".join(short(s, x) for s in (specs.weight, specs.mean, specs.rstd))
-        kernel = Kernel("norm/rows_backward.cu", f"{name}_{types}{'_parameters' if wanted else ''}", config, ("norm",))
-        pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, given.mean, given.rstd, dx, dresidual)
-        plans.append(Plan(kernel, (blocks, 1, 1), how.threads, (*pointers, of_weight, of_bias, rows, columns, problem.eps)))
+        plans.append(_gradient(problem, how, (blocks, _resident(how, problem), 0), (of_weight, of_bias)))
     if columns and (dweight or dbias):
         plans.append(fold(x, of_weight, of_bias, dweight, dbias, blocks if x.size else 0, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))
+
+
+def _gradient(problem: NormProblem, how: Rows, blocks: tuple[int, int, int], parameters: tuple[Any, ...]) -> Plan:
+    """The launch of `blocks`: how many, at once on a multiprocessor, and vectors beside each other of those that are of columns, if there are any;
+    `parameters` take the shares of the gradients of the parameters, or with blocks of columns these gradients.
+    """
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    given, x, (grid, resident, side) = operands(problem, arguments.inputs, 0), specs.x, blocks
+    dx, dresidual, _, _ = results(problem, arguments)
+    add, shares, found = specs.residual is not None, wants_parameters(problem) and not side, extents(problem)
+    assert found is not None
+    once = side > 0 or (grid * how.per_block >= found[0] and x.dtype != FLOAT64)  # a weight in double is more than registers hold
+    weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
+    config = RowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, shares, *how, how.threads, resident, once, side)
+    name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
+    name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
+    kernel = Kernel(
+        "norm/rows_backward.cu", f"{name}{'_parameters' * shares}{'_once' * once}{f'_columns{side}' * (side > 0)}", config, ("norm",)
+    )
+    pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, given.mean, given.rstd, dx, dresidual, *parameters)
+    launch = (*pointers, *found, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
+    return Plan(kernel, (grid, 1, 1), how.threads, launch)
+
+
+def apart_fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the array is not a small one whose statistics were saved, or None."""
+    specs, found = operands(problem, problem.inputs, None), extents(problem)
+    if not wants_parameters(problem) or specs.rstd is None or (problem.centred and specs.mean is None):
+        return "only for the gradients of parameters where the statistics were saved"
+    if found is None or specs.x.nbytes > _APART_BYTES or found[0] > _APART_ROWS or not specs.x.size:
+        return f"only up to {_APART_ROWS} rows and {_APART_BYTES:,} bytes, and not nothing"
+    return fits(problem, device)
+
+
+def apart(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch: blocks of rows for the gradient of x, beside them blocks of columns for those of the parameters."""
+    found = extents(problem)
+    assert found is not None
+    rows, columns = found
+    how = _spread(problem, columns, aligned)
+    assert how is not None
+    x = operands(problem, problem.inputs, None).x
+    few, many = (n // how.vector for n in _APART_COLUMNS)
+    side = few if how.threads // few <= rows else many
+    blocks = blocks_of(rows, how.per_block) + blocks_of(columns, how.vector * side)
+    plan = _gradient(problem, how, (blocks, 1, side), results(problem, Arguments(problem))[2:])
+    return Program((plan,), orders(problem, x))
 
 
 def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, Any]:
@@ -262,7 +296,7 @@ def fold(
     rows = 8 if columns >= _FOLD_FEW else 32
     kernel = Kernel("norm/fold.cu", f"norm_fold_{SHORT[x.dtype]}x{vector}x{rows}", FoldConfig(TYPES[x.dtype], vector, rows), ("norm",))
     arguments = (of_weight, of_bias, dweight, dbias, parts, columns, wide(weight, x), wide(bias, x))
-    return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments)
+    return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments, early=True)
 
 
 @frozen

@@ -87,7 +87,8 @@ class TensorMap:
 class Plan:
     """One launch. `arguments` are `Array` pointers, `TensorMap`, `Runtime` options, ints (64 bits) and floats (double).
 
-    `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot.
+    `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot. `early` lets a
+    launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``).
     """
 
     kernel: Kernel
@@ -96,6 +97,7 @@ class Plan:
     arguments: tuple[Array | TensorMap | Runtime | int | float, ...]
     shared_memory: int = 0
     cooperative: bool = False
+    early: bool = False
 
 
 @frozen

@@ -37,16 +37,18 @@ class Machine:
     devices: tuple[tuple[int, int], ...]
 
 
-def driver_library() -> ctypes.CDLL:
-    """The driver; `OSError` where there is none."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+def driver_library() -> ctypes.CDLL | None:
+    """The driver's own library; None where there is none."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
 
 
 def machine() -> Machine | None:
     """The driver and its devices; None where there is no driver or it finds no device."""
-    try:
-        driver = driver_library()
-    except OSError:
+    driver = driver_library()
+    if driver is None:
         return None
     version, count = ctypes.c_int(), ctypes.c_int()
     if (

@@ -25,6 +25,7 @@ _BEGIN = (c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p)  # the map, t
 @lru_cache(maxsize=1)
 def _driver() -> CDLL:
     library = driver_library()
+    assert library is not None  # CuPy has launched by it
     library.cuTensorMapEncodeTiled.argtypes = (*_BEGIN, c_void_p, c_void_p, *(c_int,) * 4)
     library.cuTensorMapEncodeIm2col.argtypes = (*_BEGIN, c_void_p, c_void_p, c_uint32, c_uint32, c_void_p, *(c_int,) * 4)
     library.cuTensorMapReplaceAddress.argtypes = (c_void_p, c_void_p)

@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, long long rows,
                    long long classes, long long ignore, double smoothing) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
+  let_next_kernel_begin();
   const int lane = threadIdx.x % kLanes;
   const long long r = static_cast<long long>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
   const bool there = r < rows, first_lane = lane == 0 && there;

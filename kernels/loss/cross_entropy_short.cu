@@ -41,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || kVector
                    Config::Loss* __restrict__ losses, A* __restrict__ row_weights, A* __restrict__ lse, T* __restrict__ dz, long long rows,
                    long long classes, long long ignore, double divisor, long long parts) {
   __shared__ A shared[2 * kThreads / kWarp];
+  let_next_kernel_begin();
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, at = lane * kVector;
   const long long first = static_cast<long long>(blockIdx.x) * (kGroups * kRows) + group;  // rows stand kGroups apart
   const bool inside = at < classes;

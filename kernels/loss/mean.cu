@@ -3,6 +3,7 @@
 // Layout:  flat, one block; the order of the sum depends on n alone.
 // Bound:   latency; longer arrays come here as the partial sums of sums.cu.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -21,6 +22,7 @@ using A = arithmetic_t<T>;
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const A* __restrict__ values, const A* __restrict__ weights, T* __restrict__ out, long long n, double divisor) {
   __shared__ A shared[2 * Config::kThreads / kWarp];
+  values = after_previous_kernel(values), weights = after_previous_kernel(weights);
   A sum = A(0), total = A(0);
 #pragma unroll 8
   for (long long i = threadIdx.x; i < n; i += Config::kThreads) {

@@ -3,6 +3,7 @@
 // Layout:  flat. Each block owns `part` neighbouring elements, a thread those kThreads apart within.
 // Bound:   memory.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/scores.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -23,6 +24,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const Config::Source* __restrict__ source, const T* __restrict__ weight, A* __restrict__ partial, long long n,
                    long long part, long long classes, long long ignore) {
   __shared__ A shared[Config::kThreads / kWarp];
+  let_next_kernel_begin();
+  if constexpr (!Config::kLabels) source = after_previous_kernel(source);
   const long long start = blockIdx.x * part, end = start + part < n ? start + part : n;
   A sum = A(0);
 #pragma unroll 8

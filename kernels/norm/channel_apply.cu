@@ -194,8 +194,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
                    long long size, long long batch, long long channels, long long inner, long long rows_step, long long steps,
                    long long inner_divisor, long long instances_divisor, double eps, double p64, double q64) {
   const Arrays arrays = {x, grad, residual, out, more, A(p64), A(q64)};
-  const Source from = {coefficients,          slopes, {mean, wide_mean != 0}, {variance, wide_variance != 0}, {weight, wide_weight != 0},
+  Source from = {coefficients,          slopes, {mean, wide_mean != 0}, {variance, wide_variance != 0}, {weight, wide_weight != 0},
                        {bias, wide_bias != 0}, A(eps)};
+  const auto settle = [&] {  // x is on its way while the kernel before ends
+    if constexpr (!Config::kGiven) from.affine = after_previous_kernel(from.affine), from.slopes = after_previous_kernel(from.slopes);
+  };
   const long long block = gridDim.x - 1 - blockIdx.x, instances = batch * channels;
   if constexpr (Config::kLast) {
     const unsigned tiles = static_cast<unsigned>((channels / kVector + kSide - 1) / kSide), of_batch = static_cast<unsigned>(steps);
@@ -212,6 +215,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     };
     long long r = step * rows_step + threadIdx.x / kSide;
     fetch(r);
+    settle();
     Coefficients c[kVector];
     read_neighbours(c, from, instances, b * channels + channel);
     for (; r < end; fetch(r)) {
@@ -241,6 +245,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       }
       c.read(from, plane);
     };
+    settle();
     locate(i);
     if (i + kVector <= size) {
       apply_piece(piece, c, arrays, from, i, plane, j, inner, instances);

@@ -49,6 +49,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     weights[k] = w.at(channel, A(1)), biases[k] = b.at(channel, A(0));
   }
   const auto found = find_brief<T, kThreads, 1>(own, values, A(share), A(eps), smem);
+  if (threadIdx.x == 0) {
+    if (mean_of != nullptr) mean_of[statistic] = found.mean;
+    if (rstd_of != nullptr) rstd_of[statistic] = found.rstd;
+  }
   Affine<A> affine[kChannels];
 #pragma unroll
   for (int k = 0; k < kChannels; ++k) affine[k] = found.affine(weights[k], biases[k]);
@@ -58,9 +62,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     values[k][v] = Config::Activation::forward((values[k][v] - c.mean) * c.scale + c.shift + more[k][v], p, q);
   });
   own.write(y, values);
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x != 0 || (next_mean == nullptr && next_var == nullptr)) return;  // doubles take as long as all the rest
   const Parameter<T> old_mean = {running_mean, wide_running_mean != 0}, old_var = {running_var, wide_running_var != 0};
-  const Statistic<T> known = {absent,  absent,    absent,   old_mean, old_var,  mean_of,
-                              rstd_of, next_mean, next_var, count,    share,    momentum, eps};
+  const Statistic<T> known = {absent, absent, absent, old_mean, old_var, nullptr, nullptr, next_mean, next_var, count, share, momentum, eps};
   known.find(found.sums, double(found.origin), statistic, true);
 }

@@ -29,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
                    long long wide_running_mean, long long wide_running_var, long long statistics, long long parts, long long channels,
                    long long members, long long batch_pitch, long long channel_pitch, long long last, double count, double share, double momentum, double eps) {
   __shared__ Shares smem[kThreads / kWarp];
+  let_next_kernel_begin();
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
   const Statistic<T> known = {{given_mean, wide_mean != 0},
                               {given_rstd, wide_rstd != 0},
@@ -51,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
   const A first_weight = lane < members ? w.at(first + lane, A(1)) : A(1), first_bias = lane < members ? b.at(first + lane, A(0)) : A(0);
   Shares sums = {0, 0};
   double origin = 0;
+  partial = after_previous_kernel(partial);
   if (partial != nullptr) {
     origin = double(widen(x[batch * batch_pitch + first * channel_pitch]));
     const Shares* mine = partial + statistic * members * parts;

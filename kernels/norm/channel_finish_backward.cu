@@ -33,6 +33,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
                    long long channels, long long members, long long batch_pitch,
                    long long channel_pitch, double share, long long fixed, long long last, long long blocks) {
   __shared__ Shares smem[kThreads / kWarp];
+  let_next_kernel_begin();
+  partial = after_previous_kernel(partial), coefficients = after_previous_kernel(coefficients);
   const Parameter<T> w = {weight, wide_weight != 0};
   // Long division takes longer than all the rest.
   const unsigned of_group = static_cast<unsigned>(members), groups = static_cast<unsigned>(channels) / of_group, each = static_cast<unsigned>(parts);

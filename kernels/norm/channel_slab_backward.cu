@@ -83,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident / kThreads)
                    long long members, long long groups, long long per_batch, double count, double share, double eps, double p64, double q64) {
   extern __shared__ __align__(16) char smem[];
   __shared__ Shares smem_warps[kThreads / kWarp * (Config::kLast ? kSide : 1)];
+  let_next_kernel_begin();
   const Held held(Config::kLast, outer, channels, inner, tile, tiles, per_batch);
   T* smem_x = reinterpret_cast<T*>(smem);
   const Arrays arrays = {smem_x, smem_x + held.room, residual != nullptr ? smem_x + 2 * held.room : nullptr, A(p64), A(q64)};

@@ -198,6 +198,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
                    long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
                    long long mean_step, double p64, double q64) {
   __shared__ Shares smem[kThreads / kWarp * kSide * kOwn];
+  let_next_kernel_begin();
+  if constexpr (kGradient) coefficients = after_previous_kernel(coefficients);
   const Arrays arrays = {x, grad, residual, A(p64), A(q64)};
   const unsigned tiles = static_cast<unsigned>(Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels);
   const unsigned along = static_cast<unsigned>(inner_parts), part = blockIdx.x / tiles;  // long division takes longer than a small block

@@ -6,12 +6,15 @@
 //          ..., kVectors at the most: of the rows, which are copied to shared memory kStages groups ahead, to a place where only their own
 //          thread looks, and of the running sums of dweight and dbias, in registers. A shared row takes one barrier (two where the
 //          statistics were not saved): each warp sends its sums to all blocks. A row of kLanes, within a warp, needs none.
+//          With kSplit a cluster does not wait at that barrier: the sums of a row are under way while the gradient of the row before is written
+//          and the next row is summed up, for which three rows are on the chip, and the weight as it came.
 //          With kFold such blocks (then kBlocks is 1) are a cluster that adds up its blocks' sums at the end. Cluster c writes them to
 //          dweight[c, :] and dbias[c, :]; kernels/norm/fold.cu adds them up in a fixed order.
 // Needs:   columns a multiple of a vector and at most kStride kVectors vectors; pointers aligned to 16 bytes; shared memory for kStages
-//          groups of rows and the weight as float; kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
+//          groups of rows and the weight as float (kSplit: as it is); kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
 // Bound:   memory: grad and x read once, dx written once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/spread.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -31,6 +34,7 @@ struct Config {
   static constexpr int kVectors = 4;
   static constexpr int kStages = 1;
   static constexpr int kResident = 2;
+  static constexpr bool kSplit = false;
 };
 #define DNNARRAY_ENTRY norm_cluster_rows_backward_default
 #endif
@@ -40,7 +44,8 @@ using T = Config::Element;
 constexpr int V = 16 / sizeof(T), kBlocks = Config::kBlocks, kThreads = Config::kThreads, kVectors = Config::kVectors;
 constexpr int kLanes = Config::kLanes, kStride = kLanes > 0 ? kLanes : kBlocks * kThreads, kRows = kLanes > 0 ? kThreads / kLanes : 1;
 constexpr int kFold = Config::kFold, kStages = Config::kStages, kArrays = Config::kAdd ? 3 : 2, kSlot = kArrays * kVectors * kThreads;
-constexpr bool kHalf = sizeof(T) == 2;
+constexpr bool kHalf = sizeof(T) == 2, kSplit = Config::kSplit;
+static_assert(!kSplit || (Config::kGiven && kBlocks > 1 && kStages == 3), "rows of a cluster whose statistics were saved");
 static_assert(kBlocks == 1 || kFold == 1, "a cluster shares a row, or the sums of its blocks' rows");
 constexpr bool kBias = Config::kCentred && Config::kParameters;
 // Saved statistics come a row ahead, unless the sums of two vectors and the search for those that were not saved fill the 64 registers.
@@ -74,10 +79,19 @@ struct Pair {
   }
 };
 
-// This thread's vectors of the weight, widened once, which stay in shared memory behind the rows: from L2, each row's share of it would cost as
-// much as x, and to widen it for every row two more operations an element.
+// This thread's vectors of the weight, widened once (but with kSplit), which stay in shared memory behind the rows: from L2, each row's share of it
+// would cost as much as x, and to widen it for every row two more operations an element.
+template <bool kNarrow>
+struct KeptAs {
+  using type = float;
+};
+template <>
+struct KeptAs<true> {
+  using type = Config::Weight;
+};
 struct Weights {
-  static constexpr int kWords = V / 4;
+  using Kept = KeptAs<kSplit>::type;
+  static constexpr int kEach = 16 / sizeof(Kept), kWords = V / kEach;
   Words* kept;
 
   __device__ __forceinline__ void fetch(const Config::Weight* weight, int own, int vectors) const {
@@ -90,8 +104,12 @@ struct Weights {
       for (int j = 0; j < V; ++j) w[j] = 1.0f;
       if (weight != nullptr) read_parameter<Config::Weight, V>(w, weight + i * V);
 #pragma unroll
-      for (int part = 0; part < kWords; ++part)
-        kept[(k * kWords + part) * kThreads] = words_of<float>({w[4 * part], w[4 * part + 1], w[4 * part + 2], w[4 * part + 3]});
+      for (int part = 0; part < kWords; ++part) {
+        float piece[kEach];
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) piece[j] = w[kEach * part + j];
+        kept[(k * kWords + part) * kThreads] = words_of<Kept>(piece);
+      }
     }
   }
   __device__ __forceinline__ void read(float (&to)[V], int k) const {
@@ -99,7 +117,7 @@ struct Weights {
     for (int part = 0; part < kWords; ++part) {
       const Words words = load_again(kept + (k * kWords + part) * kThreads);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) to[4 * part + j] = element<float>(words, j);
+      for (int j = 0; j < kEach; ++j) to[kEach * part + j] = element<Kept>(words, j);
     }
   }
 };
@@ -107,21 +125,21 @@ struct Weights {
 // Two sums over the threads of a row; rms norm needs the second only.
 using Table = Gathered<kBlocks, kThreads, 2>;
 
-__device__ __forceinline__ void sum_over_row(float& average, float& projection, Table& table, int rank) {
+__device__ __forceinline__ void sum_over_warp(float& average, float& projection) {
   constexpr int kTogether = kLanes > 0 ? kLanes : kWarp;
   if constexpr (Config::kCentred) {
     warp_sum_both<kTogether>(average, projection);
   } else {
     projection = warp_sum<kTogether>(projection);
   }
-  if constexpr (kLanes == 0) {
-    table.put({average, projection}, rank);
-    cluster_barrier<kBlocks>();
-    if constexpr (Config::kCentred) {
-      table.sum_both(average, projection);
-    } else {
-      projection = Table::reduce(Sum(), [&](int i) { return table.at[1][i]; });
-    }
+}
+
+// From the sums of all warps.
+__device__ __forceinline__ void sum_over_table(float& average, float& projection, const Table& table) {
+  if constexpr (Config::kCentred) {
+    table.sum_both(average, projection);
+  } else {
+    projection = Table::reduce(Sum(), [&](int i) { return table.at[1][i]; });
   }
 }
 
@@ -164,7 +182,7 @@ struct Line {
   }
 };
 
-// The thread's `count` vectors of a row at `from` go into the running sums and into those of the row.
+// The thread's `count` vectors of a row at `from` go into the running sums and into those of the row, which become those of the warp.
 __device__ __forceinline__ void take_row(const Words* from, int count, const Weights& weights, const Row& row, float (&of_weight)[kVectors][V],
                                          float (&of_bias)[kVectors][V], float& average, float& projection) {
 #pragma unroll
@@ -182,6 +200,7 @@ __device__ __forceinline__ void take_row(const Words* from, int count, const Wei
       projection += h * u;
     }
   }
+  sum_over_warp(average, projection);
 }
 
 // The statistics that were not saved.
@@ -288,6 +307,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
                    const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, float* __restrict__ dweight,
                    float* __restrict__ dbias, long long rows, long long columns, double eps) {
   __shared__ Table tables[kLanes > 0 ? 1 : 2];
+  let_next_kernel_begin();
   const int rank = blockIdx.x % kBlocks, own = kLanes > 0 ? threadIdx.x % kStride : rank * kThreads + threadIdx.x;
   const int vectors = static_cast<int>(columns / V), count = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
   const long long step = static_cast<long long>(gridDim.x / kBlocks) * kRows, pitch = step * columns;
@@ -315,21 +335,49 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
   if constexpr (kAhead) prefetch(row);
   if constexpr (kBlocks > 1) cluster_barrier<kBlocks>();  // every block is there
   int stage = 0, turn = 0;
+  Row next;  // kSplit: the next row, and the sums of this warp over it
+  float next_average = 0, next_projection = 0;
+  const auto begin = [&](int at_stage, long long behind) {
+    next.set(next_mean.get(), next_rstd.get());
+    prefetch(behind);
+    next_average = 0, next_projection = 0;
+    take_row(ring + at_stage * kSlot, count, weights, next, of_weight, of_bias, next_average, next_projection);
+  };
+  const auto send = [&] { tables[turn].put({next_average, next_projection}, rank), cluster_arrive(); };
+  if constexpr (kSplit) {
+    copies_wait<kStages - 1>();
+    if (leader < rows) begin(0, row + step), send();
+  }
   for (long long group = leader; group < rows; group += step, row += step, at += pitch) {
     const int there = kRows == 1 || row < rows ? count : 0;  // who has no row comes along for the company of its warp
     Words* const mine = ring + stage * kSlot;
     Row of;
-    of.set(next_mean.get(), next_rstd.get());
-    if constexpr (kAhead) prefetch(row + step);
-    copies_wait<kStages - 1>();
-    if constexpr (!Config::kGiven) {
-      find_statistics(of, mine, there, share, static_cast<float>(eps), rank, kAhead && mean_of != nullptr,
-                      kAhead && rstd_of_row != nullptr);
-      if constexpr (!kAhead) of.set(mean_of != nullptr ? widen(mean_of[row]) : of.mean, rstd_of_row != nullptr ? widen(rstd_of_row[row]) : of.rstd);
-    }
     float average = 0, projection = 0;
-    take_row(mine, there, weights, of, of_weight, of_bias, average, projection);
-    sum_over_row(average, projection, tables[turn], rank);
+    if constexpr (kSplit) {
+      of = next;
+      copies_wait<kStages - 2>();
+      if (row + step < rows) begin(stage + 1 == kStages ? 0 : stage + 1, row + 2 * step);
+      cluster_wait();
+      sum_over_table(average, projection, tables[turn]);
+      turn ^= 1;
+      if (row + step < rows) send();
+    } else {
+      of.set(next_mean.get(), next_rstd.get());
+      if constexpr (kAhead) prefetch(row + step);
+      copies_wait<kStages - 1>();
+      if constexpr (!Config::kGiven) {
+        find_statistics(of, mine, there, share, static_cast<float>(eps), rank, kAhead && mean_of != nullptr,
+                        kAhead && rstd_of_row != nullptr);
+        if constexpr (!kAhead) of.set(mean_of != nullptr ? widen(mean_of[row]) : of.mean, rstd_of_row != nullptr ? widen(rstd_of_row[row]) : of.rstd);
+      }
+      take_row(mine, there, weights, of, of_weight, of_bias, average, projection);
+      if constexpr (kLanes == 0) {
+        tables[turn].put({average, projection}, rank);
+        cluster_barrier<kBlocks>();
+        sum_over_table(average, projection, tables[turn]);
+        turn ^= 1;
+      }
+    }
     const Line line(of, average * share, projection * share);
     const bool more_rows = row + kStages * step < rows;
     const long long ahead = at + kStages * pitch;
@@ -354,7 +402,6 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks* kFold) __launch_bounds__(kT
     }
     copies_commit();
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    if constexpr (kLanes == 0) turn ^= 1;
   }
   if constexpr (Config::kParameters) {
     copies_wait<0>();

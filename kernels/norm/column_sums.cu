@@ -6,6 +6,7 @@
 // Bound:   memory: grad and x read once.
 
 #include "dnnarray/norm.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -29,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                    const A* __restrict__ rstd, A* __restrict__ dweight, A* __restrict__ dbias, long long rows, long long columns,
                    long long rows_step) {
   __shared__ A smem[kThreads];
+  let_next_kernel_begin();
   const long long tiles = (columns / kVector + kWarp - 1) / kWarp, part = blockIdx.x / tiles;
   const long long j = (blockIdx.x % tiles * kWarp + threadIdx.x % kWarp) * kVector, end = min((part + 1) * rows_step, rows);
   A of_weight[kVector] = {}, of_bias[kVector] = {};

@@ -7,6 +7,7 @@
 //          for 4096 to 131072 columns, H200, 2026-11-21.
 
 #include "dnnarray/norm.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -28,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(kWarp* kRows, kRows > 8 ? 1 : 0)
     DNNARRAY_ENTRY(const A* __restrict__ dweight_parts, const A* __restrict__ dbias_parts, void* dweight, void* dbias, long long parts,
                    long long columns, long long wide_weight, long long wide_bias) {
   __shared__ double smem[kRows][kWarp * V];
-  const A* from = blockIdx.y == 0 ? dweight_parts : dbias_parts;
+  const A* from = after_previous_kernel(blockIdx.y == 0 ? dweight_parts : dbias_parts);
   void* to = blockIdx.y == 0 ? dweight : dbias;
   if (to == nullptr) return;
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp;

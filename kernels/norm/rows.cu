@@ -69,39 +69,43 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
       for (int v = 0; v < kVector; ++v) reg.at[k][v] = A(0);
       continue;
     }
-    const auto of_x = load<T, kVector>(x + start + j);
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) reg.at[k][v] = widen(of_x.at[v]);
+    widen_all(reg.at[k], load<T, kVector>(x + start + j));
     if constexpr (Config::kAdd) {
-      auto total = load<T, kVector>(residual + start + j);
+      A more[kVector];
+      widen_all(more, load<T, kVector>(residual + start + j));
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) total.at[v] = narrow<T>(reg.at[k][v] += widen(total.at[v]));
-      if (mine) store(sum + start + j, total);
+      for (int v = 0; v < kVector; ++v) reg.at[k][v] += more[v];
+      if (mine) store(sum + start + j, narrow_all<T, kVector>(reg.at[k]));
     }
   }
   return reg;
 }
 
 // Leaves the distances from the mean in the registers; gives the mean and rstd.
-__device__ __forceinline__ void statistics(Registers& reg, long long columns, A eps, A& mean, A& rstd, A* smem) {
-  const A share = A(1) / (columns > 0 ? A(columns) : A(1));
+__device__ __forceinline__ void statistics(Registers& reg, long long columns, A share, A eps, A& mean, A& rstd, A* smem) {
   A distance = A(0), square = A(0);
   mean = A(0);
   if constexpr (Config::kCentred) {
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k)
+    for (int k = 0; k < kVectors; ++k) {  // a vector's sum by itself: one addition after the other is what a short row waits for
+      A of_vector = reg.at[k][0];
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) mean += reg.at[k][v];
+      for (int v = 1; v < kVector; ++v) of_vector += reg.at[k][v];
+      mean += of_vector;
+    }
     mean = sum_over_row(mean, smem) * share;
   }
 #pragma unroll
-  for (int k = 0; k < kVectors; ++k)
+  for (int k = 0; k < kVectors; ++k) {
+    A far = A(0), squares = A(0);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       if (Config::kCentred && column(k) < columns) reg.at[k][v] -= mean;
-      distance += reg.at[k][v];
-      square += reg.at[k][v] * reg.at[k][v];
+      far += reg.at[k][v];
+      squares += reg.at[k][v] * reg.at[k][v];
     }
+    distance += far, square += squares;
+  }
   if constexpr (Config::kCentred) {
     sum_over_row(distance, square, smem);
   } else {
@@ -133,9 +137,10 @@ __device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent
     constexpr int kPiece = kVector * sizeof(P) > 16 ? 16 / sizeof(P) : kVector;
 #pragma unroll
     for (int start = 0; start < kVector; start += kPiece) {
-      const auto piece = load<P, kPiece>(p + j + start);
+      A values[kPiece];
+      widen_all(values, load<P, kPiece>(p + j + start));
 #pragma unroll
-      for (int v = 0; v < kPiece; ++v) to[start + v] = widen(piece.at[v]);
+      for (int v = 0; v < kPiece; ++v) to[start + v] = values[v];
     }
   }
 }
@@ -156,16 +161,21 @@ struct Early {
   }
   __device__ __forceinline__ void read(A (&to)[kVector], int k, bool there, A absent) const {
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) to[v] = there ? widen(piece[k * kPieces + v / kPiece].at[v % kPiece]) : absent;
+    for (int start = 0; start < kVector; start += kPiece) {
+      A values[kPiece];
+      widen_all(values, piece[k * kPieces + start / kPiece]);
+#pragma unroll
+      for (int v = 0; v < kPiece; ++v) to[start + v] = there ? values[v] : absent;
+    }
   }
 };
 
-// `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel.
+// `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel.
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly && kVectors > 2))
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
                    const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, A* __restrict__ mean_of,
-                   A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, double eps, double p64,
-                   double q64) {
+                   A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, double share, double eps,
+                   double p64, double q64) {
   __shared__ A smem[2 * kThreads / kWarp];
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool mine = wanted < rows;
@@ -175,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly
   Early<Config::Bias> early_bias(bias, columns);
   Registers reg = read(x, residual, sum, row * columns, columns, mine);
   A mean, rstd;
-  statistics(reg, columns, A(eps), mean, rstd, smem);
+  statistics(reg, columns, A(share), A(eps), mean, rstd, smem);
   if (!mine) return;
   if (threadIdx.x % kLanes == 0) {
     if (mean_of != nullptr) mean_of[row] = mean;
@@ -193,11 +203,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly
       parameter(w, weight, A(1), j, first, static_cast<unsigned>(space));
       parameter(b, bias, A(0), j, first, static_cast<unsigned>(space));
     }
-    Vec<T, kVector> out;
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      out.at[v] = narrow<T>(Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64)));
-    }
-    store(y + row * columns + j, out);
+    for (int v = 0; v < kVector; ++v) w[v] = Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64));
+    store(y + row * columns + j, narrow_all<T, kVector>(w));
   }
 }

@@ -6,10 +6,14 @@
 //          row is on its way from memory while one is worked on.
 //          All blocks are at work at once, kResident to a multiprocessor: one more round of blocks would take as long as the first.
 //          Block b writes its sums to partial[b, :]; kernels/norm/fold.cu adds them up in a fixed order.
+//          With kOnce, for small arrays, a block has one group of rows.
+//          With kSide, for small arrays whose statistics were saved, the first blocks are of columns in place of that: each adds up dweight and
+//          dbias of kSide vectors of columns over all rows, which are read twice then, and nobody waits for anybody.
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once, dx written once.
 
 #include "dnnarray/norm.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -26,6 +30,8 @@ struct Config {
   static constexpr int kLanes = 256;
   static constexpr int kThreads = 256;
   static constexpr int kResident = 2;
+  static constexpr bool kOnce = false;
+  static constexpr int kSide = 0;
 };
 #define DNNARRAY_ENTRY norm_rows_backward_default
 #endif
@@ -35,6 +41,9 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
 constexpr int kRows = kThreads / kLanes, kValues = kVectors * kVector;
+constexpr bool kOnce = Config::kOnce, kApart = Config::kSide > 0;
+constexpr int kSide = kApart ? Config::kSide : 1;
+static_assert(!kApart || (kOnce && !Config::kParameters && !Config::kAdd), "sums of whole columns, or shares of the blocks");
 
 struct Registers {
   A at[kVectors][kVector] = {};
@@ -82,11 +91,14 @@ __device__ __forceinline__ void unpack(const Row& row, Registers& grad, Register
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     const bool inside = column(k) < columns;
+    A g[kVector], s[kVector], more[kVector] = {};
+    widen_all(g, row.grad[k]);
+    widen_all(s, row.x[k]);
+    if constexpr (Config::kAdd) widen_all(more, row.residual[k]);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      grad.at[k][v] = inside ? widen(row.grad[k].at[v]) : A(0);
-      x.at[k][v] = inside ? widen(row.x[k].at[v]) : A(0);
-      if (Config::kAdd && inside) x.at[k][v] += widen(row.residual[k].at[v]);
+      grad.at[k][v] = inside ? g[v] : A(0);
+      x.at[k][v] = !inside ? A(0) : Config::kAdd ? s[v] + more[v] : s[v];
     }
   }
 }
@@ -118,15 +130,30 @@ __device__ __forceinline__ void find_statistics(const Registers& x, long long co
   mean += delta;
 }
 
-__device__ __forceinline__ void weights(A (&to)[kVector], const Config::Weight* weight, long long j) {
-  constexpr int kPiece = kVector * sizeof(Config::Weight) > 16 ? 16 / sizeof(Config::Weight) : kVector;
+// The weight of this thread's columns. Blocks that stay read it again for every row, from the L1; with kOnce it is on its way with the row.
+struct Weights {
+  static constexpr int kPiece = kVector * sizeof(Config::Weight) > 16 ? 16 / sizeof(Config::Weight) : kVector, kPieces = kVector / kPiece;
+  using Piece = Vec<Config::Weight, kPiece>;
+  const Config::Weight* from;
+  Piece kept[kOnce ? kVectors * kPieces : 1];
+
+  __device__ __forceinline__ Weights(const Config::Weight* weight, long long columns) : from(weight) {
+    if (!kOnce || weight == nullptr) return;
 #pragma unroll
-  for (int start = 0; start < kVector; start += kPiece) {
-    const auto piece = load<Config::Weight, kPiece>(weight + j + start);
-#pragma unroll
-    for (int v = 0; v < kPiece; ++v) to[start + v] = widen(piece.at[v]);
+    for (int i = 0; i < kVectors * kPieces; ++i)
+      if (column(i / kPieces) < columns) kept[i] = piece(i);
   }
-}
+  __device__ __forceinline__ Piece piece(int i) const { return load<Config::Weight, kPiece>(from + column(i / kPieces) + i % kPieces * kPiece); }
+  __device__ __forceinline__ void read(A (&to)[kVector], int k) const {
+#pragma unroll
+    for (int part = 0; part < kPieces; ++part) {
+      A values[kPiece];
+      widen_all(values, kOnce ? kept[kOnce ? k * kPieces + part : 0] : piece(k * kPieces + part));
+#pragma unroll
+      for (int v = 0; v < kPiece; ++v) to[part * kPiece + v] = values[v];
+    }
+  }
+};
 
 // The sums of the block's kRows groups of threads, then the share of the block.
 __device__ __forceinline__ void write_share(A* partial, const Registers& sums, long long columns) {
@@ -159,32 +186,95 @@ __device__ __forceinline__ void write_share(A* partial, const Registers& sums, l
   }
 }
 
+// dweight and dbias of the kSide vectors of columns of this block: kSide neighbouring threads take every kSlots-th row, and meet in shared memory.
+__device__ __forceinline__ void add_columns(const Arrays& from, void* dweight, void* dbias, bool wide_weight, bool wide_bias, long long rows,
+                                            long long columns) {
+  constexpr int kSlots = kThreads / kSide, kColumns = kSide * kVector, kSums = 2 * kColumns;
+  constexpr int kFlight = 4;  // that a thread has under way
+  constexpr int kTogether = kThreads / kSums < 1 ? 1 : kThreads / kSums < kWarp ? kThreads / kSums : kWarp;  // threads that add up one sum
+  __shared__ __align__(16) A smem[kSlots][2][kColumns];
+  const int own = threadIdx.x % kSide * kVector, slot = threadIdx.x / kSide;
+  const long long first = static_cast<long long>(blockIdx.x) * kColumns;
+  A of_weight[kVector] = {}, of_bias[kVector] = {};
+  if (first + own < columns) {
+    for (int r = slot; r < rows; r += kSlots * kFlight) {
+      Vec<T, kVector> grad[kFlight] = {}, x[kFlight] = {};
+      A mean[kFlight] = {}, rstd[kFlight] = {};
+#pragma unroll
+      for (int k = 0; k < kFlight; ++k) {
+        const int row = r + k * kSlots;
+        if (row >= rows) break;
+        const long long at = row * columns + first + own;
+        grad[k] = load<T, kVector>(from.grad + at), x[k] = load<T, kVector>(from.x + at);
+        rstd[k] = widen(from.rstd[row]);
+        if constexpr (Config::kCentred) mean[k] = widen(from.mean[row]);
+      }
+#pragma unroll
+      for (int k = 0; k < kFlight; ++k) {
+        if (r + k * kSlots >= rows) break;
+        A g[kVector], s[kVector];
+        widen_all(g, grad[k]);
+        widen_all(s, x[k]);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          of_weight[v] += g[v] * ((s[v] - mean[k]) * rstd[k]);
+          of_bias[v] += g[v];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) smem[slot][0][own + v] = of_weight[v], smem[slot][1][own + v] = of_bias[v];
+  __syncthreads();
+  for (int i = threadIdx.x / kTogether; i < kSums; i += kThreads / kTogether) {
+    A total = A(0);
+#pragma unroll
+    for (int k = threadIdx.x % kTogether; k < kSlots; k += kTogether) total += smem[k][i / kColumns][i % kColumns];
+    total = warp_sum<kTogether>(total);
+    const long long j = first + i % kColumns;
+    if (threadIdx.x % kTogether != 0 || j >= columns) continue;
+    if (i < kColumns && dweight != nullptr) put<T>(dweight, wide_weight, j, total);
+    if (i >= kColumns && dbias != nullptr) put<T>(dbias, wide_bias, j, total);
+  }
+}
+
 // The row of this thread in a group of kRows; past the end the last one, for company.
 __device__ __forceinline__ long long row_of(long long group, long long rows) {
   return min(group * kRows + threadIdx.x / kLanes, rows - 1);
 }
 
-// Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight and dbias where absent.
+// dweight and dbias are the blocks' shares, in the arithmetic dtype, or with kSide the results. Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight and dbias where absent.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
                    const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
-                   const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ dweight,
-                   A* __restrict__ dbias, long long rows, long long columns, double eps) {
+                   const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, void* __restrict__ dweight,
+                   void* __restrict__ dbias, long long rows, long long columns, long long wide_weight, long long wide_bias, double eps) {
   __shared__ A smem[2 * kThreads / kWarp];
+  let_next_kernel_begin();
   Registers of_weight, of_bias;
   const A share = A(1) / (columns > 0 ? A(columns) : A(1));
   const Arrays arrays = {grad, x, residual, mean_of, rstd_of_row};
+  long long first = blockIdx.x, step = gridDim.x;
+  if constexpr (kApart) {
+    const unsigned sums = (static_cast<unsigned>(columns) + kSide * kVector - 1) / (kSide * kVector);  // blocks of columns
+    if (blockIdx.x < sums) {
+      add_columns(arrays, dweight, dbias, wide_weight != 0, wide_bias != 0, rows, columns);
+      return;
+    }
+    first -= sums, step -= sums;
+  }
   Row fetched;
-  fetch(fetched, arrays, row_of(blockIdx.x, rows), columns);
-  for (long long group = blockIdx.x; group * kRows < rows; group += gridDim.x) {
+  fetch(fetched, arrays, row_of(first, rows), columns);
+  const Weights weights(weight, columns);
+  for (long long group = first; group * kRows < rows; group += step) {
     const long long row = row_of(group, rows), start = row * columns;
     const bool mine = group * kRows + threadIdx.x / kLanes < rows;
     Registers u, h;
     unpack(fetched, h, u, columns);
     const A saved_mean = fetched.mean, saved_rstd = fetched.rstd;
-    if ((group + gridDim.x) * kRows < rows) fetch(fetched, arrays, row_of(group + gridDim.x, rows), columns);
+    if (!kOnce && (group + step) * kRows < rows) fetch(fetched, arrays, row_of(group + step, rows), columns);
     A mean = A(0), rstd = A(0);
-    if ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr) find_statistics(u, columns, share, A(eps), mean, rstd, smem);
+    if (!kApart && ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr)) find_statistics(u, columns, share, A(eps), mean, rstd, smem);
     if (Config::kCentred && mean_of != nullptr) mean = saved_mean;
     if (rstd_of_row != nullptr) rstd = saved_rstd;
     A average = A(0), projection = A(0);
@@ -193,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
       const long long j = column(k);
       if (j >= columns) break;
       A w[kVector];
-      if (weight != nullptr) weights(w, weight, j);
+      if (weight != nullptr) weights.read(w, k);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
         u.at[k][v] = (u.at[k][v] - mean) * rstd;
@@ -209,25 +299,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
     sum_over_row(average, projection, smem);
     average = Config::kCentred ? average * share : A(0);
     projection *= share;
-    if (!mine) continue;
+    if (!mine) break;  // of the last group
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
       const long long j = column(k);
       if (j >= columns) break;
-      Vec<T, kVector> out, more;
-      if (Config::kAdd && grad_sum != nullptr) more = load<T, kVector>(grad_sum + start + j);
+      A d[kVector], more[kVector] = {};
+      if (Config::kAdd && grad_sum != nullptr) widen_all(more, load<T, kVector>(grad_sum + start + j));
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
-        A d = rstd * (h.at[k][v] - average - u.at[k][v] * projection);
-        if (Config::kAdd && grad_sum != nullptr) d += widen(more.at[v]);
-        out.at[v] = narrow<T>(d);
+        d[v] = rstd * (h.at[k][v] - average - u.at[k][v] * projection);
+        if constexpr (Config::kAdd) d[v] += more[v];
       }
+      const auto out = narrow_all<T, kVector>(d);
       store(dx + start + j, out);
       if (Config::kAdd) store(dresidual + start + j, out);
     }
+    if constexpr (kOnce) break;
   }
   if constexpr (Config::kParameters) {
-    if (dweight != nullptr) write_share(dweight, of_weight, columns);
-    if (dbias != nullptr) write_share(dbias, of_bias, columns);
+    if (dweight != nullptr) write_share(static_cast<A*>(dweight), of_weight, columns);
+    if (dbias != nullptr) write_share(static_cast<A*>(dbias), of_bias, columns);
   }
 }

@@ -97,6 +97,29 @@ def test_warps_with_rows_missing_that_find_the_statistics(rows, columns):
     _check("layer_norm_backward", (grad, x, w, w), max(rows, columns))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (5, 37), (128, 512), (300, 96), (512, 20), (97, 1000), (33, 4104), (64, 8192)])
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_small_gradients_whose_statistics_were_saved(rows, columns, dtype):
+    """Blocks of rows beside blocks of columns; parameters of either dtype, memory that is not aligned, a NaN."""
+    x, grad, w = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2)
+    exact, kind = x.astype(np.float64), np.promote_types(dtype, np.float32) if dtype != BFLOAT16 else np.dtype(np.float32)
+    saved = {"mean": exact.mean(1, keepdims=True).astype(kind), "rstd": (1 / np.sqrt(exact.var(1, keepdims=True) + 1e-5)).astype(kind)}
+    root = {"rstd": (1 / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-6)).astype(kind)}
+    _check("layer_norm_backward", (grad, x, w, w.astype(kind)), max(rows, columns), **saved)
+    _check("layer_norm_backward", (grad, x, None, w), max(rows, columns), **saved)
+    _check("rms_norm_backward", (grad, x, w.astype(kind)), max(rows, columns), **root)
+    there = {n: cupy.asarray(a) for n, a in saved.items()}
+    odd = [cupy.concatenate([cupy.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape) for a in map(cupy.asarray, (grad, x))]
+    expected = call("layer_norm_backward", (cupy.asarray(grad), cupy.asarray(x), cupy.asarray(w), cupy.asarray(w)), there)
+    for a, e in zip(leaves(call("layer_norm_backward", (*odd, cupy.asarray(w), cupy.asarray(w)), there)), leaves(expected), strict=True):
+        assert_close(cupy.asnumpy(a), cupy.asnumpy(e).astype(np.float64), max(rows, columns))
+    odd[0][rows // 2, columns // 2] = np.nan
+    spoilt = leaves(call("layer_norm_backward", (*odd, cupy.asarray(w), cupy.asarray(w)), there))
+    found = [np.isnan(cupy.asnumpy(a).astype(np.float64)) for a in spoilt]
+    assert found[0].any(1).tolist() == [i == rows // 2 for i in range(rows)]
+    assert all(f.tolist() == [i == columns // 2 for i in range(columns)] for f in found[1:])
+
+
 def test_gradients_over_many_rows():
     x, grad, w = _draw((3000, 96), np.float32), _draw((3000, 96), np.float32, 1), _draw(96, np.float32, 2)
     _check("layer_norm_backward", (grad, x, w, w), 3000)

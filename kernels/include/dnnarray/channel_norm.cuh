@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dnnarray/norm.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 
 namespace dnnarray {

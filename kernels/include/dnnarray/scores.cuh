@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dnnarray/math.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -12,6 +13,15 @@ __device__ __forceinline__ float quick_exp(float x) { return quick_exp2(x * 1.44
 __device__ __forceinline__ double quick_exp(double x) { return exp(x); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
+// The same to within 2e-7, for results that are rounded to a half type T.
+template <typename T>
+__device__ __forceinline__ arithmetic_t<T> log_for(arithmetic_t<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return quick_log2(x) * 0.69314718055994530942f;
+  } else {
+    return log_of(x);
+  }
+}
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
 
@@ -170,9 +180,11 @@ __device__ __forceinline__ void peaks_of(arithmetic_t<T> (&peaks)[kVector], cons
 }
 
 // What a row's gradient is divided by: the sum of some partial sums, or `divisor` where there are none. All lanes of the warp must come.
+// The kernel before wrote them.
 template <typename A>
 __device__ __forceinline__ A total_of(const A* parts, long long count, double divisor) {
   if (!parts) return A(divisor);
+  parts = after_previous_kernel(parts);
   A sum = A(0);
   for (long long i = threadIdx.x % kWarp; i < count; i += kWarp) sum += parts[i];
   return warp_sum(sum);

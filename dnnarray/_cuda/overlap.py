@@ -1,0 +1,76 @@
+"""Launches that begin while the kernel before them ends (programmatic dependent launch), which CuPy has no call for.
+
+Between two kernels of a stream the device idles for a microsecond or two: the second is fetched when the first has ended. With this attribute the driver
+sends it as soon as every block of the first has called `release_next_kernel` (or has ended), and the second calls `wait_for_previous_kernel` before it reads
+what the first has written (``overlap.cuh``). A CUDA graph keeps that order of the two.
+"""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, addressof, c_char, c_int, c_uint, c_void_p, pointer
+from functools import lru_cache
+from typing import Any
+
+import cupy
+from cupy_backends.cuda.api.driver import CUDADriverError
+
+from dnnarray._cuda.plan import Plan
+from dnnarray._cuda.requirements import driver_library
+
+_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_LEAST = 90  # compute capability
+_STREAMS = 64  # that a launch is remembered for
+
+
+class _Attribute(Structure):
+    """``CUlaunchAttribute``, whose value is a union of 64 bytes."""
+
+    _fields_ = (("id", c_int), ("_pad", c_char * 4), ("value", c_int), ("_rest", c_char * 60))
+
+
+class _Config(Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        *((name, c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_memory")),
+        ("stream", c_void_p),
+        ("attributes", POINTER(_Attribute)),
+        ("count", c_uint),
+    )
+
+
+@lru_cache(maxsize=1)
+def _launch() -> Any:
+    """``cuLaunchKernelEx``; None where the driver is older."""
+    library = driver_library()
+    function = getattr(library, "cuLaunchKernelEx", None)
+    if function is not None:
+        function.argtypes, function.restype = (c_void_p, c_void_p, c_void_p, c_void_p), c_int
+    return function
+
+
+def possible() -> bool:
+    """Whether the current device and its driver can."""
+    return int(cupy.cuda.Device().compute_capability) >= _LEAST and _launch() is not None
+
+
+class Launcher:
+    """Queues one plan, ``launcher(stream, address of the arguments' addresses, 0)`` as the driver's plain call does."""
+
+    def __init__(self, plan: Plan, function: int) -> None:
+        self._plan, self._function, self._launch = plan, function, _launch()
+        self._configs: dict[int, tuple[int, _Config]] = {}  # by stream: never changed, so that any thread may use them
+
+    def __call__(self, stream: int, arguments: int, _extra: int) -> None:
+        address, _ = self._configs.get(stream) or self._describe(stream)
+        status = self._launch(address, self._function, arguments, None)
+        if status:
+            raise CUDADriverError(status)
+
+    def _describe(self, stream: int) -> tuple[int, _Config]:
+        attribute = _Attribute(id=_SERIALIZATION, value=1)
+        config = _Config(*self._plan.grid, self._plan.block, 1, 1, self._plan.shared_memory, stream, pointer(attribute), 1)
+        if len(self._configs) >= _STREAMS:
+            self._configs.clear()
+        found = self._configs[stream] = addressof(config), config
+        return found
