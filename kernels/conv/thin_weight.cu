@@ -1,5 +1,6 @@
 // The weight gradient of an input of few channels: partial sums of dw[k, r, s, c] = sum over n, p and q of dy[n, p, q, k] * x[n, p * stride + r *
 // dilation - before, q * stride + s - before, c], as products whose sum runs over pixels.
+// Float32 numbers are multiplied as parts (conv_thin.cuh); their scales are those of all regions of a block so far.
 //
 // Layout:  x and dy channels-last in memory, dense; partial (splits, K, R S C) float32, which split_sums.cu adds up in a fixed order. A block takes
 //          regions of kSide x kSide pixels of dy and 64 of its channels, every gridDim.x-th: both dy and the pixels of x that they meet come to
@@ -9,11 +10,13 @@
 // Bound:   the tensor cores. Sums in float32.
 
 #include "dnnarray/conv_thin.cuh"
-#include "dnnarray/mma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
+  using Part = dnnarray::bfloat16_t;
+  static constexpr int kParts = 1;
+  static constexpr bool kScaled = false;
   static constexpr int kColumns = 24;
   static constexpr int kMatrices = 3;
 };
@@ -22,8 +25,11 @@ struct Config {
 
 using namespace dnnarray;
 using T = Config::Element;
+using P = Config::Part;
+using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
+constexpr int kParts = Config::kParts, kPieces = sizeof(T) / 2;  // of 16 bytes, for 8 neighbours
 constexpr int kThreads = 256, kWarps = kThreads / 32, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kMatrices = Config::kMatrices;
-constexpr int kPitch = kChannels * 2 + 16;  // bytes of a pixel of dy in shared memory
+constexpr int kPitch = kChannels * static_cast<int>(sizeof(T)) + 16;  // bytes of a pixel of dy in shared memory
 
 extern __shared__ __align__(16) char smem_memory[];
 
@@ -35,42 +41,106 @@ struct Arguments {
   int outs, first;  // channels of dy, the first of this block
 };
 
-// The region's part of dy, zeros outside of the image.
+// The region's part of dy, zeros outside of the image: a thread brings all pieces of its chunks of 8 channels.
 __device__ __forceinline__ void load_gradient(const Arguments& a, const ThinRegion& region) {
   for (int i = threadIdx.x; i < kSide * kSide * (kChannels / 8); i += kThreads) {
     const int chunk = i % (kChannels / 8), pixel = i / (kChannels / 8), p = region.p + pixel / kSide, q = region.q + pixel % kSide;
     const bool there = p < a.axes.h.out && q < a.axes.w.out && a.first + chunk * 8 < a.outs;
-    const long long at = ((region.image * a.axes.h.out + p) * a.axes.w.out + q) * a.outs + a.first + chunk * 8;
-    copy_async(shared_address(smem_memory + pixel * kPitch + chunk * 16), a.dy + (there ? at : 0), there);
+    const long long at = ((static_cast<long long>(region.image) * a.axes.h.out + p) * a.axes.w.out + q) * a.outs + a.first + chunk * 8;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece)
+      copy_async(shared_address(smem_memory + pixel * kPitch + chunk * Numbers::kChunk + piece * 16), a.dy + (there ? at + piece * 4 : 0), there);
   }
   copy_commit();
 }
 
-__device__ __forceinline__ unsigned pair_of(const char* first, const char* second) {
-  return *reinterpret_cast<const unsigned short*>(first) | static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(second)) << 16;
+// What each thread does with the chunks that it has brought.
+template <typename Visit>
+__device__ __forceinline__ void each_chunk(Visit visit) {
+#pragma unroll 2
+  for (int i = threadIdx.x; i < kSide * kSide * (kChannels / 8); i += kThreads)
+    visit(smem_memory + i / (kChannels / 8) * kPitch + i % (kChannels / 8) * Numbers::kChunk);
 }
 
+// One element of two pixels; each of their parts side by side.
+__device__ __forceinline__ void pair_of(const char* first, const char* second, unsigned (&parts)[kParts][2], int which) {
+  if constexpr (Numbers::kFloat) {
+    const unsigned low = *reinterpret_cast<const unsigned*>(first), high = *reinterpret_cast<const unsigned*>(second);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) parts[p][which] = __byte_perm(low, high, p == 0 ? 0x5410 : 0x7632);
+  } else {
+    parts[0][which] =
+        *reinterpret_cast<const unsigned short*>(first) | static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(second)) << 16;
+  }
+}
+
+template <bool kStrange>
 __device__ __forceinline__ void multiply(const Arguments& a, const char* pixels, float (&sums)[kMatrices][kChannels / 16][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = a.pixels.step(), matrices = a.axes.h.window * kChunks;
-  const unsigned gradient = shared_address(smem_memory) + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
+  const unsigned gradient = shared_address(smem_memory) + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * Numbers::kChunk;
   const char* from[kMatrices];
 #pragma unroll
   for (int j = 0; j < kMatrices; ++j) {
-    const int matrix = min(warp + j * kWarps, matrices - 1);
-    from[j] = pixels + matrix / kChunks * a.pixels.tap_row() + (matrix % kChunks * 8 + lane / 4) * 2 + lane % 4 * 2 * step;
+    const int matrix = min(warp + j * kWarps, matrices - 1), column = matrix % kChunks * 8 + lane / 4;
+    from[j] = pixels + matrix / kChunks * a.pixels.tap_row() + column * static_cast<int>(sizeof(T)) + lane % 4 * 2 * step;
   }
+#pragma unroll kParts == 2 ? 1 : 2
   for (int p = 0; p < kSide; ++p) {
-    unsigned left[kChannels / 16][4];
-#pragma unroll
-    for (int i = 0; i < kChannels / 16; ++i) load_matrices_transposed(gradient + p * kSide * kPitch + i * 32, left[i]);
+    unsigned right[kMatrices][kParts][2];
 #pragma unroll
     for (int j = 0; j < kMatrices; ++j) {
-      const unsigned low = pair_of(from[j], from[j] + step), high = pair_of(from[j] + 8 * step, from[j] + 9 * step);
-#pragma unroll
-      for (int i = 0; i < kChannels / 16; ++i) Mma<T>::add(sums[j][i], left[i], low, high);
+      pair_of(from[j], from[j] + step, right[j], 0);
+      pair_of(from[j] + 8 * step, from[j] + 9 * step, right[j], 1);
       from[j] += a.pixels.down();
     }
+#pragma unroll
+    for (int i = 0; i < kChannels / 16; ++i) {
+      unsigned left[kParts][4];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        load_matrices_transposed(gradient + p * kSide * kPitch + i * 2 * Numbers::kChunk + part * 16, left[part]);
+#pragma unroll
+      for (int j = 0; j < kMatrices; ++j) Numbers::template add<kStrange>(sums[j][i], left, right[j]);
+    }
   }
+}
+
+// What the sums of a block are of: numbers that are 2^exponent times those of the parts.
+struct Scales {
+  int dy, x;
+};
+struct Raised {
+  int& exponent;
+
+  __device__ __forceinline__ Scale operator()(Scale found) const {
+    exponent = max(exponent, found.exponent);
+    return {exponent, found.strange};
+  }
+};
+
+__device__ __forceinline__ void scale_all(float (&sums)[kMatrices][kChannels / 16][4], const Factors& factors) {
+#pragma unroll
+  for (int j = 0; j < kMatrices; ++j)
+#pragma unroll
+    for (int i = 0; i < kChannels / 16; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[j][i][e] = factors(sums[j][i][e]);
+}
+
+// Parts of the region's numbers, the sums so far being brought to their scales where these are larger; true where there are NaN or infinities.
+template <typename N>
+__device__ __forceinline__ bool into_parts(const Arguments& a, const ThinRegion& region, char* pixels, Scales& scales,
+                                           float (&sums)[kMatrices][kChannels / 16][4]) {
+  const Scales before = scales;
+  const Scale of_x = a.pixels.load_parts<kThreads, N>(pixels, region.image, region.p, region.q, Raised{scales.x});
+  copy_wait<0>();
+  unsigned largest = 0;
+  if constexpr (Config::kScaled) each_chunk([&](const char* at) { largest = merged(largest, N::seen_in(at)); });
+  const Scale of_dy = Raised{scales.dy}(N::template scale<kThreads>(largest));
+  each_chunk([&](char* at) { N::chunk(at, of_dy.down()); });
+  const int less = before.dy + before.x - scales.dy - scales.x;
+  if (Config::kScaled && less < 0) scale_all(sums, Factors(max(less, -126)));
+  return of_x.strange || of_dy.strange;
 }
 
 __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[kMatrices][kChannels / 16][4]) {
@@ -98,14 +168,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
   const Arguments a = {dy, partial, axes, {x, axes, static_cast<int>(channels)}, static_cast<int>(outs), static_cast<int>(blockIdx.y) * kChannels};
   char* const pixels = smem_memory + kSide * kSide * kPitch;
   float sums[kMatrices][kChannels / 16][4] = {};
-  for (long long i = blockIdx.x; i < regions; i += gridDim.x) {
+  Scales scales = Config::kScaled ? Scales{-126, -126} : Scales{0, 0};
+  for (int i = blockIdx.x; i < static_cast<int>(regions); i += gridDim.x) {
     const ThinRegion region = ThinRegion::of(i, static_cast<int>(regions_h), static_cast<int>(regions_w), kSide);
     __syncthreads();
     load_gradient(a, region);
-    a.pixels.load<kThreads>(pixels, region.image, region.p, region.q);
-    copy_wait<0>();
+    bool strange = false;
+    if constexpr (Numbers::kFloat) {
+      strange = into_parts<Numbers>(a, region, pixels, scales, sums);
+    } else {
+      a.pixels.load<kThreads>(pixels, region.image, region.p, region.q);
+      copy_wait<0>();
+    }
     __syncthreads();
-    multiply(a, pixels, sums);
+    if (kParts == 2 && strange) {
+      multiply<true>(a, pixels, sums);
+    } else {
+      multiply<false>(a, pixels, sums);
+    }
   }
+  if constexpr (Config::kScaled) scale_all(sums, Factors(scales.dy + scales.x));
   write(a, sums);
 }
