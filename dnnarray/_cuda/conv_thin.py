@@ -19,13 +19,16 @@ from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._spec import FLOAT32, HALF
 
-_THREADS, _PLACES = 256, 224  # of a block, of the result that a region meets
-_REGIONS = ((16, 32), (16, 16))  # of pixels
+_THREADS = 256  # of a block
 _MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP, _MOST_MATRICES = 4, 32, 4, 4
 _STEP_K = 32
-_SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
+_SHARED, _HALF_SHARED = (
+    163_840,
+    115_712,
+)  # bytes of shared memory of a block on every card with the matrix instructions, of one of two on the largest
 _RATE = 0.55e12  # multiply-adds a second of a multiprocessor
-_TIMES, _GRADIENT_TIMES = (1.0, 1.2, 1.5), (1.0, 1.5, 2.0)  # of that rate, by parts: half types as they come, float32 in one or two
+_TIMES, _GRADIENT_TIMES = (1.0, 1.5, 2.3), (1.1, 1.6, 2.2)  # of that rate, by parts: half types as they come, float32 in one or two
+_ALONE = 1.5  # times that it takes where a multiprocessor holds one block
 _BLOCKS = 2  # on a multiprocessor
 _SIDE, _WIDE = 16, 64  # pixels of a region along an axis, channels of a tile
 
@@ -56,6 +59,7 @@ class ThinWeightConfig(Config):
     scaled: bool
     columns: int
     matrices: int
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class ThinConfig(Config):
     stride: int
     height: int
     width: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,13 @@ class Numbers:
 
     @property
     def blocks(self) -> int:
-        """Of a weight's gradient on a multiprocessor, at least."""
+        """On a multiprocessor, at least, where sums or pixels stand in registers and shared memory for all regions."""
         return _BLOCKS if self.dtype in HALF else 1
+
+    @property
+    def weight_threads(self) -> int:
+        """Of a block of a weight's gradient: the sums of products of two parts leave registers for fewer matrices."""
+        return _THREADS * 3 // 2 if self.how.parts == 2 else _THREADS
 
     def pitch(self, columns: int) -> int:
         """Bytes of a padded row of shared memory."""
@@ -117,29 +127,50 @@ def _columns(g: Geometry) -> int:
     return -(-g.window[2] * g.c // 8) * 8
 
 
-def _shared_memory(g: Geometry, numbers: Numbers) -> int:
-    columns = _columns(g)
-    return (_PLACES + g.window[1] * columns) * numbers.pitch(g.k) + g.stride[1] * _PLACES * (columns + 2) * 4
+@dataclass(frozen=True)
+class Region:
+    """Pixels of the input along its axes, and how many places of the result they may meet."""
+
+    height: int
+    width: int
+    places: int
+
+    def met(self, g: Geometry) -> int:
+        """Places of the result that they meet."""
+        axes = zip((self.height, self.width), g.window[1:], g.stride[1:], strict=True)
+        return math.prod((m + w - 2) // s + 1 for m, w, s in axes)
+
+    def memory(self, g: Geometry, numbers: Numbers) -> int:
+        """Bytes of shared memory of a block."""
+        columns = _columns(g)
+        return (self.places + g.window[1] * columns) * numbers.pitch(g.k) + g.stride[1] * self.places * (columns + 2) * 4
+
+    def counts(self, g: Geometry) -> tuple[int, int]:
+        """Regions of an image along its axes."""
+        return -(-g.space[1] // self.height), -(-g.space[2] // self.width)
+
+    def products(self, g: Geometry) -> int:
+        """Multiply-adds of all regions."""
+        return g.n * math.prod(self.counts(g)) * g.window[1] * self.places * _columns(g) * g.k
+
+
+_REGIONS = (Region(16, 32, 224), Region(16, 16, 224), Region(16, 16, 128), Region(8, 16, 224), Region(8, 8, 224))
 
 
 def _few(g: Geometry) -> bool:
     """Few channels, two axes."""
     flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
-    return flat and g.c <= _MOST_CHANNELS and 0 not in (g.n, *g.space, *g.out)
+    return flat and g.c <= _MOST_CHANNELS and 0 not in (g.n, g.c, g.k, *g.space, *g.out)
 
 
-def _region(g: Geometry, numbers: Numbers) -> tuple[int, int] | None:
-    """The pixels of a region; None where the kernel of the input's gradient does not do it."""
+def _region(g: Geometry, numbers: Numbers) -> Region | None:
+    """The region with the least work; None where the kernel of the input's gradient does not do it."""
     if not _few(g) or g.k % _STEP_K or g.dilation != (1, 1, 1) or g.stride[1] != g.stride[2] or g.stride[1] > _MOST_STEP:
         return None
-    if _columns(g) > _MOST_COLUMNS or _shared_memory(g, numbers) > _SHARED:
+    if _columns(g) > _MOST_COLUMNS:
         return None
-
-    def met(pixels: tuple[int, int]) -> int:
-        axes = zip(pixels, g.window[1:], g.stride[1:], strict=True)
-        return math.prod((m + w - 2) // s + 1 for m, w, s in axes)
-
-    return next((r for r in _REGIONS if met(r) <= _PLACES), None)
+    fitting = [r for r in _REGIONS if r.met(g) <= r.places and r.memory(g, numbers) <= _SHARED]
+    return min(fitting, key=lambda r: r.products(g) * (1 if r.memory(g, numbers) <= _HALF_SHARED else _ALONE), default=None)
 
 
 def gradient_fits(g: Geometry, dtype: np.dtype, result: np.dtype, how: Numerics | None = None) -> bool:
@@ -148,36 +179,26 @@ def gradient_fits(g: Geometry, dtype: np.dtype, result: np.dtype, how: Numerics 
     return numbers is not None and result == dtype and _region(g, numbers) is not None
 
 
-def _gradient_seconds(g: Geometry, numbers: Numbers, units: int) -> float:
+def _gradient_seconds(g: Geometry, numbers: Numbers, region: Region, units: int) -> float:
     """How long it takes."""
-    regions = math.prod(_counts(g, _region(g, numbers) or _REGIONS[0])) * g.n
-    return regions * g.window[1] * _PLACES * _columns(g) * g.k / (_RATE * units) * _GRADIENT_TIMES[numbers.parts]
-
-
-def _counts(g: Geometry, pixels: tuple[int, int]) -> tuple[int, int]:
-    """Regions of an image along its axes."""
-    return -(-g.space[1] // pixels[0]), -(-g.space[2] // pixels[1])
+    alone = 1 if region.memory(g, numbers) <= _HALF_SHARED else _ALONE
+    return region.products(g) / (_RATE * units) * _GRADIENT_TIMES[numbers.parts] * alone
 
 
 def gradient(g: Geometry, small: Operand, weight: Operand, large: Operand, units: int, how: Numerics | None = None) -> Plan:
     """The launch, of dense channels-last images."""
     numbers = Numbers.of(small.dtype, how)
     assert numbers is not None
-    pixels = _region(g, numbers)
-    assert pixels is not None
-    config = ThinConfig(*numbers.settings, g.c, _columns(g), g.stride[1], *pixels)
-    name = f"conv_thin_gradient_{numbers.words}_{g.c}x{config.columns}_by_{config.stride}_{pixels[0]}x{pixels[1]}"
-    counts = _counts(g, pixels)
+    region = _region(g, numbers)
+    assert region is not None
+    config = ThinConfig(*numbers.settings, g.c, _columns(g), g.stride[1], region.height, region.width, region.places)
+    words = f"{g.c}x{config.columns}_by_{config.stride}_{region.height}x{region.width}_{region.places}"
+    kernel = Kernel("conv/thin_gradient.cu", f"conv_thin_gradient_{numbers.words}_{words}", config)
+    counts = region.counts(g)
     k, c, _, r, s = weight.strides
     sizes = (g.n, g.k, *counts, k, c, r, s, *extents(g)[3:])
     grid = (min(g.n * math.prod(counts), _BLOCKS * units), 1, 1)
-    return Plan(
-        Kernel("conv/thin_gradient.cu", name, config),
-        grid,
-        _THREADS,
-        (small.array, weight.array, large.array, *sizes),
-        _shared_memory(g, numbers),
-    )
+    return Plan(kernel, grid, _THREADS, (small.array, weight.array, large.array, *sizes), region.memory(g, numbers))
 
 
 # --- the convolution itself ---------------------------------------------------------------------------------------------
@@ -207,13 +228,14 @@ def _regions(g: Geometry) -> tuple[int, int]:
 def forward_fits(g: Geometry, dtype: np.dtype, how: Numerics | None = None) -> bool:
     """Whether the kernel does the convolution."""
     numbers = Numbers.of(dtype, how)
-    return numbers is not None and _in_rows(g) and _forward_memory(g, numbers) <= _SHARED // _BLOCKS
+    return numbers is not None and _in_rows(g) and _forward_memory(g, numbers) <= _SHARED // numbers.blocks
 
 
 def _forward_seconds(g: Geometry, numbers: Numbers, units: int) -> float:
-    """How long it takes: the products, or memory."""
+    """How long it takes, and the weight's gradient."""
     tiles = g.n * math.prod(_regions(g)) * -(-g.k // _WIDE)
-    return tiles * _SIDE * _SIDE * _WIDE * g.window[1] * _columns(g) / (_RATE * units) * _TIMES[numbers.parts]
+    alone = 1 if _forward_memory(g, numbers) <= _HALF_SHARED else _ALONE
+    return tiles * _SIDE * _SIDE * _WIDE * g.window[1] * _columns(g) / (_RATE * units) * _TIMES[numbers.parts] * alone
 
 
 def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, units: int, how: Numerics | None = None) -> Plan:
@@ -237,9 +259,9 @@ def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, u
 # --- the weight's gradient ----------------------------------------------------------------------------------------------
 
 
-def _matrices(g: Geometry) -> int:
+def _matrices(g: Geometry, numbers: Numbers) -> int:
     """Of eight columns, for each warp of a block."""
-    return -(-g.window[1] * _columns(g) // (_THREADS // 4))
+    return -(-g.window[1] * _columns(g) // (numbers.weight_threads // 4))
 
 
 def _weight_memory(g: Geometry, numbers: Numbers) -> int:
@@ -250,7 +272,10 @@ def weight_fits(g: Geometry, dtype: np.dtype, how: Numerics | None = None) -> bo
     """Whether the kernel does the gradient of a weight."""
     numbers = Numbers.of(dtype, how)
     return (
-        numbers is not None and _in_rows(g) and _matrices(g) <= _MOST_MATRICES and _weight_memory(g, numbers) <= _SHARED // numbers.blocks
+        numbers is not None
+        and _in_rows(g)
+        and _matrices(g, numbers) <= _MOST_MATRICES
+        and _weight_memory(g, numbers) <= _SHARED // numbers.blocks
     )
 
 
@@ -263,11 +288,11 @@ def _weight_parts(g: Geometry, small: Operand, large: Operand, partial: Operand,
     """The launch, of dense channels-last images; `partial` is (`_splits`, K, window, C)."""
     numbers = Numbers.of(small.dtype, how)
     assert numbers is not None
-    config = ThinWeightConfig(*numbers.settings, _columns(g), _matrices(g))
+    config = ThinWeightConfig(*numbers.settings, _columns(g), _matrices(g, numbers), numbers.weight_threads)
     kernel = Kernel("conv/thin_weight.cu", f"conv_thin_weight_{numbers.words}_x{config.columns}x{config.matrices}", config)
     sizes = (g.n * math.prod(_regions(g)), g.c, g.k, *_regions(g), *extents(g))
     grid = (_splits(g), -(-g.k // _WIDE), 1)
-    return Plan(kernel, grid, _THREADS, (small.array, large.array, partial.array, *sizes), _weight_memory(g, numbers))
+    return Plan(kernel, grid, numbers.weight_threads, (small.array, large.array, partial.array, *sizes), _weight_memory(g, numbers))
 
 
 def weigh(setting: Setting, small: Operand, large: Operand, weight: Operand, how: Numerics | None = None) -> None:
@@ -291,7 +316,8 @@ def seconds(op: str, g: Geometry, dtype: np.dtype, units: int, how: Numerics | N
     numbers = Numbers.of(dtype, how)
     if numbers is None:
         return None
-    fits = {"conv": forward_fits(g, dtype, how), "conv_backward_weight": weight_fits(g, dtype, how)}
-    if op in fits:
-        return _forward_seconds(g, numbers, units) if fits[op] else None
-    return _gradient_seconds(g, numbers, units) if op == "conv_backward_input" and gradient_fits(g, dtype, dtype, how) else None
+    if op == "conv_backward_input":
+        region = _region(g, numbers)
+        return _gradient_seconds(g, numbers, region, units) if region is not None else None
+    fits = forward_fits(g, dtype, how) if op == "conv" else op == "conv_backward_weight" and weight_fits(g, dtype, how)
+    return _forward_seconds(g, numbers, units) if fits else None

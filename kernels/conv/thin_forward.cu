@@ -35,6 +35,7 @@ using P = Config::Part;
 using R = Config::Result;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
 constexpr int kThreads = 256, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kParts = Config::kParts;
+constexpr int kPass = kParts == 2 ? kChannels / 2 : kChannels;  // channels whose sums stand in registers at a time
 
 extern __shared__ __align__(16) char smem_memory[];
 
@@ -60,7 +61,7 @@ struct Shared {
 template <typename Visit>
 __device__ __forceinline__ void each_weight(const Arguments& a, const Shared& smem, int first, Visit visit) {
   const int columns = a.blocks() * 16, row = Config::kColumns;
-#pragma unroll 4
+#pragma unroll 8
   for (int i = threadIdx.x; i < kChannels * columns; i += kThreads) {
     const int k = i / columns, column = i - k * columns, r = column / row, place = column - r * row, s = place / a.pixels.channels;
     const int c = place - s * a.pixels.channels;
@@ -110,11 +111,11 @@ __device__ __forceinline__ void pair_at(const char* p, unsigned (&parts)[kParts]
 __device__ __forceinline__ unsigned kept(int first, int width) { return first + 1 < width ? 0xffffffffu : first < width ? 0xffffu : 0u; }
 
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, float (&sums)[2][kChannels / 2]) {
-  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 2, pair = lane % 4 * 2;
+__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int pass, float (&sums)[2][kPass / 2]) {
+  const int own = fresh_thread(), lane = own % 32, first = own / 32 * 2, pair = lane % 4 * 2;
   const int step = a.pixels.step(), down = a.pixels.down();
   const char* pixels = smem.pixels + first * down + lane / 4 * step + pair * static_cast<int>(sizeof(T));
-  const unsigned weight = shared_address(smem.weight) + (lane % 8 + lane / 16 * 8) * a.weight_pitch() + lane / 8 % 2 * 16;
+  const unsigned weight = shared_address(smem.weight) + (pass + lane % 8 + lane / 16 * 8) * a.weight_pitch() + lane / 8 % 2 * 16;
   const unsigned last = kept((kChunks - 1) * 8 + pair, a.axes.w.window * a.pixels.channels);
   int offset = 0, chunk = 0, left = a.axes.h.window * kChunks;
   for (int block = 0; block < a.blocks(); ++block) {
@@ -136,7 +137,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
       if (++chunk == kChunks) chunk = 0, offset += a.pixels.tap_row() - kChunks * Numbers::kChunk;
     }
 #pragma unroll
-    for (int n = 0; n < kChannels / 16; ++n) {
+    for (int n = 0; n < kPass / 16; ++n) {
       unsigned b[kParts][4];
 #pragma unroll
       for (int p = 0; p < kParts; ++p) load_matrices(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
@@ -153,21 +154,22 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
 }
 
 // The sums as numbers again.
-__device__ __forceinline__ void scale_back(float (&sums)[2][kChannels / 2], const Factors& factors) {
+__device__ __forceinline__ void scale_back(float (&sums)[2][kPass / 2], const Factors& factors) {
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
-    for (int j = 0; j < kChannels / 2; ++j) sums[i][j] = factors(sums[i][j]);
+    for (int j = 0; j < kPass / 2; ++j) sums[i][j] = factors(sums[i][j]);
 }
 
-__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2][kChannels / 2], const ThinRegion& region, int first) {
+__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2][kPass / 2], const ThinRegion& region, int first) {
+  const int own = fresh_thread();
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int p = region.p + static_cast<int>(threadIdx.x) / 32 * 2 + i, q = region.q + static_cast<int>(threadIdx.x) % 32 / 4 + half * 8;
+      const int p = region.p + own / 32 * 2 + i, q = region.q + own % 32 / 4 + half * 8;
       const long long at = region.image * a.target.y_n + p * a.target.y_h + q * a.target.y_w;
-      write_row<Config, kChannels>(a.target, sums[i], half, 0, first, at, p < a.axes.h.out && q < a.axes.w.out);
+      write_row<Config, kPass>(a.target, sums[i], half, 0, first, at, p < a.axes.h.out && q < a.axes.w.out);
     }
 }
 
@@ -183,24 +185,30 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
   const Arguments a = {weight, target, axes, steps_k, steps_c, steps_r, steps_s, {x, axes, static_cast<int>(channels)}};
   const Shared smem(a);
   const int first = blockIdx.y * kChannels;
+  __shared__ Scale smem_scales[2];  // of weight and pixels: the registers are for the sums
   const Scale of_weight = load_weight(a, smem, first);
+  if (threadIdx.x == 0) smem_scales[0] = of_weight;
   for (int i = blockIdx.x; i < static_cast<int>(regions); i += gridDim.x) {
-    const ThinRegion region = ThinRegion::of(i, static_cast<int>(regions_h), static_cast<int>(regions_w), kSide);
     __syncthreads();
-    Scale of_pixels = {0, 0};
+    const auto region = [&] { return ThinRegion::of(fresh(i), static_cast<int>(regions_h), static_cast<int>(regions_w), kSide); };
+    const ThinRegion brought = region();
     if constexpr (Numbers::kFloat) {
-      of_pixels = a.pixels.load_parts<kThreads, Numbers>(smem.pixels, region.image, region.p, region.q, [](Scale found) { return found; });
+      const Scale found = a.pixels.load_parts<kThreads, Numbers>(smem.pixels, brought, [](Scale of_pixels) { return of_pixels; });
+      if (threadIdx.x == 0) smem_scales[1] = found;
     } else {
-      a.pixels.load<kThreads>(smem.pixels, region.image, region.p, region.q);
+      a.pixels.load<kThreads>(smem.pixels, brought);
     }
     __syncthreads();
-    float sums[2][kChannels / 2] = {};
-    if (kParts == 2 && (of_weight.strange || of_pixels.strange)) {
-      multiply<true>(a, smem, sums);
-    } else {
-      multiply<false>(a, smem, sums);
+#pragma unroll 1
+    for (int pass = 0; pass < kChannels; pass += kPass) {
+      float sums[2][kPass / 2] = {};
+      if (kParts == 2 && (smem_scales[0].strange || smem_scales[1].strange)) {
+        multiply<true>(a, smem, pass, sums);
+      } else {
+        multiply<false>(a, smem, pass, sums);
+      }
+      if constexpr (Config::kScaled) scale_back(sums, Factors(smem_scales[0].exponent + smem_scales[1].exponent));
+      write(a, sums, region(), first + pass);
     }
-    if constexpr (Config::kScaled) scale_back(sums, Factors(of_weight.exponent + of_pixels.exponent));
-    write(a, sums, region, first);
   }
 }

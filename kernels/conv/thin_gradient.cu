@@ -5,8 +5,8 @@
 //
 // Layout:  dy and dx channels-last in memory, dense; the weight by steps, which may be negative. A block takes regions of kHeight x kWidth pixels
 //          of the input, one after another: the places of dy that they meet, kRows at most, come to shared memory, rows of K and a pad; the
-//          weight stands there once for all regions, (r, s and c, k), S * C filled up to kColumns. A warp multiplies 32 places; D stands in
-//          shared memory, float, for kStride rows at a time. A thread owns pixels kThreads apart, all of their channels.
+//          weight stands there once for all regions, (r, s and c, k), S * C filled up to kColumns. D stands in shared memory,
+//          float, for kStride rows at a time, of one of which a warp multiplies 32 places. A thread owns pixels kThreads apart, all of their channels.
 // Needs:   sm_80; K a multiple of 32, pointers aligned to 16 bytes; places of a region at most kRows, S * C at most kColumns; no dilation, no
 //          third axis.
 // Bound:   the tensor cores. Sums in float32, always in the same order.
@@ -24,6 +24,7 @@ struct Config {
   static constexpr int kStride = 2;
   static constexpr int kHeight = 16;
   static constexpr int kWidth = 32;
+  static constexpr int kRows = 224;
 };
 #define DNNARRAY_ENTRY conv_thin_gradient_default
 #endif
@@ -33,9 +34,10 @@ using T = Config::Element;
 using P = Config::Part;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
 constexpr int kParts = Config::kParts, kPieces = sizeof(T) / 2;  // of 16 bytes, for 8 neighbours
+constexpr int kSteps = 2 / kParts;  // of 16 along the sum, at a time
 constexpr int kChannels = Config::kChannels, kColumns = Config::kColumns, kStride = Config::kStride;
 constexpr int kHeight = Config::kHeight, kWidth = Config::kWidth;
-constexpr int kThreads = 256, kRows = 224, kPixels = kHeight * kWidth / kThreads;
+constexpr int kThreads = 256, kWarps = kThreads / 32, kRows = Config::kRows, kPixels = (kHeight * kWidth + kThreads - 1) / kThreads;
 constexpr int kSumsPitch = kColumns + 2;  // pixels kStride apart and pairs of columns meet different banks
 
 extern __shared__ __align__(16) char smem_memory[];
@@ -73,7 +75,7 @@ struct Met {
 template <typename Visit>
 __device__ __forceinline__ void each_weight(const Arguments& a, const Shared& smem, Visit visit) {
   const int count = a.h.window * kColumns * a.outs;
-#pragma unroll 4
+#pragma unroll 8
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int k = i % a.outs, column = i / a.outs % kColumns, r = i / a.outs / kColumns, s = column / kChannels, c = column % kChannels;
     const T found = s < a.w.window ? a.weight[k * a.steps_k + c * a.steps_c + r * a.steps_r + s * a.steps_s] : narrow<T>(0.0f);
@@ -130,33 +132,33 @@ __device__ __forceinline__ Scale into_parts(const Arguments& a, const Shared& sm
   return found;
 }
 
-// D of row r of the window, 32 places of this warp, into one of kStride parts.
+// D of row r of the window, 32 places, into one of kStride parts.
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int r, float* part) {
-  const int lane = threadIdx.x % 32, place = threadIdx.x / 32 * 32, pitch = a.pitch();
+__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int r, int place, float* part) {
+  const int lane = threadIdx.x % 32, pitch = a.pitch();
   const unsigned of_dy = shared_address(smem.dy) + (place + lane % 16) * pitch + lane / 16 * Numbers::kChunk;
-  const unsigned of_weight = shared_address(smem.weight) + (r * kColumns + lane % 8) * pitch + lane / 8 * Numbers::kChunk;
+  const int matrix = lane / 8, of_matrix = kParts == 2 ? matrix % 2 * Numbers::kChunk + matrix / 2 * 16 : matrix * Numbers::kChunk;
+  const unsigned of_weight = shared_address(smem.weight) + (r * kColumns + lane % 8) * pitch + of_matrix;
   float sums[2][kColumns / 8][4] = {};
 #pragma unroll 1
-  for (int k = 0; k < a.outs; k += 32) {
+  for (int k = 0; k < a.outs; k += 16 * kSteps) {
     const int chunk = k / 8 * Numbers::kChunk;
-    unsigned left[2][2][kParts][4];
+    unsigned left[2][kSteps][kParts][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
+      for (int j = 0; j < kSteps; ++j)
 #pragma unroll
         for (int p = 0; p < kParts; ++p) load_matrices(of_dy + i * 16 * pitch + chunk + j * 2 * Numbers::kChunk + p * 16, left[i][j][p]);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
-      unsigned all[kParts][4];
+      unsigned all[4];  // of two steps, or of one in two parts
+      load_matrices(of_weight + n * 8 * pitch + chunk, all);
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) load_matrices(of_weight + n * 8 * pitch + chunk + p * 16, all[p]);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
+      for (int j = 0; j < kSteps; ++j) {
         unsigned right[kParts][2];
 #pragma unroll
-        for (int p = 0; p < kParts; ++p) right[p][0] = all[p][2 * j], right[p][1] = all[p][2 * j + 1];
+        for (int p = 0; p < kParts; ++p) right[p][0] = all[2 * (j + p)], right[p][1] = all[2 * (j + p) + 1];
 #pragma unroll
         for (int i = 0; i < 2; ++i) Numbers::template add<kStrange>(sums[i][n], left[i][j], right);
       }
@@ -201,20 +203,21 @@ __device__ __forceinline__ void region(const Arguments& a, const Shared& smem, l
   float found[kPixels][kChannels] = {};
   for (int r = 0; r < a.h.window; r += kStride) {
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kStride; ++i) {
-      if (r + i >= a.h.window || threadIdx.x / 32 * 32 >= kRows) continue;
+    for (int task = threadIdx.x / 32; task < kStride * (kRows / 32); task += kWarps) {
+      const int i = task / (kRows / 32), place = task % (kRows / 32) * 32;
+      if (r + i >= a.h.window) continue;
       float* const part = smem.sums + i * kRows * kSumsPitch;
       if (strange) {
-        multiply<true>(a, smem, r + i, part);
+        multiply<true>(a, smem, r + i, place, part);
       } else {
-        multiply<false>(a, smem, r + i, part);
+        multiply<false>(a, smem, r + i, place, part);
       }
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {
       const int pixel = static_cast<int>(threadIdx.x) + i * kThreads;
+      if (kHeight * kWidth % kThreads != 0 && pixel >= kHeight * kWidth) continue;
       gather(a, smem, found[i], first_h + pixel / kWidth, first_w + pixel % kWidth, r, rows, columns);
     }
   }
@@ -222,7 +225,7 @@ __device__ __forceinline__ void region(const Arguments& a, const Shared& smem, l
 #pragma unroll
   for (int i = 0; i < kPixels; ++i) {
     const int pixel = static_cast<int>(threadIdx.x) + i * kThreads, h = first_h + pixel / kWidth, w = first_w + pixel % kWidth;
-    if (h >= a.h.space || w >= a.w.space) continue;
+    if (pixel >= kHeight * kWidth || h >= a.h.space || w >= a.w.space) continue;
     T* to = a.dx + ((by_h.quotient * a.h.space + h) * a.w.space + w) * kChannels;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) to[c] = narrow<T>(Config::kScaled ? factors(found[i][c]) : found[i][c]);
@@ -230,7 +233,7 @@ __device__ __forceinline__ void region(const Arguments& a, const Shared& smem, l
 }
 
 // Steps of the weight in elements; `outs` is K.
-extern "C" __global__ void __launch_bounds__(kThreads, Numbers::kFloat ? 1 : 2) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     const T* __restrict__ dy, const T* __restrict__ weight, T* __restrict__ dx, long long images, long long outs, long long regions_h,
     long long regions_w, long long steps_k, long long steps_c, long long steps_r, long long steps_s, long long h0, long long h1, long long h2,
     long long w0, long long w1, long long w2) {

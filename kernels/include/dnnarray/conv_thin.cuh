@@ -3,7 +3,7 @@
 //
 // Float32 numbers turn into parts in their own place, by the thread that brought them: single ones into the halves of a word, the first part in
 // the lower half; 8 neighbours into 16 bytes of first and 16 bytes of second parts. A power of two is that of a block's region. What is not
-// finite has a first part like it and a second of 0; where first parts give NaN or an infinity, that is the result (kStrange).
+// finite has a first part like it and a second of 0; what it makes of the products with second parts is left out (kStrange).
 #pragma once
 
 #include "dnnarray/conv.cuh"
@@ -13,6 +13,13 @@
 #include "dnnarray/vec.cuh"
 
 namespace dnnarray {
+
+// The same number, which the compiler must not know: what follows from it is computed anew for each region, not kept in registers beside the sums.
+__device__ __forceinline__ int fresh(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+__device__ __forceinline__ int fresh_thread() { return fresh(threadIdx.x); }
 
 // T in memory, products of kParts parts of type P; kScaled where a power of two brings them into its range.
 template <typename T, typename P, int kParts, bool kScaled>
@@ -42,9 +49,14 @@ struct ThinNumbers {
       store(reinterpret_cast<unsigned*>(smem + p * 16), Vec<unsigned, 4>{{found[0][p], found[1][p], found[2][p], found[3][p]}});
   }
   __device__ __forceinline__ static unsigned seen_in(const char* smem) {
-    unsigned largest = 0;
+    const Vec<float, 4> low = load<float, 4>(reinterpret_cast<const float*>(smem)), high = load<float, 4>(reinterpret_cast<const float*>(smem) + 4);
+    float most = 0;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) largest = merged(largest, seen(reinterpret_cast<const float*>(smem)[e]));
+    for (int e = 0; e < 4; ++e) most = larger_magnitude(larger_magnitude(most, low.at[e]), high.at[e]);
+    unsigned largest = seen(most);
+    if (largest != kStrange) return largest;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) largest = merged(largest, merged(seen(low.at[e]), seen(high.at[e])));
     return largest;
   }
   // What all threads of the block have seen, as a scale; they come together.
@@ -63,14 +75,24 @@ struct ThinNumbers {
     } else {  // the instruction cuts off what it adds to larger sums: the total is added up by rounding additions
       float first[4] = {}, later[4] = {};
       Mma<P>::add(later, a[1], b[0][0], b[0][1]);
-      Mma<P>::add(first, a[0], b[0][0], b[0][1]);
       Mma<P>::add(later, a[0], b[1][0], b[1][1]);
+      Mma<P>::add(first, a[0], b[0][0], b[0][1]);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float both = fmaf(later[e], kSecond, first[e]);
-        sums[e] += kStrange && !finite(first[e]) ? first[e] : both;
+        sums[e] = fmaf(kStrange && !finite(later[e]) ? 0.0f : later[e], kSecond, sums[e]);
+        sums[e] += first[e];
       }
     }
+  }
+};
+
+// A region of outputs: its image, its first row and column.
+struct ThinRegion {
+  int image, p, q;
+
+  __device__ __forceinline__ static ThinRegion of(int i, int regions_h, int regions_w, int side) {
+    const int row = i / regions_w, image = row / regions_h;
+    return {image, (row - image * regions_h) * side, (i - row * regions_w) * side};
   }
 };
 
@@ -91,20 +113,20 @@ struct ThinPixels {
 
   // Zeros outside of the image; kBatch loads of a thread are on their way at a time.
   template <int kThreads>
-  __device__ __forceinline__ void load(char* smem, int image, int first_p, int first_q) const {
-    bring<kThreads>(smem, image, first_p, first_q, [](T) {});
+  __device__ __forceinline__ void load(char* smem, const ThinRegion& region) const {
+    bring<kThreads>(smem, region, [](T) {});
   }
   // Float32 pixels as words of parts; those of all threads become one scale, which `reach` may raise.
   template <int kThreads, typename Numbers, typename Reach>
-  __device__ __forceinline__ Scale load_parts(char* smem, int image, int first_p, int first_q, Reach reach) const {
+  __device__ __forceinline__ Scale load_parts(char* smem, const ThinRegion& region, Reach reach) const {
     unsigned largest = 0;
-    bring<kThreads>(smem, image, first_p, first_q, [&](T v) { largest = merged(largest, seen(v)); });
+    bring<kThreads>(smem, region, [&](T v) { largest = merged(largest, seen(v)); });
     const Scale whole = reach(Numbers::template scale<kThreads>(largest));
     const float down = whole.down();
-    const int elements = row_elements(), count = rows();
-    for (int i = threadIdx.x % kLine; i < elements; i += kLine)
+    const int elements = row_elements(), count = rows(), own = fresh_thread();
+    for (int i = own % kLine; i < elements; i += kLine)
 #pragma unroll 4
-      for (int row = threadIdx.x / kLine; row < count; row += kThreads / kLine) {
+      for (int row = own / kLine; row < count; row += kThreads / kLine) {
         unsigned* const at = reinterpret_cast<unsigned*>(smem + row * pitch()) + i;
         *at = Numbers::word(__uint_as_float(*at), down);
       }
@@ -115,14 +137,14 @@ struct ThinPixels {
   static constexpr int kBytes = sizeof(T), kLine = 128;
 
   template <int kThreads, typename See>
-  __device__ __forceinline__ void bring(char* smem, int image, int first_p, int first_q, See see) const {
+  __device__ __forceinline__ void bring(char* smem, const ThinRegion& region, See see) const {
     constexpr int kLines = kThreads / kLine, kBatch = 8;
-    const int first_h = first_p * axes.h.stride - axes.h.before, begin = (first_q * axes.w.stride - axes.w.before) * channels;
-    const int elements = row_elements(), width = axes.w.space * channels, count = rows();
-    const T* from = x + static_cast<long long>(image) * axes.h.space * width;
-    for (int i = threadIdx.x % kLine; i < elements; i += kLine) {
+    const int first_h = region.p * axes.h.stride - axes.h.before, begin = (region.q * axes.w.stride - axes.w.before) * channels;
+    const int elements = row_elements(), width = axes.w.space * channels, count = rows(), own = fresh_thread();
+    const T* from = x + static_cast<long long>(region.image) * axes.h.space * width;
+    for (int i = own % kLine; i < elements; i += kLine) {
       const bool inside = begin + i >= 0 && begin + i < width;
-      for (int first = threadIdx.x / kLine; first < count; first += kBatch * kLines) {
+      for (int first = own / kLine; first < count; first += kBatch * kLines) {
         T found[kBatch];
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
@@ -138,16 +160,6 @@ struct ThinPixels {
         }
       }
     }
-  }
-};
-
-// A region of outputs: its image, its first row and column.
-struct ThinRegion {
-  int image, p, q;
-
-  __device__ __forceinline__ static ThinRegion of(int i, int regions_h, int regions_w, int side) {
-    const int row = i / regions_w, image = row / regions_h;
-    return {image, (row - image * regions_h) * side, (i - row * regions_w) * side};
   }
 };
 
