@@ -22,10 +22,9 @@ from dnnarray._spec import FLOAT32, HALF
 _THREADS = 256  # of a block
 _MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP, _MOST_MATRICES = 4, 32, 4, 4
 _STEP_K = 32
-_SHARED, _HALF_SHARED = (
-    163_840,
-    115_712,
-)  # bytes of shared memory of a block on every card with the matrix instructions, of one of two on the largest
+_FORWARD_WAYS = (64, 2), (32, 3), (32, 2)  # channels whose sums stand in registers together, blocks on a multiprocessor; by parts as above
+_SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
+_HALF_SHARED = 115_712  # of one of two blocks on the largest multiprocessors
 _RATE = 0.55e12  # multiply-adds a second of a multiprocessor
 _TIMES, _GRADIENT_TIMES = (1.0, 1.5, 2.3), (1.1, 1.6, 2.2)  # of that rate, by parts: half types as they come, float32 in one or two
 _ALONE = 1.5  # times that it takes where a multiprocessor holds one block
@@ -47,6 +46,8 @@ class ThinForwardConfig(Config):
     residual: bool
     columns: int
     even: bool
+    together: int
+    blocks: int
 
 
 @dataclass(frozen=True)
@@ -244,14 +245,14 @@ def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, u
     assert numbers is not None
     f, columns, even = formula(e.activation, x.dtype), _columns(g), g.stride[2] * g.c % 2 == 0
     given = f.type, e.bias is not None, e.residual is not None
-    config = ThinForwardConfig(*numbers.settings, TYPES[y.dtype], *given, columns, even)
+    config = ThinForwardConfig(*numbers.settings, TYPES[y.dtype], *given, columns, even, *_FORWARD_WAYS[numbers.parts])
     words = ["conv_thin_forward", numbers.words, "to", SHORT[y.dtype], f"x{columns}", e.name] + ["odd"] * (not even)
     kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("activation",))
     regions, tiles = g.n * math.prod(_regions(g)), -(-g.k // _WIDE)
     k, c, _, r, s = weight.strides
     steps = (k, c, r, s, y.strides[0], *y.strides[2:])
     sizes = (regions, g.c, g.k, *_regions(g), *steps, *extents(g), f.p, f.q)
-    grid = (min(regions, -(-_BLOCKS * units // tiles)), tiles, 1)
+    grid = (min(regions, -(-config.blocks * units // tiles)), tiles, 1)
     pointers = (x.array, weight.array, e.bias or x.array, e.residual or x.array, y.array)
     return Plan(kernel, grid, _THREADS, (*pointers, *sizes), _forward_memory(g, numbers))
 

@@ -25,6 +25,8 @@ struct Config {
   static constexpr bool kResidual = false;
   static constexpr int kColumns = 24;
   static constexpr bool kEven = true;
+  static constexpr int kTogether = 64;
+  static constexpr int kBlocks = 2;
 };
 #define DNNARRAY_ENTRY conv_thin_forward_default
 #endif
@@ -35,7 +37,7 @@ using P = Config::Part;
 using R = Config::Result;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
 constexpr int kThreads = 256, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kParts = Config::kParts;
-constexpr int kPass = kParts == 2 ? kChannels / 2 : kChannels;  // channels whose sums stand in registers at a time
+constexpr int kTogether = Config::kTogether;  // channels whose sums stand in registers at a time
 
 extern __shared__ __align__(16) char smem_memory[];
 
@@ -111,7 +113,7 @@ __device__ __forceinline__ void pair_at(const char* p, unsigned (&parts)[kParts]
 __device__ __forceinline__ unsigned kept(int first, int width) { return first + 1 < width ? 0xffffffffu : first < width ? 0xffffu : 0u; }
 
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int pass, float (&sums)[2][kPass / 2]) {
+__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int pass, float (&sums)[2][kTogether / 2]) {
   const int own = fresh_thread(), lane = own % 32, first = own / 32 * 2, pair = lane % 4 * 2;
   const int step = a.pixels.step(), down = a.pixels.down();
   const char* pixels = smem.pixels + first * down + lane / 4 * step + pair * static_cast<int>(sizeof(T));
@@ -137,7 +139,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
       if (++chunk == kChunks) chunk = 0, offset += a.pixels.tap_row() - kChunks * Numbers::kChunk;
     }
 #pragma unroll
-    for (int n = 0; n < kPass / 16; ++n) {
+    for (int n = 0; n < kTogether / 16; ++n) {
       unsigned b[kParts][4];
 #pragma unroll
       for (int p = 0; p < kParts; ++p) load_matrices(weight + p * a.weight_part() + n * 16 * a.weight_pitch() + block * 32, b[p]);
@@ -154,14 +156,14 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem,
 }
 
 // The sums as numbers again.
-__device__ __forceinline__ void scale_back(float (&sums)[2][kPass / 2], const Factors& factors) {
+__device__ __forceinline__ void scale_back(float (&sums)[2][kTogether / 2], const Factors& factors) {
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
-    for (int j = 0; j < kPass / 2; ++j) sums[i][j] = factors(sums[i][j]);
+    for (int j = 0; j < kTogether / 2; ++j) sums[i][j] = factors(sums[i][j]);
 }
 
-__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2][kPass / 2], const ThinRegion& region, int first) {
+__device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2][kTogether / 2], const ThinRegion& region, int first) {
   const int own = fresh_thread();
 #pragma unroll
   for (int i = 0; i < 2; ++i)
@@ -169,12 +171,12 @@ __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2]
     for (int half = 0; half < 2; ++half) {
       const int p = region.p + own / 32 * 2 + i, q = region.q + own % 32 / 4 + half * 8;
       const long long at = region.image * a.target.y_n + p * a.target.y_h + q * a.target.y_w;
-      write_row<Config, kPass>(a.target, sums[i], half, 0, first, at, p < a.axes.h.out && q < a.axes.w.out);
+      write_row<Config, kTogether>(a.target, sums[i], half, 0, first, at, p < a.axes.h.out && q < a.axes.w.out);
     }
 }
 
 // `regions`: of a tile of channels. Steps of the weight and of y in elements; `channels` and `outs` of x and y.
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual,
     R* __restrict__ y, long long regions, long long channels,
     long long outs, long long regions_h, long long regions_w, long long steps_k, long long steps_c, long long steps_r, long long steps_s,
@@ -200,8 +202,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     }
     __syncthreads();
 #pragma unroll 1
-    for (int pass = 0; pass < kChannels; pass += kPass) {
-      float sums[2][kPass / 2] = {};
+    for (int pass = 0; pass < kChannels; pass += kTogether) {
+      float sums[2][kTogether / 2] = {};
       if (kParts == 2 && (smem_scales[0].strange || smem_scales[1].strange)) {
         multiply<true>(a, smem, pass, sums);
       } else {
