@@ -213,7 +213,9 @@ def _pixel_memory(g: Geometry, numbers: Numbers) -> int:
 
 
 def _forward_memory(g: Geometry, numbers: Numbers) -> int:
-    return numbers.how.parts * _WIDE * (-(-g.window[1] * _columns(g) // 16) * 32 + 16) + _pixel_memory(g, numbers)
+    """The weight in parts, and pixels: float32 ones of two regions."""
+    weight = numbers.how.parts * _WIDE * (-(-g.window[1] * _columns(g) // 16) * 32 + 16)
+    return weight + (2 if numbers.parts else 1) * _pixel_memory(g, numbers)
 
 
 def _in_rows(g: Geometry) -> bool:

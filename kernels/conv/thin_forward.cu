@@ -4,7 +4,7 @@
 // left operand of the products is read from the pixels as they stand in shared memory, float32 ones as parts (conv_thin.cuh).
 //
 // Layout:  x and y channels-last in memory, x dense, y by steps; the weight by steps, which may be negative. A block takes regions of kSide x kSide
-//          pixels of y and 64 of its channels, one after another: the pixels of x that a region meets come to shared memory, the weight
+//          pixels of y and 64 of its channels, one after another: the pixels of x that a region meets come to shared memory (float32 ones a region ahead), the weight
 //          (part; k; r, s and c) stands there once for all regions. A warp multiplies two rows of 16 pixels by 64 channels. The residual lies as y.
 // Needs:   sm_80; K a multiple of 8, pointers aligned to 16 bytes; a dilation of 1 along the last axis, no third one.
 // Bound:   memory, or the tensor cores. Sums in float32.
@@ -113,11 +113,11 @@ __device__ __forceinline__ void pair_at(const char* p, unsigned (&parts)[kParts]
 __device__ __forceinline__ unsigned kept(int first, int width) { return first + 1 < width ? 0xffffffffu : first < width ? 0xffffu : 0u; }
 
 template <bool kStrange>
-__device__ __forceinline__ void multiply(const Arguments& a, const Shared& smem, int pass, float (&sums)[2][kTogether / 2]) {
+__device__ __forceinline__ void multiply(const Arguments& a, const char* of_weight, const char* of_pixels, int pass, float (&sums)[2][kTogether / 2]) {
   const int own = fresh_thread(), lane = own % 32, first = own / 32 * 2, pair = lane % 4 * 2;
   const int step = a.pixels.step(), down = a.pixels.down();
-  const char* pixels = smem.pixels + first * down + lane / 4 * step + pair * static_cast<int>(sizeof(T));
-  const unsigned weight = shared_address(smem.weight) + (pass + lane % 8 + lane / 16 * 8) * a.weight_pitch() + lane / 8 % 2 * 16;
+  const char* pixels = of_pixels + first * down + lane / 4 * step + pair * static_cast<int>(sizeof(T));
+  const unsigned weight = shared_address(of_weight) + (pass + lane % 8 + lane / 16 * 8) * a.weight_pitch() + lane / 8 % 2 * 16;
   const unsigned last = kept((kChunks - 1) * 8 + pair, a.axes.w.window * a.pixels.channels);
   int offset = 0, chunk = 0, left = a.axes.h.window * kChunks;
   for (int block = 0; block < a.blocks(); ++block) {
@@ -177,11 +177,10 @@ __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2]
 
 // `regions`: of a tile of channels. Steps of the weight and of y in elements; `channels` and `outs` of x and y.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual,
-    R* __restrict__ y, long long regions, long long channels,
-    long long outs, long long regions_h, long long regions_w, long long steps_k, long long steps_c, long long steps_r, long long steps_s,
-    long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2,
-    long long w0, long long w1, long long w2, double p, double q) {
+    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
+    long long regions, long long channels, long long outs, long long regions_h, long long regions_w, long long steps_k, long long steps_c,
+    long long steps_r, long long steps_s, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2,
+    long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const Arguments a = {weight, target, axes, steps_k, steps_c, steps_r, steps_s, {x, axes, static_cast<int>(channels)}};
@@ -190,27 +189,32 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY
   __shared__ Scale smem_scales[2];  // of weight and pixels: the registers are for the sums
   const Scale of_weight = load_weight(a, smem, first);
   if (threadIdx.x == 0) smem_scales[0] = of_weight;
+  const auto region = [&](int i) { return ThinRegion::of(fresh(i), static_cast<int>(regions_h), static_cast<int>(regions_w), kSide); };
+  char* pixels = smem.pixels;
+  int other = a.pixels.bytes();  // where the next region's pixels go to: to the place beside, and back
+  if constexpr (Numbers::kFloat) a.pixels.bring<kThreads>(pixels, region(blockIdx.x));
   for (int i = blockIdx.x; i < static_cast<int>(regions); i += gridDim.x) {
-    __syncthreads();
-    const auto region = [&] { return ThinRegion::of(fresh(i), static_cast<int>(regions_h), static_cast<int>(regions_w), kSide); };
-    const ThinRegion brought = region();
     if constexpr (Numbers::kFloat) {
-      const Scale found = a.pixels.load_parts<kThreads, Numbers>(smem.pixels, brought, [](Scale of_pixels) { return of_pixels; });
+      const Scale found = a.pixels.into_parts<kThreads, Numbers>(pixels, [](Scale of_pixels) { return of_pixels; });
       if (threadIdx.x == 0) smem_scales[1] = found;
+      __syncthreads();
+      if (i + gridDim.x < regions) a.pixels.bring<kThreads>(pixels + other, region(i + gridDim.x));
     } else {
-      a.pixels.load<kThreads>(smem.pixels, brought);
+      __syncthreads();
+      a.pixels.load<kThreads>(pixels, region(i));
+      __syncthreads();
     }
-    __syncthreads();
 #pragma unroll 1
-    for (int pass = 0; pass < kChannels; pass += kTogether) {
+    for (int pass = 0; pass < kChannels && first + pass < target.outs; pass += kTogether) {
       float sums[2][kTogether / 2] = {};
       if (kParts == 2 && (smem_scales[0].strange || smem_scales[1].strange)) {
-        multiply<true>(a, smem, pass, sums);
+        multiply<true>(a, smem.weight, pixels, pass, sums);
       } else {
-        multiply<false>(a, smem, pass, sums);
+        multiply<false>(a, smem.weight, pixels, pass, sums);
       }
       if constexpr (Config::kScaled) scale_back(sums, Factors(smem_scales[0].exponent + smem_scales[1].exponent));
-      write(a, sums, region(), first + pass);
+      write(a, sums, region(i), first + pass);
     }
+    if constexpr (Numbers::kFloat) pixels += other, other = -other;
   }
 }

@@ -133,11 +133,10 @@ struct Added {
 
 // Parts of the region's numbers, the sums being brought to their scales where these are larger than those of `before`.
 template <typename N>
-__device__ __forceinline__ Added into_parts(const Arguments& a, const ThinRegion& region, char* pixels, const Scales& before,
+__device__ __forceinline__ Added into_parts(const Arguments& a, char* pixels, const Scales& before,
                                             float (&sums)[kMatrices][kChannels / 16][4]) {
   const auto raised = [](Scale found, int exponent) { return Scale{max(exponent, found.exponent), found.strange}; };
-  const Scale of_x = a.pixels.load_parts<kThreads, N>(pixels, region, [&](Scale found) { return raised(found, before.x); });
-  copy_wait<0>();
+  const Scale of_x = a.pixels.template into_parts<kThreads, N>(pixels, [&](Scale found) { return raised(found, before.x); });
   unsigned largest = 0;
   if constexpr (Config::kScaled) each_chunk([&](const char* at) { largest = merged(largest, N::seen_in(at)); });
   const Scale of_dy = raised(N::template scale<kThreads>(largest), before.dy);
@@ -181,9 +180,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) DNNARRAY_ENTRY(
     if (i >= regions) break;
     const ThinRegion region = ThinRegion::of(i, static_cast<int>(regions_h), static_cast<int>(regions_w), kSide);
     load_gradient(a, region);
+    if constexpr (Numbers::kFloat) a.pixels.bring<kThreads>(pixels, region);
     Added added = {};
     if constexpr (Numbers::kFloat) {
-      added = into_parts<Numbers>(a, region, pixels, smem_scales, sums);
+      added = into_parts<Numbers>(a, pixels, smem_scales, sums);
     } else {
       a.pixels.load<kThreads>(pixels, region);
       copy_wait<0>();

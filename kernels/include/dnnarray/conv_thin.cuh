@@ -21,9 +21,10 @@ __device__ __forceinline__ int fresh(int v) {
 }
 __device__ __forceinline__ int fresh_thread() { return fresh(threadIdx.x); }
 
-// T in memory, products of kParts parts of type P; kScaled where a power of two brings them into its range.
-template <typename T, typename P, int kParts, bool kScaled>
+// T in memory, products of kParts parts of type P; kHasScale where a power of two brings them into its range.
+template <typename T, typename P, int kParts, bool kHasScale>
 struct ThinNumbers {
+  static constexpr bool kScaled = kHasScale;
   static constexpr bool kFloat = sizeof(T) == 4;
   static constexpr int kChunk = 8 * sizeof(T);  // bytes of 8 neighbours in shared memory
 
@@ -107,6 +108,7 @@ struct ThinPixels {
   __device__ __forceinline__ int row_elements() const { return ((kSide - 1) * axes.w.stride + axes.w.window) * channels; }
   // Bytes of a row: a pad for what the last columns read behind the window, and that counts for nothing.
   __device__ __forceinline__ int pitch() const { return (row_elements() + kColumns + 1) / 2 * 2 * kBytes; }
+  __device__ __forceinline__ int bytes() const { return rows() * pitch(); }
   __device__ __forceinline__ int step() const { return axes.w.stride * channels * kBytes; }  // from an output to the next
   __device__ __forceinline__ int down() const { return axes.h.stride * pitch(); }            // from a row of outputs to the next
   __device__ __forceinline__ int tap_row() const { return axes.h.dilation * pitch(); }       // from a row of the window to the next
@@ -114,34 +116,10 @@ struct ThinPixels {
   // Zeros outside of the image; kBatch loads of a thread are on their way at a time.
   template <int kThreads>
   __device__ __forceinline__ void load(char* smem, const ThinRegion& region) const {
-    bring<kThreads>(smem, region, [](T) {});
-  }
-  // Float32 pixels as words of parts; those of all threads become one scale, which `reach` may raise.
-  template <int kThreads, typename Numbers, typename Reach>
-  __device__ __forceinline__ Scale load_parts(char* smem, const ThinRegion& region, Reach reach) const {
-    unsigned largest = 0;
-    bring<kThreads>(smem, region, [&](T v) { largest = merged(largest, seen(v)); });
-    const Scale whole = reach(Numbers::template scale<kThreads>(largest));
-    const float down = whole.down();
-    const int elements = row_elements(), count = rows(), own = fresh_thread();
-    for (int i = own % kLine; i < elements; i += kLine)
-#pragma unroll 4
-      for (int row = own / kLine; row < count; row += kThreads / kLine) {
-        unsigned* const at = reinterpret_cast<unsigned*>(smem + row * pitch()) + i;
-        *at = Numbers::word(__uint_as_float(*at), down);
-      }
-    return whole;
-  }
-
- private:
-  static constexpr int kBytes = sizeof(T), kLine = 128;
-
-  template <int kThreads, typename See>
-  __device__ __forceinline__ void bring(char* smem, const ThinRegion& region, See see) const {
     constexpr int kLines = kThreads / kLine, kBatch = 8;
-    const int first_h = region.p * axes.h.stride - axes.h.before, begin = (region.q * axes.w.stride - axes.w.before) * channels;
+    const int first_h = first_row(region), begin = first_element(region);
     const int elements = row_elements(), width = axes.w.space * channels, count = rows(), own = fresh_thread();
-    const T* from = x + static_cast<long long>(region.image) * axes.h.space * width;
+    const T* from = image(region);
     for (int i = own % kLine; i < elements; i += kLine) {
       const bool inside = begin + i >= 0 && begin + i < width;
       for (int first = own / kLine; first < count; first += kBatch * kLines) {
@@ -156,9 +134,64 @@ struct ThinPixels {
         for (int b = 0; b < kBatch; ++b) {
           const int row = first + b * kLines;
           if (row < count) reinterpret_cast<T*>(smem + row * pitch())[i] = found[b];
-          see(found[b]);
         }
       }
+    }
+  }
+
+  // Float32 pixels on their way, without passing registers.
+  template <int kThreads>
+  __device__ __forceinline__ void bring(char* smem, const ThinRegion& region) const {
+    constexpr int kLines = kThreads / kLine;
+    const int begin = first_element(region), width = axes.w.space * channels, own = fresh_thread(), line = own / kLine;
+    for (int i = own % kLine; i < row_elements(); i += kLine) {
+      const bool inside = begin + i >= 0 && begin + i < width;
+      int h = first_row(region) + line;
+      const T* from = image(region) + static_cast<long long>(h) * width + begin + i;
+      unsigned to = shared_address(smem) + line * pitch() + i * kBytes;
+#pragma unroll 4
+      for (int left = rows() - line; left > 0; left -= kLines, h += kLines, from += kLines * width, to += kLines * pitch()) {
+        const bool there = inside && static_cast<unsigned>(h) < static_cast<unsigned>(axes.h.space);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(there ? from : x), "r"(there ? 4 : 0) : "memory");
+      }
+    }
+    copy_commit();
+  }
+
+  // What `bring` has brought, as words of parts; those of all threads become one scale, which `reach` may raise. Waits for all copies of the thread.
+  template <int kThreads, typename Numbers, typename Reach>
+  __device__ __forceinline__ Scale into_parts(char* smem, Reach reach) const {
+    copy_wait<0>();
+    unsigned largest = 0;
+    if (Numbers::kScaled) {
+      float most = 0;
+      each_own<kThreads>(smem, [&](char* at) { most = larger_magnitude(most, *reinterpret_cast<const float*>(at)); });
+      largest = seen(most);
+      if (largest == kStrange) each_own<kThreads>(smem, [&](char* at) { largest = merged(largest, seen(*reinterpret_cast<const float*>(at))); });
+    }
+    const Scale whole = reach(Numbers::template scale<kThreads>(largest));
+    const float down = whole.down();
+    each_own<kThreads>(smem, [&](char* at) { *reinterpret_cast<unsigned*>(at) = Numbers::word(*reinterpret_cast<const float*>(at), down); });
+    return whole;
+  }
+
+ private:
+  static constexpr int kBytes = sizeof(T), kLine = 128;  // threads that share a row
+
+  __device__ __forceinline__ int first_row(const ThinRegion& region) const { return region.p * axes.h.stride - axes.h.before; }
+  __device__ __forceinline__ int first_element(const ThinRegion& region) const { return (region.q * axes.w.stride - axes.w.before) * channels; }
+  __device__ __forceinline__ const T* image(const ThinRegion& region) const {
+    return x + static_cast<long long>(region.image) * axes.h.space * (axes.w.space * channels);
+  }
+
+  // The elements that a thread brings.
+  template <int kThreads, typename Visit>
+  __device__ __forceinline__ void each_own(char* smem, Visit visit) const {
+    const int elements = row_elements(), own = fresh_thread();
+    for (int i = own % kLine; i < elements; i += kLine) {
+      char* at = smem + own / kLine * pitch() + i * kBytes;
+#pragma unroll 4
+      for (int left = rows() - own / kLine; left > 0; left -= kThreads / kLine, at += kThreads / kLine * pitch()) visit(at);
     }
   }
 };
