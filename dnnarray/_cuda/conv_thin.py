@@ -22,12 +22,12 @@ from dnnarray._spec import FLOAT32, HALF
 _THREADS = 256  # of a block
 _MOST_CHANNELS, _MOST_COLUMNS, _MOST_STEP, _MOST_MATRICES = 4, 32, 4, 4
 _STEP_K = 32
-_FORWARD_WAYS = (64, 2), (32, 3), (32, 2)  # channels whose sums stand in registers together, blocks on a multiprocessor; by parts as above
 _SHARED = 163_840  # bytes of shared memory of a block on every card with the matrix instructions
 _HALF_SHARED = 115_712  # of one of two blocks on the largest multiprocessors
 _RATE = 0.55e12  # multiply-adds a second of a multiprocessor
-_TIMES, _GRADIENT_TIMES = (1.0, 1.5, 2.3), (1.1, 1.6, 2.2)  # of that rate, by parts: half types as they come, float32 in one or two
-_ALONE = 1.5  # times that it takes where a multiprocessor holds one block
+_TIMES, _GRADIENT_TIMES = (1.0, 1.3, 2.3), (1.2, 1.8, 2.5)  # of that rate, by parts: half types as they come, float32 in one or two
+_ALONE = 1.4  # times that it takes where a multiprocessor holds one block
+_START = 8e-6  # seconds until float32 weights stand in shared memory as parts
 _BLOCKS = 2  # on a multiprocessor
 _SIDE, _WIDE = 16, 64  # pixels of a region along an axis, channels of a tile
 
@@ -46,8 +46,6 @@ class ThinForwardConfig(Config):
     residual: bool
     columns: int
     even: bool
-    together: int
-    blocks: int
 
 
 @dataclass(frozen=True)
@@ -247,14 +245,14 @@ def forward(g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue, u
     assert numbers is not None
     f, columns, even = formula(e.activation, x.dtype), _columns(g), g.stride[2] * g.c % 2 == 0
     given = f.type, e.bias is not None, e.residual is not None
-    config = ThinForwardConfig(*numbers.settings, TYPES[y.dtype], *given, columns, even, *_FORWARD_WAYS[numbers.parts])
+    config = ThinForwardConfig(*numbers.settings, TYPES[y.dtype], *given, columns, even)
     words = ["conv_thin_forward", numbers.words, "to", SHORT[y.dtype], f"x{columns}", e.name] + ["odd"] * (not even)
     kernel = Kernel("conv/thin_forward.cu", "_".join(words), config, ("activation",))
     regions, tiles = g.n * math.prod(_regions(g)), -(-g.k // _WIDE)
     k, c, _, r, s = weight.strides
     steps = (k, c, r, s, y.strides[0], *y.strides[2:])
     sizes = (regions, g.c, g.k, *_regions(g), *steps, *extents(g), f.p, f.q)
-    grid = (min(regions, -(-config.blocks * units // tiles)), tiles, 1)
+    grid = (min(regions, -(-_BLOCKS * units // tiles)), tiles, 1)
     pointers = (x.array, weight.array, e.bias or x.array, e.residual or x.array, y.array)
     return Plan(kernel, grid, _THREADS, (*pointers, *sizes), _forward_memory(g, numbers))
 
@@ -321,6 +319,8 @@ def seconds(op: str, g: Geometry, dtype: np.dtype, units: int, how: Numerics | N
         return None
     if op == "conv_backward_input":
         region = _region(g, numbers)
-        return _gradient_seconds(g, numbers, region, units) if region is not None else None
-    fits = forward_fits(g, dtype, how) if op == "conv" else op == "conv_backward_weight" and weight_fits(g, dtype, how)
-    return _forward_seconds(g, numbers, units) if fits else None
+        found = _gradient_seconds(g, numbers, region, units) if region is not None else None
+    else:
+        fits = forward_fits(g, dtype, how) if op == "conv" else op == "conv_backward_weight" and weight_fits(g, dtype, how)
+        found = _forward_seconds(g, numbers, units) if fits else None
+    return found + _START * (numbers.parts > 0) if found is not None else None

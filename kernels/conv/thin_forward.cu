@@ -25,8 +25,6 @@ struct Config {
   static constexpr bool kResidual = false;
   static constexpr int kColumns = 24;
   static constexpr bool kEven = true;
-  static constexpr int kTogether = 64;
-  static constexpr int kBlocks = 2;
 };
 #define DNNARRAY_ENTRY conv_thin_forward_default
 #endif
@@ -37,7 +35,7 @@ using P = Config::Part;
 using R = Config::Result;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
 constexpr int kThreads = 256, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kParts = Config::kParts;
-constexpr int kTogether = Config::kTogether;  // channels whose sums stand in registers at a time
+constexpr int kTogether = kParts == 2 ? 32 : 64;  // channels whose sums stand in registers at a time
 
 extern __shared__ __align__(16) char smem_memory[];
 
@@ -176,7 +174,7 @@ __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[2]
 }
 
 // `regions`: of a tile of channels. Steps of the weight and of y in elements; `channels` and `outs` of x and y.
-extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
     const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y,
     long long regions, long long channels, long long outs, long long regions_h, long long regions_w, long long steps_k, long long steps_c,
     long long steps_r, long long steps_s, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2,

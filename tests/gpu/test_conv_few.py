@@ -43,14 +43,21 @@ def _there(a):
     return cupy.moveaxis(cupy.asarray(np.ascontiguousarray(np.moveaxis(a, 1, -1))), -1, 1)
 
 
+def _said(a):
+    """The same as an array of the layout channels_last: memory does not tell where a single channel stands."""
+    return cupy.ascontiguousarray(cupy.moveaxis(_there(a), 1, -1))
+
+
 def _operations(x, w, grad, options, name, with_input=True):
     """Forward and gradients on the device, in float64 on the host where `name` is None."""
-    chosen = options | ({"algorithm": name} if name else {})
-    x, w, grad = (a.astype(np.float64) if name is None else _there(a) for a in (x, w, grad))
+    single = name is not None and x.shape[1] == 1
+    chosen = options | ({"algorithm": name} if name else {}) | ({"layout": "channels_last"} if single else {})
+    x, w, grad = (a.astype(np.float64) if name is None else _said(a) if single else _there(a) for a in (x, w, grad))
     results = [dnn.conv(x, w, **chosen), dnn.conv_backward_weight(grad, x, weight_shape=w.shape, **chosen)]
     if with_input:
         results.append(dnn.conv_backward_input(grad, w, input_shape=x.shape, **chosen))
-    return [cupy.asnumpy(r) for r in results]
+    results = [cupy.asnumpy(r) for r in results]
+    return [np.moveaxis(r, -1, 1) for r in results] if single else results
 
 
 def _rms(a, b=0.0):
