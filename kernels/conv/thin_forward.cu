@@ -35,7 +35,8 @@ using P = Config::Part;
 using R = Config::Result;
 using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
 constexpr int kThreads = 256, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kParts = Config::kParts;
-constexpr int kTogether = kParts == 2 ? 32 : 64;  // channels whose sums stand in registers at a time
+// Channels whose sums stand in registers at a time, beside what else must.
+constexpr int kTogether = kParts == 2 || (Config::kScaled && __CUDA_ARCH__ >= 1000) ? 32 : 64;
 
 extern __shared__ __align__(16) char smem_memory[];
 
