@@ -153,7 +153,8 @@ class Region:
         return g.n * math.prod(self.counts(g)) * g.window[1] * self.places * _columns(g) * g.k
 
 
-_REGIONS = (Region(16, 32, 224), Region(16, 16, 224), Region(16, 16, 128), Region(8, 16, 224), Region(8, 8, 224))
+_REGIONS = (Region(16, 32, 224), Region(16, 16, 224))
+_SMALLER = (Region(16, 16, 128), Region(8, 16, 224), Region(8, 8, 224))  # for float32, which takes more memory and has no other fast way
 
 
 def _few(g: Geometry) -> bool:
@@ -168,7 +169,8 @@ def _region(g: Geometry, numbers: Numbers) -> Region | None:
         return None
     if _columns(g) > _MOST_COLUMNS:
         return None
-    fitting = [r for r in _REGIONS if r.met(g) <= r.places and r.memory(g, numbers) <= _SHARED]
+    regions = _REGIONS + _SMALLER if numbers.parts else _REGIONS
+    fitting = [r for r in regions if r.met(g) <= r.places and r.memory(g, numbers) <= _SHARED]
     return min(fitting, key=lambda r: r.products(g) * (1 if r.memory(g, numbers) <= _HALF_SHARED else _ALONE), default=None)
 
 
