@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +9,7 @@ from dnnarray._cuda.channels import PartialSumsConfig, whole_lines
 from dnnarray._cuda.conv_depthwise_common import Correlation, axes, is_flat
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
 
 _UNITS = 132  # multiprocessors that the sums are divided for: the scratch memory must not depend on the device
@@ -23,7 +23,7 @@ _TILE_STRIP = 7  # odd, so that the next strip stands in other banks
 _TILE_BYTES, _TILE_BLOCKS = {3: 72 << 10, 5: 108 << 10, 7: 108 << 10}, {3: 6, 5: 2, 7: 2}  # by the side of the window, measured
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_weight.cu``."""
 
@@ -37,7 +37,7 @@ class DepthwiseWeightConfig(Config):
     most_threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseWeightTileConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_weight_tile.cu``."""
 
@@ -50,7 +50,7 @@ class DepthwiseWeightTileConfig(Config):
     most_threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseWeightWalkConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_weight_walk.cu``."""
 
@@ -62,7 +62,7 @@ class DepthwiseWeightWalkConfig(Config):
     blocks: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Sums:
     """A first launch and how many partial sums of each tap it leaves."""
 

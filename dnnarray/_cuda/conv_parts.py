@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32
 
@@ -38,7 +38,7 @@ _PLACES = 1 << 31
 _SHARE = 0.25  # of the device's memory that parts may take
 
 
-@dataclass(frozen=True)
+@frozen
 class RangeConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_range.cu``."""
 
@@ -46,7 +46,7 @@ class RangeConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ImageConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_image.cu``."""
 
@@ -58,7 +58,7 @@ class ImageConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PartsConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_tma_sm90.cu``."""
 
@@ -76,7 +76,7 @@ class PartsConfig(Config):
     pairs: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class PartsWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_weight_tma_sm90.cu``."""
 
@@ -89,7 +89,7 @@ class PartsWeightConfig(Config):
     scaled: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class PartsSumsConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_weight_sums.cu``."""
 
@@ -101,7 +101,7 @@ NAMES = {"highest": "parts_sm90", "high": "parts_sm90_tf32", "medium": "parts_sm
 SUMMARY = "operands in parts of half types, brought by the copy engine, products by wgmma"
 
 
-@dataclass(frozen=True)
+@frozen
 class InParts:
     """An array in parts: where each of them lies, and the scale of all."""
 

@@ -4,7 +4,6 @@ for the input's gradient products for each row of the window, gathered by pixel.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from dnnarray._cuda.parts import Numerics
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF
 
 _THREADS = 256  # of a block
@@ -32,7 +32,7 @@ _BLOCKS = 2  # on a multiprocessor
 _SIDE, _WIDE = 16, 64  # pixels of a region along an axis, channels of a tile
 
 
-@dataclass(frozen=True)
+@frozen
 class ThinForwardConfig(Config):
     """Compile-time settings of ``kernels/conv/thin_forward.cu``."""
 
@@ -48,7 +48,7 @@ class ThinForwardConfig(Config):
     even: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class ThinWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/thin_weight.cu``."""
 
@@ -61,7 +61,7 @@ class ThinWeightConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ThinConfig(Config):
     """Compile-time settings of ``kernels/conv/thin_gradient.cu``."""
 
@@ -77,7 +77,7 @@ class ThinConfig(Config):
     rows: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Numbers:
     """Numbers in memory, and what they are multiplied as."""
 
@@ -126,7 +126,7 @@ def _columns(g: Geometry) -> int:
     return -(-g.window[2] * g.c // 8) * 8
 
 
-@dataclass(frozen=True)
+@frozen
 class Region:
     """Pixels of the input along its axes, and how many places of the result they may meet."""
 

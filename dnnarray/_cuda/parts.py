@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT
+from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, FLOAT16
 
 
-@dataclass(frozen=True)
+@frozen
 class Numerics:
     """What float32 numbers become: so many parts of a half type, moved into its range by a power of two where it has a smaller one."""
 
