@@ -7,6 +7,7 @@ from functools import partial
 from dnnarray._cuda import (
     conv_depthwise,
     conv_direct,
+    conv_few,
     conv_fft,
     conv_gemm,
     conv_grouped_maps,
@@ -70,6 +71,14 @@ def _parts(op: str) -> tuple[Method, ...]:
     )
 
 
+def _few(op: str) -> tuple[Method, ...]:
+    return tuple(
+        methods(name, op, conv_few.maps, conv_few.SUMMARY, partial(conv_few.rejects, precision=precision),
+                partial(conv_few.cost, precision=precision), precision)
+        for precision, name in conv_few.NAMES.items()
+    )  # fmt: skip
+
+
 def _winograd(op: str) -> tuple[Method, ...]:
     """Images only: sums over all tiles, as the gradient of the weight has them, are better left to products."""
     if op not in ("conv", "conv_transpose", "conv_backward_input"):
@@ -87,6 +96,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         _tma(op),
         _implicit(op),
         *_parts(op),
+        *_few(op),
         *_winograd(op),
         _portable(op, "implicit_gemm", "highest"),
         _portable(op, "implicit_gemm_tf32", "high"),

@@ -15,6 +15,10 @@ from dnnarray._spec import FLOAT64, Spec
 _UNITS = 132  # multiprocessors that the sums are divided for: the scratch memory must not depend on the device
 _WARPS, _VECTOR = 8, 4
 _GROUP, _STRIP, _BLOCKS = 8, 4, 4  # rows of the window in a block, columns of a thread, blocks of a multiprocessor
+_WALKED = 3  # the side of the window
+_WALK_STRIP, _WALK_BLOCKS = 7, 2  # columns of a thread, blocks of a multiprocessor
+_WALK_LANES = {32: 1.0, 48: 1.0, 24: 1.1, 16: 1.25}  # threads with neighbouring words, and what bytes cost then
+_WALK_START = 6  # rows that a walk's beginning and end take the time of
 _TILE_STRIP = 7  # odd, so that the next strip stands in other banks
 _TILE_BYTES, _TILE_BLOCKS = {3: 72 << 10, 5: 108 << 10, 7: 108 << 10}, {3: 6, 5: 2, 7: 2}  # by the side of the window, measured
 
@@ -44,6 +48,18 @@ class DepthwiseWeightTileConfig(Config):
     lanes: int
     strip: int
     most_threads: int
+
+
+@frozen
+class DepthwiseWeightWalkConfig(Config):
+    """Compile-time settings of ``kernels/conv/depthwise_weight_walk.cu``."""
+
+    element: str
+    side: int
+    strip: int
+    ahead: int
+    threads: int
+    blocks: int
 
 
 @frozen
@@ -119,8 +135,45 @@ def weighs_tiles(c: Correlation) -> bool:
     return _tiled(c, (0, 0, 0)) is not None
 
 
+def walks(c: Correlation) -> bool:
+    """Whether threads that walk down their columns can do it: words of 4 bytes, a square window without steps."""
+    g, size = c.g, c.x.dtype.itemsize
+    square = c.fast and g.window[1:] == (_WALKED, _WALKED) and g.stride[1:] == (1, 1) and g.dilation[1] == 1
+    words = size == 4 or (size == 2 and c.aligned and c.channels % 2 == 0)
+    return square and words and c.plain and is_flat(g) and c.memory.last
+
+
+def _segments(rows: int, groups: int, blocks: int) -> int:
+    """Parts of the rows of an image, so that as many blocks as run at a time have as much to do; `groups` of walks over all rows."""
+
+    def rounds(parts: int) -> int:
+        return -(-groups * parts // blocks) * (-(-rows // parts) + _WALK_START)
+
+    return min(range(1, max(rows // 8, 1) + 1), key=rounds)
+
+
+def _walked(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums | None:
+    """By threads that walk down their columns, or None where that is not for this problem."""
+    if not walks(c):
+        return None
+    g, dtype = c.g, c.x.dtype
+    words = c.channels * dtype.itemsize // 4
+    lanes = min(_WALK_LANES, key=lambda n: -(-words // n) * n * _WALK_LANES[n])
+    threads = 192 if lanes % 3 == 0 or dtype.itemsize == 2 else 256  # two channels of a word take more registers
+    chunks, slots, strips = -(-words // lanes), threads // lanes, -(-g.out[2] // _WALK_STRIP)
+    blocks = max(1, _UNITS * _WALK_BLOCKS // chunks)
+    high = -(-g.out[1] // _segments(g.out[1], -(-g.n * strips // slots), blocks))
+    splits = min(-(-g.n * strips * -(-g.out[1] // high) // slots), blocks)
+    config = DepthwiseWeightWalkConfig(TYPES[dtype], _WALKED, _WALK_STRIP, 1, threads, _WALK_BLOCKS)
+    kernel = Kernel("conv/depthwise_weight_walk.cu", f"conv_depthwise_weight_walk_{SHORT[dtype]}_s{_WALKED}_{threads}", config)
+    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
+    numbers = (g.n, c.channels, int(c.flip), splits, lanes, high, xs[0], *xs[3:], ys[0], *ys[3:])
+    arguments: tuple[Any, ...] = (*pointers, *numbers, *g.space[1:], *g.out[1:], *g.before[1:])
+    return _Sums(Plan(kernel, (chunks * splits, 1, 1), threads, arguments), splits)
+
+
 def _sums(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
-    return _tiled(c, pointers) or _direct(c, pointers)
+    return _walked(c, pointers) or _tiled(c, pointers) or _direct(c, pointers)
 
 
 def weight_plans(c: Correlation, dw: Spec, pointers: tuple[Any, Any, Array, Any]) -> list[Plan]:

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, first_order, last_order, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
-from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit, sum_splits
+from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_tiles import BLOCK, Timed, choose, efficiency, split
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
@@ -25,7 +25,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, HALF, name_of
+from dnnarray._spec import HALF, name_of
 
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
@@ -89,7 +89,7 @@ class LayoutMaps:
         if large.dtype not in HALF:
             self._plain.correlate(large, weight, small, epilogue)
             return
-        if self._setting.last and conv_thin.forward_fits(self._g, large.dtype, epilogue):
+        if self._setting.last and conv_thin.forward_fits(self._g, large.dtype):
             self._steps.add(conv_thin.forward(self._g, large, weight, small, epilogue, self._setting.units))
             return
         with self._steps.borrowed():
@@ -120,7 +120,7 @@ class LayoutMaps:
             self._plain.weigh(small, large, weight)
             return
         if self._setting.last and conv_thin.weight_fits(self._g, small.dtype):
-            self._weigh_few(small, large, weight)
+            conv_thin.weigh(self._setting, small, large, weight)
             return
         with self._steps.borrowed():
             y, x = self._into(small, True), self._into(large, False)
@@ -131,21 +131,6 @@ class LayoutMaps:
             result = self._dense_weight(self._steps.take(weight.dtype, math.prod(shape)))
             self._maps.weigh(y, x, result)
             self._steps.add(rearrange(self._diagonal(result), *self._split(weight)))
-
-    def _weigh_few(self, small: Operand, large: Operand, weight: Operand) -> None:
-        """The gradient of the weight of few channels, in the order (K, window, C) at first."""
-        g, shape = self._g, self._setting.weight_shape
-        size, count = math.prod(shape), conv_thin.splits(g)
-        as_made = dense_strides(shape, (0, 2, 3, 4, 1))
-        with self._steps.borrowed():
-            partial = self._steps.take(FLOAT32, count * size)
-            self._steps.add(conv_thin.weight_parts(g, small, large, partial))
-            same = all(a == b or n == 1 for a, b, n in zip(weight.strides, as_made, shape, strict=True))
-            result = weight if same else self._steps.take(weight.dtype, size)
-            flat = Operand(result.array, result.dtype, (size, 1, size, size, size))
-            self._steps.add(sum_splits(partial, count, flat, (1, size, 1, 1, 1)))
-            if result is not weight:
-                self._steps.add(rearrange(Operand(result.array, result.dtype, as_made), weight, shape))
 
     # --- images -------------------------------------------------------------------------------------------------------
 
@@ -316,7 +301,7 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     launches = problem.maps * (phases + len(copied) + 2 * grouped) + (op == "conv_backward_weight")
     of_peak = unit(dtype, "highest")
     of_all = device.peak.get(of_peak or "") or device.peak["float32"]
-    if last and (thin := conv_thin.seconds(op, problem, device.units)):
+    if last and (thin := conv_thin.seconds(op, g, dtype, device.units)):
         return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (thin * of_all), 1.0), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing, tile)
     own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)

@@ -18,14 +18,15 @@ from dnnarray._cuda.conv_parts_tiles import WeightTiles
 from dnnarray._cuda.conv_raster import axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.epilogue import THREADS, Epilogue
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.parts import NUMERICS, Numerics
+from dnnarray._cuda.plan import TYPES, Array, Config, Kernel, Plan, TensorMap
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32
+from dnnarray._spec import FLOAT32
 
 _CHUNK = 8  # channels that 16 bytes of a part hold
 _RANGES, _RANGE_THREADS = 528, 512  # blocks that look for the largest magnitude; their number is known without the device
@@ -96,23 +97,8 @@ class PartsSumsConfig(Config):
     threads: int
 
 
-@frozen
-class Numerics:
-    """What float32 numbers become: so many parts of a half type, moved into its range by a power of two where it has a smaller one."""
-
-    dtype: np.dtype
-    parts: int
-    scaled: bool
-
-    @property
-    def words(self) -> str:
-        """For symbols."""
-        return f"{SHORT[self.dtype]}x{self.parts}"
-
-
 NAMES = {"highest": "parts_sm90", "high": "parts_sm90_tf32", "medium": "parts_sm90_bf16"}  # of the algorithms
 SUMMARY = "operands in parts of half types, brought by the copy engine, products by wgmma"
-NUMERICS = {"highest": Numerics(FLOAT16, 2, True), "high": Numerics(FLOAT16, 1, True), "medium": Numerics(BFLOAT16, 1, False)}
 
 
 @frozen

@@ -1,29 +1,41 @@
 // The weight gradient of an input of few channels: partial sums of dw[k, r, s, c] = sum over n, p and q of dy[n, p, q, k] * x[n, p * stride + r *
 // dilation - before, q * stride + s - before, c], as products whose sum runs over pixels.
+// Float32 numbers are multiplied as parts (conv_thin.cuh); their scales are those of all regions of a block so far.
 //
 // Layout:  x and dy channels-last in memory, dense; partial (splits, K, R S C) float32, which split_sums.cu adds up in a fixed order. A block takes
 //          regions of kSide x kSide pixels of dy and 64 of its channels, every gridDim.x-th: both dy and the pixels of x that they meet come to
-//          shared memory. Columns are (r; s and c filled up to kColumns), 8 of them a matrix; a warp has every eighth matrix, kMatrices at most,
+//          shared memory. Columns are (r; s and c filled up to kColumns), 8 of them a matrix; a warp has every kWarps-th matrix, kMatrices at most,
 //          of all 64 channels.
 // Needs:   sm_80; K a multiple of 8, pointers aligned to 16 bytes; a dilation of 1 along the last axis, no third one.
 // Bound:   the tensor cores. Sums in float32.
 
 #include "dnnarray/conv_thin.cuh"
-#include "dnnarray/mma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
+  using Part = dnnarray::bfloat16_t;
+  static constexpr int kParts = 1;
+  static constexpr bool kScaled = false;
   static constexpr int kColumns = 24;
   static constexpr int kMatrices = 3;
+  static constexpr int kThreads = 256;
 };
 #define DNNARRAY_ENTRY conv_thin_weight_default
 #endif
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kThreads = 256, kWarps = kThreads / 32, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kMatrices = Config::kMatrices;
-constexpr int kPitch = kChannels * 2 + 16;  // bytes of a pixel of dy in shared memory
+using P = Config::Part;
+using Numbers = ThinNumbers<T, P, Config::kParts, Config::kScaled>;
+constexpr int kParts = Config::kParts, kUnrolled = kParts == 2 ? 1 : 2, kPieces = sizeof(T) / 2;  // of 16 bytes, for 8 neighbours
+constexpr int kThreads = Config::kThreads, kWarps = kThreads / 32, kSide = 16, kChannels = 64, kChunks = Config::kColumns / 8, kMatrices = Config::kMatrices;
+#if __CUDA_ARCH__ >= 900  // older multiprocessors do not hold float32 regions of two blocks
+constexpr int kBlocks = kThreads == 256 || kMatrices <= 2 ? 2 : 1;
+#else
+constexpr int kBlocks = kThreads == 256 ? 2 : 1;
+#endif
+constexpr int kPitch = kChannels * static_cast<int>(sizeof(T)) + 16;  // bytes of a pixel of dy in shared memory
 
 extern __shared__ __align__(16) char smem_memory[];
 
@@ -35,42 +47,103 @@ struct Arguments {
   int outs, first;  // channels of dy, the first of this block
 };
 
-// The region's part of dy, zeros outside of the image.
+// The region's part of dy, zeros outside of the image: a thread brings all pieces of its chunks of 8 channels.
 __device__ __forceinline__ void load_gradient(const Arguments& a, const ThinRegion& region) {
-  for (int i = threadIdx.x; i < kSide * kSide * (kChannels / 8); i += kThreads) {
+#pragma unroll kUnrolled
+  for (int i = fresh_thread(); i < kSide * kSide * (kChannels / 8); i += kThreads) {
     const int chunk = i % (kChannels / 8), pixel = i / (kChannels / 8), p = region.p + pixel / kSide, q = region.q + pixel % kSide;
     const bool there = p < a.axes.h.out && q < a.axes.w.out && a.first + chunk * 8 < a.outs;
-    const long long at = ((region.image * a.axes.h.out + p) * a.axes.w.out + q) * a.outs + a.first + chunk * 8;
-    copy_async(shared_address(smem_memory + pixel * kPitch + chunk * 16), a.dy + (there ? at : 0), there);
+    const long long at = ((static_cast<long long>(region.image) * a.axes.h.out + p) * a.axes.w.out + q) * a.outs + a.first + chunk * 8;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece)
+      copy_async(shared_address(smem_memory + pixel * kPitch + chunk * Numbers::kChunk + piece * 16), a.dy + (there ? at + piece * 4 : 0), there);
   }
   copy_commit();
 }
 
-__device__ __forceinline__ unsigned pair_of(const char* first, const char* second) {
-  return *reinterpret_cast<const unsigned short*>(first) | static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(second)) << 16;
+// What each thread does with the chunks that it has brought.
+template <typename Visit>
+__device__ __forceinline__ void each_chunk(Visit visit) {
+#pragma unroll kUnrolled
+  for (int i = fresh_thread(); i < kSide * kSide * (kChannels / 8); i += kThreads)
+    visit(smem_memory + i / (kChannels / 8) * kPitch + i % (kChannels / 8) * Numbers::kChunk);
 }
 
+// One element of two pixels; each of their parts side by side.
+__device__ __forceinline__ void pair_of(const char* first, const char* second, unsigned (&parts)[kParts][2], int which) {
+  if constexpr (Numbers::kFloat) {
+    const unsigned low = *reinterpret_cast<const unsigned*>(first), high = *reinterpret_cast<const unsigned*>(second);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) parts[p][which] = __byte_perm(low, high, p == 0 ? 0x5410 : 0x7632);
+  } else {
+    parts[0][which] =
+        *reinterpret_cast<const unsigned short*>(first) | static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(second)) << 16;
+  }
+}
+
+template <bool kStrange>
 __device__ __forceinline__ void multiply(const Arguments& a, const char* pixels, float (&sums)[kMatrices][kChannels / 16][4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = a.pixels.step(), matrices = a.axes.h.window * kChunks;
-  const unsigned gradient = shared_address(smem_memory) + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
+  const int own = fresh_thread(), lane = own % 32, warp = own / 32, step = a.pixels.step(), matrices = a.axes.h.window * kChunks;
+  const unsigned gradient = shared_address(smem_memory) + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * Numbers::kChunk;
   const char* from[kMatrices];
 #pragma unroll
   for (int j = 0; j < kMatrices; ++j) {
-    const int matrix = min(warp + j * kWarps, matrices - 1);
-    from[j] = pixels + matrix / kChunks * a.pixels.tap_row() + (matrix % kChunks * 8 + lane / 4) * 2 + lane % 4 * 2 * step;
+    const int matrix = min(warp + j * kWarps, matrices - 1), column = matrix % kChunks * 8 + lane / 4;
+    from[j] = pixels + matrix / kChunks * a.pixels.tap_row() + column * static_cast<int>(sizeof(T)) + lane % 4 * 2 * step;
   }
+#pragma unroll kUnrolled
   for (int p = 0; p < kSide; ++p) {
-    unsigned left[kChannels / 16][4];
-#pragma unroll
-    for (int i = 0; i < kChannels / 16; ++i) load_matrices_transposed(gradient + p * kSide * kPitch + i * 32, left[i]);
+    unsigned right[kMatrices][kParts][2];
 #pragma unroll
     for (int j = 0; j < kMatrices; ++j) {
-      const unsigned low = pair_of(from[j], from[j] + step), high = pair_of(from[j] + 8 * step, from[j] + 9 * step);
-#pragma unroll
-      for (int i = 0; i < kChannels / 16; ++i) Mma<T>::add(sums[j][i], left[i], low, high);
+      pair_of(from[j], from[j] + step, right[j], 0);
+      pair_of(from[j] + 8 * step, from[j] + 9 * step, right[j], 1);
       from[j] += a.pixels.down();
     }
+#pragma unroll
+    for (int i = 0; i < kChannels / 16; ++i) {
+      unsigned left[kParts][4];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        load_matrices_transposed(gradient + p * kSide * kPitch + i * 2 * Numbers::kChunk + part * 16, left[part]);
+#pragma unroll
+      for (int j = 0; j < kMatrices; ++j) Numbers::template add<kStrange>(sums[j][i], left, right[j]);
+    }
   }
+}
+
+// What the sums of a block are of: numbers that are 2^exponent times those of the parts.
+struct Scales {
+  int dy, x;
+};
+__device__ __forceinline__ void scale_all(float (&sums)[kMatrices][kChannels / 16][4], const Factors& factors) {
+#pragma unroll
+  for (int j = 0; j < kMatrices; ++j)
+#pragma unroll
+    for (int i = 0; i < kChannels / 16; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[j][i][e] = factors(sums[j][i][e]);
+}
+
+// What a region adds to the sums: their scales from there on, and whether there are NaN or infinities.
+struct Added {
+  Scales scales;
+  bool strange;
+};
+
+// Parts of the region's numbers, the sums being brought to their scales where these are larger than those of `before`.
+template <typename N>
+__device__ __forceinline__ Added into_parts(const Arguments& a, char* pixels, const Scales& before,
+                                            float (&sums)[kMatrices][kChannels / 16][4]) {
+  const auto raised = [](Scale found, int exponent) { return Scale{max(exponent, found.exponent), found.strange}; };
+  const Scale of_x = a.pixels.template into_parts<kThreads, N>(pixels, [&](Scale found) { return raised(found, before.x); });
+  unsigned largest = 0;
+  if constexpr (Config::kScaled) each_chunk([&](const char* at) { largest = merged(largest, N::seen_in(at)); });
+  const Scale of_dy = raised(N::template scale<kThreads>(largest), before.dy);
+  each_chunk([&](char* at) { N::chunk(at, of_dy.down()); });
+  const int less = before.dy + before.x - of_dy.exponent - of_x.exponent;
+  if (Config::kScaled && less < 0) scale_all(sums, Factors(max(less, -126)));
+  return {{of_dy.exponent, of_x.exponent}, of_x.strange || of_dy.strange};
 }
 
 __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[kMatrices][kChannels / 16][4]) {
@@ -90,22 +163,39 @@ __device__ __forceinline__ void write(const Arguments& a, const float (&sums)[kM
 }
 
 // `channels` and `outs` of x and dy; a split for each of gridDim.x.
-extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long regions, long long channels, long long outs,
     long long regions_h, long long regions_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
     long long w1, long long w2) {
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const Arguments a = {dy, partial, axes, {x, axes, static_cast<int>(channels)}, static_cast<int>(outs), static_cast<int>(blockIdx.y) * kChannels};
   char* const pixels = smem_memory + kSide * kSide * kPitch;
+  __shared__ Scales smem_scales;  // of what is in the sums
+  __shared__ int smem_next;       // region; both stand here since the registers are for the sums
+  if (threadIdx.x == 0) smem_scales = Config::kScaled ? Scales{-126, -126} : Scales{0, 0}, smem_next = blockIdx.x;
   float sums[kMatrices][kChannels / 16][4] = {};
-  for (long long i = blockIdx.x; i < regions; i += gridDim.x) {
+  for (;;) {
+    __syncthreads();
+    const int i = smem_next;
+    if (i >= regions) break;
     const ThinRegion region = ThinRegion::of(i, static_cast<int>(regions_h), static_cast<int>(regions_w), kSide);
-    __syncthreads();
     load_gradient(a, region);
-    a.pixels.load<kThreads>(pixels, region.image, region.p, region.q);
-    copy_wait<0>();
+    if constexpr (Numbers::kFloat) a.pixels.bring<kThreads>(pixels, region);
+    Added added = {};
+    if constexpr (Numbers::kFloat) {
+      added = into_parts<Numbers>(a, pixels, smem_scales, sums);
+    } else {
+      a.pixels.load<kThreads>(pixels, region);
+      copy_wait<0>();
+    }
     __syncthreads();
-    multiply(a, pixels, sums);
+    if (threadIdx.x == 0) smem_scales = added.scales, smem_next = i + gridDim.x;
+    if (kParts == 2 && added.strange) {
+      multiply<true>(a, pixels, sums);
+    } else {
+      multiply<false>(a, pixels, sums);
+    }
   }
+  if constexpr (Config::kScaled) scale_all(sums, Factors(smem_scales.dy + smem_scales.x));
   write(a, sums);
 }

@@ -1,0 +1,80 @@
+"""Float32 convolution of inputs of few channels: the maps by the kernels of `conv_thin`, float32 numbers as parts of half types."""
+
+from __future__ import annotations
+
+from dnnarray._cuda import conv_thin
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.epilogue import Epilogue
+from dnnarray._cuda.parts import NUMERICS
+from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._select import Cost, Device
+from dnnarray._spec import FLOAT32, name_of
+
+NAMES = {"highest": "few_channels", "high": "few_channels_tf32", "medium": "few_channels_bf16"}  # of the algorithms
+SUMMARY = "windows read as rows of pixels in shared memory, products of parts of half types by mma.sync"
+_MAPS = {  # of each operation: what it asks of `conv_thin`, by the name of the operation that asks for nothing else
+    "conv": ("conv",),
+    "conv_transpose": ("conv_backward_input",),
+    "conv_backward_input": ("conv_backward_input",),
+    "conv_backward_weight": ("conv_backward_weight",),
+    "conv_backward": ("conv_backward_input", "conv_backward_weight"),
+    "conv_transpose_backward": ("conv", "conv_backward_weight"),
+}
+
+
+class FewMaps:
+    """The maps, which `rejects` has found to fit: `conv_common.Maps`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._steps, self._how = setting, setting.steps, NUMERICS[setting.precision]
+
+    def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        self._steps.add(conv_thin.forward(self._setting.g, large, weight, small, epilogue, self._setting.units, self._how))
+
+    def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
+        assert epilogue.empty
+        self._steps.add(conv_thin.gradient(self._setting.g, small, weight, large, self._setting.units, self._how))
+
+    def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
+        conv_thin.weigh(self._setting, small, large, weight, self._how)
+
+
+def maps(setting: Setting) -> FewMaps | DirectMaps:
+    """The kernels need 16-byte addresses; elsewhere the definition does it."""
+    return FewMaps(setting) if setting.steps.aligned else DirectMaps(setting)
+
+
+def _asked(op: str, problem: ConvProblem) -> tuple[str, ...]:
+    """The maps of an operation; the slope of an activation needs the forward once more."""
+    again = ("conv",) if op == "conv_backward" and problem.activation is not None else ()
+    return _MAPS[op] + again
+
+
+def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    if device.capability is None or device.capability < (8, 0):
+        return "a device without its matrix instructions (sm_80)"
+    if dtype != FLOAT32:
+        return f"{name_of(dtype)} arrays; it takes float32"
+    if reason := too_large(g):
+        return reason
+    lies = lying(op, problem)
+    if lies.mixed or not lies.last:
+        return "memory that is not channels-last"
+    if op.startswith("conv_transpose") and (
+        problem.activation is not None or problem.inputs[2 if op == "conv_transpose" else 3] is not None
+    ):
+        return "a bias or an activation behind the transposed convolution"
+    missing = next((o for o in _asked(op, problem) if conv_thin.seconds(o, g, dtype, 1, NUMERICS[precision]) is None), None)
+    return f"extents that its kernels do not take ({missing})" if missing else None
+
+
+def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
+    g, how, asked = problem.geometry, NUMERICS[precision], _asked(op, problem)
+    seconds = sum(conv_thin.seconds(o, g, FLOAT32, device.units, how) or 0.0 for o in asked)
+    peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
+    flops = 2 * g.macs * len(asked)
+    launches = len(asked) + sum(o == "conv_backward_weight" for o in asked)
+    return Cost(flops, problem.bytes, min(flops / (seconds * peak), 1.0), launches, f"{how.dtype.name}_mma")

@@ -1,0 +1,142 @@
+// The weight gradient of a depthwise convolution by threads that walk down their columns: dw[c, r, s] = the sum over n, p, q of dy[n, c, p, q] *
+// x[n, c, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by
+// another launch, so that the same values give the same bits.
+//
+// Layout:  channels innermost in memory. A thread owns a word of channels (one of float, two of half types) and strips of kStrip columns of dy,
+//          each over `height` rows; it brings every row of x once, with the row of dy that begins there, keeps the last kSide rows of dy in registers
+//          and has the next ones on their way while it multiplies. Rows of dy change places by the loop's unrolling, not by moves. `lanes`
+//          neighbouring threads have neighbouring channels; what the threads of a block have of the same channels is added up in shared memory.
+// Needs:   pointers and channels aligned to 4 bytes; one plane of the window, kSide x kSide, no stride, no dilation; lanes divides kThreads.
+// Bound:   memory: x and dy once. Sums in float32.
+
+#include "dnnarray/depthwise.cuh"
+#include "dnnarray/vec.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = float;
+  static constexpr int kSide = 3;
+  static constexpr int kStrip = 7;
+  static constexpr int kAhead = 1;
+  static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 3;
+};
+#define DNNARRAY_ENTRY conv_depthwise_weight_walk_default
+#endif
+
+using namespace dnnarray;
+using T = Config::Element;
+constexpr int kSide = Config::kSide, kStrip = Config::kStrip, kThreads = Config::kThreads;
+constexpr int kVector = 4 / sizeof(T), kWide = kStrip + kSide - 1, kTaps = kSide * kSide;
+constexpr int kAhead = Config::kAhead;                             // rows that are on their way
+constexpr int kRows = kAhead + 1, kKept = (kSide + 2 * kAhead) / kRows * kRows;  // of x and of dy in registers; kRows divides both
+
+// Which of N columns from `first` on an image has, as bits.
+template <int N>
+__device__ __forceinline__ unsigned inside(int first, int width) {
+  unsigned found = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) found |= static_cast<unsigned>(static_cast<unsigned>(first + j) < static_cast<unsigned>(width)) << j;
+  return found;
+}
+
+// N words, `step` elements apart; zeros where `mask` has none.
+template <int N>
+__device__ __forceinline__ void load_row(unsigned (&v)[N], const T* at, long long step, unsigned mask) {
+#pragma unroll
+  for (int j = 0; j < N; ++j, at += step) {
+    v[j] = 0;
+    asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b32 %0, [%1];\n}" : "+r"(v[j]) : "l"(at), "r"(mask & 1u << j));
+  }
+}
+
+__device__ __forceinline__ void widen_word(float (&v)[kVector], unsigned word) {
+  Vec<T, kVector> found;
+  memcpy(&found, &word, sizeof word);
+  widen_all(v, found);
+}
+
+struct Walk {
+  const T *x, *dy;  // the first words of the next rows
+  long long x_h, x_w, y_h, y_w;
+  unsigned mask_x, mask_dy;
+  int row, height;  // the next row of x
+  int left;         // rows of dy
+
+  __device__ __forceinline__ void bring(unsigned (&of_x)[kWide], unsigned (&of_dy)[kStrip]) {
+    load_row(of_x, x, x_w, left > 1 - kSide && static_cast<unsigned>(row) < static_cast<unsigned>(height) ? mask_x : 0);
+    load_row(of_dy, dy, y_w, left > 0 ? mask_dy : 0);
+    x += x_h, dy += y_h, ++row, --left;
+  }
+};
+
+// sum[r][s] += a row of x times the rows of dy that read it by taps r; `now` is the place of the one that begins there.
+__device__ __forceinline__ void add_row(float (&sum)[kTaps][kVector], const unsigned (&x)[kWide], const unsigned (&dy)[kKept][kStrip], int now) {
+  float value[kWide][kVector];
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) widen_word(value[i], x[i]);
+#pragma unroll
+  for (int r = 0; r < kSide; ++r)
+#pragma unroll
+    for (int t = 0; t < kStrip; ++t) {
+      float g[kVector];
+      widen_word(g, dy[(now + kKept - r) % kKept][t]);
+#pragma unroll
+      for (int s = 0; s < kSide; ++s)
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) sum[r * kSide + s][j] += g[j] * value[t + s][j];
+    }
+}
+
+__device__ __forceinline__ void walk(float (&sum)[kTaps][kVector], Walk& at, int rows) {
+  unsigned x[kRows][kWide], dy[kKept][kStrip] = {};
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) at.bring(x[i], dy[i]);
+#pragma unroll 1
+  for (int done = 0; done < rows + kSide - 1; done += kKept) {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      at.bring(x[(i + kAhead) % kRows], dy[(i + kAhead) % kKept]);
+      add_row(sum, x[i % kRows], dy, i);
+    }
+  }
+}
+
+// Block b takes words of channels b % chunks and of the strips (columns fastest, then parts of `high` rows, then images) each
+// `splits` * kThreads / lanes-th.
+extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
+    DNNARRAY_ENTRY(const T* __restrict__ gmem_dy, const T* __restrict__ gmem_x, float* __restrict__ partial, long long batch, long long channels,
+                   long long flip, long long splits, long long lanes, long long high, long long x_n, long long x_h, long long x_w, long long y_n,
+                   long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width,
+                   long long before_h, long long before_w) {
+  __shared__ float smem_sums[kTaps * kThreads * kVector];
+  const int across = static_cast<int>(lanes), slots = kThreads / across, lane = threadIdx.x % across, slot = threadIdx.x / across;
+  const int chunks = (static_cast<int>(channels) / kVector + across - 1) / across;
+  const Quotient by_chunk = divide(blockIdx.x, chunks);
+  const int first = by_chunk.rest * across * kVector, channel = first + lane * kVector;
+  const int strips = (static_cast<int>(out_width) - 1) / kStrip + 1, segments = static_cast<int>((out_height - 1) / high) + 1;
+  const int total = static_cast<int>(batch) * segments * strips;
+  float sum[kTaps][kVector] = {};
+  for (int i = by_chunk.quotient * slots + slot; i < total && channel < channels; i += static_cast<int>(splits) * slots) {
+    const Quotient by_w = divide(i, strips), by_h = divide(by_w.quotient, segments);
+    const int p = by_h.rest * static_cast<int>(high), q = by_w.rest * kStrip, end = min(p + static_cast<int>(high), static_cast<int>(out_height));
+    const int row = p - static_cast<int>(before_h), column = q - static_cast<int>(before_w);
+    Walk at = {gmem_x + by_h.quotient * x_n + row * x_h + column * x_w + channel, gmem_dy + by_h.quotient * y_n + p * y_h + q * y_w + channel,
+               x_h, x_w, y_h, y_w, inside<kWide>(column, static_cast<int>(width)), inside<kStrip>(q, static_cast<int>(out_width)),
+               row, static_cast<int>(height), end - p};
+    walk(sum, at, end - p);
+  }
+#pragma unroll
+  for (int tap = 0; tap < kTaps; ++tap)
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) smem_sums[(tap * slots + slot) * across * kVector + lane * kVector + j] = sum[tap][j];
+  __syncthreads();
+  const int wide = across * kVector;
+  for (int i = threadIdx.x; i < kTaps * wide; i += kThreads) {
+    const int tap = i / wide, c = i - tap * wide, at = flip ? kTaps - 1 - tap : tap;
+    if (first + c >= channels) continue;
+    float all = 0;
+    for (int other = 0; other < slots; ++other) all += smem_sums[(tap * slots + other) * wide + c];
+    partial[(static_cast<long long>(first + c) * kTaps + at) * splits + by_chunk.quotient] = all;
+  }
+}
