@@ -6,7 +6,7 @@ the BLAS's own wait busily for some milliseconds, on the cores where the other o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import gcd
 from typing import Any
 
@@ -92,13 +92,24 @@ def _forward(run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[
     bias = np.stack([_gates_bias(w) for w in weights.layers])
     states = _first_states(run, weights.entries, ("h", "c"), run.states)
     out = y if y.flags.carray else np.empty_like(y)
-    for blocks in zip(*(run.packing.blocks(run.backwards(k)) for k in weights.entries), strict=True):
+    for blocks in zip(*(_blocks(run, k, taped) for k in weights.entries), strict=True):
         _forward_block(run, number, weights, bias, list(blocks), x, out, taped)
     if out is not y:
         y[...] = out
     for state, final in zip(states, finals, strict=False):
         for own, k in zip(state, weights.entries, strict=True):
             run.packing.unsort(own, final[k])
+
+
+def _order(run: Run, backwards: bool) -> range:
+    """All time steps."""
+    return range(len(run.packing.starts) - 1)[:: -1 if backwards else 1]
+
+
+def _blocks(run: Run, k: int, taped: bool) -> Iterable[range]:
+    """The time steps of an entry in blocks; with a tape, which has room for all gates, in one."""
+    every = _order(run, run.backwards(k))
+    return [every] if taped and every else run.packing.blocks(run.backwards(k))
 
 
 def _first_states(run: Run, entries: range, names: tuple[str, ...], given: tuple[np.ndarray | None, ...]) -> list[np.ndarray]:
@@ -159,7 +170,7 @@ def _backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarr
     weights = _Weights(run, number, pack_columns)
     states = _first_states(run, weights.entries, ("dh", "dc"), gradients.finals)
     lstm = run.problem.cell.kind == "lstm"
-    at, running = _table(run, [range(len(run.packing.starts) - 1)[:: 1 if run.backwards(k) else -1] for k in weights.entries])
+    at, running = _table(run, [_order(run, not run.backwards(k)) for k in weights.entries])
     work = _work(run, at.shape[1])
     slices = _shares(run, work)
     shares = slices * len(weights.layers)
