@@ -64,8 +64,8 @@ class Kernel:
     writes must not depend on where the parts begin and end.
     """
 
-    def __init__(self, function: Callable[..., None], sums: bool, asleep: bool) -> None:
-        self.run: Any = njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False)(function)
+    def __init__(self, function: Callable[..., None], sums: bool, asleep: bool, counted: bool) -> None:
+        self.run: Any = njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
         self._spread: Any = None
         if not asleep:
             self._spread = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
@@ -170,19 +170,22 @@ def _place(hint: Any) -> Any:
     return scalars[hint] if hint in scalars else hint.__metadata__[0]
 
 
-def kernel(function: Callable[..., None] | None = None, *, sums: bool = False, asleep: bool = False) -> Any:
+def kernel(function: Callable[..., None] | None = None, *, sums: bool = False, asleep: bool = False, counted: bool = True) -> Any:
     """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order.
 
     `asleep`: its parts go to the threads that sleep when they have nothing to do. OpenMP's wait busily for some milliseconds, on the cores where a BLAS wants to multiply.
+    `counted=False`: a slice of an array counts no reference, which costs an atomic operation on a number that all threads share; such a function makes no arrays.
     """
-    return partial(kernel, sums=sums, asleep=asleep) if function is None else Kernel(function, sums, asleep)
-
-
-def device(function: Callable[..., Any] | None = None, *, sums: bool = False) -> Any:
-    """A function that kernels of any module call; it is compiled into them."""
     if function is None:
-        return partial(device, sums=sums)
-    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False)(function)
+        return partial(kernel, sums=sums, asleep=asleep, counted=counted)
+    return Kernel(function, sums, asleep, counted)
+
+
+def device(function: Callable[..., Any] | None = None, *, sums: bool = False, counted: bool = True) -> Any:
+    """A function that kernels of any module call; it is compiled into them. With ``counted=False`` (as above) it returns no arrays either."""
+    if function is None:
+        return partial(device, sums=sums, counted=counted)
+    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
 
 
 class Driver(Protocol):

@@ -77,6 +77,13 @@ def _resize(
     doubles: bool,
 ) -> None:
     wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
+    _resize_planes(start, stop, x, y, row_index, row_weight, column_index, column_weight, doubles, wide)
+
+
+@device(counted=False)
+def _resize_planes(
+    start: Any, stop: Any, x: Any, y: Any, row_index: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, wide: Any
+) -> None:
     for n in range(start, stop):
         for h in range(x.shape[1]):
             if doubles:
@@ -139,7 +146,7 @@ def _plane(space: tuple[int, ...]) -> tuple[int, ...]:
 # --- bilinear sampling ------------------------------------------------------------------------------------------------
 
 
-@device
+@device(counted=False)
 def _place(coordinate: Any, extent: Any, align_corners: Any, border: Any) -> Any:
     """Where a coordinate of -1 to 1 points to, in pixels."""
     kind = coordinate.dtype.type
@@ -158,7 +165,7 @@ def _whole(low: Any, extent: Any) -> Any:
     return int(low) if (low >= 0) & (low <= extent - 1) else -1
 
 
-@kernel
+@kernel(counted=False)
 def _pixels(start: int, stop: int, x: In4, table: Out4) -> None:
     for row in range(start, stop):
         n, h = row // x.shape[2], row % x.shape[2]
@@ -174,7 +181,7 @@ def _add_weighted(pixel: Any, weight: Any, total: Any) -> Any:
         total[c] += weight * pixel[c]
 
 
-@device
+@device(counted=False)
 def _blend(top: Any, bottom: Any, left: Any, u: Any, v: Any, out: Any) -> Any:
     """The weighted sum of four neighbours in one pass, all inside."""
     one = out.dtype.type(1)
@@ -186,9 +193,14 @@ def _blend(top: Any, bottom: Any, left: Any, u: Any, v: Any, out: Any) -> Any:
 
 @kernel
 def _sample(start: int, stop: int, table: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
+    found = np.empty((y.shape[3], table.shape[3]), table.dtype)  # a line of results, pixel by pixel
+    _sample_lines(start, stop, table, grid, y, align_corners, border, found)
+
+
+@device(counted=False)
+def _sample_lines(start: Any, stop: Any, table: Any, grid: Any, y: Any, align_corners: Any, border: Any, found: Any) -> None:
     height, width, channels = table.shape[1:]
     lines, places = y.shape[2:]
-    found = np.empty((places, channels), table.dtype)  # a line of results, pixel by pixel
     one, zero = table.dtype.type(1), table.dtype.type(0)
     for line in range(start, stop):
         n, p = line // lines, line % lines
@@ -232,7 +244,7 @@ def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch:
 # --- embedding --------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(counted=False)
 def _rows(start: int, stop: int, index: Integers1, weight: In2, y: Out2) -> None:
     for r in range(start, stop):
         source, target = weight[index[r]], y[r]
