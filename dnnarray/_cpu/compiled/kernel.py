@@ -26,6 +26,7 @@ from dnnarray._version import __version__
 # What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a product with a sum. Everything
 # else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
 _SUMS = frozenset({"contract", "reassoc"})
+_njit: Any = njit  # whose own types leave out the options that begin with a line
 
 
 @frozen
@@ -65,7 +66,7 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., None], sums: bool, asleep: bool, counted: bool) -> None:
-        self.run: Any = njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
+        self.run: Any = _njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
         self._spread: Any = None
         if not asleep:
             self._spread = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
@@ -185,7 +186,7 @@ def device(function: Callable[..., Any] | None = None, *, sums: bool = False, co
     """A function that kernels of any module call; it is compiled into them. With ``counted=False`` (as above) it returns no arrays either."""
     if function is None:
         return partial(device, sums=sums, counted=counted)
-    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
+    return _njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
 
 
 class Driver(Protocol):
