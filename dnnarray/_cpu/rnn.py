@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled, threads
-from dnnarray._cpu.rnn_cells import CELLS
-from dnnarray._cpu.rnn_sequence import Gradients, Packing, Run, block_steps, carve, drop, run_layer, run_layer_backward, workspace
+from dnnarray._cpu import compiled
+from dnnarray._cpu.rnn_sequence import BY_STEPS, Gradients, Layers, Packing, Run, block_steps, carve, drop, run_layer, workspace
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._select import Cost, Device, Method
 
@@ -60,6 +59,30 @@ def _backward_plan(problem: RecurrentProblem) -> Plan:
     return plan
 
 
+def _side_by_side(problem: RecurrentProblem, *names: str) -> Plan:
+    """States of all directions of a layer."""
+    return {name: (problem.directions, *shape) for name, shape in _states(problem, *names).items()}
+
+
+def fused_forward_plan(problem: RecurrentProblem) -> Plan:
+    """As `_forward_plan` for directions side by side; `fresh` is a state on its way."""
+    plan = _forward_plan(problem) | _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh")
+    return plan | {"gates": (problem.directions, *plan["gates"])}
+
+
+def fused_backward_plan(problem: RecurrentProblem) -> Plan:
+    """As `_backward_plan` for directions side by side: a tape of each layer. `both` holds the gradients that a GRU's weight meets."""
+    plan = _side_by_side(problem, "h", "c") | _side_by_side(problem, "dh", "dc") | _side_by_side(problem, "fresh")
+    if problem.cell.kind == "gru":
+        plan |= {"both": (problem.directions, problem.batch, GATES["gru"] * problem.hidden)}
+    tapes = ("gates", "h", "c", "extra")
+    by_entry = _backward_plan(problem)
+    for number in range(problem.layers):
+        entry = number * problem.directions
+        plan |= {f"{name}{number}": (problem.directions, *by_entry[f"{name}{entry}"]) for name in tapes if f"{name}{entry}" in by_entry}
+    return plan | {name: shape for name, shape in by_entry.items() if name[0] in "xy" or name.startswith(("dx", "dy"))}
+
+
 def _rows(run: Run, array: np.ndarray, name: str, *, copy: bool = False) -> np.ndarray:
     """The rows of a sequence: its own memory, or the scratch called `name`, filled from it where `copy`.
 
@@ -89,16 +112,17 @@ def forward(
     *rest: np.ndarray | None,
     seed: int | None,
     offset: int,
-    cells: Any = CELLS,
+    layers: Layers = BY_STEPS,
+    plan: Callable[[RecurrentProblem], Plan] = _forward_plan,
 ) -> None:
-    memory = carve(scratch, _forward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset, cells)
+    memory = carve(scratch, plan(problem), x.dtype)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
     y, *finals = outputs
     rows = _rows(run, x, "x", copy=True)
     for number in range(problem.layers):
         last = number == problem.layers - 1
         target = _rows(run, y, "y") if last else memory[f"y{number % 2}"][: run.packing.rows]
-        run_layer(run, number, rows, target, tuple(finals))
+        layers.forward(run, number, rows, target, tuple(finals))
         if not last:
             drop(run, number, target)
         rows = target
@@ -138,16 +162,22 @@ def backward(
     *rest: np.ndarray | None,
     seed: int | None,
     offset: int,
-    cells: Any = CELLS,
+    layers: Layers = BY_STEPS,
+    plan: Callable[[RecurrentProblem], Plan] = _backward_plan,
 ) -> None:
-    memory = carve(scratch, _backward_plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset, cells)
+    memory = carve(scratch, plan(problem), x.dtype)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
     dy, *finals = _incoming(problem, grad, len(rest))
-    _run_backward(run, outputs, dy, tuple(finals), x)
+    _run_backward(run, outputs, dy, tuple(finals), x, layers)
 
 
 def _run_backward(
-    run: Run, outputs: tuple[np.ndarray | None, ...], dy: np.ndarray | None, finals: tuple[np.ndarray | None, ...], x: np.ndarray
+    run: Run,
+    outputs: tuple[np.ndarray | None, ...],
+    dy: np.ndarray | None,
+    finals: tuple[np.ndarray | None, ...],
+    x: np.ndarray,
+    by: Layers = BY_STEPS,
 ) -> None:
     """Run the forward again with a tape, then all layers back, from the last to the first."""
     count, layers, M = len(run.weights), run.problem.layers, run.packing.rows
@@ -157,7 +187,7 @@ def _run_backward(
     for number in range(layers):
         last = number == layers - 1
         inputs.append(run.memory["dy0" if last else f"y{number}"][:M])  # nobody reads the last output: its memory is dy's
-        run_layer(run, number, inputs[number], inputs[-1], (), taped=True)
+        by.forward(run, number, inputs[number], inputs[-1], (), taped=True)
         if not last:
             drop(run, number, inputs[-1])
     rows = inputs.pop()
@@ -168,7 +198,7 @@ def _run_backward(
     dx: np.ndarray = outputs[0]  # type: ignore[assignment]
     for number in reversed(range(layers)):
         below = run.memory[f"dy{(layers - number) % 2}"][:M] if number else _rows(run, dx, "dx")
-        run_layer_backward(run, number, inputs[number], rows, below, gradients)
+        by.backward(run, number, inputs[number], rows, below, gradients)
         if number:
             drop(run, number - 1, below)
         rows = below
@@ -206,11 +236,8 @@ def _method(run: Callable[..., None], plan: Callable[[RecurrentProblem], Plan], 
 
 
 _COMPILED = ("lstm", "gru")
-_LAUNCHES = 8  # of a compiled step and the NumPy calls around it
-_ALONE, _BESIDE = (
-    0.7,
-    0.25,
-)  # of the peak; OpenMP's threads wait for the next step busily, on the cores of the BLAS's that multiply meanwhile
+_FUSED_EFFICIENCY = 0.8  # tiles of a few rows, whose weight comes from the third-level cache
+_LAYER_CALLS, _BLOCK_CALLS = 30, 15  # NumPy calls around the compiled steps of a layer, and around those of a block
 
 
 def _accepts(problem: RecurrentProblem, device: Device) -> str | None:
@@ -224,8 +251,9 @@ def _accepts(problem: RecurrentProblem, device: Device) -> str | None:
 
 
 def _fused_cost(problem: RecurrentProblem, device: Device) -> Cost:
-    calls = problem.steps * problem.layers * problem.directions * problem.passes * _LAUNCHES
-    return Cost(problem.flops, problem.bytes, _ALONE if threads.count() == 1 else _BESIDE, calls)
+    blocks = -(-problem.steps // block_steps(problem))
+    calls = problem.layers * problem.passes * (_LAYER_CALLS + blocks * _BLOCK_CALLS)
+    return Cost(problem.flops, problem.bytes, _FUSED_EFFICIENCY, calls)
 
 
 def _fused(op: str, plan: Callable[[RecurrentProblem], Plan], summary: str) -> tuple[Method, ...]:
@@ -238,7 +266,13 @@ def _fused(op: str, plan: Callable[[RecurrentProblem], Plan], summary: str) -> t
 
     return (
         compiled.method(
-            "fused_steps", "rnn", op, f"{summary}; all of a step in one pass", accepts=_accepts, cost=_fused_cost, workspace=needed
+            "fused_steps",
+            "rnn",
+            op,
+            f"{summary}; directions and parts of the batch side by side",
+            accepts=_accepts,
+            cost=_fused_cost,
+            workspace=needed,
         ),
     )
 
@@ -247,10 +281,10 @@ _FORWARD = "one matrix product for all inputs of a block of steps, then one for 
 _BACKWARD = "the forward again, then step by step back; the weights' gradients are one product over all steps"
 ALGORITHMS: dict[str, tuple[Method, ...]] = {}
 for _kind in GATES:
-    ALGORITHMS[_kind] = (*_method(forward, _forward_plan, _FORWARD), *_fused(_kind, _forward_plan, _FORWARD))
+    ALGORITHMS[_kind] = (*_method(forward, _forward_plan, _FORWARD), *_fused(_kind, fused_forward_plan, _FORWARD))
     ALGORITHMS[f"{_kind}_backward"] = (
         *_method(backward, _backward_plan, _BACKWARD),
-        *_fused(f"{_kind}_backward", _backward_plan, _BACKWARD),
+        *_fused(f"{_kind}_backward", fused_backward_plan, _BACKWARD),
     )
     ALGORITHMS[f"{_kind}_cell"] = _method(_step, _step_plan, "one step of the loop over a sequence")
     ALGORITHMS[f"{_kind}_cell_backward"] = _method(_step_backward, _backward_plan, "the step again, then back")

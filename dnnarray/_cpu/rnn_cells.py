@@ -25,7 +25,7 @@ _FEW_ROWS = 64
 class Layer:
     """The weights of one layer and direction as the steps want them; `bias` is added to the input's share beforehand.
 
-    `bias_n` is what stays beside the state in the n gate of a GRU; `gradient` collects the peephole's gradient, `packed` is what compiled steps keep.
+    `bias_n` is what stays beside the state in the n gate of a GRU; `gradient` collects the peephole's gradient.
     """
 
     cell: Cell
@@ -37,7 +37,6 @@ class Layer:
     w_hr: np.ndarray | None
     peephole: np.ndarray | None
     gradient: Any = None
-    packed: Any = None
 
 
 def layer(problem: RecurrentProblem, weights: Any) -> Layer:

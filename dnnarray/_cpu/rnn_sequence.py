@@ -8,9 +8,9 @@ row: they cannot touch the state, nor can what stands in them (NaN, say) reach a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def workspace(plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> int:
 
 @dataclass
 class Run:
-    """What all loops of one call share. `memory` is the carved scratch, `states` are h0 and, for an LSTM, c0, `cells` a table of steps."""
+    """What all loops of one call share. `memory` is the carved scratch, `states` are h0 and, for an LSTM, c0."""
 
     problem: RecurrentProblem
     packing: Packing
@@ -130,7 +130,6 @@ class Run:
     states: tuple[np.ndarray | None, ...]
     seed: int = 0
     offset: int = 0
-    cells: Any = field(default_factory=lambda: CELLS)
 
     def backwards(self, k: int) -> bool:
         """Whether the entry `k` of the weights runs from the last time step to the first."""
@@ -172,7 +171,7 @@ def _run_direction(
     run: Run, w: Layer, x: np.ndarray, y: np.ndarray, state: tuple[np.ndarray, np.ndarray | None], backwards: bool, tape: Tape | None
 ) -> None:
     """All time steps of one direction; the state is changed in place."""
-    forward, starts, (h, c) = run.cells[w.cell.kind].forward, run.packing.starts, state
+    forward, starts, (h, c) = CELLS[w.cell.kind].forward, run.packing.starts, state
     for steps in run.packing.blocks(backwards):
         low, high = run.packing.span(steps)
         gates = run.memory["gates"][: high - low] if tape is None else tape.gates[low:high]
@@ -232,24 +231,28 @@ def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx:
         w, tape = layer(run.problem, run.weights[k]), run.tape(k)
         if w.peephole is not None:
             w.gradient = np.zeros_like(w.peephole)
-        columns = dy[:, run.columns(k)]
-        _run_direction_backward(run, w, tape, columns, k, gradients)
-        _weight_gradients(w, tape, x, columns, gradients.weights[k])
-        for rows in _row_blocks(run, tape.gates):
-            if k % run.problem.directions == 0:
-                np.matmul(tape.gates[rows], w.w_ih, out=dx[rows])
-            else:
-                dx[rows] += tape.gates[rows] @ w.w_ih
+        _run_direction_backward(run, w, tape, dy[:, run.columns(k)], k, gradients)
+        _weight_gradients(w, tape, x, dy[:, run.columns(k)], gradients.weights[k])
+        input_gradient(w, tape, dx, k % run.problem.directions > 0)
 
 
-def _row_blocks(run: Run, gates: np.ndarray) -> Iterator[slice]:
+def input_gradient(w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
+    """The gradient of rows of the input, or one direction's part of it."""
+    for rows in _row_blocks(tape.gates):
+        if add:
+            dx[rows] += tape.gates[rows] @ w.w_ih
+        else:
+            np.matmul(tape.gates[rows], w.w_ih, out=dx[rows])
+
+
+def _row_blocks(gates: np.ndarray) -> Iterator[slice]:
     step = max(1, _BLOCK // max(1, gates.shape[1]))
     return (slice(k, k + step) for k in range(0, len(gates), step))
 
 
 def _run_direction_backward(run: Run, w: Layer, tape: Tape, dy: np.ndarray, k: int, gradients: Gradients) -> None:
     """All time steps in the order opposite to the forward's; the rows of `dy` become the whole gradient of their states."""
-    backward, starts = run.cells[w.cell.kind].backward, run.packing.starts
+    backward, starts = CELLS[w.cell.kind].backward, run.packing.starts
     own = [run.memory[name] for name in ("dh", "dc") if name in run.memory]
     for given, state in zip(gradients.finals, own, strict=True):
         run.packing.sort(None if given is None else given[k], state)
@@ -268,14 +271,37 @@ def _run_direction_backward(run: Run, w: Layer, tape: Tape, dy: np.ndarray, k: i
 
 def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: RNNWeights) -> None:
     """One matrix product over all time steps for each of the weights."""
-    np.matmul(tape.gates.T, x, out=out.w_ih)
-    if out.b_ih is not None:
-        np.sum(tape.gates, axis=0, out=out.b_ih)
-    for rows, left, right in CELLS[w.cell.kind].products(w, tape):
-        np.matmul(left.T, right, out=out.w_hh[rows])
-        if out.b_hh is not None:
-            np.sum(left, axis=0, out=out.b_hh[rows])
+    for product in weight_products(w, tape, x, out):
+        sum_up(*product)
     if out.w_hr is not None:
         np.matmul(dh.T, tape.extra, out=out.w_hr)
     if out.peephole is not None:
         out.peephole[...] = w.gradient
+
+
+def weight_products(w: Layer, tape: Tape, x: np.ndarray, out: RNNWeights) -> list[tuple[Any, ...]]:
+    """(gradient of sums, what was multiplied, where the gradient of the weight goes, and that of the bias or None), all rows of each."""
+    found: list[tuple[Any, ...]] = [(tape.gates, x, out.w_ih, out.b_ih)]
+    for rows, left, right in CELLS[w.cell.kind].products(w, tape):
+        found.append((left, right, out.w_hh[rows], None if out.b_hh is None else out.b_hh[rows]))
+    return found
+
+
+def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
+    """One of `weight_products`."""
+    np.matmul(left.T, right, out=weight)
+    if bias is not None:
+        np.sum(left, axis=0, out=bias)
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+class Layers(NamedTuple):
+    """How the layers of a network run: what takes the part of `run_layer` and of `run_layer_backward`."""
+
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+
+
+BY_STEPS = Layers(run_layer, run_layer_backward)

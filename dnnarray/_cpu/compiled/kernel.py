@@ -26,6 +26,7 @@ from dnnarray._version import __version__
 # What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a product with a sum. Everything
 # else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
 _SUMS = frozenset({"contract", "reassoc"})
+_njit: Any = njit  # whose own types leave out the options that begin with a line
 
 
 @frozen
@@ -64,28 +65,31 @@ class Kernel:
     writes must not depend on where the parts begin and end.
     """
 
-    def __init__(self, function: Callable[..., None], sums: bool) -> None:
-        self.run: Any = njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False)(function)
-        self._spread: Any = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
+    def __init__(self, function: Callable[..., None], sums: bool, asleep: bool, counted: bool) -> None:
+        self.run: Any = _njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
+        self._spread: Any = None
+        if not asleep:
+            self._spread = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
         hints = get_type_hints(function, include_extras=True)
         self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
         if cache_folder() is not None and os.path.exists(function.__code__.co_filename):
             each: Any
-            for each in (self.run, self._spread):
+            for each in filter(None, (self.run, self._spread)):
                 each._cache = _Cache(each.py_func)  # what enable_caching() sets, with a folder of our own
 
     def build(self, dtype: str) -> None:
         """Compile for this dtype, or load what was compiled before."""
         types_ = tuple(p.numba_type(dtype) if isinstance(p, Place) else p for p in self._places)
         _compile(self.run, types_)
-        _compile(self._spread, (types.intp, types.intp, types.Tuple(types_[2:])))
+        if self._spread is not None:
+            _compile(self._spread, (types.intp, types.intp, types.Tuple(types_[2:])))
 
     def __call__(self, total: int, *arguments: Any, work: int = 0) -> None:
         """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one thread does it alone."""
         parts = min(threads.worth(work), total)
         if parts < 2:
             self.run(0, total, *arguments)
-        elif not omp_is_safe():
+        elif self._spread is None or not omp_is_safe():
             threads.run(self.run, total, *arguments, work=work)
         elif _one_team.acquire(blocking=False):
             try:
@@ -167,16 +171,22 @@ def _place(hint: Any) -> Any:
     return scalars[hint] if hint in scalars else hint.__metadata__[0]
 
 
-def kernel(function: Callable[..., None] | None = None, *, sums: bool = False) -> Any:
-    """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order."""
-    return partial(kernel, sums=sums) if function is None else Kernel(function, sums)
+def kernel(function: Callable[..., None] | None = None, *, sums: bool = False, asleep: bool = False, counted: bool = True) -> Any:
+    """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order.
 
-
-def device(function: Callable[..., Any] | None = None, *, sums: bool = False) -> Any:
-    """A function that kernels of any module call; it is compiled into them."""
+    `asleep`: its parts go to the threads that sleep when they have nothing to do. OpenMP's wait busily for some milliseconds, on the cores where a BLAS wants to multiply.
+    `counted=False`: a slice of an array counts no reference, which costs an atomic operation on a number that all threads share; such a function makes no arrays.
+    """
     if function is None:
-        return partial(device, sums=sums)
-    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False)(function)
+        return partial(kernel, sums=sums, asleep=asleep, counted=counted)
+    return Kernel(function, sums, asleep, counted)
+
+
+def device(function: Callable[..., Any] | None = None, *, sums: bool = False, counted: bool = True) -> Any:
+    """A function that kernels of any module call; it is compiled into them. With ``counted=False`` (as above) it returns no arrays either."""
+    if function is None:
+        return partial(device, sums=sums, counted=counted)
+    return _njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
 
 
 class Driver(Protocol):

@@ -26,6 +26,7 @@ class Arithmetic:
         name = f"llvm.fmuladd.v{vector.count}f{8 * item}"
         self._fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
         self.single = item == 4
+        self.limits = _SINGLE if self.single else _DOUBLE
 
     def real(self, value: float) -> ir.Constant:
         return ir.Constant(self.vector, [value] * self.vector.count)
@@ -47,10 +48,10 @@ class Arithmetic:
         builder = self.builder
         return builder.bitcast(builder.shl(builder.add(n, self.integer(bias)), self.integer(mantissa)), self.vector)
 
-    def exp(self, x: Any) -> Any:
-        """e to the x, as `scalar.exp` does it."""
+    def _reduced(self, x: Any, low: float, high: float) -> tuple[Any, Any]:
+        """(p, n): exp(x) = (1 + p) 2^n for x between the limits, as `scalar.exp` does it; NaN stays NaN."""
         builder = self.builder
-        low, high, magic, ln2, rest, mantissa, bias = _SINGLE if self.single else _DOUBLE
+        _, _, magic, ln2, rest, _, _ = self.limits
         x = builder.select(builder.fcmp_ordered("<", x, self.real(low)), self.real(low), x)
         x = builder.select(builder.fcmp_ordered(">", x, self.real(high)), self.real(high), x)
         rounded = self.fma(x, self.real(1.4426950408889634), self.real(magic))
@@ -60,12 +61,31 @@ class Arithmetic:
         tail = first
         for coefficient in others:
             tail = self.fma(tail, r, coefficient)
-        value = builder.fadd(self.real(1.0), self.fma(builder.fmul(r, r), tail, r))
-        count = builder.sub(self.bits(rounded), self.bits(self.real(magic)))
+        return self.fma(builder.fmul(r, r), tail, r), builder.sub(self.bits(rounded), self.bits(self.real(magic)))
+
+    def exp(self, x: Any) -> Any:
+        """e to the x."""
+        builder = self.builder
+        low, high, _, _, _, mantissa, bias = self.limits
+        p, count = self._reduced(x, low, high)
         half = builder.ashr(count, self.integer(1))
         return builder.fmul(
-            builder.fmul(value, self.power_of_two(half, mantissa, bias)), self.power_of_two(builder.sub(count, half), mantissa, bias)
+            builder.fmul(builder.fadd(self.real(1.0), p), self.power_of_two(half, mantissa, bias)),
+            self.power_of_two(builder.sub(count, half), mantissa, bias),
         )
+
+    def sigmoid(self, x: Any) -> Any:
+        """1 / (1 + exp(-x))."""
+        one = self.real(1.0)
+        return self.builder.fdiv(one, self.builder.fadd(one, self.exp(self.builder.fneg(x))))
+
+    def tanh(self, x: Any) -> Any:
+        """(e - 1) / (e + 1) of e = exp(2 x), e - 1 without cancellation near 0; beyond |x| = 20 it is 1."""
+        builder = self.builder
+        p, count = self._reduced(builder.fadd(x, x), -40.0, 40.0)
+        scale = self.power_of_two(count, *self.limits[-2:])
+        less = self.fma(p, scale, builder.fsub(scale, self.real(1.0)))
+        return builder.fdiv(less, builder.fadd(less, self.real(2.0)))
 
 
 def arithmetic(context: Any, builder: ir.IRBuilder, like: types.Float) -> tuple[Arithmetic, ir.VectorType, int]:

@@ -28,6 +28,8 @@ from dnnarray._cpu.compiled.kernel import (
     driver,
     kernel,
 )
+from dnnarray._cpu.compiled.pool_lanes import means_of_four
+from dnnarray._cpu.compiled.tile import BYTES
 from dnnarray._problems.pool import Axis, PoolProblem
 
 Array = np.ndarray
@@ -38,6 +40,12 @@ def _maximum(a: Any, b: Any) -> Any:
     """The larger of two; NaN is larger than all."""
     larger = a if a > b else b
     return a if a != a else larger
+
+
+@device
+def _copied(x: Any, out: Any) -> Any:
+    for i in range(len(out)):
+        out[i] = x[i]
 
 
 @device
@@ -137,14 +145,25 @@ def _divided_by(total: Any, count: Any) -> Any:
         total[i] = total[i] / count
 
 
+@device
+def _padded_row(x: Any, y: Any, horizontal: Any, value: Any) -> Any:
+    """Room for the rows of a window reduced to one, with the padding on both sides."""
+    stride, left, dilation, window = horizontal
+    row = np.empty(max(left + x.shape[2], (y.shape[2] - 1) * stride + (window - 1) * dilation + 1), x.dtype)
+    row[:] = value
+    return row
+
+
 @kernel
 def _max_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1) -> None:
+    _maxima(start, stop, x, y, vertical, horizontal, _padded_row(x, y, horizontal, -np.inf))
+
+
+@device(counted=False)
+def _maxima(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any, row: Any) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
     height, width = x.shape[1:]
-    # The rows of a window reduced to one, with room for the padding on both sides.
-    row = np.empty(max(left + width, (y.shape[2] - 1) * stride + (window - 1) * dilation + 1), x.dtype)
-    row[:] = -np.inf
     middle = row[left : left + width]
     for n in range(start, stop):
         for p in range(y.shape[1]):
@@ -154,7 +173,7 @@ def _max_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, hor
             if first + spread < end:
                 _larger_rows(x[n, first], x[n, first + spread], middle)
             elif first < end:
-                middle[:] = x[n, first]
+                _copied(x[n, first], middle)
             else:
                 middle[:] = -np.inf
             for h in range(first + 2 * spread, end, spread):
@@ -163,34 +182,41 @@ def _max_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, hor
 
 
 @device
-def _mean_of_four(top: Any, bottom: Any, row: Any, columns: Any, out: Any) -> Any:
-    """The usual average in one pass: windows of 2 by 2, side by side."""
-    for i in range(len(out)):
-        out[i] = ((top[2 * i] + bottom[2 * i]) + (top[2 * i + 1] + bottom[2 * i + 1])) / (row * columns[i])
+def _fours(x: Any, y: Any, vertical: Any, horizontal: Any) -> bool:
+    """Whether the windows are 2 by 2, side by side, all inside, and a vector of them or more in a row."""
+    step, top, spread, taps = vertical
+    stride, left, dilation, window = horizontal
+    pairs = taps == 2 and window == 2 and step == 2 and stride == 2 and spread == 1 and dilation == 1 and top == 0 and left == 0
+    return pairs and 2 * y.shape[1] <= x.shape[1] and 2 * y.shape[2] <= x.shape[2] and y.shape[2] >= BYTES // x.itemsize
 
 
 @kernel
 def _sum_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
+    if _fours(x, y, vertical, horizontal):
+        item, source, into = x.itemsize, x.ctypes.data, y.ctypes.data
+        step = x.shape[2] * item
+        for row in range(start * y.shape[1], stop * y.shape[1]):
+            above = row // y.shape[1] * x.shape[1] + 2 * (row % y.shape[1])
+            means_of_four(x.dtype.type(0), source + above * step, step, into + row * y.shape[2] * item, y.shape[2], item, BYTES // item)
+    else:
+        _sums(start, stop, x, y, vertical, horizontal, rows, columns, _padded_row(x, y, horizontal, 0))
+
+
+@device(counted=False)
+def _sums(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any, rows: Any, columns: Any, row: Any) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
     height, width = x.shape[1:]
-    # The rows of a window reduced to one, with room for the padding on both sides.
-    row = np.empty(max(left + width, (y.shape[2] - 1) * stride + (window - 1) * dilation + 1), x.dtype)
-    row[:] = 0
     middle = row[left : left + width]
-    by_two = taps == 2 and spread == 1 and window == 2 and stride == 2 and dilation == 1 and left == 0 and 2 * y.shape[2] <= width
     for n in range(start, stop):
         for p in range(y.shape[1]):
             origin = p * step - top
             first = origin if origin >= 0 else origin % spread
             end = min(height, origin + (taps - 1) * spread + 1)
-            if by_two and first + 1 < end:
-                _mean_of_four(x[n, first], x[n, first + 1], rows[p], columns, y[n, p])
-                continue
             if first + spread < end:
                 _row_sums(x[n, first], x[n, first + spread], middle)
             elif first < end:
-                middle[:] = x[n, first]
+                _copied(x[n, first], middle)
             else:
                 middle[:] = 0
             for h in range(first + 2 * spread, end, spread):
@@ -203,9 +229,13 @@ def _sum_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, hor
 def _argmax_planes(
     start: int, stop: int, x: In3, y: Out3, places: OutIntegers3, vertical: Integers1, stride: int, columns: Integers2
 ) -> None:
+    _places(start, stop, x, y, places, vertical, stride, columns, np.empty(y.shape[2], np.int32))
+
+
+@device(counted=False)
+def _places(start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, stride: Any, columns: Any, where: Any) -> None:
     step, top, spread, taps = vertical
     height, width = x.shape[1:]
-    where = np.empty(y.shape[2], np.int32)
     for n in range(start, stop):
         for p in range(y.shape[1]):
             best = y[n, p]
@@ -217,10 +247,10 @@ def _argmax_planes(
                     for s in range(len(columns)):
                         a, b, w = columns[s, 0], columns[s, 1], columns[s, 2]
                         _place(x[n, h, w:], stride, h * width + w, best[a:b], where[a:b])
-            places[n, p, :] = where
+            _copied(where, places[n, p])
 
 
-@kernel
+@kernel(counted=False)
 def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) -> None:
     for n in range(start, stop):
         plane, where = dx[n], places[n]
@@ -230,7 +260,7 @@ def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) 
                 plane[where[i]] += g[n, i]
 
 
-@kernel
+@kernel(counted=False)
 def _max_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
@@ -248,7 +278,7 @@ def _max_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, hor
                         _larger(x[n, h, w], 1, out)
 
 
-@kernel
+@kernel(counted=False)
 def _sum_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal

@@ -1,305 +1,232 @@
-"""LSTM and GRU steps: the product with the state by the micro-kernel, and what follows from it in one pass. Imports Numba.
+"""LSTM and GRU layers: the input's products by the BLAS, then all steps of a block in one region of threads. Imports Numba.
 
-The weight of the state is packed once for all steps of a layer and direction into panels a tile wide, so that features are the lanes and the
-sequences of the batch the rows. A part of a forward step takes some of the hidden units: their columns of all gates, then their new states. Backward,
-the gates' gradients come first, then their product with the weight. The loops over time, directions and layers are those of NumPy's algorithm.
+All of it runs on the same threads, which sleep while they are not wanted, and the BLAS takes one thread inside each of them: OpenMP's threads as well as
+the BLAS's own wait busily for some milliseconds, on the cores where the other one works next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import rnn as numpy_rnn
-from dnnarray._cpu.compiled.conv_copy import copy, turn_rows
+from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.dense import taken
-from dnnarray._cpu.compiled.kernel import In1, In2, Out1, Out2, device, driver, kernel
+from dnnarray._cpu.compiled.kernel import Kernel, driver
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
-from dnnarray._cpu.compiled.scalar import const, sigmoid, tanh
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, lanes, tile
-from dnnarray._cpu.rnn_cells import CellFunctions, Layer, Tape, gru_products, one_product
+from dnnarray._cpu.compiled.rnn_steps import BATCH, backward_steps, forward_steps, pack_columns, pack_turned
+from dnnarray._cpu.compiled.tile import VECTORS, lanes
+from dnnarray._cpu.rnn_cells import Layer, Tape, layer
+from dnnarray._cpu.rnn_sequence import Gradients, Layers, Run, input_gradient, sum_up, weight_products
+from dnnarray._problems.rnn import GATES
 
-_BATCH = 64  # sequences whose products with the state are held at a time
 _MACS, _CELL = 16, 12  # multiply-adds for an element of a light operation; elements of it for a unit's gates
+_FEW = 4  # sequences of a share: with fewer the weight is read for too little
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
+class _Weights:
+    """The weights of a layer: one `Layer` for each direction, and those of the state in panels."""
 
-
-@kernel
-def pack_turned(start: int, stop: int, weight: int, units: int, depth: int, width: int, like: Out1, packed: int) -> None:
-    """The panels from `start` to `stop` of a weight (gates * units, depth): [gate][panel][depth][lane]."""
-    item, zero = like.itemsize, like.dtype.type(0)
-    panels = (units + width - 1) // width
-    for number in range(start, stop):
-        row = number // panels * units + number % panels * width
-        rows = min(width, units - number % panels * width)
-        source, target = weight + row * depth * item, packed + number * depth * width * item
-        turn_rows(zero, source, depth * item, target, width * item, rows, depth, item, width // VECTORS)
-
-
-@kernel
-def pack_columns(start: int, stop: int, weight: int, units: int, depth: int, width: int, like: Out1, packed: int) -> None:
-    """The panels from `start` to `stop` of the columns of a weight (depth, units): [panel][depth][lane]."""
-    item, zero = like.itemsize, like.dtype.type(0)
-    for number in range(start, stop):
-        count = min(width, units - number * width)
-        for k in range(depth):
-            source, target = weight + (k * units + number * width) * item, packed + (number * depth + k) * width * item
-            copy(zero, source, item, target, item, count, item, width // VECTORS)
-
-
-@device
-def _panel_product(like, a, a_row, rows, panel, steps, depth, width, item, out):
-    """`rows` rows of a, `a_row` bytes apart, times a panel: [row][lane]."""
-    for row in range(0, rows, ROWS):
-        tile(like, min(ROWS, rows - row), a + row * a_row, a_row, item, panel, steps, depth, out + row * width * item, width * item, False)
-
-
-@kernel
-def product(
-    start: int, stop: int, a: int, rows: int, depth: int, packed: int, steps: int, width: int, out: Out2, memory: Out2, place: int
-) -> None:
-    """The panels from `start` to `stop` of out (rows, units) = a (rows, depth) times the packed weight; a part's products are held in row `start` of memory."""
-    item, zero = memory.itemsize, memory.dtype.type(0)
-    own, own_at = memory[start], place + start * memory.shape[1] * memory.itemsize
-    for number in range(start, stop):
-        first, panel = number * width, packed + number * depth * width * item
-        count = min(width, out.shape[1] - first)
-        for low in range(0, rows, _BATCH):
-            some = min(_BATCH, rows - low)
-            _panel_product(zero, a + low * depth * item, depth * item, some, panel, steps, depth, width, item, own_at)
-            for i in range(some):
-                out[low + i, first : first + count] = own[i * width : i * width + count]
-
-
-# --- steps ------------------------------------------------------------------------------------------------------------
-
-
-@device
-def _lstm_units(products, stride, gates, hidden, first, c, h):
-    """The units of `c` from `first` on, of one sequence: activated gates in place, cell state in place, h, and tanh(c) in the products."""
-    n = len(c)
-    xi, xf, xg, xo = gates[first : first + n], gates[hidden + first : hidden + first + n], gates[2 * hidden + first : 2 * hidden + first + n], gates[3 * hidden + first : 3 * hidden + first + n]  # fmt: skip
-    pi, pf, pg, po = (
-        products[:n],
-        products[stride : stride + n],
-        products[2 * stride : 2 * stride + n],
-        products[3 * stride : 3 * stride + n],
-    )
-    for u in range(n):
-        i, f, g, o = sigmoid(xi[u] + pi[u]), sigmoid(xf[u] + pf[u]), tanh(xg[u] + pg[u]), sigmoid(xo[u] + po[u])
-        new = f * c[u] + i * g
-        squashed = tanh(new)
-        xi[u], xf[u], xg[u], xo[u] = i, f, g, o
-        c[u] = new
-        h[u] = o * squashed
-        pi[u] = squashed
-
-
-@kernel
-def lstm_step(
-    start: int, stop: int, state: int, packed: int, steps: int, width: int, gates: Out2, c: Out2, h: Out2, extra: Out2, memory: Out2, place: int,
-) -> None:  # fmt: skip
-    """The panels of units from `start` to `stop`; `state` is h before the step, `gates` the input's share, `h` the new state."""
-    item, zero = memory.itemsize, memory.dtype.type(0)
-    rows, hidden = h.shape
-    panels, size = (hidden + width - 1) // width, hidden * width * item
-    own, own_at = memory[start], place + start * memory.shape[1] * memory.itemsize
-    stride = _BATCH * width
-    for number in range(start, stop):
-        first = number * width
-        last = min(first + width, hidden)
-        for low in range(0, rows, _BATCH):
-            some = min(_BATCH, rows - low)
-            for gate in range(4):
-                panel = packed + (gate * panels + number) * size
-                _panel_product(
-                    zero, state + low * hidden * item, hidden * item, some, panel, steps, hidden, width, item, own_at + gate * stride * item
-                )
-            for i in range(some):
-                at = low + i
-                _lstm_units(own[i * width :], stride, gates[at], hidden, first, c[at, first:last], h[at, first:last])
-                if len(extra):
-                    extra[at, first:last] = own[i * width : i * width + last - first]
-
-
-@device
-def _gru_units(products, stride, gates, hidden, first, bias, before, h):
-    """As `_lstm_units`; the products of the n gate get its bias."""
-    n = len(h)
-    xr, xz, xn = gates[first : first + n], gates[hidden + first : hidden + first + n], gates[2 * hidden + first : 2 * hidden + first + n]
-    pr, pz, pn = products[:n], products[stride : stride + n], products[2 * stride : 2 * stride + n]
-    for u in range(n):
-        r, z = sigmoid(xr[u] + pr[u]), sigmoid(xz[u] + pz[u])
-        share = pn[u] + bias[u]
-        new = tanh(xn[u] + r * share)
-        xr[u], xz[u], xn[u] = r, z, new
-        pn[u] = share
-        h[u] = new + z * (before[u] - new)
-
-
-@kernel
-def gru_step(
-    start: int, stop: int, state: int, packed: int, steps: int, width: int, gates: Out2, bias: In1, before: In2, h: Out2, extra: Out2, memory: Out2,
-    place: int,
-) -> None:  # fmt: skip
-    """As `lstm_step`; `before` is the array at `state`, `bias` that of the n gate beside the state."""
-    item, zero = memory.itemsize, memory.dtype.type(0)
-    rows, hidden = h.shape
-    panels, size = (hidden + width - 1) // width, hidden * width * item
-    own, own_at = memory[start], place + start * memory.shape[1] * memory.itemsize
-    stride = _BATCH * width
-    for number in range(start, stop):
-        first = number * width
-        last = min(first + width, hidden)
-        for low in range(0, rows, _BATCH):
-            some = min(_BATCH, rows - low)
-            for gate in range(3):
-                panel = packed + (gate * panels + number) * size
-                _panel_product(
-                    zero, state + low * hidden * item, hidden * item, some, panel, steps, hidden, width, item, own_at + gate * stride * item
-                )
-            for i in range(some):
-                at = low + i
-                _gru_units(own[i * width :], stride, gates[at], hidden, first, bias[first:last], before[at, first:last], h[at, first:last])
-                if len(extra):
-                    extra[at, first:last] = own[2 * stride + i * width : 2 * stride + i * width + last - first]
-
-
-@kernel
-def lstm_slopes(start: int, stop: int, gates: Out2, before: In2, squashed: In2, dh: In2, dc: Out2) -> None:
-    """The gates of the sequences from `start` to `stop` to the gradients of their arguments, dc to that of the cell state before the step."""
-    hidden = dh.shape[1]
-    for at in range(start, stop):
-        row = gates[at]
-        i_, f_, g_, o_ = row[:hidden], row[hidden : 2 * hidden], row[2 * hidden : 3 * hidden], row[3 * hidden : 4 * hidden]
-        c_, t_, h_, d_ = before[at], squashed[at], dh[at], dc[at]
-        for u in range(hidden):
-            i, f, g, o, t = i_[u], f_[u], g_[u], o_[u], t_[u]
-            one = const(i, 1.0)
-            d = d_[u] + h_[u] * o * (one - t * t)
-            i_[u] = d * g * i * (one - i)
-            f_[u] = d * c_[u] * f * (one - f)
-            g_[u] = d * i * (one - g * g)
-            o_[u] = h_[u] * t * o * (one - o)
-            d_[u] = d * f
-
-
-@kernel
-def gru_slopes(start: int, stop: int, gates: Out2, before: In2, extra: Out2, dh: Out2, products: Out2) -> None:
-    """As `lstm_slopes`. `extra` becomes the gradient of the state's share of the n gate, dh its part that goes past the gates; `products` takes both shares."""
-    hidden = dh.shape[1]
-    for at in range(start, stop):
-        row, both = gates[at], products[at]
-        r_, z_, n_ = row[:hidden], row[hidden : 2 * hidden], row[2 * hidden : 3 * hidden]
-        left, middle, right = both[:hidden], both[hidden : 2 * hidden], both[2 * hidden : 3 * hidden]
-        b_, e_, d_ = before[at], extra[at], dh[at]
-        for u in range(hidden):
-            r, z, n, d = r_[u], z_[u], n_[u], d_[u]
-            one = const(r, 1.0)
-            dn = d * (one - z) * (one - n * n)
-            dr, dz, de = dn * e_[u] * r * (one - r), d * (b_[u] - n) * z * (one - z), dn * r
-            r_[u], z_[u], n_[u] = dr, dz, dn
-            left[u], middle[u], right[u] = dr, dz, de
-            e_[u] = de
-            d_[u] = d * z
-
-
-# --- cells for NumPy's loops ------------------------------------------------------------------------------------------
-
-
-class _Packed:
-    """The weight of the state in panels, and memory of the parts: made at the first step of a layer and direction, kept with it."""
-
-    def __init__(self, w: Layer, dtype: np.dtype, turned: bool) -> None:
+    def __init__(self, run: Run, number: int, pack: Kernel) -> None:
+        self.entries = run.entries(number)
+        self.layers = [layer(run.problem, run.weights[k]) for k in self.entries]
+        dtype, hidden = run.problem.dtype, run.problem.hidden
+        rows = GATES[run.problem.cell.kind] * hidden
+        gates, depth = (rows // hidden, hidden) if pack is pack_turned else (1, rows)
         self.width = VECTORS * lanes(dtype.itemsize)
-        weight = taken(w.w_hh)
-        gates, depth = (len(weight) // w.hidden, w.hidden) if turned else (1, len(weight))
-        self.panels = -(-w.hidden // self.width)
-        self.array = np.zeros(gates * self.panels * depth * self.width, dtype)
-        pack = pack_turned if turned else pack_columns
-        pack(gates * self.panels, address(weight), w.hidden, depth, self.width, self.array, address(self.array), work=2 * weight.size)
-        self.steps = np.arange(depth) * (self.width * dtype.itemsize)
-        self.memory = aligned(self.panels, gates * _BATCH * self.width, dtype)
-        self.nothing, self.bias = np.empty((0, 0), dtype), np.zeros(w.hidden, dtype) if w.bias_n is None else taken(w.bias_n)
-        self.weight, self.table, self.place = address(self.array), address(self.steps), address(self.memory)
-        self.state = np.empty((0, w.hidden), dtype)
-
-    @classmethod
-    def of(cls, w: Layer, dtype: np.dtype, turned: bool) -> _Packed:
-        if w.packed is None:
-            w.packed = cls(w, dtype, turned)
-        return w.packed
-
-    def new_state(self, rows: int) -> np.ndarray:
-        """Where a step writes the state that others still read."""
-        if len(self.state) < rows:
-            self.state = np.empty((rows, self.state.shape[1]), self.state.dtype)
-        return self.state[:rows]
+        panels = -(-hidden // self.width)
+        self.packed = aligned(len(self.layers), gates * panels * depth * self.width, dtype)
+        self._table = np.arange(depth) * (self.width * dtype.itemsize)
+        self.table = address(self._table)
+        for w, packed in zip(self.layers, self.packed, strict=True):
+            weight = taken(w.w_hh)
+            if hidden % self.width:  # lanes that no unit has
+                packed[: gates * panels * depth * self.width].reshape(gates, panels, -1)[:, -1] = 0
+            pack(gates * panels, address(weight), hidden, depth, self.width, packed, address(packed), work=2 * weight.size)
 
 
-def _lstm_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: np.ndarray, tape: Tape | None) -> None:
-    p = _Packed.of(w, h.dtype, turned=True)
-    new, extra = p.new_state(len(h)), p.nothing if tape is None else tape.extra
-    work = h.size * (4 * w.hidden // _MACS + 4 * _CELL)
-    lstm_step(p.panels, address(h), p.weight, p.table, p.width, gates, c, new, extra, p.memory, p.place, work=work)
-    h[...] = new
+def _gates_bias(w: Layer) -> np.ndarray:
+    """What is added to the input's share, and behind it what stays beside the state in the n gate of a GRU: four rows."""
+    bias = np.zeros(4 * w.hidden, w.w_hh.dtype)
+    if w.bias is not None:
+        bias[: len(w.bias)] = w.bias
+    if w.bias_n is not None:
+        bias[3 * w.hidden :] = w.bias_n
+    return bias
 
 
-def _gru_forward(w: Layer, gates: np.ndarray, h: np.ndarray, c: Any, tape: Tape | None) -> None:
-    p = _Packed.of(w, h.dtype, turned=True)
-    new, extra = p.new_state(len(h)), p.nothing if tape is None else tape.extra
-    work = h.size * (3 * w.hidden // _MACS + 3 * _CELL)
-    gru_step(p.panels, address(h), p.weight, p.table, p.width, gates, p.bias, h, new, extra, p.memory, p.place, work=work)
-    h[...] = new
+def _slices(run: Run, work: int) -> int:
+    """Parts of each direction: with the directions as many as threads are worth, or a multiple of them."""
+    parts = threads.worth(work // threads.WAKING)
+    return parts // gcd(parts, run.problem.directions)
 
 
-def _through_weight(w: Layer, gates: np.ndarray, out: np.ndarray) -> None:
-    """out = gates w_hh."""
-    p = _Packed.of(w, out.dtype, turned=False)
-    rows, depth = gates.shape
-    product(
-        p.panels, address(gates), rows, depth, p.weight, p.table, p.width, out, p.memory, p.place, work=rows * depth * w.hidden // _MACS
-    )
+def _shares(run: Run, work: int) -> int:
+    """Parts of the batch."""
+    return max(1, min(_slices(run, work), run.problem.batch // _FEW))
 
 
-def _lstm_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: np.ndarray) -> None:
-    lstm_slopes(len(dh), tape.gates, tape.c, tape.extra, dh, dc, work=4 * dh.size)
-    _through_weight(w, tape.gates, dh)
+def _work(run: Run, steps: int) -> int:
+    """Of so many steps of all directions, in elements of a light operation."""
+    problem = run.problem
+    gates = GATES[problem.cell.kind]
+    return steps * problem.directions * problem.batch * problem.hidden * gates * (problem.hidden // _MACS + _CELL)
 
 
-def _gru_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: Any) -> None:
-    shares, past = np.empty(tape.gates.shape, dh.dtype), np.empty_like(dh)
-    past[...] = dh
-    gru_slopes(len(dh), tape.gates, tape.h, tape.extra, past, shares, work=4 * dh.size)
-    _through_weight(w, shares, dh)
-    dh += past
+def _table(run: Run, blocks: list[range]) -> tuple[np.ndarray, np.ndarray]:
+    """(first row, sequences that run) of each step of each direction."""
+    starts = np.array(run.packing.starts)
+    steps = np.array(blocks, np.int64).reshape(len(blocks), -1)
+    return starts[steps], starts[steps + 1] - starts[steps]
 
 
-_CELLS = {
-    "lstm": CellFunctions(_lstm_forward, _lstm_backward, one_product),
-    "gru": CellFunctions(_gru_forward, _gru_backward, gru_products),
-}
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+def _forward(run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[np.ndarray, ...], taped: bool = False) -> None:
+    """`run_layer` with both directions side by side."""
+    weights = _Weights(run, number, pack_turned)
+    bias = np.stack([_gates_bias(w) for w in weights.layers])
+    states = _first_states(run, weights.entries, ("h", "c"), run.states)
+    out = y if y.flags.carray else np.empty_like(y)
+    for blocks in zip(*(_blocks(run, k, taped) for k in weights.entries), strict=True):
+        _forward_block(run, number, weights, bias, list(blocks), x, out, taped)
+    if out is not y:
+        y[...] = out
+    for state, final in zip(states, finals, strict=False):
+        for own, k in zip(state, weights.entries, strict=True):
+            run.packing.unsort(own, final[k])
+
+
+def _order(run: Run, backwards: bool) -> range:
+    """All time steps."""
+    return range(len(run.packing.starts) - 1)[:: -1 if backwards else 1]
+
+
+def _blocks(run: Run, k: int, taped: bool) -> Iterable[range]:
+    """The time steps of an entry in blocks; with a tape, which has room for all gates, in one."""
+    every = _order(run, run.backwards(k))
+    return [every] if taped and every else run.packing.blocks(run.backwards(k))
+
+
+def _first_states(run: Run, entries: range, names: tuple[str, ...], given: tuple[np.ndarray | None, ...]) -> list[np.ndarray]:
+    """States (or their gradients) before the first step, in the scratch: [direction][sequence][unit]."""
+    own = [run.memory[name] for name in names if name in run.memory]
+    for states, memory in zip(given, own, strict=True):
+        for k, into in zip(entries, memory, strict=True):
+            run.packing.sort(None if states is None else states[k], into)
+    return own
+
+
+def _forward_block(
+    run: Run, number: int, weights: _Weights, bias: np.ndarray, blocks: list[range], x: np.ndarray, y: np.ndarray, taped: bool
+) -> None:
+    memory, spans = run.memory, [run.packing.span(steps) for steps in blocks]
+    gates = memory[f"gates{number}" if taped else "gates"]
+    low = np.array([0 if taped else span[0] for span in spans])
+    _input_products(run, weights, spans, low, x, gates)
+    at, running = _table(run, blocks)
+    lstm, hidden = run.problem.cell.kind == "lstm", run.problem.hidden
+    work = _work(run, len(blocks[0]))
+    slices = _shares(run, work)
+    shares = slices * len(blocks)
+    products = aligned(shares, GATES[run.problem.cell.kind] * BATCH * weights.width, y.dtype)
+    tape = [_place(memory.get(f"{name}{number}") if taped else None) for name in ("h", "c", "extra")]
+    forward_steps(
+        shares, slices, lstm, bias[0], at, running, low, run.problem.batch, hidden, gates.shape[1], weights.width, address(weights.packed),
+        weights.packed.strides[0], weights.table, address(bias), address(gates), address(memory["h"]), _place(memory.get("c")),
+        address(memory["fresh"]), address(y), y.strides[0], taped, *tape, address(products), work=work,
+    )  # fmt: skip
+
+
+def _input_products(run: Run, weights: _Weights, spans: list[tuple[int, int]], low: np.ndarray, x: np.ndarray, gates: np.ndarray) -> None:
+    """The input's share of the gates of a block, some of its rows in each thread."""
+    work = _product_work(run, spans[0][1] - spans[0][0], x.shape[1])
+    items = [
+        (x[first + a : first + b], w.w_ih.T, into[first - base + a : first - base + b])
+        for w, (first, last), base, into in zip(weights.layers, spans, low, gates, strict=True)
+        for a, b in threads.split(last - first, _slices(run, work))
+    ]
+    threads.each(np.matmul, items, work=work, products=True)
+
+
+def _product_work(run: Run, rows: int, depth: int) -> int:
+    """Of a product of so many rows of all directions with the weights of all gates, in elements of a light operation."""
+    return run.problem.directions * rows * depth * GATES[run.problem.cell.kind] * run.problem.hidden // _MACS
+
+
+def _place(array: np.ndarray | None) -> int:
+    return 0 if array is None else address(array)
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def _backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
+    """`run_layer_backward` with both directions side by side."""
+    weights = _Weights(run, number, pack_columns)
+    states = _first_states(run, weights.entries, ("dh", "dc"), gradients.finals)
+    lstm = run.problem.cell.kind == "lstm"
+    at, running = _table(run, [_order(run, not run.backwards(k)) for k in weights.entries])
+    work = _work(run, at.shape[1])
+    slices = _shares(run, work)
+    shares = slices * len(weights.layers)
+    tapes: dict[str, Any] = {name: run.memory.get(f"{name}{number}") for name in Tape._fields}
+    gates, before = tapes["gates"], tapes["c" if lstm else "h"]
+    products = aligned(shares, BATCH * weights.width, dy.dtype)
+    backward_steps(
+        shares, slices, lstm, products[0], at, running, run.problem.batch, run.problem.hidden, gates.shape[1], weights.width,
+        address(weights.packed), weights.packed.strides[0], weights.table, address(gates), _place(before), _place(tapes["extra"]), address(dy),
+        dy.strides[0], address(states[0]), address(states[1] if lstm else run.memory["both"]), address(products), work=work,
+    )  # fmt: skip
+    for state, out in zip(states, gradients.states, strict=True):
+        if out is not None:
+            for own, k in zip(state, weights.entries, strict=True):
+                run.packing.unsort(own, out[k])
+    _products_of_gradients(run, weights, tapes, x, dx, gradients)
+
+
+def _products_of_gradients(run: Run, weights: _Weights, tapes: dict[str, Any], x: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
+    """What products over all time steps make of the gates' gradients: some gates of the weights' gradients and some rows of the input's in each thread."""
+    rows = run.packing.rows
+    by_entry = [Tape(*(None if a is None else a[d, :rows] for a in tapes.values())) for d in range(len(weights.layers))]  # type: ignore[arg-type]
+    work = _product_work(run, rows, 2 * x.shape[1] + run.problem.hidden)
+    parts = threads.worth(work // threads.WAKING)
+
+    def some(part: int) -> None:
+        first, last = rows * part // parts, rows * (part + 1) // parts
+        for d, (k, w, tape) in enumerate(zip(weights.entries, weights.layers, by_entry, strict=True)):
+            for left, right, weight, bias in weight_products(w, tape, x, gradients.weights[k]):
+                cut = slice(left.shape[1] * part // parts, left.shape[1] * (part + 1) // parts)
+                sum_up(left[:, cut], right, weight[cut], None if bias is None else bias[cut])
+            input_gradient(w, tape.rows(first, last), dx[first:last], d > 0)
+
+    threads.each(some, [(part,) for part in range(parts)], work=work, products=True)
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _with_cells(run: Callable[..., None]) -> Callable[..., None]:
-    """NumPy's algorithm with the compiled steps, in scratch memory that kernels take as arrays."""
+_LAYERS = Layers(_forward, _backward)
 
-    def steps(problem: Any, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
+
+def _with_shares(run: Callable[..., None], plan: Callable[..., Any]) -> Callable[..., None]:
+    """NumPy's algorithm with the compiled layers, in scratch memory that kernels take as arrays."""
+
+    def layers(problem: Any, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
         if scratch is not None and address(scratch) % ALIGNMENT:
             scratch = aligned(1, scratch.size, scratch.dtype)[0]
-        run(problem, outputs, scratch, *arrays, **runtime, cells=_CELLS)
+        run(problem, outputs, scratch, *arrays, **runtime, layers=_LAYERS, plan=plan)
 
-    return steps
+    return layers
 
 
-lstm = driver(pack_turned, lstm_step)(_with_cells(numpy_rnn.forward))
-gru = driver(pack_turned, gru_step)(_with_cells(numpy_rnn.forward))
-lstm_backward = driver(pack_turned, lstm_step, pack_columns, lstm_slopes, product)(_with_cells(numpy_rnn.backward))
-gru_backward = driver(pack_turned, gru_step, pack_columns, gru_slopes, product)(_with_cells(numpy_rnn.backward))
+_forwards = _with_shares(numpy_rnn.forward, numpy_rnn.fused_forward_plan)
+_backwards = _with_shares(numpy_rnn.backward, numpy_rnn.fused_backward_plan)
+lstm = driver(pack_turned, forward_steps)(_forwards)
+gru = driver(pack_turned, forward_steps)(_forwards)
+lstm_backward = driver(pack_turned, forward_steps, pack_columns, backward_steps)(_backwards)
+gru_backward = driver(pack_turned, forward_steps, pack_columns, backward_steps)(_backwards)

@@ -77,6 +77,13 @@ def _resize(
     doubles: bool,
 ) -> None:
     wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
+    _resize_planes(start, stop, x, y, row_index, row_weight, column_index, column_weight, doubles, wide)
+
+
+@device(counted=False)
+def _resize_planes(
+    start: Any, stop: Any, x: Any, y: Any, row_index: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, wide: Any
+) -> None:
     for n in range(start, stop):
         for h in range(x.shape[1]):
             if doubles:
