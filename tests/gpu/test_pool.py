@@ -291,6 +291,19 @@ def test_unpooling_into_planes_of_one_block_or_of_several(size, order, dtype):
     np.testing.assert_array_equal(cupy.asnumpy(dx), dnn.max_unpool_backward(grad, x, indices, size))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("window", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)])
+def test_unpooling_of_what_was_pooled(window, stride, padding, dtype):
+    size, order = (45, 37), _ORDERS["channels-last"]
+    whole = _drawn((3, 21, *size), np.float32)
+    x, indices = dnn.max_pool_with_indices(whole, window, stride=stride, padding=padding)
+    x, far = x.astype(dtype), indices.copy()
+    far[1, 20, 0, 0], far[2, 3, -1, -1] = math.prod(size) - 1, 0  # out of the sight of the block that owns the place
+    for places in (indices, far):
+        y = dnn.max_unpool(_in_order(x, order), _in_order(places, order), size)
+        np.testing.assert_array_equal(cupy.asnumpy(y), dnn.max_unpool(x, places, size))
+
+
 def test_unpooling_leaves_out_what_is_no_position():
     x, indices = cupy.ones((1, 1, 4), np.float32), cupy.asarray([[[-1, 2, 99, 2**40]]])
     assert cupy.asnumpy(dnn.max_unpool(x, indices, 5)).tolist() == [[[0, 0, 1, 0, 0]]]
