@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, THREADS
 from dnnarray._cuda.pool_geometry import Geometry, divider, geometry_of
 from dnnarray._problems.pool import UnpoolProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import Spec
 
@@ -19,7 +19,7 @@ _NUMBERED = 0xFFFF  # elements of x that a mark can name
 _NEAR, _NEAR_THREADS = 52 << 10, 256  # bytes of shared memory of a block that looks nearby, of which four run side by side; its threads
 
 
-@dataclass(frozen=True)
+@frozen
 class UnpoolConfig(Config):
     """Compile-time settings of ``kernels/pool/unpool.cu``."""
 
@@ -29,7 +29,7 @@ class UnpoolConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class UnpoolPlanesConfig(Config):
     """Compile-time settings of ``kernels/pool/unpool_planes.cu``."""
 
@@ -41,7 +41,7 @@ class UnpoolPlanesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class UnpoolGradientConfig(Config):
     """Compile-time settings of ``kernels/pool/unpool_gradient.cu``."""
 
@@ -51,7 +51,7 @@ class UnpoolGradientConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class UnpoolNearConfig(Config):
     """Compile-time settings of ``kernels/pool/unpool_near.cu``."""
 
