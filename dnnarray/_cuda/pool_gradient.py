@@ -15,6 +15,7 @@ from dnnarray._cuda.pool_common import (
     TAP,
     THREADS,
     StripConfig,
+    Strips,
     columns_of,
     strips_of,
     window_numbers,
@@ -50,6 +51,11 @@ class TilesConfig(StripConfig):
     saved: str
     rule: int
     exponent: int
+
+
+@frozen
+class PairsConfig(StripConfig):
+    """Compile-time settings of ``kernels/pool/pairs.cu``."""
 
 
 @frozen
@@ -168,6 +174,15 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     return Plan(Kernel("pool/spread.cu", "_".join(words), config), grid, THREADS, (*pointers, total, *dividers, *tilings, problem.p))
 
 
+def _pairs(x: Spec, strips: Strips, pointers: tuple[Array, ...]) -> Plan:
+    """The same for maxima of halves in channels-last memory, two at once; more than 3 x 3 windows over an element take too many registers."""
+    symbol = "_".join([f"max_pool_pairs_{POOL_SHORT[x.dtype]}", *strips.words])
+    grad, _, saved, output = pointers
+    return Plan(
+        Kernel("pool/pairs.cu", symbol, PairsConfig(**strips.settings)), strips.grid, THREADS, (grad, saved, output, *strips.numbers)
+    )
+
+
 def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
     """Maxima found and their gradient spread in one pass."""
     strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before)
@@ -179,6 +194,8 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
     strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=rule == 3)
+    if rule == 0 and x.dtype in HALF and g.last and max(g.axes[1].cover(), g.axes[2].cover()) <= 3 and strips.settings["wide"] % 4 == 0:
+        return _pairs(x, strips, pointers)
     exponent = int(problem.p) if rule == 3 else 0
     config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule, exponent=exponent)
     words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"l{exponent}"] * (exponent > 0)

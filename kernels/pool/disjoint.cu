@@ -55,7 +55,7 @@ __device__ __forceinline__ Vec<T, kWide> given(const Vec<T, kResults>& grad, con
 #pragma unroll
   for (int j = 0; j < kWide; ++j) {
     const int column = kLast ? v : v * kWide + j, o = kLast ? j : column / kStrideW, s = column % kStrideW;
-    if (r < kWindowH && s < kWindowW && taps[o] == r * kWindowW + s) dx.at[j] = grad.at[o];
+    if (r < kWindowH && s < kWindowW && taps[o] == tap_code(r, s)) dx.at[j] = grad.at[o];
   }
   return dx;
 }
@@ -83,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     Vec<T, kResults> reg_grad{};
     if (p < h_outputs) reg_grad = gradients(grad + static_cast<long long>(p) * w_outputs * column, q, w_outputs);
     int taps[kResults];
-    S::places(rows, S::maxima(rows), h, q, taps);
+    const S::Row columns = S::down(rows);
+    S::places(rows, columns, S::maxima(columns), h, q, taps);
 #pragma unroll
     for (int r = 0; r < kStrideH; ++r)
 #pragma unroll

@@ -84,15 +84,16 @@ struct Results {
   Vec<long long, kResults> indices;
 
   __device__ __forceinline__ void maximum(const S::Rows& rows, int h, int q, int width) {
-    const Vec<S::T, kResults> best = S::maxima(rows);
+    const S::Row columns = S::down(rows);
+    const Vec<S::T, kResults> best = S::maxima(columns);
     int taps[kResults] = {};
-    if constexpr (kReduction != kMax) S::places(rows, best, h, q, taps);
+    if constexpr (kReduction != kMax) S::places(rows, columns, best, h, q, taps);
 #pragma unroll
     for (int o = 0; o < kResults; ++o) {
       put_maximum(y.at[o], best.at[o], taps[o]);
       if constexpr (kReduction == kIndices) {
-        const int w = (kLast ? q : q + o) * kStrideW - S::kBefore, r = taps[o] / kWindowW;
-        indices.at[o] = (h + r) * width + w + taps[o] - r * kWindowW;
+        const int w = (kLast ? q : q + o) * kStrideW - S::kBefore;
+        indices.at[o] = (h + taps[o] / tap_code(1, 0)) * width + w + taps[o] % tap_code(1, 0);
       }
     }
   }

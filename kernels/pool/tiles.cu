@@ -62,28 +62,6 @@ struct Row {
 // What a norm is multiplied by, so that neither it nor 1 / norm leaves the range of float.
 __device__ __forceinline__ A scale_of(A norm) { return norm == A(0) ? A(1) : norm < A(1e-18) ? A(1e30) : norm > A(1e18) ? A(1e-30) : A(1); }
 
-// What was saved of several windows; bytes lie in words, as halves do in a Packed.
-template <typename U, int N, bool kWords = sizeof(U) == 1 && N % 4 == 0>
-struct Codes {
-  Vec<U, N> v;
-  __device__ __forceinline__ U at(int i) const { return v.at[i]; }
-  __device__ __forceinline__ void fill(U x) {
-#pragma unroll
-    for (int j = 0; j < N; ++j) v.at[j] = x;
-  }
-  __device__ __forceinline__ void read(const U* p) { v = load_wide<U, N>(p); }
-};
-template <typename U, int N>
-struct Codes<U, N, true> {
-  Vec<unsigned, N / 4> v;
-  __device__ __forceinline__ U at(int i) const { return static_cast<U>(v.at[i / 4] >> i % 4 * 8); }
-  __device__ __forceinline__ void fill(U x) {
-#pragma unroll
-    for (int j = 0; j < N / 4; ++j) v.at[j] = static_cast<unsigned char>(x) * 0x1010101u;
-  }
-  __device__ __forceinline__ void read(const U* p) { v = load<unsigned, N / 4>(reinterpret_cast<const unsigned*>(p)); }
-};
-
 struct Source {
   const T* grad;       // of the first own window, in row 0
   const Saved* saved;  // likewise
@@ -178,7 +156,7 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
       if (r >= kWindowH || s < 0 || s >= kWindowW) continue;
       const A g = rows[a].grad[b][value];
       if constexpr (kRule == kTap || kRule == kPlace) {
-        const int tap = kRule == kTap ? r * kWindowW + s : r * width + s;
+        const int tap = kRule == kTap ? tap_code(r, s) : r * width + s;
         if (rows[a].saved[b][value] == tap) sum += g;  // one predicated addition; to add 0 instead is a choice besides
       } else {
         sum += kExponent == 2 ? g * (x * rows[a].scale[b][value]) : g;

@@ -1,10 +1,10 @@
-// Unpooling in a plain memory order: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i], the last i where several name a place; or its gradient
-// dx[n, c, i] = grad[n, c, indices[n, c, i]].
+// Unpooling in a plain memory order: y = 0, but y[n, c, indices[n, c, i]] = x[n, c, i], the last i where several name a place.
 //
-// Layout:  arrays are (outer, place, channels), channels 1 in channels-first. Forward: a block owns `chunk` places of kGroup channels of y; it
+// Layout:  arrays are (outer, place, channels), channels 1 in channels-first. A block owns `chunk` places of kGroup channels of y; it
 //          reads all indices of these channels, marks in shared memory each place with the last i that names it (a maximum of integers, so
 //          that the order of the threads does not show), then writes its part of y by vectors. A mark has 16 bits, so that few blocks share
-//          a plane. Gradient: a thread owns an element of x. An index that is no position is left out, and its gradient is 0.
+//          a plane. An index that is no position is left out. kRepairs: what unpool_near.cu could not do; a block takes all places of its
+//          channels, if one of their `parts` words in gmem_strays is set.
 // Needs:   pointers, chunk and the places (or the channels and kGroup) aligned to kWide elements; chunk x kGroup even; planes of x below
 //          65,535 elements, those of y below 2^31.
 // Bound:   memory: indices and x read once for each chunk of a plane (from the second on out of the caches), y written once.
@@ -15,7 +15,7 @@
 struct Config {
   using Element = float;
   using Index = long long;
-  static constexpr bool kBackward = false;
+  static constexpr bool kRepairs = false;
   static constexpr int kGroup = 1;
   static constexpr int kWide = 4;
   static constexpr int kThreads = 256;
@@ -66,6 +66,16 @@ struct Block {
     }
   }
 
+  // All of its places.
+  __device__ __forceinline__ void unpool(int x_size) const {
+    extern __shared__ __align__(16) unsigned smem_marks[];
+    for (int t = threadIdx.x; t < (length * kGroup + 1) / 2; t += kThreads) smem_marks[t] = 0;
+    __syncthreads();
+    mark(smem_marks, x_size);
+    __syncthreads();
+    fetch(reinterpret_cast<const unsigned short*>(smem_marks));
+  }
+
   // The elements that are marked, and zeros; the elements of several vectors are on their way at once.
   __device__ __forceinline__ void fetch(const unsigned short* smem_marks) const {
     for (int first = threadIdx.x * kWide; first < length * kGroup; first += kThreads * kWide * kFetches) {
@@ -89,29 +99,28 @@ struct Block {
   }
 };
 
-// `total` counts the blocks, or the elements of x; `chunks` and `groups` say how many parts of the places and of the channels there are.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, const Index* __restrict__ gmem_indices, T* __restrict__ gmem_y, long long total,
-                   long long channels64, long long x_size64, long long y_size64, long long chunk, long long chunks, long long groups) {
+// `chunks` and `groups` say how many parts of the places and of the channels there are.
+extern "C" __global__ void __launch_bounds__(kThreads, kGroup > 1 ? 2 : 6)
+    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, const Index* __restrict__ gmem_indices, T* __restrict__ gmem_y,
+                   long long channels64, long long x_size64, long long y_size64, long long chunk, long long chunks, long long groups,
+                   const int* __restrict__ gmem_strays, long long parts) {
   const int channels = static_cast<int>(channels64), x_size = static_cast<int>(x_size64), y_size = static_cast<int>(y_size64);
-  if constexpr (Config::kBackward) {
-    const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= total) return;
-    const Split channel = split(i, channels), place = split(channel.quotient, x_size);
-    const long long named = static_cast<long long>(gmem_indices[i]);
-    T result{};
-    if (named >= 0 && named < y_size) result = gmem_x[(place.quotient * y_size + named) * channels + channel.rest];
-    gmem_y[i] = result;
-  } else {
-    extern __shared__ __align__(16) unsigned smem_marks[];
-    const Split by_chunk = split(blockIdx.x, static_cast<int>(chunks)), by_group = split(by_chunk.quotient, static_cast<int>(groups));
-    const int begin = by_chunk.rest * static_cast<int>(chunk), c = by_group.rest * kGroup;
-    const long long outer = by_group.quotient, x = outer * x_size * channels + c, y = outer * y_size * channels + c;
+  const Split by_chunk = split(blockIdx.x, Config::kRepairs ? 1 : static_cast<int>(chunks)), by_group = split(by_chunk.quotient, static_cast<int>(groups));
+  const int c = by_group.rest * kGroup;
+  const long long outer = by_group.quotient, x = outer * x_size * channels + c, y = outer * y_size * channels + c;
+  const auto unpool = [&](int begin) {
     const Block block{gmem_x + x, gmem_indices + x, gmem_y + y, channels, min(channels - c, kGroup), begin, min(y_size - begin, static_cast<int>(chunk))};
-    for (int t = threadIdx.x; t < (block.length * kGroup + 1) / 2; t += kThreads) smem_marks[t] = 0;
-    __syncthreads();
-    block.mark(smem_marks, x_size);
-    __syncthreads();
-    block.fetch(reinterpret_cast<const unsigned short*>(smem_marks));
+    block.unpool(x_size);
+  };
+  if constexpr (Config::kRepairs) {
+    bool any = false;
+    for (int t = threadIdx.x; t < parts; t += kThreads) any = any || gmem_strays[blockIdx.x * parts + t] != 0;
+    if (!__syncthreads_or(any)) return;
+    for (int begin = 0; begin < y_size; begin += static_cast<int>(chunk)) {
+      unpool(begin);
+      __syncthreads();
+    }
+  } else {
+    unpool(by_chunk.rest * static_cast<int>(chunk));
   }
 }

@@ -263,6 +263,19 @@ def test_gradients_have_the_same_bits_from_run_to_run(options):
         assert all((first == call(f"{op}_backward", (grad, x), options)).all() for _ in range(3))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_gradient_that_is_no_number_does_not_spoil_its_neighbours(stride, order, dtype):
+    rng = np.random.default_rng(4)
+    options = {"kernel_size": 3, "stride": stride, "padding": 1}
+    x = _drawn((2, 16, 13, 12), dtype)
+    grad = rng.integers(-8, 9, dnn.max_pool(x, **options).shape).astype(dtype)
+    grad[0, 3, 2, 1], grad[0, 9, 4, 5], grad[1, 15, 6, 0] = np.nan, np.inf, -np.inf
+    dx = dnn.max_pool_backward(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), **options)
+    np.testing.assert_array_equal(cupy.asnumpy(dx), dnn.max_pool_backward(grad, x, **options))
+
+
 def test_unpooling_takes_the_last_of_those_that_name_a_place():
     rng = np.random.default_rng(2)
     x, indices = _drawn((3, 16, 11, 9)), rng.integers(0, 150, (3, 16, 11, 9))
@@ -289,6 +302,19 @@ def test_unpooling_into_planes_of_one_block_or_of_several(size, order, dtype):
     grad = _drawn(expected.shape, dtype, 1)
     dx = dnn.max_unpool_backward(_in_order(grad, _ORDERS[order]), *there, size)
     np.testing.assert_array_equal(cupy.asnumpy(dx), dnn.max_unpool_backward(grad, x, indices, size))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("window", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)])
+def test_unpooling_of_what_was_pooled(window, stride, padding, dtype):
+    size, order = (45, 37), _ORDERS["channels-last"]
+    whole = _drawn((3, 21, *size), np.float32)
+    x, indices = dnn.max_pool_with_indices(whole, window, stride=stride, padding=padding)
+    x, far = x.astype(dtype), indices.copy()
+    far[1, 20, 0, 0], far[2, 3, -1, -1] = math.prod(size) - 1, 0  # out of the sight of the block that owns the place
+    for places in (indices, far):
+        y = dnn.max_unpool(_in_order(x, order), _in_order(places, order), size)
+        np.testing.assert_array_equal(cupy.asnumpy(y), dnn.max_unpool(x, places, size))
 
 
 def test_unpooling_leaves_out_what_is_no_position():

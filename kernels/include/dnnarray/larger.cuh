@@ -87,26 +87,30 @@ __device__ __forceinline__ unsigned pair_of(T a, T b) {
   return a.bits | static_cast<unsigned>(b.bits) << 16;
 }
 
-// 0xffff in each half where two pairs are equal; where one is infinite or a NaN.
-#if __CUDA_ARCH__ >= 900
+// Halves number `low` and `high` of several words.
+template <int N>
+__device__ __forceinline__ unsigned halves_of(const unsigned (&words)[N], int low, int high) {
+  if (low % 2 == 0 && high == low + 1) return words[low / 2];
+  return __byte_perm(words[low / 2], words[high / 2], (low % 2 ? 0x32 : 0x10) | (high % 2 ? 0x76 : 0x54) << 8);
+}
+
+// 0xffff in each half where two pairs are equal.
 __device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, float16_t) {
   unsigned y;
   asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }
+#if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ unsigned equal_pair(unsigned a, unsigned b, bfloat16_t) {
   unsigned y;
   asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }
-__device__ __forceinline__ unsigned special_pair(unsigned a, float16_t) {
+
+// The smaller of two pairs of unsigned integers.
+__device__ __forceinline__ unsigned smaller_pair(unsigned a, unsigned b) {
   unsigned y;
-  asm("set.geu.u32.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a & 0x7fff7fffu), "r"(0x7c007c00u));
-  return y;
-}
-__device__ __forceinline__ unsigned special_pair(unsigned a, bfloat16_t) {
-  unsigned y;
-  asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a & 0x7fff7fffu), "r"(0x7f807f80u));
+  asm("min.u16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }
 #endif

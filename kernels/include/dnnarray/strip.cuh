@@ -1,9 +1,13 @@
 // What a thread sees of x when it walks down rows of small windows, for pooling and its gradients: rows in registers, and maxima over them.
 #pragma once
 
+#include "dnnarray/tensor_core.cuh"
 #include "dnnarray/window.cuh"
 
 namespace dnnarray {
+
+// How a tap of a small window is numbered: what comes first in the window has the smaller number.
+__device__ constexpr int tap_code(int row, int column) { return row * 8 + column; }
 
 // A vector in registers; halves lie in words, so that what may or may not have been loaded is moved by words.
 template <typename T, int N, bool kWords = sizeof(T) == 2 && !Number<T>::kInteger && N % 2 == 0>
@@ -38,6 +42,33 @@ struct Packed<T, N, true> {
 #pragma unroll
     for (int j = 0; j < N / 2; ++j) v.at[j] = larger_pair(v.at[j], other.v.at[j], T{});
   }
+};
+
+// What was saved of several windows; bytes lie in words, as halves do in a Packed.
+template <typename U, int N, bool kWords = sizeof(U) == 1 && N % 4 == 0>
+struct Codes {
+  Vec<U, N> v;
+  __device__ __forceinline__ U at(int i) const { return v.at[i]; }
+  __device__ __forceinline__ void fill(U x) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v.at[j] = x;
+  }
+  __device__ __forceinline__ void read(const U* p) { v = load_wide<U, N>(p); }
+  __device__ __forceinline__ unsigned halves(int i) const {
+    return static_cast<unsigned>(v.at[i]) | (i + 1 < N ? static_cast<unsigned>(v.at[i + 1 < N ? i + 1 : i]) << 16 : 0);
+  }
+};
+template <typename U, int N>
+struct Codes<U, N, true> {
+  Vec<unsigned, N / 4> v;
+  __device__ __forceinline__ U at(int i) const { return static_cast<U>(v.at[i / 4] >> i % 4 * 8); }
+  __device__ __forceinline__ void fill(U x) {
+#pragma unroll
+    for (int j = 0; j < N / 4; ++j) v.at[j] = static_cast<unsigned char>(x) * 0x1010101u;
+  }
+  __device__ __forceinline__ void read(const U* p) { v = load<unsigned, N / 4>(reinterpret_cast<const unsigned*>(p)); }
+  // Numbers i and i + 1 as the halves of a word, for an even i.
+  __device__ __forceinline__ unsigned halves(int i) const { return __byte_perm(v.at[i / 4], 0, i % 4 ? 0x4342 : 0x4140); }
 };
 
 // 1 / n for 1 <= n <= kMost, chosen among constants. (In a loop over k the compiler finds that n is k, and divides.)
@@ -111,8 +142,8 @@ struct Strip {
     return r;
   }
 
-  // The maximum of each window: first down the columns, then along the row.
-  static __device__ __forceinline__ Vec<T, kResults> maxima(const Rows& rows) {
+  // The maximum of each column over the rows of a window.
+  static __device__ __forceinline__ Row down(const Rows& rows) {
     Row all = rows[0];
 #pragma unroll
     for (int r = 1; r < kWindowH; ++r) {
@@ -121,69 +152,152 @@ struct Strip {
 #pragma unroll
       for (int i = 0; i < kHalo; ++i) all.halo[i] = larger(all.halo[i], rows[r].halo[i]);
     }
+    return all;
+  }
+
+  // The maximum of each window, given those of its columns.
+  static __device__ __forceinline__ Vec<T, kResults> maxima(const Row& columns) {
     Vec<T, kResults> best;
 #pragma unroll
     for (int s = 0; s < kWindowW; ++s) {
       Vec<T, kResults> next;
 #pragma unroll
-      for (int o = 0; o < kResults; ++o) next.at[o] = all.tap(o, s);
+      for (int o = 0; o < kResults; ++o) next.at[o] = columns.tap(o, s);
       best = s == 0 ? next : larger(best, next);
     }
     return best;
   }
 
-  // The taps at which the maxima stand: the first of equal ones, the last NaN. `h` is the row of tap 0, q the window of result 0.
-  static __device__ __forceinline__ void places(const Rows& rows, const Vec<T, kResults>& best, int h, int q, int (&taps)[kResults]) {
-    if (by_pairs(rows, best, taps)) return;
+  // The taps at which the maxima stand, as tap_code has them: the first of equal ones, the last NaN. `h` is the row of tap 0, q the window of
+  // result 0. Of all taps but a few: first of each column the row, which windows share, and then the least code of the columns with the maximum.
+  static __device__ __forceinline__ void places(const Rows& rows, const Row& columns, const Vec<T, kResults>& best, int h, int q, int (&taps)[kResults]) {
+    if (by_pairs(rows, columns, best, h, q, taps)) return;
+    int own_rows[kCells];
+    if constexpr (kByColumns) {
+#pragma unroll
+      for (int i = 0; i < kCells; ++i) {
+        own_rows[i] = tap_code(kWindowH - 1, 0);
+#pragma unroll
+        for (int r = kWindowH - 2; r >= 0; --r) own_rows[i] = rows[r].cell(i) == columns.cell(i) ? tap_code(r, 0) : own_rows[i];
+      }
+    }
 #pragma unroll
     for (int o = 0; o < kResults; ++o) {
-      const int inside = max(-h, 0) * kWindowW + max(kBefore - (kLast ? q : q + o) * kStrideW, 0);
-      taps[o] = place(rows, o, N::widened(best.at[o]), inside);
+      taps[o] = place(rows, columns, own_rows, o, N::widened(best.at[o]), first_inside(h, q, o));
     }
   }
 
  private:
+  static constexpr bool kByColumns = !kLast && sizeof(T) > 2 && kTaps > 9;
+
   // One of them; `first` is the first tap inside of x.
-  static __device__ __forceinline__ int place(const Rows& rows, int o, A best, int first) {
+  static __device__ __forceinline__ int place(const Rows& rows, const Row& columns, const int (&own_rows)[kCells], int o, A best, int first) {
     int at = first;
+    if constexpr (kByColumns) {
+      at = tap_code(kWindowH, 0);
 #pragma unroll
-    for (int i = kTaps - 1; i >= 0; --i) at = tap(rows, o, i) == best ? i : at;
+      for (int s = 0; s < kWindowW; ++s) at = min(at, columns.tap(o, s) == best ? own_rows[cell_of(o, s)] + s : tap_code(kWindowH, 0));
+    } else {
+#pragma unroll
+      for (int i = kTaps - 1; i >= 0; --i) at = tap(rows, o, i) == best ? code_of(i) : at;
+    }
     if (best - best == A(0) && best != nothing()) return at;
     // What is outside equals this maximum, or it is an infinity or a NaN.
     if (best == nothing()) return first;
+    if constexpr (kByColumns) at = at == tap_code(kWindowH, 0) ? first : at;
 #pragma unroll
     for (int i = 0; i < kTaps; ++i) {
       const A x = tap(rows, o, i);
-      at = x != x ? i : at;
+      at = x != x ? code_of(i) : at;
     }
     return at;
   }
+  // The first tap of window o that is inside of x.
+  static __device__ __forceinline__ int first_inside(int h, int q, int o) {
+    return tap_code(max(-h, 0), max(kBefore - (kLast ? q : q + o) * kStrideW, 0));
+  }
+  static __device__ constexpr int code_of(int tap) { return tap_code(tap / kWindowW, tap % kWindowW); }
 
-  // Halves by twos; false where one of them needs the long way.
+  // Halves by twos; whether that could be done.
   template <typename U>
-  static __device__ __forceinline__ bool by_pairs(const Rows& rows, const Vec<U, kResults>& best, int (&taps)[kResults]) {
+  static __device__ __forceinline__ bool by_pairs(const Rows& rows, const Row& columns, const Vec<U, kResults>& best, int h, int q, int (&taps)[kResults]) {
 #if __CUDA_ARCH__ >= 900
     if constexpr (sizeof(U) == 2 && !Number<U>::kInteger && kResults % 2 == 0 && !C::kMagnitude) {
-      unsigned special = 0;
+      const Pairs pairs(rows, columns);
+      unsigned both[kResults / 2], special = 0;
 #pragma unroll
       for (int o = 0; o < kResults; o += 2) {
         const unsigned wanted = pair_of(best.at[o], best.at[o + 1]);
-        unsigned both = 0;
-#pragma unroll
-        for (int i = kTaps - 1; i >= 0; --i) {
-          const Row& row = rows[i / kWindowW];
-          const unsigned equal = equal_pair(pair_of(row.tap(o, i % kWindowW), row.tap(o + 1, i % kWindowW)), wanted, U{});
-          both = (equal & static_cast<unsigned>(i * 0x10001)) | (~equal & both);
-        }
-        special |= special_pair(wanted, U{});
-        taps[o] = both & 0xffff;
-        taps[o + 1] = both >> 16;
+        both[o / 2] = pairs.places(rows, o, wanted);
+        special = not_finite(wanted, special, U{});
       }
-      return special == 0;
+#pragma unroll
+      for (int o = 0; o < kResults && (special & 0x7fff7fffu) != 0; o += 2) {
+        const unsigned first = first_inside(h, q, o) | first_inside(h, q, o + 1) << 16;
+        both[o / 2] = Pairs::unusual(rows, o, pair_of(best.at[o], best.at[o + 1]), both[o / 2], first);
+      }
+#pragma unroll
+      for (int o = 0; o < kResults; ++o) taps[o] = both[o / 2] >> o % 2 * 16 & 0xffff;
+      return true;
     }
 #endif
     return false;
   }
+#if __CUDA_ARCH__ >= 900
+  static __device__ constexpr unsigned twice(int code) { return static_cast<unsigned>(code) * 0x10001u; }
+
+  // What is known of the columns, by twos: their maxima, and where they stand. In channels-last memory no two windows share a column.
+  struct Pairs {
+    static constexpr int kPairs = kLast ? 1 : (kCells + 1) / 2;
+    unsigned values[kPairs], own_rows[kPairs];
+
+    static __device__ __forceinline__ unsigned cells(const Row& row, int i) {
+      return pair_of(row.cell(2 * i), row.cell(2 * i + 1 < kCells ? 2 * i + 1 : 2 * i));
+    }
+    __device__ __forceinline__ Pairs(const Rows& rows, const Row& columns) {
+#pragma unroll
+      for (int i = 0; i < kPairs && !kLast; ++i) {
+        values[i] = cells(columns, i);
+        own_rows[i] = twice(tap_code(kWindowH - 1, 0));
+#pragma unroll
+        for (int r = kWindowH - 2; r >= 0; --r) {
+          const unsigned equal = equal_pair(cells(rows[r], i), values[i], T{});
+          own_rows[i] = (equal & twice(tap_code(r, 0))) | (~equal & own_rows[i]);
+        }
+      }
+    }
+    // The codes of windows o and o + 1, whose maxima are `wanted`.
+    __device__ __forceinline__ unsigned places(const Rows& rows, int o, unsigned wanted) const {
+      unsigned both = kLast ? 0 : ~0u;
+#pragma unroll
+      for (int i = kTaps - 1; i >= 0 && kLast; --i) {
+        const unsigned equal = equal_pair(taps_of(rows, o, i), wanted, T{});
+        both = (equal & twice(code_of(i))) | (~equal & both);
+      }
+#pragma unroll
+      for (int s = 0; s < kWindowW && !kLast; ++s) {
+        const int low = cell_of(o, s), high = cell_of(o + 1, s);
+        const unsigned equal = equal_pair(halves_of(values, low, high), wanted, T{});
+        both = smaller_pair(both, halves_of(own_rows, low, high) | twice(s) | ~equal);
+      }
+      return both;
+    }
+    static __device__ __forceinline__ unsigned taps_of(const Rows& rows, int o, int i) {
+      return pair_of(rows[i / kWindowW].tap(o, i % kWindowW), rows[i / kWindowW].tap(o + 1, i % kWindowW));
+    }
+    // The same where a maximum may be no number, or equal to what is outside of x; `first` are the first taps inside.
+    static __device__ __forceinline__ unsigned unusual(const Rows& rows, int o, unsigned wanted, unsigned both, unsigned first) {
+      unsigned last = 0;
+#pragma unroll
+      for (int i = 0; i < kTaps; ++i) {
+        const unsigned x = taps_of(rows, o, i), number = equal_pair(x, x, T{});
+        last = (~number & twice(code_of(i))) | (number & last);
+      }
+      const unsigned number = equal_pair(wanted, wanted, T{}), lowest = equal_pair(wanted, twice(N::narrowed(nothing()).bits), T{});
+      return (~number & last) | (lowest & first) | (number & ~lowest & both);
+    }
+  };
+#endif
 };
 
 // Which plane, rows, windows and channels a thread has. `inner` counts the vectors of channels, `groups` and `strips` the threads along W
