@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 from dnnarray._cpu import norm_forms, threads
 from dnnarray._cpu.blocks import borrow, give, long_rows
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 
 _BLOCK = 1 << 18  # elements at a time, on any number of threads: sums over blocks are then always the same
 _CALLS = 6  # of NumPy over a block
@@ -29,7 +29,7 @@ _NEAR = 1.0  # the largest squared mean, in units of the variance, that costs no
 Block = tuple[slice, slice]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Form:
     """x as (first, second, row): a statistic is over the rows along `axis`, a parameter for each (first % period, second).
 
