@@ -22,7 +22,7 @@ def prepared(monkeypatch):
     launched = []
     monkeypatch.setattr(engine, "getDevice", lambda: 0)
     monkeypatch.setattr(engine, "facts", lambda index: Device("none", "cuda", 100, rates, 1e12, 4e-6, (9, 0), 200_000, 1 << 36))
-    monkeypatch.setattr(engine.module, "load", lambda *_: SimpleNamespace(ptr=1))
+    monkeypatch.setattr(engine.module, "load", lambda kernels, *_: [SimpleNamespace(ptr=1)] * len(kernels))
     monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_enter", lambda: None)
