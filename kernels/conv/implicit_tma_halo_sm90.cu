@@ -8,7 +8,8 @@
 //          forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
-//          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array.
+//          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
+//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach.
 // Bound:   the matrix units. Sums in float32.
@@ -28,14 +29,17 @@ struct Config {
   static constexpr int kStages = 8;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
+  static constexpr int kFirst = 0;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_halo_sm90_default
 #endif
 
 using namespace dnnarray;
 using C = TmaTile<Config>;
+using Panels = TmaPanels<Config>;
 using T = Config::Element;
 using R = Config::Result;
+constexpr bool kBrought = Config::kResidual && Panels::kStaged;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
 extern __shared__ char smem_memory[];
@@ -59,17 +63,19 @@ struct Arguments {
   }
 };
 
-// Where things lie in shared memory: two input buffers, the ring of weights, the barriers.
+// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers.
 struct Shared {
-  unsigned input, input_bytes, rows, weight, input_full, input_empty, full, empty;
+  unsigned input, input_bytes, rows, weight, panels, input_full, input_empty, full, empty, panel_barriers;
 
   __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
     input_bytes = (rows * C::kRow + 1023) & ~1023u;
     weight = input + 2 * input_bytes;
-    input_full = weight + kStages * C::kBytesN;
+    panels = weight + kStages * C::kBytesN;
+    input_full = panels + (kBrought ? Panels::kBytes : 0);
     input_empty = input_full + 16;
     full = input_empty + 16;
     empty = full + kStages * 8;
+    panel_barriers = empty + kStages * 8;
   }
 };
 
@@ -111,10 +117,10 @@ struct Release {
 };
 
 // `planes` inputs, one after another.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2], int part,
-                                              const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
+                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
   Release waiting = {0, 0};
-  const C::Bias bias(a.target, tile);
+  bias.ask(a.target, tile);
   C::clear(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
@@ -138,20 +144,23 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const T* __restrict__ bias, const T* __restrict__ residual,
-    R* __restrict__ y, long long images, long long pitch, long long height, long long reach, long long channels, long long backwards,
-    long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
-    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap residual_map,
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long height,
+    long long reach, long long channels, long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n,
+    long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
+    long long w1, long long w2, double p, double q) {
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
   const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.reach);
+  const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 + kStages; ++i) {
       barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
       barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
     }
+    if (kBrought) Panels::init(smem.panel_barriers);
     barrier_init_done();
   }
   __syncthreads();
@@ -167,16 +176,25 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
       }
+    } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
+      Panels carried(panels, smem.panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
+      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
+        carried.bring(residual_map, C::place(i, tiles_m, tiles_n), a.target.outs, a);
+        carried.wait_done();
+      }
     }
     __syncwarp();
   } else {
     take_registers<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
+    C::Bias bias;
+    Panels own(panels, smem.panel_barriers, part);
     const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      multiply_tile(a, tile, planes, sums, part, smem, inputs, ring);
-      C::write_rows(a.target, sums, tile, part, a);
+      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring);
+      if constexpr (kBrought) own.add(sums, tile, a.target.outs);
+      C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, part, a);
     }
   }
 }
