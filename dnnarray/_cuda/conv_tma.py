@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles
@@ -25,7 +24,7 @@ _LONGEST_STEP = 8  # of a window
 
 @dataclass(frozen=True)
 class TmaConfig(ImplicitConfig):
-    """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu`` and ``implicit_tma_halo_sm90.cu``."""
+    """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu``, ``implicit_tma_halo_sm90.cu`` and ``implicit_tma_held_sm90.cu``."""
 
     axes: int
     first: int  # neighbouring pixels of a channel that are written at once to channels-first memory, 0 for channels-last
@@ -42,21 +41,20 @@ class TmaMaps(ImplicitMaps):
         first = vector_length(y.dtype, True, g.pixels) if y.strides[1] != 1 else 0
         more = (e.residual is not None, first > 0) if e.residual or first else ()  # the cost has asked without
         chosen = conv_tma_tiles.choose(g, self._units, *more)
-        r, tile = chosen.raster, chosen.tile
-        stem = "implicit_tma_sm90" if r is None else "implicit_tma_halo_sm90"
+        r, tile, stem = chosen.raster, chosen.tile, chosen.kernel
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
         words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
         words += [f"first{first}"] * (first > 0)
         kernel = Kernel(f"conv/{stem}.cu", "_".join(words), TmaConfig(*given, *tile.settings, transposed, axes, first), ("activation",))
         weight, backwards = weight_map(g, w, transposed, tile.n)
-        tiles = conv_tiles.counts(g, conv_tma_tiles.places(g, r), tile)
+        tiles = conv_tiles.counts(g, conv_tma_tiles.places(g, r), replace(tile, m=chosen.rows))
         places = corners(g, axes) if r is None else r.corners(g, axes)
-        images = windows_map(g, x, places, tile.m + (0 if r is None else r.reach))
+        images = windows_map(g, x, places, chosen.rows + (0 if r is None else r.reach))
         maps = images, weight, *_result_maps(g, y, e, axes, r, images)
         own = (g.n * g.pixels, g.taps * -(-g.c // BLOCK)) if r is None else (g.n, r.pitch, r.height, r.reach)
         pointers = (e.bias or x.array, e.residual or x.array, y.array)
         numbers = (*own, g.c, backwards, *tiles, g.k, *along(y.strides), *extents(g))
-        grid = (min(math.prod(tiles), self._units), 1, 1)
+        grid = (chosen.blocks(tiles, self._units), 1, 1)
         return Plan(kernel, grid, chosen.threads, (*maps, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
 
 

@@ -19,7 +19,9 @@ from dnnarray._problems.conv_geometry import Geometry
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 3), Tile(256, 128, 3), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
+_HELD = Tile(256, 64, 4)  # of two warpgroups, and how many inputs there may be at most
 _L2 = 75e9  # bytes a second that a multiprocessor gets
+_CROWDED = 1.2  # times that products of 64 columns take, which ask for all that shared memory gives
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
 
@@ -36,11 +38,28 @@ def places(g: Geometry, r: Raster | None) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes."""
+    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes; `held`: with the weight in shared memory."""
 
     tile: Tile
     raster: Raster | None
     seconds: float
+    held: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """Its file in ``kernels/conv``, and how symbols begin."""
+        return "implicit_tma_sm90" if self.raster is None else f"implicit_tma_{'held' if self.held else 'halo'}_sm90"
+
+    @property
+    def rows(self) -> int:
+        """Of the result, that a block takes at once; one of its warpgroups where they take turns."""
+        return self.tile.m // 2 if self.held else self.tile.m
+
+    def blocks(self, tiles: tuple[int, int, int], units: int) -> int:
+        """Of a launch; those that hold a weight are as many for each of the weight's tiles."""
+        rows, columns, groups = tiles
+        each = columns * groups if self.held else 1
+        return each * max(min(rows * columns * groups, units) // each, 1)
 
     @property
     def threads(self) -> int:
@@ -74,7 +93,23 @@ def choose(g: Geometry, units: int, residual: bool = False, first: bool = False)
         halos = [halo for t in _TILES if (halo := with_halo(t, r, residual))]
         found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
     seconds, tile, chosen = min(found, key=itemgetter(0))
-    return Choice(tile, chosen, seconds)
+    held = _holding(g, r, units, residual) if r else None
+    return held if held and held.seconds < seconds else Choice(tile, chosen, seconds)
+
+
+def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:
+    """The weight of few channels in shared memory for good, two warpgroups by turns with half a tile each."""
+    if g.c > BLOCK or g.window[0] > 1:
+        return None
+    own, taps = _HELD.m // 2, math.prod(g.window[1:])
+    image, room = -(-(own + r.reach) * ROW // 1024) * 1024, SHARED - 2048 - taps * _HELD.n * ROW - (_panels(_HELD) if residual else 0)
+    inputs = min(room // image, _HELD.stages)
+    if inputs < 2 or own + r.reach > _TALLEST:
+        return None
+    columns, rows = -(-g.k // _HELD.n) * g.groups, -(-places(g, r) // own)
+    count = -(-rows // max(units // columns, 1))
+    each = max(taps * _HELD.products / 2 * _CROWDED, image / _L2)
+    return Choice(Tile(_HELD.m, _HELD.n, inputs), r, START + taps * _HELD.n * ROW / _L2 + count * each + _END * own * _HELD.n, True)
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/conv_raster.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -40,28 +40,10 @@ using Panels = TmaPanels<Config>;
 using T = Config::Element;
 using R = Config::Result;
 constexpr bool kBrought = Config::kResidual && Panels::kStaged;
+using Arguments = OnRaster<T, R>;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
 extern __shared__ char smem_memory[];
-
-struct Arguments {
-  Target<T, R> target;
-  TmaWeight weight;
-  ConvAxes axes;
-  long long images;
-  int pitch, height, reach;
-
-  // Of a place of the rasters, in the result.
-  __device__ __forceinline__ WindowPlace where(long long m) const {
-    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
-    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
-  }
-  __device__ __forceinline__ long long at(long long m) const {
-    const WindowPlace p = where(m);
-    if (p.w >= axes.w.out || p.h >= axes.h.out || p.n >= images) return -1;
-    return p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w;
-  }
-};
 
 // Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers.
 struct Shared {
@@ -82,8 +64,7 @@ struct Shared {
 __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
                                          Ring<2>& inputs, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
-  WindowPlace place = a.where(tile.m);
-  place.w -= w.before, place.h -= h.before, place.d = place.d * d.stride - d.before;
+  WindowPlace place = a.begins(tile.m);
   for (int t = 0; t < d.window; ++t) {
     const TapPlace offset = {0, 0, static_cast<unsigned short>(t * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
@@ -128,7 +109,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
     for (int r = 0; r < a.axes.h.window; ++r)
       for (int s = 0; s < a.axes.w.window; ++s) {
         barrier_wait(smem.full + ring.stage * 8, ring.parity);
-        C::multiply(sums, input + (r * a.axes.h.dilation * a.pitch + s * a.axes.w.dilation) * C::kRow, smem.weight + ring.stage * C::kBytesN);
+        C::multiply(sums, input + a.shift(r, s) * C::kRow, smem.weight + ring.stage * C::kBytesN);
         wgmma_wait<1>();
         waiting.run();
         waiting.weight = smem.empty + ring.stage * 8;
@@ -164,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
+  const int part = warpgroup() - 1;
   const long long tiles = tiles_m * tiles_n * groups;
   Ring<2> inputs;
   Ring<kStages> ring;

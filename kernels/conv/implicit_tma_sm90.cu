@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups;
-  const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
+  const int part = warpgroup() - 1;
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {

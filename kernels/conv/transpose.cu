@@ -2,7 +2,7 @@
 // zeros behind the last row of `in`.
 //
 // Layout:  in is rows x columns, out columns x width >= rows, each matrix dense but for its pitch. A block turns a tile of 64 rows x
-//          kColumns in shared memory: a thread takes kVectorIn neighbours of two rows, so that what it puts down are pairs as they go out, and moves
+//          kColumns in shared memory: a thread takes kVectorIn neighbours of two rows, so that it puts down pairs as they go out, and moves
 //          kVectorOut neighbours on the way out.
 // Needs:   columns and the pitch of in multiples of kVectorIn, width and the pitch of out of kVectorOut, pointers aligned to them.
 // Bound:   memory: in read once, out written once.
@@ -24,10 +24,10 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kTile = 64, kColumns = Config::kColumns, kIn = Config::kVectorIn, kOut = Config::kVectorOut;
-static_assert(sizeof(T) == 2, "pairs are words");
+constexpr int kChunk = 16 / sizeof(T);
 
 // Where element (j, i) of a tile lies as it goes out; the 16-byte chunks of a row are exchanged so that a warp meets all banks both ways.
-__device__ __forceinline__ int place(int j, int i) { return j * kTile + ((i / 8 ^ j / 8 ^ j) % 8) * 8 + i % 8; }
+__device__ __forceinline__ int place(int j, int i) { return j * kTile + (i / kChunk ^ (j / 8 ^ j) % 8) * kChunk + i % kChunk; }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ in, T* __restrict__ out, long long rows, long long columns, long long width, long long in_pitch,

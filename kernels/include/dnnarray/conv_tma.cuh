@@ -165,8 +165,11 @@ struct TmaPanels {
   unsigned address, ready, done, parity = 0;
   int part;
 
-  __device__ __forceinline__ TmaPanels(const char* first, unsigned barriers, int group)
-      : memory(first + group * kEach), address(smem_address(memory)), ready(barriers + group * 16), done(ready + 8), part(group) {}
+  __device__ __forceinline__ TmaPanels(const char* first, unsigned barriers, int group) : TmaPanels(first, barriers, group, group) {}
+
+  // Of a warpgroup whose rows are another part of the tile.
+  __device__ __forceinline__ TmaPanels(const char* first, unsigned barriers, int group, int rows)
+      : memory(first + group * kEach), address(smem_address(memory)), ready(barriers + group * 16), done(ready + 8), part(rows) {}
 
   static __device__ __forceinline__ void init(unsigned barriers) {
     for (int i = 0; i < kBarriers; ++i) barrier_init(barriers + i * 8, i % 2 == 0 ? 1 : kWarps);
