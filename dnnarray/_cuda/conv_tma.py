@@ -27,6 +27,7 @@ class TmaConfig(ImplicitConfig):
     """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu``, ``implicit_tma_halo_sm90.cu`` and ``implicit_tma_held_sm90.cu``."""
 
     axes: int
+    sets: int  # of panels
     first: int  # neighbouring pixels of a channel that are written at once to channels-first memory, 0 for channels-last
 
 
@@ -44,8 +45,9 @@ class TmaMaps(ImplicitMaps):
         r, tile, stem = chosen.raster, chosen.tile, chosen.kernel
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
         words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
-        words += [f"first{first}"] * (first > 0)
-        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), TmaConfig(*given, *tile.settings, transposed, axes, first), ("activation",))
+        words += [f"first{first}"] * (first > 0) + [f"{chosen.sets}sets"] * (chosen.sets > 1)
+        config = TmaConfig(*given, *tile.settings, transposed, axes, chosen.sets, first)
+        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), config, ("activation",))
         weight, backwards = weight_map(g, w, transposed, tile.n)
         tiles = conv_tiles.counts(g, conv_tma_tiles.places(g, r), replace(tile, m=chosen.rows))
         places = corners(g, axes) if r is None else r.corners(g, axes)

@@ -21,6 +21,7 @@ _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 3), Tile(256, 128, 3), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
 _HELD = Tile(256, 64, 4)  # of two warpgroups, and how many inputs there may be at most
 _L2 = 75e9  # bytes a second that a multiprocessor gets
+_SHORT = 4  # stages of tiles that are mostly their end
 _CROWDED = 1.2  # times that products of 64 columns take, which ask for all that shared memory gives
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
@@ -38,12 +39,13 @@ def places(g: Geometry, r: Raster | None) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes; `held`: with the weight in shared memory."""
+    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes; `held`: with the weight in shared memory for good."""
 
     tile: Tile
     raster: Raster | None
     seconds: float
     held: bool = False
+    sets: int = 1  # of panels by which results leave
 
     @property
     def kernel(self) -> str:
@@ -69,7 +71,7 @@ class Choice:
     @property
     def shared_memory(self) -> int:
         """The same for every raster, since the limit that a kernel is given once is for all its launches."""
-        return SHARED if self.raster else self.tile.shared_memory + _panels(self.tile)
+        return SHARED if self.raster else self.tile.shared_memory + self.sets * _panels(self.tile)
 
 
 def _consumers(t: Tile) -> int:
@@ -94,7 +96,17 @@ def choose(g: Geometry, units: int, residual: bool = False, first: bool = False)
         found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
     seconds, tile, chosen = min(found, key=itemgetter(0))
     held = _holding(g, r, units, residual) if r else None
-    return held if held and held.seconds < seconds else Choice(tile, chosen, seconds)
+    if held and held.seconds < seconds:
+        return held
+    sets = 2 if blocks <= _SHORT and not (chosen or first) else 1
+    return Choice(_with_sets(tile, sets), chosen, seconds, sets=sets)
+
+
+@lru_cache(maxsize=64)
+def _with_sets(t: Tile, sets: int) -> Tile:
+    """The tile with as many stages as fit beside its panels."""
+    fitting = (Tile(t.m, t.n, s) for s in range(t.stages, 0, -1))
+    return t if sets == 1 else next(f for f in fitting if f.shared_memory + sets * _panels(f) <= SHARED)
 
 
 def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:

@@ -28,6 +28,7 @@ struct Config {
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
   static constexpr int kFirst = 0;
+  static constexpr int kSets = 1;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_held_sm90_default
 #endif
@@ -77,6 +78,7 @@ struct Column {
     first = blockIdx.x / columns, step = gridDim.x / columns;
   }
 
+  __device__ __forceinline__ int tiles() const { return first < count ? (count - first - 1) / step + 1 : 0; }
   __device__ __forceinline__ bool has(int i) const { return first + i * step < count; }
   __device__ __forceinline__ TmaPlace operator[](int i) const { return {static_cast<long long>(first + i * step) * kOwn, place.n, place.group}; }
 };
@@ -155,10 +157,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
       Panels carried(panels, smem.panel_barriers, whose, 0);
-      for (int i = whose; column.has(i); i += 2) {
-        carried.bring(residual_map, column[i], a.target.outs, a);
-        carried.wait_done();
-      }
+      const auto tile = [&](int i) { return column[2 * i + whose]; };
+      carried.carry<false>(residual_map, residual_map, (column.tiles() + 1 - whose) / 2, tile, a.target.outs, a);
     }
     __syncwarp();
   } else {

@@ -29,6 +29,7 @@ struct Config {
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
   static constexpr int kFirst = 0;
+  static constexpr int kSets = 1;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_sm90_default
 #endif
@@ -137,11 +138,9 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       }
     } else if (kCarried && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
-      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-        if (Config::kResidual) carried.bring(residual_map, tile, a.target.outs, a);
-        carried.carry_off(y_map, tile, a.target.outs, a);
-      }
+      const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
+      const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
+      carried.carry<true>(residual_map, y_map, count, tile, a.target.outs, a);
     }
     __syncwarp();
   } else {

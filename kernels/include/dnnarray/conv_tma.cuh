@@ -148,28 +148,29 @@ __device__ __forceinline__ void store_matrices_transposed(unsigned smem, const u
 }
 
 // A warpgroup's share of a tile as panels of 64 rows x 64 channels of half types in shared memory: its residual on the way in, its result on the
-// way out. A carrier, a thread of the warpgroup that asks, moves them by the copy engine, so that those who multiply wait neither for loads nor for
-// stores: `ready` completes once the panels hold the residual, or are free where there is none; `done` once a warpgroup has no more to do with them.
-// `image.where(m)` is the place of row m in the image. Results that lie channels-first the warpgroup writes itself, from panels that are turned round:
-// rows of 64 pixels of a channel.
+// way out; kSets of them, so that one tile is on its way while the next one ends. A carrier, a thread of the warpgroup that asks, moves them by the
+// copy engine, and those who multiply wait neither for loads nor for stores: `ready` completes once the panels hold the residual, or are free where
+// there is none; `done` once a warpgroup has no more to do with them. `image.where(m)` is the place of row m in the image. Results that lie
+// channels-first the warpgroup writes itself, from panels that are turned round: rows of 64 pixels of a channel.
 template <typename Config>
 struct TmaPanels {
   using C = TmaTile<Config>;
   using T = typename Config::Element;
   using R = typename Config::Result;
   static constexpr bool kStaged = sizeof(R) == 2, kResidual = Config::kResidual;
-  static constexpr int kPanels = C::kTileN / 64, kPanel = 64 * C::kRow, kEach = C::kMmas * kPanels * kPanel;
-  static constexpr int kBytes = C::kConsumers * kEach, kBarriers = 2 * C::kConsumers, kWarps = C::kGroup / 32;
+  static constexpr int kSets = Config::kSets, kPanels = C::kTileN / 64, kPanel = 64 * C::kRow, kEach = C::kMmas * kPanels * kPanel;
+  static constexpr int kSet = C::kConsumers * kEach, kBytes = kSets * kSet, kBarriers = 2 * C::kConsumers * kSets, kWarps = C::kGroup / 32;
 
   const char* memory;
-  unsigned address, ready, done, parity = 0;
+  unsigned address, barriers;
   int part;
+  Ring<kSets> ring;
 
-  __device__ __forceinline__ TmaPanels(const char* first, unsigned barriers, int group) : TmaPanels(first, barriers, group, group) {}
+  __device__ __forceinline__ TmaPanels(const char* first, unsigned first_barrier, int group) : TmaPanels(first, first_barrier, group, group) {}
 
   // Of a warpgroup whose rows are another part of the tile.
-  __device__ __forceinline__ TmaPanels(const char* first, unsigned barriers, int group, int rows)
-      : memory(first + group * kEach), address(smem_address(memory)), ready(barriers + group * 16), done(ready + 8), part(rows) {}
+  __device__ __forceinline__ TmaPanels(const char* first, unsigned first_barrier, int group, int rows)
+      : memory(first + group * kEach), address(smem_address(memory)), barriers(first_barrier + group * kSets * 16), part(rows) {}
 
   static __device__ __forceinline__ void init(unsigned barriers) {
     for (int i = 0; i < kBarriers; ++i) barrier_init(barriers + i * 8, i % 2 == 0 ? 1 : kWarps);
@@ -177,27 +178,23 @@ struct TmaPanels {
 
   // --- by the carrier -------------------------------------------------------------------------------------------------
 
-  template <typename Image>
-  __device__ __forceinline__ void bring(const TensorMap& residual, const TmaPlace& tile, int outs, const Image& image) const {
-    const int there = tile.n + C::kTileN <= outs ? kPanels : (outs - tile.n + 63) / 64;
-    barrier_expect(ready, C::kMmas * there * kPanel);
-    each(tile, outs, image, [&](unsigned panel, const WindowPlace& place) {
-      copy_windows<Config::kAxes>(panel, residual, ready, place, TapPlace{0, 0, 0});
-    });
-  }
-
-  template <typename Image>
-  __device__ __forceinline__ void carry_off(const TensorMap& y, const TmaPlace& tile, int outs, const Image& image) {
-    wait_done();
-    each(tile, outs, image, [&](unsigned panel, const WindowPlace& place) { store_windows<Config::kAxes>(panel, y, place); });
-    commit_stores();
-    stores_read<0>();
-    if (!kResidual) barrier_arrive(ready);
-  }
-
-  __device__ __forceinline__ void wait_done() {
-    barrier_wait(done, parity);
-    parity ^= 1;
+  // Brings the residuals and, kResult, takes the results away, of `count` tiles: `tile(i)` is one.
+  template <bool kResult, typename Tile, typename Image>
+  __device__ __forceinline__ void carry(const TensorMap& residual, const TensorMap& y, int count, Tile tile, int outs, const Image& image) {
+    for (int i = 0; kResidual && i < kSets && i < count; ++i) bring(residual, i, tile(i), outs, image);
+    for (int i = 0; i < count; ++i, ring.next()) {
+      barrier_wait(done(), ring.parity);
+      if (kResult) {
+        each(ring.stage, tile(i), outs, image, [&](unsigned panel, const WindowPlace& place) { store_windows<Config::kAxes>(panel, y, place); });
+        commit_stores();
+        stores_read<0>();
+      }
+      if (!kResidual) {
+        barrier_arrive(ready(ring.stage));
+      } else if (i + kSets < count) {
+        bring(residual, ring.stage, tile(i + kSets), outs, image);
+      }
+    }
   }
 
   // --- by the warpgroup -----------------------------------------------------------------------------------------------
@@ -265,33 +262,45 @@ struct TmaPanels {
   }
 
  private:
+  __device__ __forceinline__ unsigned ready(int set) const { return barriers + set * 16; }
+  __device__ __forceinline__ unsigned done() const { return barriers + ring.stage * 16 + 8; }
+  __device__ __forceinline__ unsigned slot(int set, int mma, int p) const { return address + set * kSet + (mma * kPanels + p) * kPanel; }
+
+  // Asks for the residual of a tile.
+  template <typename Image>
+  __device__ __forceinline__ void bring(const TensorMap& residual, int set, const TmaPlace& tile, int outs, const Image& image) const {
+    const int there = tile.n + C::kTileN <= outs ? kPanels : (outs - tile.n + 63) / 64;
+    barrier_expect(ready(set), C::kMmas * there * kPanel);
+    each(set, tile, outs, image, [&](unsigned panel, const WindowPlace& place) {
+      copy_windows<Config::kAxes>(panel, residual, ready(set), place, TapPlace{0, 0, 0});
+    });
+  }
+
   // Calls `act(panel, place)` for each panel of the tile that is there.
   template <typename Image, typename Act>
-  __device__ __forceinline__ void each(const TmaPlace& tile, int outs, const Image& image, Act act) const {
+  __device__ __forceinline__ void each(int set, const TmaPlace& tile, int outs, const Image& image, Act act) const {
     for (int i = 0; i < C::kMmas; ++i) {
       WindowPlace place = image.where(tile.m + (part * C::kMmas + i) * 64);
       for (int p = 0; p < kPanels && tile.n + p * 64 < outs; ++p) {
         place.c = tile.group * outs + tile.n + p * 64;
-        act(address + (i * kPanels + p) * kPanel, place);
+        act(slot(set, i, p), place);
       }
     }
   }
 
   // Without a residual the panels are free at first.
-  __device__ __forceinline__ void wait_ready() {
-    barrier_wait(ready, kResidual ? parity : parity ^ 1);
-    parity ^= 1;
-  }
+  __device__ __forceinline__ void wait_ready() const { barrier_wait(ready(ring.stage), kResidual ? ring.parity : ring.parity ^ 1); }
 
-  __device__ __forceinline__ void let_go() const {
+  __device__ __forceinline__ void let_go() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(done);
+    if (threadIdx.x % 32 == 0) barrier_arrive(done());
+    ring.next();
   }
 
   // Where a lane's row of four matrices of 8 x 8 lies: chunks 2 j and 2 j + 1 of 16 rows. A row's chunks are exchanged as in all panels.
   __device__ __forceinline__ unsigned matrices(int mma, int p, int j) const {
     const int lane = threadIdx.x % 32, row = threadIdx.x % C::kGroup / 32 * 16 + lane % 16;
-    return address + (mma * kPanels + p) * kPanel + row * C::kRow + ((2 * j + lane / 16) ^ row % 8) * 16;
+    return slot(ring.stage, mma, p) + row * C::kRow + ((2 * j + lane / 16) ^ row % 8) * 16;
   }
 
   // Which sums the piece k of these matrices is.
@@ -315,7 +324,7 @@ struct TmaPanels {
   // The same with pixels and channels exchanged.
   __device__ __forceinline__ void fill_turned(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int mma, int p) const {
     const int lane = threadIdx.x % 32, chunk = threadIdx.x % C::kGroup / 32 * 2 + lane / 8 % 2;
-    const unsigned at = address + (mma * kPanels + p) * kPanel + (lane / 16 * 8 + lane % 8) * C::kRow + (chunk ^ lane % 8) * 16;
+    const unsigned at = slot(0, mma, p) + (lane / 16 * 8 + lane % 8) * C::kRow + (chunk ^ lane % 8) * 16;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       unsigned pieces[4];
