@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       if constexpr (kCarried) {
         own.write(a.target, sums, tile);
       } else if constexpr (Config::kFirst > 0) {
-        own.write_first(a.target, sums, tile, rows, axes.d.out * axes.h.out * axes.w.out);
+        own.write_first(a.target, sums, tile, a, axes.d.out * axes.h.out * axes.w.out);
       } else {
         C::write_rows<Config::kResidual>(a.target, sums, tile, part, a);
       }

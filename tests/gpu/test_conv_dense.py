@@ -254,15 +254,19 @@ _PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2
 }
 
 
-@pytest.mark.parametrize("raster", [False, True], ids=["windows", "raster"])
-@pytest.mark.parametrize("tile", conv_tma_tiles._TILES, ids=lambda t: t.name)
+_WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", conv_tma_tiles._HELD)]
+
+
+@pytest.mark.parametrize(("way", "tile"), _WAYS, ids=lambda v: v if isinstance(v, str) else v.name)
 @pytest.mark.parametrize("shape", _PANELS)
-def test_ends_of_tiles(shape, tile, raster, monkeypatch):
-    """Results and residuals in panels, in both memories, by every tile."""
-    monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,))
-    monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: given[-1])  # the raster where there is one
-    if not raster:
+def test_ends_of_tiles(shape, way, tile, monkeypatch):
+    """Results and residuals in panels, in both memories, by every tile; of shapes without a raster, by windows."""
+    monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,) if way != "held" else conv_tma_tiles._TILES)
+    monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: math.inf if way == "held" else given[-1])
+    if way == "windows":
         monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
+    if way == "raster":
+        monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
     _operation._prepared.clear()
     x_shape, w_shape, options = _PANELS[shape]
     rng = np.random.default_rng(0)

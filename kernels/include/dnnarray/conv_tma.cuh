@@ -212,24 +212,26 @@ struct TmaPanels {
     let_go();
   }
 
-  // The result to channels-first memory of `rows` pixels, `pixels` of an image; a thread moves kFirst of a channel at once.
+  // The result to channels-first memory, `pixels` of an image; a thread moves kFirst of a channel at once. `image.at(m)` is where channel 0 of row m
+  // lies, or -1.
+  template <typename Image>
   __device__ __forceinline__ void write_first(const Target<T, R>& target, const float (&sums)[C::kMmas][C::kTileN / 2], const TmaPlace& tile,
-                                              long long rows, int pixels) const {
-    group_barrier(1 + part);  // the last tile's panels have been read
+                                              const Image& image, int pixels) const {
+    const int group = 1 + static_cast<int>(threadIdx.x) / C::kGroup;
+    group_barrier(group);  // the last tile's panels have been read
 #pragma unroll
     for (int i = 0; i < C::kMmas; ++i)
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
         if (tile.n + p * 64 < target.outs) fill_turned(target, sums[i], i, p);
       }
-    group_barrier(1 + part);
+    group_barrier(group);
     constexpr int kVector = Config::kFirst, kAcross = 64 / kVector, kStep = C::kGroup / kAcross;
     const int thread = threadIdx.x % C::kGroup, across = thread % kAcross * kVector;
     for (int i = 0; i < C::kMmas; ++i) {
-      const long long m = tile.m + (part * C::kMmas + i) * 64 + across;
-      if (m >= rows) continue;
-      const Split image = split(m, pixels);
-      R* to = target.y + image.quotient * target.y_n + image.rest + (tile.group * target.outs + tile.n) * static_cast<long long>(pixels);
+      const long long at = image.at(tile.m + (part * C::kMmas + i) * 64 + across);
+      if (at < 0) continue;
+      R* to = target.y + at + (tile.group * target.outs + tile.n) * static_cast<long long>(pixels);
 #pragma unroll 4
       for (int n = thread / kAcross; n < C::kTileN && tile.n + n < target.outs; n += kStep) {
         const char* row = memory + i * kPanels * kPanel + n * C::kRow;
