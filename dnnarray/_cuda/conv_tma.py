@@ -42,7 +42,7 @@ class TmaMaps(ImplicitMaps):
         more = (e.residual is not None, y.strides[1] != 1)
         chosen = conv_tma_tiles.choose(g, self._units, *(more if any(more) else ()))  # otherwise as the cost has asked
         r, tile, stem = chosen.raster, chosen.tile, chosen.kernel
-        first = 0 if y.strides[1] == 1 else 1 if r else vector_length(y.dtype, True, g.pixels)
+        first = 0 if y.strides[1] == 1 else vector_length(y.dtype, True, g.pixels)
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
         words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
         words += [f"first{first}"] * (first > 0) + [f"{chosen.sets}sets"] * (chosen.sets > 1)

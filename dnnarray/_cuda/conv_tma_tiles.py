@@ -86,18 +86,18 @@ def _panels(t: Tile) -> int:
 
 @remembered
 def choose(g: Geometry, units: int, residual: bool = False, first: bool = False) -> Choice:
-    """What is done first, for results that lie channels-first too (`first`)."""
+    """What is done first. Results of a raster are not written channels-first (`first`)."""
     rows, blocks = places(g, None), g.taps * -(-g.c // BLOCK)
     found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in _TILES]
-    r, axes = raster(g), axes_of(g)
+    r, axes = None if first else raster(g), axes_of(g)
     if r and residual and not within(axes, *r.result_corners(g, axes)):
         r = None
-    if r and not first:
+    if r:
         rows, taps = places(g, r), math.prod(g.window[1:])
         halos = [halo for t in _TILES if (halo := with_halo(t, r, residual))]
         found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
     seconds, tile, chosen = min(found, key=itemgetter(0))
-    held = _holding(g, r, units, residual or first) if r else None
+    held = _holding(g, r, units, residual) if r else None
     if held and held.seconds < seconds:
         return held
     sets = 2 if blocks <= _SHORT and not (chosen or first) else 1
@@ -111,12 +111,12 @@ def _with_sets(t: Tile, sets: int) -> Tile:
     return t if sets == 1 else next(f for f in fitting if f.shared_memory + sets * _panels(f) <= SHARED)
 
 
-def _holding(g: Geometry, r: Raster, units: int, panels: bool) -> Choice | None:
+def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:
     """The weight of few channels in shared memory for good, two warpgroups by turns with half a tile each."""
     if g.c > BLOCK or g.window[0] > 1:
         return None
     own, taps = _HELD.m // 2, math.prod(g.window[1:])
-    image, room = -(-(own + r.reach) * ROW // 1024) * 1024, SHARED - 2048 - taps * _HELD.n * ROW - (_panels(_HELD) if panels else 0)
+    image, room = -(-(own + r.reach) * ROW // 1024) * 1024, SHARED - 2048 - taps * _HELD.n * ROW - (_panels(_HELD) if residual else 0)
     inputs = min(room // image, _HELD.stages)
     if inputs < 2 or own + r.reach > _TALLEST:
         return None

@@ -100,7 +100,7 @@ struct Release {
 
 // `planes` inputs, one after another.
 __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
-                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
+                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows) {
   Release waiting = {0, 0};
   bias.ask(a.target, tile);
   C::clear(sums);
@@ -119,6 +119,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
     waiting.input = smem.input_empty + inputs.stage * 8;
     inputs.next();
   }
+  rows = C::Rows(tile, part, a);
   C::finish(sums);
   waiting.run();
   bias.add(sums);
@@ -173,9 +174,10 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring);
+      C::Rows rows;
+      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows);
       if constexpr (kBrought) own.add(sums, tile, a.target.outs);
-      C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, part, a);
+      C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
     }
   }
 }

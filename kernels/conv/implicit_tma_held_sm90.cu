@@ -7,7 +7,7 @@
 //          A block takes the tiles of one column of channels, half of kTileM places x kTileN channels each, two warpgroups by turns. The second
 //          begins half a tile later, so that one multiplies while the other writes, from registers, since the copy engine stores no places outside
 //          of an array. One thread of the first warpgroup asks for the weight, once, and for the input (a ring of kStages); two more bring the
-//          residual while the products run. kFirst: y lies channels-first.
+//          residual while the products run.
 // Needs:   sm_90a; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where there are several groups; strides of x, w
 //          and y multiples of 16 bytes; padding less than the window's reach.
 // Bound:   shared memory, which each product of 64 x 64 x 16 asks for 128 bytes a cycle. Sums in float32.
@@ -39,7 +39,7 @@ using Panels = TmaPanels<Config>;
 using T = Config::Element;
 using R = Config::Result;
 using Arguments = OnRaster<T, R>;
-constexpr bool kBrought = Config::kResidual && Panels::kStaged, kFirst = Config::kFirst > 0;
+constexpr bool kBrought = Config::kResidual && Panels::kStaged;
 constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kOwn = Config::kTileM / 2;  // places of a warpgroup's tile
 static_assert(C::kConsumers == 2, "two take turns");
 
@@ -53,7 +53,7 @@ struct Shared {
     input_bytes = (rows * C::kRow + 1023) & ~1023u;
     input = weight + taps * C::kBytesN;
     panels = input + kInputs * input_bytes;
-    full = panels + (kBrought || kFirst ? Panels::kBytes : 0);
+    full = panels + (kBrought ? Panels::kBytes : 0);
     empty = full + kInputs * 8;
     held = empty + kInputs * 8;
     turn = held + 8;
@@ -122,16 +122,13 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column&
     if (i == 1) barrier_wait(smem.turn, 0);
     multiply(a, sums, smem.input + stage * smem.input_bytes, smem.weight);
     if (i == 0) C::release(smem.turn);
+    const TmaPlace tile = column[i];
+    const C::Rows rows(tile, 0, a);
     C::finish(sums);
     C::release(smem.empty + stage * 8);
     bias.add(sums);
-    const TmaPlace tile = column[i];
     if constexpr (kBrought) own.add(sums, tile, a.target.outs);
-    if constexpr (kFirst) {
-      own.write_first(a.target, sums, tile, a, a.axes.d.out * a.axes.h.out * a.axes.w.out);
-    } else {
-      C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, 0, a);
-    }
+    C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
   }
 }
 

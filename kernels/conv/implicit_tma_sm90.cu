@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       } else if constexpr (Config::kFirst > 0) {
         own.write_first(a.target, sums, tile, a, axes.d.out * axes.h.out * axes.w.out);
       } else {
-        C::write_rows<Config::kResidual>(a.target, sums, tile, part, a);
+        C::write_rows<Config::kResidual>(a.target, sums, tile, C::Rows(tile, part, a));
       }
     }
   }

@@ -123,15 +123,30 @@ struct TmaTile {
     static constexpr bool kBias = false, kResidual = kAdds;
   };
 
-  // The result from registers, four neighbouring lanes 64 bytes of a row. `image.at(m)` is where the channels of row m begin, or -1.
-  template <bool kResidual, typename R, typename Image>
+  // Where the channels of the rows begin whose sums this thread holds, or -1: `image.at(m)`. Best asked for while products run.
+  struct Rows {
+    long long at[kMmas][2];
+
+    Rows() = default;
+
+    template <typename Image>
+    __device__ __forceinline__ Rows(const TmaPlace& tile, int part, const Image& image) {
+#pragma unroll
+      for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) at[i][half] = image.at(tile.m + row(part, i, half));
+    }
+  };
+
+  // The result from registers, four neighbouring lanes 64 bytes of a row.
+  template <bool kResidual, typename R>
   static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
-                                                    int part, const Image& image) {
+                                                    const Rows& rows) {
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const long long at = image.at(tile.m + row(part, i, half));
+        const long long at = rows.at[i][half];
         write_row<End<kResidual>, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
       }
   }
