@@ -39,7 +39,7 @@ class TmaMaps(ImplicitMaps):
 
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         f, axes = formula(e.activation, x.dtype), axes_of(g)
-        more = (e.residual is not None, y.strides[1] != 1)
+        more = (e.residual is not None, y.strides[1] != 1, y.dtype not in HALF)
         chosen = conv_tma_tiles.choose(g, self._units, *(more if any(more) else ()))  # otherwise as the cost has asked
         r, tile, stem = chosen.raster, chosen.tile, chosen.kernel
         first = 0 if y.strides[1] == 1 else vector_length(y.dtype, True, g.pixels)

@@ -85,8 +85,8 @@ def _panels(t: Tile) -> int:
 
 
 @remembered
-def choose(g: Geometry, units: int, residual: bool = False, first: bool = False) -> Choice:
-    """What is done first. Results of a raster are not written channels-first (`first`)."""
+def choose(g: Geometry, units: int, residual: bool = False, first: bool = False, wide: bool = False) -> Choice:
+    """What is done first. Results of a raster are not written channels-first (`first`), nor by who holds the weight in float32 (`wide`): ptxas serialises it."""
     rows, blocks = places(g, None), g.taps * -(-g.c // BLOCK)
     found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in _TILES]
     r, axes = None if first else raster(g), axes_of(g)
@@ -97,7 +97,7 @@ def choose(g: Geometry, units: int, residual: bool = False, first: bool = False)
         halos = [halo for t in _TILES if (halo := with_halo(t, r, residual))]
         found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
     seconds, tile, chosen = min(found, key=itemgetter(0))
-    held = _holding(g, r, units, residual) if r else None
+    held = _holding(g, r, units, residual) if r and not wide else None
     if held and held.seconds < seconds:
         return held
     sets = 2 if blocks <= _SHORT and not (chosen or first) else 1
