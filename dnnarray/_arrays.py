@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
@@ -18,12 +17,13 @@ import numpy as np
 
 from dnnarray._errors import ArrayTypeError, DeviceError, OptionError, fail
 from dnnarray._problems.base import leaves, tree_map
+from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, INT64, Spec, as_dtype
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 
 
-@dataclass(frozen=True)
+@frozen
 class Direct:
     """What lets a call on arrays of another library go by their addresses alone, on a CUDA device.
 
@@ -41,7 +41,7 @@ class Direct:
     stream: Callable[[Any], int]
 
 
-@dataclass(frozen=True)
+@frozen
 class Door:
     """How arrays of one namespace come in and go out."""
 
@@ -285,7 +285,7 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__} {text}" if len(text) <= 40 else f"a {type(value).__name__}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Borrowed:
     """The arrays of one call as the engine sees them, and the way back."""
 

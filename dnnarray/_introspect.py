@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,12 +12,13 @@ from dnnarray._errors import OptionError, fail
 from dnnarray._operation import Operation, find, freeze, with_numbers
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
+from dnnarray._records import frozen
 from dnnarray._select import Algorithm, Device, choose, rank, tuning
 from dnnarray._select.choose import Judged
 from dnnarray._spec import Spec
 
 
-@dataclass(frozen=True)
+@frozen
 class Inference:
     """What a call would give and need.
 
@@ -37,7 +37,7 @@ class Inference:
     workspace: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Question:
     """A call that was described but not made."""
 
@@ -146,7 +146,7 @@ def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     return [j.algorithm for j in question(op, arrays, options).rank() if j.reason is None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Explanation:
     """A printable report on the choice of an algorithm; ``str(...)`` gives its text."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
+from dnnarray._records import frozen
 from dnnarray._select import rank, tuning
 
 _PLAIN = ("out", "workspace", "algorithm")
@@ -31,7 +32,7 @@ _prepared: dict[tuple, Any] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Operation:
     """One public operation: what its arguments are and who checks, runs and differentiates it.
 

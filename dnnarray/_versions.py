@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu.engine import device
+from dnnarray._records import frozen
 
 _REQUIRED = {"numpy": (2, 1), "ml-dtypes": (0, 5)}
 _PACKAGES = ("ml-dtypes", "array-api-compat")
@@ -31,7 +31,7 @@ _LEVEL_NAMES = {1: "SSE", 2: "AVX", 3: "AVX2", 4: "AVX-512"}
 _FEATURES = {4: {"AVX512_SKX", "X86_V4"}, 3: {"AVX2", "X86_V3"}, 2: {"AVX"}}
 
 
-@dataclass(frozen=True)
+@frozen
 class Item:
     """One line of a report: what was looked at, whether it is well, what was found, how to mend it."""
 
@@ -44,7 +44,7 @@ class Item:
         return f"{'ok     ' if self.ok else 'PROBLEM'}  {self.name}: {self.found}" + (f" {self.mend}" if self.mend else "")
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     """What `check` found.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from dnnarray._cpu.attention_dropout import Dropout
 from dnnarray._problems.attention import Rule
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF
 
 BLOCK_QUERIES = 256
@@ -67,7 +67,7 @@ def _as_int64(values: Any) -> np.ndarray:
     return np.clip(array.astype(np.int64), -_FAR, _FAR)
 
 
-@dataclass(frozen=True)
+@frozen
 class Reach:
     """Query i of sequence b sees the keys from ``first[b, i]`` to ``last[b, i]``; one row of each where all sequences agree.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dnnarray._cpu.philox import keep_rows
 from dnnarray._problems.attention import AttentionProblem
+from dnnarray._records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Dropout:
     """Which weights are dropped: element index = flat position in (B, H, queries, keys), `sequence` the first b."""
 

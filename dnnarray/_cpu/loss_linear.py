@@ -11,11 +11,12 @@ import numpy as np
 
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, weight_sum
 from dnnarray._problems.loss import LinearProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64
 
 
-@dataclass(frozen=True)
+@frozen
 class Block:
     """The largest block of scores: rows by classes."""
 

@@ -7,7 +7,6 @@ False, whatever they have written, and the way that subtracts the mean first tak
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 from dnnarray._cpu import norm_forms
 from dnnarray._cpu.blocks import long_rows
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 
 _BLOCK = 1 << 17  # elements at a time
 _SMALL = 4096  # elements; fewer gain nothing
@@ -27,7 +27,7 @@ _NEAR = 1.0  # the largest squared mean, in units of the variance, that costs no
 Block = tuple[slice, slice]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Form:
     """x as (first, second, row): a statistic is over the rows along `axis`, a parameter for each (first % period, second).
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Rows:
     """x as (rows, length), a statistic for each row.
 
@@ -28,7 +28,7 @@ class Rows:
         return self.period * (self.length // max(self.inner, 1))
 
 
-@dataclass(frozen=True)
+@frozen
 class Planes:
     """x in the order of its memory as (outer, channels, inner), a statistic for each channel; `order` are the axes from the slowest on."""
 

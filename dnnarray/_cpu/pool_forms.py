@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from dnnarray._problems.base import leaves
 from dnnarray._problems.pool import Axis, PoolProblem
+from dnnarray._records import frozen
 from dnnarray._spec import FLOATING
 
 _ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
 
 
-@dataclass(frozen=True)
+@frozen
 class Form:
     """Two axes of windows over arrays whose axes come in the order of memory: (images and channels, H, W), or (images, H, W, channels)."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+from dnnarray._records import frozen
 
 _BLOCK_BYTES = 1 << 19  # what is worked on at a time: intermediates stay in the second-level cache
 _CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in memory
@@ -23,7 +24,7 @@ Selector = slice | np.ndarray
 Index = tuple[Any, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Plan:
     """How to walk the windows along one axis of an array N C *space; what to look at is kept as ready indices.
 

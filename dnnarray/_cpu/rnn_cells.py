@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._problems.rnn import Cell, RecurrentProblem, RNNWeights
+from dnnarray._records import frozen
 
 _FEW_ROWS = 64
 
@@ -243,7 +244,7 @@ def _through_cell_state(w: Layer, unclipped: np.ndarray, d_o: np.ndarray, dc: np
         dc[np.abs(unclipped) > clip] = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class CellFunctions:
     """One kind of cell.
 

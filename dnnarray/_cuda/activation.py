@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from dnnarray._problems.activation import (
     PReLUProblem,
 )
 from dnnarray._problems.base import leaves
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 from dnnarray._spec import HALF, Spec
 
@@ -43,7 +43,7 @@ def struct_name(activation: str, dtype: np.dtype | None = None) -> str:
     return f"dnnarray::{prefix}" + "".join(part.capitalize() for part in activation.split("_"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Formula:
     """An activation as kernels take it: its name in symbols, the C++ type, the two parameters."""
 
@@ -71,7 +71,7 @@ def _spec(problem: ElementwiseProblem | GatedProblem | PReLUProblem | BiasActiva
 # --- one array --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class ElementwiseConfig(Config):
     """Compile-time settings of ``kernels/activation/elementwise.cu``."""
 
@@ -100,7 +100,7 @@ def elementwise(problem: ElementwiseProblem, device: Device, aligned: bool) -> P
 # --- gated units ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class GatedConfig(Config):
     """Compile-time settings of ``kernels/activation/gated.cu``."""
 
@@ -172,7 +172,7 @@ def _gated_rejects(problem: GatedProblem, device: Device) -> str | None:
 # --- bias, residual, activation ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class BiasConfig(Config):
     """Compile-time settings of ``kernels/activation/bias.cu``."""
 
@@ -184,7 +184,7 @@ class BiasConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BiasBackwardConfig(Config):
     """Compile-time settings of ``kernels/activation/bias_backward.cu``."""
 
@@ -258,7 +258,7 @@ def _bias_rejects(problem: BiasActivationProblem, device: Device) -> str | None:
 # --- a slope per channel ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class PReLUConfig(Config):
     """Compile-time settings of ``kernels/activation/prelu.cu``."""
 
@@ -268,7 +268,7 @@ class PReLUConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PReLUBackwardConfig(Config):
     """Compile-time settings of ``kernels/activation/prelu_backward.cu``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from dnnarray._cuda.attention_rotary import sum_parts
 from dnnarray._cuda.attention_tiled import forward_plan, patch_of, shared_bytes, values_of, vector_of
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import Spec
 
@@ -37,7 +37,7 @@ _BIAS_BLOCKS = 1024  # into which the gradient of a bias is cut at the most
 _TARGETS = ("q", "k", "v")
 
 
-@dataclass(frozen=True)
+@frozen
 class BackwardConfig(Config):
     """Compile-time settings of ``kernels/attention/tiled_backward.cu``."""
 
@@ -49,7 +49,7 @@ class BackwardConfig(Config):
     vector: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BiasConfig(Config):
     """Compile-time settings of ``kernels/attention/tiled_bias.cu``."""
 
@@ -61,7 +61,7 @@ class BiasConfig(Config):
     vector: int
 
 
-@dataclass(frozen=True)
+@frozen
 class DeltaConfig(Config):
     """Compile-time settings of ``kernels/attention/delta.cu``."""
 
@@ -71,7 +71,7 @@ class DeltaConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SinkConfig(Config):
     """Compile-time settings of ``kernels/attention/sink_backward.cu``."""
 
@@ -84,7 +84,7 @@ def _up(n: int) -> int:
     return -(-n // _LINE) * _LINE
 
 
-@dataclass(frozen=True)
+@frozen
 class Scratch:
     """Where in the scratch memory what lies, in bytes."""
 
@@ -112,7 +112,7 @@ def workspace(problem: AttentionProblem) -> int:
     return Scratch.of(problem).end
 
 
-@dataclass(frozen=True)
+@frozen
 class Saved:
     """y, lse and delta of a call: pointers, and how y lies."""
 
@@ -203,7 +203,7 @@ def gradient_plan(problem: AttentionProblem, arrays: Arrays, saved: Saved, targe
 # --- bias and sink ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _BiasWork:
     """How the gradient of a bias is cut: tiles of the bias, and parts of what meets in each."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from dnnarray._cuda.plan import Array, Runtime
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._problems.base import remembered
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 NOTHING = 0  # the pointer of an array that is not there
@@ -41,7 +41,7 @@ def strides_of(spec: Spec) -> tuple[int, ...]:
     return tuple(math.prod(spec.shape[a] for a in order[order.index(axis) + 1 :]) for axis in range(spec.ndim))
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """An array of a call: its pointer and its strides along batch, heads, sequence and features."""
 
@@ -60,7 +60,7 @@ class Place:
         return column == 1 and all(n % length == 0 for n in extents)
 
 
-@dataclass(frozen=True)
+@frozen
 class Arrays:
     """The arrays of a problem by name, with the memory order that each is taken in."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda import attention_tiled
 from dnnarray._cuda.attention_common import NOTHING, arrays_of, lse_strides, page_arguments, rule_arguments
 from dnnarray._cuda.attention_mma import has_extras, panel_width, rejects
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 
 _THREADS = 128
@@ -26,7 +26,7 @@ _ENOUGH = 0.85  # of the best share of the card that a number of parts reaches
 _LINE = 256
 
 
-@dataclass(frozen=True)
+@frozen
 class DecodeConfig(Config):
     """Compile-time settings of ``kernels/attention/mma_decode.cu``."""
 
@@ -36,7 +36,7 @@ class DecodeConfig(Config):
     stages: int
 
 
-@dataclass(frozen=True)
+@frozen
 class CombineConfig(Config):
     """Compile-time settings of ``kernels/attention/mma_combine.cu``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from dnnarray._cuda.attention_common import (
 )
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import HALF, name_of
 
@@ -34,7 +34,7 @@ WIDEST_BACKWARD = 128
 _WGMMA_QUERIES = 128  # of a block
 
 
-@dataclass(frozen=True)
+@frozen
 class MmaConfig(Config):
     """Compile-time settings of ``kernels/attention/mma.cu``."""
 
@@ -47,7 +47,7 @@ class MmaConfig(Config):
     keys: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WgmmaConfig(Config):
     """Compile-time settings of ``kernels/attention/wgmma.cu``."""
 
@@ -59,7 +59,7 @@ class WgmmaConfig(Config):
     groups: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WgmmaBackwardConfig(Config):
     """Compile-time settings of ``kernels/attention/wgmma_backward.cu``."""
 
@@ -70,7 +70,7 @@ class WgmmaBackwardConfig(Config):
     columns: int
 
 
-@dataclass(frozen=True)
+@frozen
 class MmaBackwardConfig(Config):
     """Compile-time settings of ``kernels/attention/mma_backward.cu``."""
 

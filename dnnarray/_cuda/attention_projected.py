@@ -21,6 +21,7 @@ from dnnarray._cuda.attention_tiled import forward_plan
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
 from dnnarray._problems.attention import ARRAYS, AttentionProblem
 from dnnarray._problems.attention_projected import MultiHeadProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, Spec
 
@@ -29,7 +30,7 @@ _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 _UNSIGNED = 16
 
 
-@dataclass(frozen=True)
+@frozen
 class PlaceRowsConfig(Config):
     """Compile-time settings of ``kernels/attention/place_rows.cu``."""
 
@@ -38,7 +39,7 @@ class PlaceRowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Attention:
     """How the attention in the middle is planned: in which dtype its arrays lie, its forward launch, and those of its gradients."""
 
@@ -158,7 +159,7 @@ class _Builder:
             self.store(aimed, result)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Layer:
     """One projection: its input, weight and bias, and the result."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dnnarray._cuda.channels import reorder
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.attention_rotary import RotaryProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
@@ -21,7 +20,7 @@ _NOTHING = 0
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
 
-@dataclass(frozen=True)
+@frozen
 class RotaryConfig(Config):
     """Compile-time settings of ``kernels/attention/rotary.cu``."""
 
@@ -37,7 +36,7 @@ class RotaryConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SumPartsConfig(Config):
     """Compile-time settings of ``kernels/attention/sum_parts.cu``."""
 
@@ -73,7 +72,7 @@ def strides_in(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...
     return tuple(strides)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Work:
     """How the rows of x are shared out."""
 

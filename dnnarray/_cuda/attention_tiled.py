@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from dnnarray._cuda.attention_common import (
 )
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64
 
@@ -27,7 +27,7 @@ _THREADS = 256
 _SIDE = 16
 
 
-@dataclass(frozen=True)
+@frozen
 class TiledConfig(Config):
     """Compile-time settings of ``kernels/attention/tiled.cu``."""
 

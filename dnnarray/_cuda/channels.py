@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
 
 THREADS = 128
@@ -22,7 +22,7 @@ _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 UNIFORM, CONTIGUOUS, WALKING = range(3)  # enum Channel
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """A dense array as outer x channels x inner in memory."""
 
@@ -102,7 +102,7 @@ def too_scattered(shape: Sequence[int], seen: Sequence[int], lying: Sequence[int
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class ReorderConfig(Config):
     """Compile-time settings of ``kernels/activation/reorder.cu``."""
 
@@ -121,7 +121,7 @@ def reorder(spec: Spec, order: Sequence[int], source: Array, target: Array) -> P
 # --- sums over all but the channel ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Sums:
     """How the two stages of the sums are launched; `columns` is 0 where rows of one channel are summed."""
 
@@ -176,7 +176,7 @@ def whole_lines(size: int) -> int:
     return -(-size // _LINE) * _LINE
 
 
-@dataclass(frozen=True)
+@frozen
 class PartialSumsConfig(Config):
     """Compile-time settings of ``kernels/activation/partial_sums.cu``."""
 

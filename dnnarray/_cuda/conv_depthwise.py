@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, weighs_tile
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._problems.conv import ConvProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT64, Spec
 
@@ -112,7 +112,7 @@ def _weight_workspace(problem: ConvProblem) -> int:
 # --- all gradients ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _Parts:
     """Scratch memory: partial sums for weight and bias, the output that an activation needs again, the gradient behind it."""
 
@@ -214,7 +214,7 @@ def _scattered(problem: ConvProblem, device: Device) -> str | None:
     return reason if reason or residual is None else too_scattered(residual.shape, order_of(residual), order_of(x))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Speed:
     """What a way to compute reaches on an H200: a share of the bandwidth, operations a second, and launches that its start costs."""
 

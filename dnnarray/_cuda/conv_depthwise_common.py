@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from dnnarray._cuda.plan import vector_length
 from dnnarray._problems import checks
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
 
 SIDES = (3, 5, 7)
 """Extents of the window along the last axis that kernels are compiled for."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Memory:
     """How the images lie: the axes from the slowest to the fastest, and whether the channels are the fastest."""
 
@@ -42,7 +43,7 @@ def memory_of(x: Spec, y: Spec, layout: str) -> Memory:
     return Memory(order, y.shape[channel] > 1 and present == wanted, channel)
 
 
-@dataclass(frozen=True)
+@frozen
 class Correlation:
     """y from x: `g` is read as a forward or, with `gradient`, backwards as the gradient of one. `added` says that a residual is."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, axes
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
+from dnnarray._records import frozen
 from dnnarray._select import Device
 
 _THREADS = 128
@@ -15,7 +15,7 @@ _SHARED = 48 << 10  # bytes of weights that a block keeps
 _WAVES = 16  # blocks of a multiprocessor, at most; each stays for many tiles, so that it loads its weights once
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise.cu``."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat, rows_of_a_block
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF
 
@@ -20,7 +20,7 @@ _MOST_WARPS, _BLOCKS = 6, 2  # of a block, 8 channels each; of a multiprocessor
 _MOST_APART = 1 << 31  # elements
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseMmaConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_mma.cu``."""
 
@@ -33,7 +33,7 @@ class DepthwiseMmaConfig(Config):
     blocks: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Tile:
     """Strips beside each other, images, and the pixels of a row that they read."""
 

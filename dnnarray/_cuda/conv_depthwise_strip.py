@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, is_flat, rows_of_a_block
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
@@ -19,7 +19,7 @@ _FEW_ROWS = 8  # of a block for a window of 3, where the halo is small: neighbou
 _MOST_APART = 1 << 31  # elements of a tile
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseStripConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_strip.cu``."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, axes
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64
 
@@ -19,7 +19,7 @@ _WAVES = 6  # blocks of a multiprocessor: each stays for many tiles, so that it 
 _MOST_WEIGHTS, _MOST_HEIGHT = 32 << 10, 16  # bytes of weights in shared memory, rows of the window
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseTileConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_tile.cu``."""
 
@@ -36,7 +36,7 @@ class DepthwiseTileConfig(Config):
     blocks: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Tile:
     """Tiles of threads beside and below each other in a block, and what follows from them."""
 

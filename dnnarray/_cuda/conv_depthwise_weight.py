@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +9,7 @@ from dnnarray._cuda.channels import PartialSumsConfig, whole_lines
 from dnnarray._cuda.conv_depthwise_common import Correlation, axes, is_flat
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
 
 _UNITS = 132  # multiprocessors that the sums are divided for: the scratch memory must not depend on the device
@@ -19,7 +19,7 @@ _TILE_STRIP = 7  # odd, so that the next strip stands in other banks
 _TILE_BYTES, _TILE_BLOCKS = {3: 72 << 10, 5: 108 << 10, 7: 108 << 10}, {3: 6, 5: 2, 7: 2}  # by the side of the window, measured
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_weight.cu``."""
 
@@ -33,7 +33,7 @@ class DepthwiseWeightConfig(Config):
     most_threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class DepthwiseWeightTileConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_weight_tile.cu``."""
 
@@ -46,7 +46,7 @@ class DepthwiseWeightTileConfig(Config):
     most_threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Sums:
     """A first launch and how many partial sums of each tap it leaves."""
 

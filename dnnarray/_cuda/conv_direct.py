@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
@@ -11,6 +10,7 @@ from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 
 _BLOCKS, _GATED = 1 << 30, 2048
@@ -20,7 +20,7 @@ _EFFICIENCY_FIRST = 0.04  # channels-first, where neighbouring threads read neig
 _WEIGHT_EFFICIENCY = 0.002
 
 
-@dataclass(frozen=True)
+@frozen
 class DirectConfig(Config):
     """Compile-time settings of ``kernels/conv/direct.cu``."""
 
@@ -35,7 +35,7 @@ class DirectConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class DirectWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/direct_weight.cu``."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
 from dnnarray._cuda import fourier
@@ -21,6 +20,7 @@ from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Triple, smooth
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, name_of
 
@@ -32,14 +32,14 @@ _FACTORS = (2, 3, 4, 6, 8, 12)  # lengths of a tile in windows
 _TILE_I, _TILE_J = (8, 4, 2, 1), (4, 2, 1)  # sums of a thread of spectral_product.cu
 
 
-@dataclass(frozen=True)
+@frozen
 class TilesConfig(Config):
     """Compile-time settings of ``kernels/conv/fourier_tiles.cu`` and ``fourier_result.cu``."""
 
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ProductConfig(Config):
     """Compile-time settings of ``kernels/conv/spectral_product.cu``."""
 
@@ -48,7 +48,7 @@ class ProductConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Tiling:
     """How planes are cut: places of a tile, outputs that it gives, and tiles, along each axis."""
 
@@ -76,7 +76,7 @@ class Tiling:
         return math.prod(self.tiles)
 
 
-@dataclass(frozen=True)
+@frozen
 class Chunks:
     """What is in the scratch memory at a time: images, groups, and output channels of a group."""
 

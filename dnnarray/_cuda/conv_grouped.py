@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from dnnarray._cuda.activation import formula
@@ -14,6 +14,7 @@ from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 CHUNK = 8  # channels that the matrix units take at once
 MOST = 64  # channels of a slab
@@ -26,7 +27,7 @@ _MOST_SIDE, _SMALL = 1023, 512  # columns of a tile; outputs of a plane of which
 _PIXEL, _OUTPUT, _TILE = 1.0, 1.5, 60.0  # time of an input of a tile, of an output, of its beginning and end
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupedConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped.cu``."""
 
@@ -41,7 +42,7 @@ class GroupedConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Slab:
     """Groups that are put together so that their channels are whole chunks, and those chunks."""
 
@@ -56,7 +57,7 @@ def slab(c: int, k: int, chunk: int = CHUNK) -> Slab:
     return Slab(together, together * c // chunk, together * k // chunk)
 
 
-@dataclass(frozen=True)
+@frozen
 class Tile:
     """Depths, rows and columns of outputs of a block, the slabs that it has, and the time."""
 
@@ -106,7 +107,7 @@ def sides(g: Geometry) -> Iterator[tuple[int, int, int]]:
         yield from ((depths, *g.out[1:]) for depths in range(2, min(g.out[0], 32) + 1))
 
 
-@dataclass(frozen=True)
+@frozen
 class Warps:
     """Warps of a block, and what each has at a time: sixteens of pixels, pairs of items whose weights stay in registers (0: none do)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from dnnarray._cuda.activation import formula
@@ -14,13 +14,14 @@ from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 QUAD = 4  # channels in 16 bytes
 _PIXELS, _THREADS = 8, 256  # of a thread, of a block
 _INPUT, _TERM, _TILE = 1.0, 0.06, 60.0  # time of an input of a tile, of an output's item, of its beginning and end
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupedFloatConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped_float.cu``."""
 

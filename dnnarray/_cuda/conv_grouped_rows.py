@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +13,7 @@ from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 _SIDES = (3, 5, 7)
 _MOST_WARPS, _STRIP, _LINES = 12, 8, 2  # of a block; columns that a product takes half of; rows of a step of the gradient
@@ -30,7 +30,7 @@ _SIXTEENS = {3: {1: 80, 2: 96, 4: 112}, 5: {1: 112, 2: 128}, 7: {2: 168}}  # of 
 # --- correlations -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupedRowsConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped_rows.cu``."""
 
@@ -42,7 +42,7 @@ class GroupedRowsConfig(Config):
     most_threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RowTile:
     """Chunks of channels of a block, sixteens of columns of a warp, rows of a step, rows and columns of a part, blocks of a range of channels, the time in clocks."""
 
@@ -107,7 +107,7 @@ def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Ope
 # --- the gradient of the weight ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupedRowsWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped_rows_weight.cu``."""
 
@@ -116,7 +116,7 @@ class GroupedRowsWeightConfig(Config):
     most_threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RowSplit:
     """Chunks of channels of a block, rows of inputs and columns of outputs of a part, partial sums, and the time in clocks."""
 

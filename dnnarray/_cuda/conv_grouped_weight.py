@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 from dnnarray._cuda.conv_common import extents
@@ -12,13 +11,14 @@ from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 _PAIRS = 5  # of items, whose sums a warp has
 _WARPS = 8
 _INPUT, _OUTPUT, _TILE = 1.0, 1.5, 60.0  # time of an input of a tile, of an output, of its beginning and end
 
 
-@dataclass(frozen=True)
+@frozen
 class GroupedWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/grouped_weight.cu``."""
 
@@ -28,7 +28,7 @@ class GroupedWeightConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Tasks:
     """How the sums of a slab are divided: chunks of outputs of a warp, parts of the items, tasks of a slab and of a block, blocks for all."""
 
@@ -56,7 +56,7 @@ def _tasks(s: Slab, groups: int, taps: int) -> Tasks:
     return Tasks(n, item_parts, across, here, -(-tasks // here), -(-slabs // across))
 
 
-@dataclass(frozen=True)
+@frozen
 class WeightSplit:
     """The tile of a block, the tasks, the partial sums, and the time."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from dnnarray._cuda.scratch import Operand
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Phase
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF
 
 _THREADS, _SUM_THREADS = 384, 256
@@ -30,7 +30,7 @@ _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
 
 
-@dataclass(frozen=True)
+@frozen
 class WeightConfig(Config):
     """Compile-time settings of ``kernels/conv/implicit_weight_sm90.cu``."""
 
@@ -40,7 +40,7 @@ class WeightConfig(Config):
     stages: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SumsConfig(Config):
     """Compile-time settings of ``kernels/conv/split_sums.cu``."""
 
@@ -50,7 +50,7 @@ class SumsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ImplicitConfig(Config):
     """Compile-time settings of ``kernels/conv/implicit_gemm_sm90.cu``."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
@@ -23,6 +23,7 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
@@ -52,7 +53,7 @@ def fits(g: Geometry) -> bool:
     return f.groups == 1 or (f.groups * f.c == g.groups * g.c and f.groups * f.k == g.groups * g.k)
 
 
-@dataclass(frozen=True)
+@frozen
 class TransposeConfig(Config):
     """Compile-time settings of ``kernels/conv/transpose.cu``."""
 
@@ -63,7 +64,7 @@ class TransposeConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WidenConfig(Config):
     """Compile-time settings of ``kernels/conv/widen.cu``."""
 

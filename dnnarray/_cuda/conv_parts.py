@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32
 
@@ -37,7 +37,7 @@ _PLACES = 1 << 31
 _SHARE = 0.25  # of the device's memory that parts may take
 
 
-@dataclass(frozen=True)
+@frozen
 class RangeConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_range.cu``."""
 
@@ -45,7 +45,7 @@ class RangeConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ImageConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_image.cu``."""
 
@@ -57,7 +57,7 @@ class ImageConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PartsConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_tma_sm90.cu``."""
 
@@ -75,7 +75,7 @@ class PartsConfig(Config):
     pairs: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class PartsWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_weight_tma_sm90.cu``."""
 
@@ -88,7 +88,7 @@ class PartsWeightConfig(Config):
     scaled: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class PartsSumsConfig(Config):
     """Compile-time settings of ``kernels/conv/parts_weight_sums.cu``."""
 
@@ -96,7 +96,7 @@ class PartsSumsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Numerics:
     """What float32 numbers become: so many parts of a half type, moved into its range by a power of two where it has a smaller one."""
 
@@ -115,7 +115,7 @@ SUMMARY = "operands in parts of half types, brought by the copy engine, products
 NUMERICS = {"highest": Numerics(FLOAT16, 2, True), "high": Numerics(FLOAT16, 1, True), "medium": Numerics(BFLOAT16, 1, False)}
 
 
-@dataclass(frozen=True)
+@frozen
 class InParts:
     """An array in parts: where each of them lies, and the scale of all."""
 

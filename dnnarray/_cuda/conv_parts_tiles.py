@@ -7,11 +7,11 @@ A stage brings all parts of both operands once: two of them are twice the bytes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, ROW, Split, Tile, rounds
 from dnnarray._cuda.conv_tma_tiles import Choice
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 WEIGHT_THREADS = 384
 _TILES = {  # by parts: two of them need three sums of each element
@@ -46,7 +46,7 @@ def choose(g: Geometry, units: int, parts: int) -> Choice:
     return min(found, key=lambda c: c.seconds)
 
 
-@dataclass(frozen=True)
+@frozen
 class WeightTiles:
     """Tiles of a weight gradient along its rows and its columns, which are panels of 64 channels of a tap, and the groups."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dnnarray._cuda.activation import formula
@@ -16,6 +14,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
@@ -25,7 +24,7 @@ _CHANNELS = 8  # that the kernel moves at once
 _NARROW, _WIDE = (128, 64, 4, 32, 2), (128, 128, 3, 64, 2)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
 
 
-@dataclass(frozen=True)
+@frozen
 class PortableConfig(Config):
     """Compile-time settings of ``kernels/conv/implicit_gemm.cu``."""
 

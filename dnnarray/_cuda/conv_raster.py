@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 Corners = tuple[tuple[int, ...], tuple[int, ...]]  # lower and upper, the fastest axis first
 
@@ -31,7 +31,7 @@ def within(axes: int, *places: tuple[int, ...]) -> bool:
     return all(-reach <= min(corner) and max(corner) < reach for corner in places)
 
 
-@dataclass(frozen=True)
+@frozen
 class Raster:
     """Planes as the kernels with a halo see them: places in a row, rows, places from the first tap to the last."""
 

@@ -4,7 +4,6 @@ for the input's gradient products for each row of the window, gathered by pixel.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._spec import HALF
 
 _THREADS, _PLACES = 256, 224  # of a block, of the result that a region meets
@@ -28,7 +28,7 @@ _BLOCKS = 2  # on a multiprocessor
 _SIDE, _WIDE = 16, 64  # pixels of a region along an axis, channels of a tile
 
 
-@dataclass(frozen=True)
+@frozen
 class ThinForwardConfig(Config):
     """Compile-time settings of ``kernels/conv/thin_forward.cu``."""
 
@@ -41,7 +41,7 @@ class ThinForwardConfig(Config):
     even: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class ThinWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/thin_weight.cu``."""
 
@@ -50,7 +50,7 @@ class ThinWeightConfig(Config):
     matrices: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ThinConfig(Config):
     """Compile-time settings of ``kernels/conv/thin_gradient.cu``."""
 

@@ -7,12 +7,12 @@ gathering threads. The constants are fits to an H200 (docs/measured.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
 
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 BLOCK = 64  # channels, columns or pixels of a stage
 ROW = 128  # bytes of a tile's row in shared memory
@@ -26,7 +26,7 @@ _COPY = 49e-9  # seconds in which each gathering thread of the weight gradient c
 _END = 1.6e-6  # seconds of 128 rows of a tile's end
 
 
-@dataclass(frozen=True)
+@frozen
 class Tile:
     """A block's tile, rows x columns of the result, and the stages of its ring."""
 
@@ -64,7 +64,7 @@ class Timed(Protocol):
     def seconds(self) -> float: ...
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """A tile and the seconds that it takes."""
 
@@ -91,7 +91,7 @@ def counts(g: Geometry, rows: int, t: Tile) -> tuple[int, int, int]:
     return -(-rows // t.m), -(-g.k // t.n), g.groups
 
 
-@dataclass(frozen=True)
+@frozen
 class Split:
     """The pixels of a weight gradient in `count` parts of `blocks` stages each, and the seconds that they take."""
 

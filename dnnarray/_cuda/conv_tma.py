@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles
 from dnnarray._cuda.activation import formula
@@ -15,6 +15,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan, TensorMap, vector_le
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF
 
@@ -22,7 +23,7 @@ _OFFSETS = {2: 256, 3: 32}  # by axes of space: what taps must stay below
 _LONGEST_STEP = 8  # of a window
 
 
-@dataclass(frozen=True)
+@frozen
 class TmaConfig(ImplicitConfig):
     """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu``, ``implicit_tma_halo_sm90.cu`` and ``implicit_tma_held_sm90.cu``."""
 

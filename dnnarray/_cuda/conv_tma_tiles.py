@@ -7,7 +7,6 @@ A stage takes its products at the rate that the matrix units keep up, or the sec
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 
@@ -15,6 +14,7 @@ from dnnarray._cuda.conv_raster import Raster, axes_of, raster, within
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
@@ -37,7 +37,7 @@ def places(g: Geometry, r: Raster | None) -> int:
     return g.n * (g.pixels if r is None else g.out[0] * r.height * r.pitch)
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes; `held`: with the weight in shared memory for good."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vec
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._problems.conv_unfold import UnfoldProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import Spec
 
@@ -22,7 +22,7 @@ _STEPS = 8  # of a thread of unfold.cu
 _LANES = (8, 32, 128)  # units beside each other in a block of it
 
 
-@dataclass(frozen=True)
+@frozen
 class Columns:
     """How columns lie: whether their channels run fastest, and the steps, in elements, along their axes."""
 
@@ -34,7 +34,7 @@ class Columns:
     tap: int
 
 
-@dataclass(frozen=True)
+@frozen
 class UnfoldConfig(Config):
     """Compile-time settings of ``kernels/conv/unfold.cu``."""
 
@@ -46,7 +46,7 @@ class UnfoldConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FoldConfig(Config):
     """Compile-time settings of ``kernels/conv/fold.cu``."""
 

@@ -5,12 +5,11 @@ The constants are fits to an H200 (docs/measured.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dnnarray._cuda.conv_raster import Raster, axes_of, extent, within
 from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, ROW, Split, Tile, adding_up, parts, split
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 
 _SIDE, _MOST_ACROSS = 3, 4  # extents of a plane's window, places from tap to tap
 _AHEAD, _MOST_RING = 4, 13  # blocks on their way, and all that shared memory holds
@@ -20,12 +19,12 @@ _STEP, _FILL, _END = 0.7e-6, 0.3e-6, 1.6e-6  # seconds of a step of 64 places, o
 _WAIT = 60e-9  # seconds of a stage beside its products
 
 
-@dataclass(frozen=True)
+@frozen
 class TmaSplit(Split):
     """The pixels of a weight gradient by ``kernels/conv/implicit_weight_tma_sm90.cu``."""
 
 
-@dataclass(frozen=True)
+@frozen
 class HaloSplit:
     """The places of a weight gradient in `count` parts of `blocks` steps each, and the seconds that they take.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles, conv_weigh
 from dnnarray._cuda.conv_common import Setting, extents
@@ -18,13 +17,14 @@ from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Tenso
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 
 _HALO_THREADS, _THREADS = 512, 384
 _MIRRORED = 24  # places of a ring that stand twice
 
 
-@dataclass(frozen=True)
+@frozen
 class HaloWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/implicit_weight_tma_halo_sm90.cu``."""
 
@@ -32,7 +32,7 @@ class HaloWeightConfig(Config):
     axes: int
 
 
-@dataclass(frozen=True)
+@frozen
 class TmaWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/implicit_weight_tma_sm90.cu``."""
 

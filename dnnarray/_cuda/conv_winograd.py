@@ -6,7 +6,7 @@ A tile of 2x2 outputs takes 16 products in place of 36. F(4x4) would take 36 in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
@@ -17,6 +17,7 @@ from dnnarray._cuda.plan import Config, Kernel, MatMul, Matrix, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32
 
@@ -28,14 +29,14 @@ _SCRATCH = 256 << 20  # bytes of a block of images in Winograd's domain
 _LARGEST = 1 << 32  # bytes of a single image there
 
 
-@dataclass(frozen=True)
+@frozen
 class WinogradWeightConfig(Config):
     """Compile-time settings of ``kernels/conv/winograd_weight.cu``."""
 
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WinogradInputConfig(Config):
     """Compile-time settings of ``kernels/conv/winograd_input.cu``."""
 
@@ -44,7 +45,7 @@ class WinogradInputConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WinogradOutputConfig(Config):
     """Compile-time settings of ``kernels/conv/winograd_output.cu``."""
 
@@ -56,7 +57,7 @@ class WinogradOutputConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Pass:
     """One correlation: what is read (n, channels, rows, columns), what is written, zeros before the first row and column."""
 

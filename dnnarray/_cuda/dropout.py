@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.channels import (
     NOWHERE,
@@ -23,6 +22,7 @@ from dnnarray._cuda.channels import (
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Runtime, vector_length
 from dnnarray._problems.base import leaves
 from dnnarray._problems.dropout import DropoutProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 from dnnarray._spec import Spec
 
@@ -30,7 +30,7 @@ _SEED, _OFFSET = Runtime(0), Runtime(1)
 _WORDS = 2**32
 
 
-@dataclass(frozen=True)
+@frozen
 class PhiloxConfig(Config):
     """Compile-time settings of ``kernels/dropout/philox.cu``."""
 
@@ -40,7 +40,7 @@ class PhiloxConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BiasAddConfig(Config):
     """Compile-time settings of ``kernels/dropout/bias_add.cu``."""
 
@@ -51,7 +51,7 @@ class BiasAddConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BiasAddBackwardConfig(Config):
     """Compile-time settings of ``kernels/dropout/bias_add_backward.cu``."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,6 +26,7 @@ from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, Work
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec
 
@@ -101,7 +102,7 @@ def on_stream(pointer: int) -> Any:
     return _NOTHING if get_current_stream().ptr == pointer else cupy.cuda.Stream.from_external(_Handle(pointer))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Handle:
     """A stream as the CUDA stream protocol wants it: (version, handle)."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from dnnarray._cuda.channels import View, channel_mode, partial_bytes, second_st
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._problems.activation import Activation
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, FLOAT64, HALF
 
 THREADS = 128
@@ -26,7 +26,7 @@ def accumulator(dtype: np.dtype) -> np.dtype:
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
 
 
-@dataclass(frozen=True)
+@frozen
 class Epilogue:
     """y = activation(z + bias + residual); the residual lies in memory as y does."""
 
@@ -51,7 +51,7 @@ class Epilogue:
         return dtype in HALF and self.activation is not None and self.activation.name not in _EXACT
 
 
-@dataclass(frozen=True)
+@frozen
 class EpilogueConfig(Config):
     """Compile-time settings of ``kernels/linear/epilogue.cu``."""
 
@@ -79,7 +79,7 @@ def apply(e: Epilogue, z: Operand, y: Operand, view: View, aligned: bool, first:
     return Plan(kernel, (-(-view.size // (THREADS * vector)), 1, 1), THREADS, arguments)
 
 
-@dataclass(frozen=True)
+@frozen
 class SlopeConfig(Config):
     """Compile-time settings of ``kernels/linear/slope.cu``."""
 
@@ -105,7 +105,7 @@ def slope(e: Epilogue, grad: Operand, z: Operand, target: Operand, view: View, a
     return Plan(kernel, (-(-view.size // (THREADS * vector)), 1, 1), THREADS, (*arguments, *sizes))
 
 
-@dataclass(frozen=True)
+@frozen
 class SumsConfig(Config):
     """Compile-time settings of ``kernels/linear/channel_sums.cu``."""
 
@@ -129,7 +129,7 @@ def add_channel_sums(steps: Steps, x: Operand, view: View, target: Operand) -> N
         steps.add(second_stage(s, target.dtype, partial.array, target.array))
 
 
-@dataclass(frozen=True)
+@frozen
 class RearrangeConfig(Config):
     """Compile-time settings of ``kernels/common/rearrange.cu``."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, pointers, reduced
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.loss import CTCProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 from dnnarray._spec import Spec
 
@@ -17,7 +17,7 @@ _THREADS = 1024
 _GRADIENT_STEPS, _GRADIENT_THREADS = 8, 128
 
 
-@dataclass(frozen=True)
+@frozen
 class LatticeConfig(Config):
     """Compile-time settings of ``kernels/loss/ctc_lattice.cu``."""
 
@@ -32,7 +32,7 @@ class LatticeConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ChainsConfig(Config):
     """Compile-time settings of ``kernels/loss/ctc_chains.cu``."""
 
@@ -43,7 +43,7 @@ class ChainsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class GradientConfig(Config):
     """Compile-time settings of ``kernels/loss/ctc_gradient.cu``."""
 

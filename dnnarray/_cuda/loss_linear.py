@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from dnnarray._cuda.loss_sums import (
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss import LinearProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
@@ -34,7 +34,7 @@ _BYTES = 1 << 27  # of a block of scores, and of its gradients
 _CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
 
 
-@dataclass(frozen=True)
+@frozen
 class StatisticsConfig(Config):
     """Compile-time settings of ``kernels/loss/linear_statistics.cu``."""
 
@@ -46,7 +46,7 @@ class StatisticsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class GradientConfig(Config):
     """Compile-time settings of ``kernels/loss/linear_gradient.cu``."""
 
@@ -59,7 +59,7 @@ class GradientConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WeightSumConfig(Config):
     """Compile-time settings of ``kernels/loss/weight_sum.cu``."""
 
@@ -67,7 +67,7 @@ class WeightSumConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ConvertConfig(Config):
     """Compile-time settings of ``kernels/common/convert.cu``."""
 
@@ -76,7 +76,7 @@ class ConvertConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Layer:
     """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, `pitch` classes apart in memory.
 
@@ -139,7 +139,7 @@ def _layer(problem: LinearProblem, x: Spec, precision: str, gradients: bool) -> 
 # --- the forward ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _Rows:
     """Arrays with an entry for each row, or nothing, that the statistics leave behind."""
 
@@ -220,7 +220,7 @@ def _forward_bytes(problem: LinearProblem) -> int:
 # --- the gradient -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _Parts:
     """Scratch memory of the gradient; `dx` and `dw` stand for outputs that cannot take sums of several products themselves."""
 

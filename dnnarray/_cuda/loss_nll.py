@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.loss_rows import (
     THREADS,
@@ -19,13 +18,14 @@ from dnnarray._cuda.loss_rows import (
 from dnnarray._cuda.loss_sums import INTEGERS, Scratch, arithmetic, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.loss import ScoresProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 
 _PART = 64  # classes that a thread of the gradient writes where they do not lie beside each other
 _LANES = ((16, 64), (32, 1024))  # threads of a row of the gradient, and the vectors up to which they are enough
 
 
-@dataclass(frozen=True)
+@frozen
 class NllConfig(Config):
     """Compile-time settings of ``kernels/loss/nll.cu``."""
 
@@ -35,7 +35,7 @@ class NllConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class NllBackwardConfig(Config):
     """Compile-time settings of ``kernels/loss/nll_backward.cu``."""
 

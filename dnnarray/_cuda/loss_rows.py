@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, label_blocks, label_weights, mean, reduced
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.loss import ScoresProblem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 THREADS = 128
 _SHORT_ROWS = 4  # rows that part of a warp holds at once
 
 
-@dataclass(frozen=True)
+@frozen
 class ShortConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_short.cu``."""
 
@@ -31,7 +31,7 @@ class ShortConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Arrangement:
     """The scores in memory: `order` of their axes, that of the axes of the rows, the extents before and behind the classes."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dnnarray._cuda.loss_rows import (
@@ -26,6 +25,7 @@ from dnnarray._cuda.loss_sums import NOTHING, Scratch, arithmetic, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.softmax import COPIES_FROM, smallest_share
 from dnnarray._problems.loss import ScoresProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 from dnnarray._spec import FLOAT64, Spec
 
@@ -37,7 +37,7 @@ _MOST = 16  # vectors of a row that a thread holds in registers
 _LONG_LANES, _LONG_UNROLL = 512, 4  # threads of longer rows, and the vectors of each that are on their way together
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_rows.cu``."""
 
@@ -54,7 +54,7 @@ class RowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ColumnsConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_columns.cu``."""
 
@@ -69,7 +69,7 @@ class ColumnsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BackwardRowsConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_backward_rows.cu``."""
 
@@ -86,7 +86,7 @@ class BackwardRowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BackwardClusterConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_backward_cluster.cu``."""
 
@@ -99,7 +99,7 @@ class BackwardClusterConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BackwardColumnsConfig(Config):
     """Compile-time settings of ``kernels/loss/cross_entropy_backward_columns.cu``."""
 

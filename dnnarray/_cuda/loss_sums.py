@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 INTEGERS = {
@@ -64,7 +64,7 @@ class Scratch:
         return part
 
 
-@dataclass(frozen=True)
+@frozen
 class SumsConfig(Config):
     """Compile-time settings of ``kernels/loss/sums.cu``."""
 
@@ -74,7 +74,7 @@ class SumsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class MeanConfig(Config):
     """Compile-time settings of ``kernels/loss/mean.cu``."""
 

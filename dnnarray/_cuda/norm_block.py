@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dnnarray._cuda import norm_slab
@@ -11,6 +10,7 @@ from dnnarray._cuda.norm_channels import View, inputs, shares, view
 from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, orders, wide
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64, Spec
 
@@ -21,7 +21,7 @@ _APART = 4
 _VALUES, _FEW = 16, 8  # of a thread, of each array: at the most, and up to which more threads are not worth their meeting
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockConfig(Config):
     """Compile-time settings of ``kernels/norm/channel_block.cu``."""
 
@@ -33,7 +33,7 @@ class BlockConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockBackwardConfig(BlockConfig):
     """Compile-time settings of ``kernels/norm/channel_block_backward.cu``."""
 

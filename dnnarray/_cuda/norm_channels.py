@@ -6,7 +6,6 @@ Forward: sums of x, `finish`, `apply`. Gradient: the same statistics where they 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, m
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import Spec
 
@@ -30,7 +30,7 @@ _BATCH, _WIDE_BATCH = 3, 4  # vectors of each array that a thread of `apply` has
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
-@dataclass(frozen=True)
+@frozen
 class SumsConfig(Config):
     """Compile-time settings of ``kernels/norm/channel_sums.cu``."""
 
@@ -45,7 +45,7 @@ class SumsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ApplyConfig(Config):
     """Compile-time settings of ``kernels/norm/channel_apply.cu``."""
 
@@ -65,7 +65,7 @@ class ApplyConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FinishConfig(Config):
     """Compile-time settings of ``kernels/norm/channel_finish.cu``."""
 
@@ -73,7 +73,7 @@ class FinishConfig(Config):
     lanes: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FinishBackwardConfig(FinishConfig):
     """Compile-time settings of ``kernels/norm/channel_finish_backward.cu``."""
 

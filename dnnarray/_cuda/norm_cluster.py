@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dnnarray._cuda import norm_long, norm_rows
@@ -10,6 +9,7 @@ from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type
 from dnnarray._cuda.norm_rows import extents, fold, operands, pass_on, results, wants_parameters
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
@@ -25,7 +25,7 @@ _LARGE = 1 << 22  # elements from which the barriers that it takes to add up sum
 _STATIC = 4096  # bytes of shared memory that the kernels need besides
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterRowsBackwardConfig(Config):
     """Compile-time settings of ``kernels/norm/cluster_rows_backward.cu``."""
 
@@ -46,7 +46,7 @@ class ClusterRowsBackwardConfig(Config):
     resident: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterRowsConfig(Config):
     """Compile-time settings of ``kernels/norm/cluster_rows.cu``."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -10,6 +9,7 @@ from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, memory_ord
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm import LocalResponseProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64
 
@@ -24,7 +24,7 @@ _RESIDENT = 1024  # threads that a multiprocessor should have at the least
 _FORWARD, _BACKWARD = 4, 2  # elements of a thread, twice as many of half types
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalResponseConfig(Config):
     """Compile-time settings of ``kernels/norm/local_response.cu``."""
 
@@ -33,7 +33,7 @@ class LocalResponseConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WindowConfig(Config):
     """Compile-time settings of ``kernels/norm/local_response_window.cu``."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of, wide
 from dnnarray._cuda.norm_rows import Operands, extents, fold, operands, pass_on, results, wants_parameters
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 
 _THREADS = 512
@@ -16,7 +15,7 @@ _SUMS = 256
 _BLOCKS = 132 * 8
 
 
-@dataclass(frozen=True)
+@frozen
 class LongRowsConfig(Config):
     """Compile-time settings of ``kernels/norm/long_rows.cu``."""
 
@@ -30,7 +29,7 @@ class LongRowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ColumnSumsConfig(Config):
     """Compile-time settings of ``kernels/norm/column_sums.cu``."""
 

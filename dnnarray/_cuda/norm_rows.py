@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, order
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64, Spec
 
@@ -21,7 +21,7 @@ _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blo
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsConfig(Config):
     """Compile-time settings of ``kernels/norm/rows.cu``."""
 
@@ -38,7 +38,7 @@ class RowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsBackwardConfig(Config):
     """Compile-time settings of ``kernels/norm/rows_backward.cu``."""
 
@@ -56,7 +56,7 @@ class RowsBackwardConfig(Config):
     resident: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FoldConfig(Config):
     """Compile-time settings of ``kernels/norm/fold.cu``."""
 
@@ -265,7 +265,7 @@ def fold(
     return Plan(kernel, (blocks_of(columns, 32 * vector), 2, 1), 32 * rows, arguments)
 
 
-@dataclass(frozen=True)
+@frozen
 class PassOnConfig(Config):
     """Compile-time settings of ``kernels/norm/pass_on.cu``."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dnnarray._cuda.activation import formula
@@ -12,6 +11,7 @@ from dnnarray._cuda.norm_rows import fold
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64
 
@@ -24,7 +24,7 @@ _SMALL = 8 << 10  # bytes of shared memory below which a block is given more cha
 _PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
 
 
-@dataclass(frozen=True)
+@frozen
 class SlabConfig(Config):
     """Compile-time settings of ``kernels/norm/channel_slab.cu`` and ``channel_slab_backward.cu``."""
 

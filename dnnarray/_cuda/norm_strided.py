@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from dnnarray._cuda.norm_rows import Operands, fold, operands, pass_on, results,
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import Spec
 
@@ -18,7 +18,7 @@ _AXES = 4
 _THREADS = 256
 
 
-@dataclass(frozen=True)
+@frozen
 class StridedConfig(Config):
     """Compile-time settings of ``kernels/norm/strided.cu``."""
 
@@ -29,7 +29,7 @@ class StridedConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class StridedParametersConfig(Config):
     """Compile-time settings of ``kernels/norm/strided_parameters.cu``."""
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
 TYPES = {FLOAT64: "double", FLOAT32: "float", FLOAT16: "dnnarray::float16_t", BFLOAT16: "dnnarray::bfloat16_t"}
 SHORT = {FLOAT64: "f64", FLOAT32: "f32", FLOAT16: "f16", BFLOAT16: "bf16"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Config:
     """Base of a kernel's compile-time settings; never holds problem sizes, so that the number of compilations stays bounded.
 
@@ -33,7 +34,7 @@ def _member(name: str, value: Any) -> str:
     return f"static constexpr {kind} k{camel} = {text}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Kernel:
     """What is compiled: a source under ``kernels/``, its settings and the name it has in a profiler."""
 
@@ -50,7 +51,7 @@ class Kernel:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Array:
     """A launch argument: the pointer of the `index`-th array (inputs first, then outputs, then the scratch memory)."""
 
@@ -58,14 +59,14 @@ class Array:
     offset: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Runtime:
     """A launch argument: the `index`-th run-time option of the operation (``seed``, ``offset``), an unsigned 64-bit integer."""
 
     index: int
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorMap:
     """A launch argument of 128 bytes: what the copy engine (sm_90) is told of an array, to fetch boxes of it as rows of 128 bytes, swizzled.
 
@@ -82,7 +83,7 @@ class TensorMap:
     corners: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """One launch. `arguments` are `Array` pointers, `TensorMap`, `Runtime` options, ints (64 bits) and floats (double).
 
@@ -97,7 +98,7 @@ class Plan:
     cooperative: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Matrix:
     """A batch of row-major matrices in memory: where they begin and the distances, in elements, between rows and between matrices.
 
@@ -110,7 +111,7 @@ class Matrix:
     transposed: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class MatMul:
     """A batch of matrix products by cuBLAS, ``c = alpha * a @ b + beta * c``, a (m, k), b (k, n), c (m, n), each row-major.
 
@@ -137,7 +138,7 @@ class MatMul:
         return self.a.array, self.b.array, self.c.array
 
 
-@dataclass(frozen=True)
+@frozen
 class Transform:
     """A batch of float32 Fourier transforms by cuFFT over arrays of `lengths`, dense one behind the other: from real ones to their spectra, of which the
     last axis has the first half, or back (`inverse`, which destroys the spectra), not scaled. `work` are `work_bytes` for the library to work in.
@@ -160,7 +161,7 @@ class Transform:
 Step = Plan | MatMul | Transform
 
 
-@dataclass(frozen=True)
+@frozen
 class Program:
     """All launches of a problem, in stream order, and the memory they expect.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Config, vector_length
 from dnnarray._cuda.pool_geometry import Geometry, divider
+from dnnarray._records import frozen
 
 INTEGERS = {
     np.dtype(name): text
@@ -52,7 +52,7 @@ def _merged(g: Geometry, strides: tuple[int, ...]) -> tuple[int, ...]:
     return (strides[1] if g.channels > 1 else strides[0], *strides[1:])
 
 
-@dataclass(frozen=True)
+@frozen
 class StripConfig(Config):
     """Compile-time settings of every kernel that walks down the rows of small windows."""
 
@@ -70,7 +70,7 @@ class StripConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Strips:
     """What the kernels that walk down the rows have in common."""
 

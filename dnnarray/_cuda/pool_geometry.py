@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from dnnarray._problems import checks
 from dnnarray._problems.pool import AdaptiveAxis, Axis
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 CODES = 255  # taps that a byte can number, and one code for none
@@ -21,7 +21,7 @@ def divider(divisor: int, largest: int) -> tuple[int, int]:
     return divisor << 32 | shift, magic
 
 
-@dataclass(frozen=True)
+@frozen
 class WindowAxis:
     """One spatial axis as the kernels take it; for uneven adaptive windows only `extent`, `outputs` and `window` (the longest) count."""
 
@@ -66,7 +66,7 @@ class WindowAxis:
         return min(-(-((self.window - 1) * self.dilation + 1) // self.stride), max(self.outputs, 1))
 
 
-@dataclass(frozen=True)
+@frozen
 class Geometry:
     """A pooling problem in memory.
 

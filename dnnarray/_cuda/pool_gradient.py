@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,11 +23,12 @@ from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, divider, g
 from dnnarray._cuda.pool_shared import shared_plan
 from dnnarray._cuda.pool_windows import reduction_plan
 from dnnarray._problems.pool import PoolProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, Spec
 
 
-@dataclass(frozen=True)
+@frozen
 class GatherConfig(Config):
     """Compile-time settings of ``kernels/pool/gather.cu``."""
 
@@ -43,7 +43,7 @@ class GatherConfig(Config):
     rows: int
 
 
-@dataclass(frozen=True)
+@frozen
 class TilesConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/tiles.cu``."""
 
@@ -52,14 +52,14 @@ class TilesConfig(StripConfig):
     exponent: int
 
 
-@dataclass(frozen=True)
+@frozen
 class DisjointConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/disjoint.cu``."""
 
     magnitude: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class SpreadConfig(Config):
     """Compile-time settings of ``kernels/pool/spread.cu``."""
 

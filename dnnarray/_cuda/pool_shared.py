@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, RULES, THREADS, row_of_threads
 from dnnarray._cuda.pool_geometry import Geometry, divider
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64, Spec
 
@@ -23,7 +23,7 @@ _KINDS = 16  # rounds of windows that do not overlap
 _COLUMNS = 4  # that a thread owns in channels-last memory
 
 
-@dataclass(frozen=True)
+@frozen
 class PlacesConfig(Config):
     """Compile-time settings of ``kernels/pool/places.cu``."""
 
@@ -36,7 +36,7 @@ class PlacesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SharesConfig(Config):
     """Compile-time settings of ``kernels/pool/shares.cu``."""
 
@@ -47,7 +47,7 @@ class SharesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class GatherColumnsConfig(Config):
     """Compile-time settings of ``kernels/pool/gather_columns.cu``."""
 

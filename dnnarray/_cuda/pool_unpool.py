@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, THREADS
 from dnnarray._cuda.pool_geometry import Geometry, geometry_of
 from dnnarray._problems.pool import UnpoolProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import Spec
 
@@ -17,7 +17,7 @@ _MARKS_LAST, _MARKS_FIRST = 100 << 10, 32 << 10  # bytes for them
 _NUMBERED = 0xFFFF  # elements of x that a mark can name
 
 
-@dataclass(frozen=True)
+@frozen
 class UnpoolConfig(Config):
     """Compile-time settings of ``kernels/pool/unpool.cu``."""
 
@@ -27,7 +27,7 @@ class UnpoolConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class UnpoolPlanesConfig(Config):
     """Compile-time settings of ``kernels/pool/unpool_planes.cu``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from dnnarray._cuda.pool_common import (
 )
 from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry_of
 from dnnarray._problems.pool import PoolProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 
 _SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
@@ -38,7 +38,7 @@ _BUSY, _LARGE_WINDOW = 1 << 17, 16  # threads that keep a card busy; taps of a w
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
 
-@dataclass(frozen=True)
+@frozen
 class WindowsConfig(Config):
     """Compile-time settings of ``kernels/pool/windows.cu``."""
 
@@ -54,7 +54,7 @@ class WindowsConfig(Config):
     rows: int
 
 
-@dataclass(frozen=True)
+@frozen
 class StripsConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/strips.cu``."""
 
@@ -64,7 +64,7 @@ class StripsConfig(StripConfig):
     exponent: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WholeConfig(Config):
     """Compile-time settings of ``kernels/pool/whole.cu``."""
 
@@ -79,7 +79,7 @@ class WholeConfig(Config):
     unroll: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanesConfig(Config):
     """Compile-time settings of ``kernels/pool/planes.cu``."""
 
@@ -94,7 +94,7 @@ class PlanesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ColumnsConfig(Config):
     """Compile-time settings of ``kernels/pool/columns.cu``."""
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
+
+from dnnarray._records import frozen
 
 OLDEST_CAPABILITY = (7, 5)
 _OLDEST_DRIVER = 12
@@ -17,7 +18,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MIN
 _WHEELS = {"cupy-cuda13x": 13, "cupy-cuda12x": 12, "cupy-cuda11x": 11, "cupy": None}  # CuPy's wheels, each for one CUDA
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """One component: whether it will do, what was found, and the command that mends it. What is absent hinders only those who want it."""
 
@@ -28,7 +29,7 @@ class Finding:
     absent: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """What the driver tells: the CUDA version it supports, and the compute capability of each device."""
 

@@ -24,13 +24,14 @@ from dnnarray._cuda.rnn_network import (
     take_x,
     zeros,
 )
+from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16
 
 _WORDS = 2**32
 _NO_DROPOUT = [0, 0, 0, 0, 0.0, 0]
 
 
-@dataclass(frozen=True)
+@frozen
 class Recurrence:
     """How an algorithm goes through the time steps of a layer whose description is in memory.
 
@@ -227,7 +228,7 @@ def _first_gradients(layer: Layer) -> Launches:
     return launches
 
 
-@dataclass(frozen=True)
+@frozen
 class Factor:
     """A matrix of a product: where its parts begin, which add up to it, the distance of its rows, its columns."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from dnnarray._cuda.loss_sums import INTEGERS
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan
 from dnnarray._problems.base import tree_map
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
+from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, Spec
 
 THREADS = 128
@@ -30,7 +31,7 @@ _SUM_ROWS, _MOST_PARTS = 64, 128  # rows that a thread of column_sums adds up at
 Launches = list[Plan | MatMul]
 
 
-@dataclass(frozen=True)
+@frozen
 class CastConfig(Config):
     """Compile-time settings of ``kernels/rnn/cast.cu`` and ``kernels/rnn/column_sums.cu``."""
 
@@ -39,7 +40,7 @@ class CastConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SplitConfig(Config):
     """Compile-time settings of ``kernels/rnn/split.cu``."""
 
@@ -48,7 +49,7 @@ class SplitConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class LengthsConfig(Config):
     """Compile-time settings of ``kernels/rnn/lengths.cu``."""
 
@@ -56,7 +57,7 @@ class LengthsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Block:
     """Numbers of one dtype in memory, from an `Array` on."""
 
@@ -71,7 +72,7 @@ class Block:
         return Matrix(self.array, row, batch, transposed)
 
 
-@dataclass(frozen=True)
+@frozen
 class Given:
     """An input or an output of the problem: its memory and its axes."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.rnn_layers import Layer, Recurrence
 from dnnarray._cuda.rnn_network import COUNTER, MOST_BATCH, MOST_BLOCKS, NOTHING, Launches, zeros
 from dnnarray._cuda.rnn_steps import KINDS, NAMES, kind_of
 from dnnarray._problems.base import leaves
 from dnnarray._problems.rnn import GATES, RecurrentProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64
 
@@ -25,7 +24,7 @@ _PRODUCTS = {2: 1100e9, 4: 360e9}  # products per second of one multiprocessor o
 _FLOAT_PRODUCTS = 90e9  # and without them
 
 
-@dataclass(frozen=True)
+@frozen
 class PersistentConfig(Config):
     """Compile-time settings of ``kernels/rnn/persistent.cu`` and ``kernels/rnn/persistent_backward.cu``."""
 
@@ -38,7 +37,7 @@ class PersistentConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Tile:
     """Hidden units and sequences of a block, and how the blocks fill the device."""
 
@@ -50,7 +49,7 @@ class Tile:
     seconds: float  # of a step
 
 
-@dataclass(frozen=True)
+@frozen
 class _Block:
     """A block that is thought of: its units and sequences, the bytes of a weight, and how it multiplies."""
 

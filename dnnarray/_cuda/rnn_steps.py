@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Matrix, Plan
 from dnnarray._cuda.rnn_layers import Layer, Recurrence, matrix_batch
 from dnnarray._cuda.rnn_network import THREADS, Block, Launches, blocks, product
+from dnnarray._records import frozen
 from dnnarray._spec import HALF
 
 # As the enumeration in kernels/include/dnnarray/rnn.cuh.
@@ -14,7 +13,7 @@ KINDS = {"tanh": 0, "relu": 1, "gru": 2, "gru_reset": 3, "gru_last": 4, "lstm": 
 NAMES = {TYPES[d]: SHORT[d] for d in TYPES} | {f"dnnarray::Parts<{TYPES[d]}>": f"{SHORT[d]}_parts" for d in HALF}
 
 
-@dataclass(frozen=True)
+@frozen
 class StepConfig(Config):
     """Compile-time settings of ``kernels/rnn/step.cu`` and ``kernels/rnn/step_backward.cu``."""
 
@@ -41,7 +40,7 @@ def _products(layer: Layer, field: str, a: tuple[Block, Block | None, int], c: t
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Step:
     """One step of a layer: what of its memory takes part, as (first direction, second, distance between rows)."""
 

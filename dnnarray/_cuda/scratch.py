@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cuda.plan import Array, Step
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
 
-@dataclass(frozen=True)
+@frozen
 class Operand:
     """An array as launches take it: where it begins, its dtype and the steps in memory, in elements, along its axes."""
 

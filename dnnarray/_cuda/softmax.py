@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dnnarray._cuda.channels import order_of
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.softmax import SoftmaxProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 from dnnarray._spec import FLOAT64, Spec
 
@@ -26,7 +26,7 @@ _COLUMNS_STATIC = 8 << 10  # that the kernel for columns needs besides
 _STATIC = 1024  # bytes of shared memory that the kernel for long rows needs besides
 
 
-@dataclass(frozen=True)
+@frozen
 class SoftmaxConfig(Config):
     """Compile-time settings that the kernels in ``kernels/softmax`` have in common."""
 
@@ -37,7 +37,7 @@ class SoftmaxConfig(Config):
     saved: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsConfig(SoftmaxConfig):
     """Compile-time settings of ``kernels/softmax/rows.cu``."""
 
@@ -47,7 +47,7 @@ class RowsConfig(SoftmaxConfig):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class LongRowsConfig(SoftmaxConfig):
     """Compile-time settings of ``kernels/softmax/long_rows.cu``."""
 
@@ -56,7 +56,7 @@ class LongRowsConfig(SoftmaxConfig):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterRowsConfig(SoftmaxConfig):
     """Compile-time settings of ``kernels/softmax/cluster_rows.cu``."""
 
@@ -64,7 +64,7 @@ class ClusterRowsConfig(SoftmaxConfig):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterColumnsConfig(SoftmaxConfig):
     """Compile-time settings of ``kernels/softmax/cluster_columns.cu``."""
 
@@ -73,7 +73,7 @@ class ClusterColumnsConfig(SoftmaxConfig):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ColumnsConfig(SoftmaxConfig):
     """Compile-time settings of ``kernels/softmax/columns.cu``."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.zero import zero
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
@@ -61,7 +61,7 @@ def grid_1d(n: int, threads: int = THREADS) -> tuple[int, int, int]:
 # --- scattered sums -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class LargestConfig(Config):
     """Compile-time settings of ``kernels/spatial/scatter_largest.cu``."""
 
@@ -69,7 +69,7 @@ class LargestConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FinishConfig(Config):
     """Compile-time settings of ``kernels/spatial/scatter_finish.cu``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import (
@@ -17,6 +16,7 @@ from dnnarray._cuda.spatial_common import (
     three_extents,
 )
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
@@ -31,7 +31,7 @@ _PLANES_SHARE = 0.1
 _PARTS = 64  # of an image's places, at most, in the gradient of an affine map
 
 
-@dataclass(frozen=True)
+@frozen
 class SampleConfig(Config):
     """Compile-time settings of ``kernels/spatial/grid_sample.cu``."""
 
@@ -45,7 +45,7 @@ class SampleConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanesConfig(Config):
     """Compile-time settings of ``kernels/spatial/grid_sample_planes.cu``."""
 
@@ -59,7 +59,7 @@ class PlanesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class AffineConfig(Config):
     """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and of its gradient."""
 
@@ -70,7 +70,7 @@ class AffineConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ThetaConfig(Config):
     """Compile-time settings of ``kernels/spatial/affine_grid_theta.cu``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,10 +13,11 @@ from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no
 from dnnarray._cuda.spatial_grid_slopes import slopes
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_grid import GridSampleProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 
 
-@dataclass(frozen=True)
+@frozen
 class ScatterConfig(Config):
     """Compile-time settings of ``kernels/spatial/grid_sample_scatter.cu``."""
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.spatial_common import THREADS, channels_last, five_strides, grid_1d, strides_of
 from dnnarray._cuda.spatial_grid import options, sizes
 from dnnarray._cuda.spatial_lists import planes_that_fit, planes_threads
 from dnnarray._problems.spatial_grid import GridSampleProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device
 
 _OWN = 8  # places of a thread
 _RANGES = 8
 
 
-@dataclass(frozen=True)
+@frozen
 class SlopesConfig(Config):
     """Compile-time settings of ``kernels/spatial/grid_sample_slopes.cu``."""
 
@@ -30,7 +30,7 @@ class SlopesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanesConfig(Config):
     """Compile-time settings of ``kernels/spatial/grid_sample_slopes_planes.cu``."""
 
@@ -41,7 +41,7 @@ class PlanesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FinishConfig(Config):
     """Compile-time settings of ``kernels/spatial/grid_sample_slopes_finish.cu``."""
 
@@ -72,7 +72,7 @@ def most_ranges(problem: GridSampleProblem) -> int:
     return max(1, min(_RANGES, problem.x.shape[1])) if problem.mode == "bilinear" and problem.x.ndim == 4 else 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Slopes:
     """The launches that hold planes of the image in shared memory: for bilinear images that lie in C order and fit."""
 

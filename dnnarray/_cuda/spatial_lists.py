@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.spatial_common import THREADS, grid_1d
 from dnnarray._cuda.spatial_sort import Sort
+from dnnarray._records import frozen
 from dnnarray._select import Device
 
 _TOGETHER = 4  # channels of a thread where they lie apart
 _LARGE = 100 << 10  # bytes of shared memory that leave room for one block, which then has all threads
 
 
-@dataclass(frozen=True)
+@frozen
 class EntriesConfig(Config):
     """Compile-time settings of ``kernels/spatial/list_entries.cu``."""
 
@@ -24,7 +23,7 @@ class EntriesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class GatherConfig(Config):
     """Compile-time settings of ``kernels/spatial/list_gather.cu``."""
 
@@ -35,7 +34,7 @@ class GatherConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanesConfig(Config):
     """Compile-time settings of ``kernels/spatial/list_gather_planes.cu``."""
 
@@ -61,7 +60,7 @@ def planes_threads(shared: int) -> int:
     return 1024 if shared > _LARGE else 512
 
 
-@dataclass(frozen=True)
+@frozen
 class Lists:
     """`segments` times `sources` sources with `taps` contributions each to `targets` targets, in the scratch memory from 0 on.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.pool import INTEGERS
 from dnnarray._cuda.spatial_common import arithmetic
 from dnnarray._cuda.spatial_sort import Sort
 from dnnarray._problems.spatial_lookup import EmbeddingProblem, OneHotProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 
 _THREADS = 128
@@ -19,7 +19,7 @@ _LIMIT = 1 << 31
 _PIECE, _GROUP = 32, 2048  # entries; as in kernels/spatial/embedding_sums.cu
 
 
-@dataclass(frozen=True)
+@frozen
 class EmbeddingConfig(Config):
     """Compile-time settings of ``kernels/spatial/embedding.cu``."""
 
@@ -30,7 +30,7 @@ class EmbeddingConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SumsConfig(Config):
     """Compile-time settings of ``kernels/spatial/embedding_sums.cu``."""
 
@@ -42,7 +42,7 @@ class SumsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class OneHotConfig(Config):
     """Compile-time settings of ``kernels/spatial/one_hot.cu``."""
 

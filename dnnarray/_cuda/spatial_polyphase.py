@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, grid_1d, order_of
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
+from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
 
 _FACTORS = (1, 2, 4)
 
 
-@dataclass(frozen=True)
+@frozen
 class PolyphaseConfig(Config):
     """Compile-time settings of ``kernels/spatial/resize_polyphase.cu``."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, arithmetic, five_strides, grid_1d, order_of, strides_of, three_extents
 from dnnarray._cuda.spatial_polyphase import polyphase, rejects
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 from dnnarray._spec import Spec
 
@@ -21,7 +21,7 @@ _LINES_WANTED = (16 << 10, 8 << 10)  # that it holds where there are rows enough
 _BLOCKS = 16  # of each multiprocessor, before a block takes more rows
 
 
-@dataclass(frozen=True)
+@frozen
 class TapsConfig(Config):
     """Compile-time settings of ``kernels/spatial/resize_taps.cu``."""
 
@@ -31,7 +31,7 @@ class TapsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ResizeConfig(Config):
     """Compile-time settings of ``kernels/spatial/resize.cu``."""
 
@@ -43,7 +43,7 @@ class ResizeConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsConfig(Config):
     """Compile-time settings of ``kernels/spatial/resize_rows.cu``."""
 
@@ -58,7 +58,7 @@ class RowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Table:
     """The taps of an axis: where its parts start in the scratch memory, and how many weights each element has."""
 

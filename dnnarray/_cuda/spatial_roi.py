@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
@@ -17,13 +16,14 @@ from dnnarray._cuda.spatial_common import (
 )
 from dnnarray._cuda.spatial_lists import planes_threads
 from dnnarray._problems.spatial_roi import RoiAlignProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
 _CHANNELS = 64  # at most, that a block of the forward takes one after the other
 
 
-@dataclass(frozen=True)
+@frozen
 class PoolConfig(Config):
     """Compile-time settings of ``kernels/spatial/roi_align.cu``."""
 
@@ -35,7 +35,7 @@ class PoolConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RowsConfig(Config):
     """Compile-time settings of ``kernels/spatial/roi_align_rows.cu``."""
 
@@ -46,7 +46,7 @@ class RowsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanesConfig(Config):
     """Compile-time settings of ``kernels/spatial/roi_align_planes.cu``."""
 
@@ -57,7 +57,7 @@ class PlanesConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SidesConfig(Config):
     """Compile-time settings of ``kernels/spatial/roi_align_sides.cu``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,10 +12,11 @@ from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._cuda.spatial_roi import settings, sizes
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_roi import RoiAlignProblem
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 
 
-@dataclass(frozen=True)
+@frozen
 class TapsConfig(Config):
     """Compile-time settings of ``kernels/spatial/roi_align_taps.cu``."""
 
@@ -25,7 +25,7 @@ class TapsConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ScatterConfig(Config):
     """Compile-time settings of ``kernels/spatial/roi_align_scatter.cu``."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
 from dnnarray._problems.spatial_shuffle import ShuffleProblem
+from dnnarray._records import frozen
 from dnnarray._select import Device, Method
 from dnnarray._spec import Spec
 
@@ -16,7 +16,7 @@ _MOST = 8  # axes that kernels/spatial/move.cu takes
 _UNIT = 16  # bytes that a thread moves at once
 
 
-@dataclass(frozen=True)
+@frozen
 class MoveConfig(Config):
     """Compile-time settings of ``kernels/spatial/move.cu``."""
 
@@ -30,7 +30,7 @@ class MoveConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Walk:
     """One axis of a permuted copy: its extent, and the elements of x and of y between neighbours."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
+from dnnarray._records import frozen
 
 _THREADS = 256
 _BLOCKS = 528  # a few for each multiprocessor of the larger cards
@@ -12,7 +11,7 @@ _MOST_PARTS = 128  # each block reads the counts of all parts of its segment
 _LEAST = 512  # keys of a part, at least
 
 
-@dataclass(frozen=True)
+@frozen
 class CountConfig(Config):
     """Compile-time settings of ``kernels/spatial/sort_count.cu``."""
 
@@ -21,7 +20,7 @@ class CountConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class MoveConfig(Config):
     """Compile-time settings of ``kernels/spatial/sort_move.cu``."""
 
@@ -31,7 +30,7 @@ class MoveConfig(Config):
     threads: int
 
 
-@dataclass(frozen=True)
+@frozen
 class StartsConfig(Config):
     """Compile-time settings of ``kernels/spatial/sort_starts.cu``."""
 
@@ -42,7 +41,7 @@ def _up(n: int) -> int:
     return -(-n // 16) * 16
 
 
-@dataclass(frozen=True)
+@frozen
 class Sort:
     """`segments` lists of `length` keys below `buckets`, each sorted for itself in the scratch memory from `start` on.
 

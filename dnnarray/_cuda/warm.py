@@ -9,7 +9,6 @@ copy, all memory on the plan's device and as aligned as the plan has it. In any 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +18,11 @@ from cupy.cuda.memory import OutOfMemoryError
 
 from dnnarray._cuda.launch import Launches, written
 from dnnarray._outputs import Output
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 
-@dataclass(frozen=True)
+@frozen
 class Shape:
     """What the text is written from: the inputs (None where absent), results, bytes of scratch memory, device, and whether all is aligned."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._cuda.plan import Config, Kernel, Plan
+from dnnarray._records import frozen
 
 _THREADS = 128
 
 
-@dataclass(frozen=True)
+@frozen
 class ZeroConfig(Config):
     """Compile-time settings of ``kernels/common/zero.cu``."""
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 
-@dataclass(frozen=True)
+@frozen
 class Activation:
     """An activation with its parameters in the order of `PARAMETERS`: what an epilogue needs to know."""
 
@@ -91,7 +92,7 @@ def fused(op: str, name: Any) -> Activation | None:
     return named(op, name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ElementwiseProblem(Problem):
     """y = activation(x), or its gradient: every element by itself."""
 
@@ -129,7 +130,7 @@ class PReLUGradients(NamedTuple):
     weight: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PReLUProblem(Problem):
     """`slope_shape` is the weight's shape with the axes of x, 1 where it repeats; `shared` are those axes."""
 
@@ -172,7 +173,7 @@ class GatedGradients(NamedTuple):
     x: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class GatedProblem(Problem):
     """y = activation(gate) * x; with an `axis`, x and the gate are the first and the second half of one array."""
 
@@ -235,7 +236,7 @@ class BiasActivationGradients(NamedTuple):
     residual: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class BiasActivationProblem(Problem):
     """`bias_shape` is the bias's shape with the axes of x; `others` are all axes but the bias's."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 LAYOUTS = ("BHSD", "BSHD")
@@ -31,7 +32,7 @@ class AttentionGradients(NamedTuple):
     sink: Any
 
 
-@dataclass(frozen=True)
+@frozen
 class Rule:
     """How scores are made and which keys a query sees, in normal form.
 
@@ -69,7 +70,7 @@ class Sizes(NamedTuple):
         return self.batch, self.heads, self.queries, self.keys
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class AttentionProblem(Problem):
     """Attention over whole arrays, forward or backward; `arrays` holds the names of the inputs, for the checks of their values."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.attention import ARRAYS, AttentionProblem, Sizes, attention
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 
@@ -33,7 +33,7 @@ class MultiHeadAttentionGradients(NamedTuple):
 _PROJECTED = ("x_q", "x_k", "x_v", "w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", *ARRAYS[3:])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class MultiHeadProblem(Problem):
     """Projections around an attention; `core` is the problem of the attention in the middle, layout BSHD."""
 

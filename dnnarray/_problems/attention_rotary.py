@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.attention import LAYOUTS
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 
@@ -20,7 +20,7 @@ class RotaryGradients(NamedTuple):
     sin: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RotaryProblem(Problem):
     """Rotation of pairs of features by angles that depend on the position."""
 

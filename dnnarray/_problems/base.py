@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, wraps
 from typing import Any, TypeVar, cast
 
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,7 +32,7 @@ def remembered(function: F) -> F:
     return cast(F, found)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Problem:
     """Base of all problems.
 

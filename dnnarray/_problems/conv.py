@@ -6,7 +6,7 @@ and the gradient of its weight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
@@ -14,6 +14,7 @@ from dnnarray._problems import checks
 from dnnarray._problems.activation import Activation, fused
 from dnnarray._problems.base import Problem
 from dnnarray._problems.conv_geometry import Geometry, geometry
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
 
 RANKS = (3, 4, 5)
@@ -39,7 +40,7 @@ class ConvResidualGradients(NamedTuple):
 # --- problems ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ConvProblem(Problem):
     """A convolution, one of its gradients, or a transposed convolution.
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
+
+from dnnarray._records import frozen
 
 Triple = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class Geometry:
     """A cross-correlation over three spatial axes; absent ones have extent 1 and stand first.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dnnarray._errors import ShapeError, fail
@@ -11,10 +11,11 @@ from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._problems.conv import extent, image, is_pixel_major
 from dnnarray._problems.conv_geometry import Geometry, geometry
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class UnfoldProblem(Problem):
     """Columns of windows from an image, or the image that sums them up."""
 

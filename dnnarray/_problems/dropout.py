@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 _FLOPS = 30  # per element: a quarter of ten rounds of Philox, and the scaling
@@ -21,7 +22,7 @@ class BiasDropoutAddGradients(NamedTuple):
     residual: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class DropoutProblem(Problem):
     """Each element is dropped with probability `p`; those kept are multiplied by `scale`."""
 

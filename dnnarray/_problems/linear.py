@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import activation as activations
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 
@@ -29,7 +30,7 @@ class LinearResidualGradients(NamedTuple):
     residual: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LinearProblem(Problem):
     """y = activation(x weight^T + bias + residual) over `rows` rows of x, or its gradients."""
 

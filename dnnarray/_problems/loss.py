@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import DTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import FLOATING, Spec
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -37,7 +38,7 @@ class LinearCrossEntropyGradients(NamedTuple):
     bias: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RowsProblem(Problem):
     """One loss per row of class scores.
 
@@ -59,7 +60,7 @@ class RowsProblem(Problem):
     return_lse: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ScoresProblem(RowsProblem):
     """Scores that are there as an array: `cross_entropy` and `nll_loss`.
 
@@ -77,7 +78,7 @@ class ScoresProblem(RowsProblem):
         return 5 * math.prod(self.shape)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LinearProblem(RowsProblem):
     """Scores that are never there as a whole: ``x @ w.T + bias``, N rows of D features against V classes."""
 
@@ -240,7 +241,7 @@ def labels_checked(position: int) -> Callable[..., None]:
 # --- connectionist temporal classification --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class CTCProblem(Problem):
     """T steps of N sequences over C classes, against targets of at most S labels.
 

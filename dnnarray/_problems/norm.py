@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._errors import OptionError, ShapeError, UnsupportedError, fail
@@ -28,12 +27,13 @@ from dnnarray._problems.norm_base import (
     parameters,
     plain,
 )
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 _RANKS = (2, 3, 4, 5)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LocalResponseProblem(Problem):
     """Local response normalization: `before` and `after` are the reach of the window around a channel."""
 

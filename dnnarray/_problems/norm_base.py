@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from dnnarray._problems import checks
 from dnnarray._problems.activation import Activation
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 OPERATIONS_PER_VALUE = 8  # mean, centre, square, sum, scale and shift, per element
@@ -109,7 +109,7 @@ class AddRMSNormGradients(NamedTuple):
     weight: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Geometry:
     """Where the statistics and the parameters of a norm stand.
 
@@ -165,7 +165,7 @@ class Geometry:
         return tuple(i for i in self.kept if i not in self._along)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class NormProblem(Problem):
     """A norm by statistics, forward or backward; `centred` is False where only the mean square counts (RMS)."""
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import DTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import FLOATING, INT64, Spec
 
 # --- windows along one axis -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Axis:
     """The windows along one spatial axis: output i looks at ``i * stride - before + t * dilation`` for each tap t.
 
@@ -44,7 +45,7 @@ class Axis:
         return [n - len(range(start, 0, self.dilation)) if n else 0 for n, (start, _) in zip(found, self.bounds(), strict=True)]
 
 
-@dataclass(frozen=True)
+@frozen
 class AdaptiveAxis:
     """The windows along one axis of adaptive pooling: output i takes the elements from floor(i n / o) to ceil((i + 1) n / o)."""
 
@@ -80,7 +81,7 @@ class MaxPoolOutput(NamedTuple):
     indices: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PoolProblem(Problem):
     """A reduction of each window of x, or its gradient.
 
@@ -98,7 +99,7 @@ class PoolProblem(Problem):
         return n * c * math.prod(a.outputs * a.window for a in self.axes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class UnpoolProblem(Problem):
     """Elements put back where indices say, or fetched from there; `space` is the spatial extent that the indices count in."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF, Spec
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -110,7 +111,7 @@ class LSTMCellGradients(NamedTuple):
     c: Any
 
 
-@dataclass(frozen=True)
+@frozen
 class Cell:
     """One step of a recurrent network: its kind and its options."""
 
@@ -120,7 +121,7 @@ class Cell:
     clip: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RecurrentProblem(Problem):
     """`layers` times `directions` cells over a sequence; a single step is a sequence of length 1.
 

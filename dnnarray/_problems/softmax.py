@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 _FLOPS = 5  # per element: compare, subtract, exp, add, divide
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class SoftmaxProblem(Problem):
     """The elements along `axis` share a sum of 1; an array without axes counts as one element along axis 0."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, UnsupportedError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 MODES = ("bilinear", "nearest", "bicubic")
@@ -23,7 +24,7 @@ class GridSampleGradients(NamedTuple):
     grid: Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class GridSampleProblem(Problem):
     """y[n, :, *p] = the value of x[n] at grid[n, *p], or the gradients of that."""
 
@@ -68,7 +69,7 @@ def grid_sample_backward(op: str, grad: Spec, x: Spec, grid: Spec, **options: An
     return replace(forward, inputs=(grad, x, grid), outputs=(x.like(), grid.like()), returns=GridSampleGradients)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class AffineGridProblem(Problem):
     """grid[n, *p] = theta[n] @ (coordinates of p, 1), or its gradient; `space` is (H, W) or (D, H, W)."""
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dnnarray._errors import OptionError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import INT64, Spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class EmbeddingProblem(Problem):
     """y[*i] = weight[indices[*i]], or the gradient of weight; `padding_index` is non-negative or None."""
 
@@ -19,7 +20,7 @@ class EmbeddingProblem(Problem):
     rows: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class OneHotProblem(Problem):
     """y[*i, k] = 1 where k is indices[*i], else 0."""
 

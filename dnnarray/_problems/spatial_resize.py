@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 MODES = ("nearest", "nearest_exact", "linear", "cubic", "area")
 _SMOOTH = ("linear", "cubic")
 
 
-@dataclass(frozen=True)
+@frozen
 class Resize:
     """What one axis needs to know of its resampling: all that the weights depend on."""
 
@@ -27,7 +28,7 @@ class Resize:
     antialias: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class InterpolateProblem(Problem):
     """Each spatial axis resampled by its own `Resize`; `axes` says where it stands. `transposed` is the gradient."""
 

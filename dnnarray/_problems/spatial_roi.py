@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from dnnarray._errors import OptionError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._problems.spatial_grid import nonempty_space
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 MODES = ("avg", "max")
@@ -16,7 +17,7 @@ _MOST_SAMPLES = 2**10  # in a bin along an axis
 _FARTHEST = 2**24  # pixels; float32 has no fractions of a pixel beyond, and the number of samples follows from the extent
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RoiAlignProblem(Problem):
     """y[k, :, p, q] pools the samples of bin (p, q) of box k; `output_size` is (P, Q)."""
 

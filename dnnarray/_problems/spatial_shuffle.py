@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 _AXES = "batch, channels and one spatial axis or more"
 
 
-@dataclass(frozen=True)
+@frozen
 class Move:
     """Split the axes into `source`, permute, and see the result as `target` split into output axes: no element changes."""
 
@@ -30,7 +30,7 @@ class Move:
         return Move(self.target, tuple(self.permutation.index(i) for i in range(len(self.permutation))))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ShuffleProblem(Problem):
     """outputs[0].reshape(move.target) = inputs[0].reshape(move.source).transpose(move.permutation)."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from dnnarray._errors import OptionError, UnsupportedError, fail
 from dnnarray._options import PRECISIONS, Options
 from dnnarray._problems.base import Problem, leaves, remembered
+from dnnarray._records import frozen
 from dnnarray._select import shipped
 from dnnarray._select.device import Device
 from dnnarray._select.method import Algorithm, Cost, Method
@@ -17,7 +17,7 @@ from dnnarray._spec import FLOAT32, name_of
 _RANK = {name: i for i, name in enumerate(PRECISIONS)}
 
 
-@dataclass(frozen=True)
+@frozen
 class Judged:
     """One candidate with the verdict on it: `reason` is None if it may run, else why it may not.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dnnarray._records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """A processor as the cost model sees it.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dnnarray._problems.base import Problem
+from dnnarray._records import frozen
 from dnnarray._select.device import Device
 
 
-@dataclass(frozen=True)
+@frozen
 class Cost:
     """What an algorithm will spend: the terms of the roofline.
 
@@ -30,7 +30,7 @@ def plain_cost(problem: Problem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes)
 
 
-@dataclass(frozen=True)
+@frozen
 class Method:
     """One algorithm of one operation on one engine.
 
@@ -60,7 +60,7 @@ class Method:
     native: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Algorithm:
     """A candidate for a problem, as `dnnarray.algorithms` lists it.
 

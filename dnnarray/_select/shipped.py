@@ -11,12 +11,13 @@ import re
 import statistics
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from dnnarray._problems.base import Problem, leaves
+from dnnarray._records import frozen
 from dnnarray._select.device import Device
 from dnnarray._select.tuning import slug
 from dnnarray._spec import name_of
@@ -29,7 +30,7 @@ _MOST = 4.0  # times that a prediction is corrected by, either way
 _RANKED = re.compile(r"[123]d$")
 
 
-@dataclass(frozen=True)
+@frozen
 class Sample:
     """One measured call: its class, the model's milliseconds and the card's."""
 

@@ -7,7 +7,7 @@ the functions that call them (drivers) stand in ``compiled/<module>.py``, import
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -16,6 +16,7 @@ from dnnarray._cpu.compiled import compiler
 from dnnarray._cpu.compiled.compiler import PENDING, Unit
 from dnnarray._options import Options
 from dnnarray._problems.base import Problem, leaves
+from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method, rank
 from dnnarray._spec import FLOAT32, FLOAT64, FLOATING
 
@@ -26,7 +27,7 @@ _TRIES = 20
 _DRIVER_CALLS = 3  # NumPy calls that are worth as much as a driver and the start of its kernel
 
 
-@dataclass(frozen=True)
+@frozen
 class Compiled:
     """The `run` of a compiled algorithm: the driver of this name in ``compiled/<module>.py``."""
 

@@ -7,7 +7,6 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +19,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLoca
 from numba.np.ufunc import parallel
 
 from dnnarray._cpu import threads
+from dnnarray._records import frozen
 from dnnarray._select.tuning import folder
 from dnnarray._version import __version__
 
@@ -28,7 +28,7 @@ from dnnarray._version import __version__
 _SUMS = frozenset({"contract", "reassoc"})
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """An array among a kernel's parameters: C-contiguous with this rank; `dtype` None is the dtype that the kernel is compiled for."""
 
