@@ -84,6 +84,12 @@ def _large():
         yield _planned("conv", image, Spec((64, 3, 3, 16), dtype), **options)
         yield _planned("conv_backward_input", image, Spec((64, 3, 3, 16), dtype), input_shape=image.shape, **options)
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 16), **options)
+        square = Spec((64, 3, 3, 64), dtype)
+        yield _planned("conv", image, square, residual=image, padding=1, layout="channels_last")
+        yield _planned("conv_backward_input", image, square, input_shape=image.shape, padding=1, layout="channels_last")
+        yield _planned("conv_backward", image, image, square, activation="gelu", padding=1, layout="channels_last")
+        yield _planned("conv", Spec((64, 64, 56, 56), dtype), Spec((64, 64, 3, 3), dtype), padding=1)
+        yield _planned("conv", image, Spec((256, 1, 1, 64), dtype), layout="channels_last")
         first, weight, result = Spec((2, 64, 64, 3), dtype), Spec((64, 7, 7, 3), dtype), Spec((2, 32, 32, 64), dtype)
         options = {"stride": 2, "padding": 3, "layout": "channels_last"}
         yield _planned("conv", first, weight, **options)

@@ -261,8 +261,16 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     seconds = max(products, problem.maps * _STEP * g.c * g.taps / 64 * (op == "conv")) + moved / (device.bandwidth * of_copy)
     seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)
-    own = problem.bytes * (1 if straight else _CROOKED)
-    return Cost(problem.flops, own, min(problem.flops / peak / seconds, 1.0), launches, peak_of)
+    behind = _behind(op, problem)
+    own = problem.bytes * (1 if straight else _CROOKED) + behind
+    return Cost(problem.flops, own, min(problem.flops / peak / seconds, 1.0), launches + (behind > 0), peak_of)
+
+
+def _behind(op: str, problem: ConvProblem) -> int:
+    """Bytes that a bias, a residual or an activation moves behind the products, whose sums wait in their own type."""
+    if op not in ("conv", "conv_transpose") or (problem.activation is None and all(s is None for s in problem.inputs[2:])):
+        return 0
+    return 2 * problem.result.size * accumulator(problem.result.dtype).itemsize
 
 
 def same_memory(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:

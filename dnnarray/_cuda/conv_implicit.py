@@ -103,6 +103,10 @@ class ImplicitMaps:
                     w = part_of(weight, phase) if transposed else self._turned(weight, phase)
                     self._steps.add(self.launch(phase.geometry, small, w, target_of(large, phase), epilogue, transposed))
 
+    def turns(self, e: Epilogue) -> bool:
+        """Whether images of half types can also be written channels-first."""
+        return False
+
     def _takes(self, dtype: np.dtype) -> bool:
         return dtype in HALF
 

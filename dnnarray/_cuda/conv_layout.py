@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, first_order, last_order, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
 from dnnarray._cuda.conv_direct import DirectMaps
-from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_tiles import BLOCK, Timed, choose, efficiency, split
 from dnnarray._cuda.device import unit
@@ -29,7 +29,7 @@ from dnnarray._spec import HALF, name_of
 
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
-_TILE, _THREADS = 64, 256
+_TILE, _NARROW, _THREADS = 64, 16, 256  # rows, and columns of tiles where there are more than a few; few columns
 _WIDEST = 16  # bytes that a thread stores at once
 
 
@@ -58,6 +58,7 @@ class TransposeConfig(Config):
     """Compile-time settings of ``kernels/conv/transpose.cu``."""
 
     element: str
+    columns: int
     vector_in: int
     vector_out: int
     threads: int
@@ -94,7 +95,7 @@ class LayoutMaps:
             return
         with self._steps.borrowed():
             x, w, e = self._into(large, False), self._weight(weight), self._epilogue(epilogue, True)
-            y = self._room(small, True)
+            y = self._room(small, True, e)
             self._maps.correlate(x, w, y, e)
             self._out_of(y, small, True)
         if self._repair:
@@ -109,7 +110,7 @@ class LayoutMaps:
             return
         with self._steps.borrowed():
             y, w, e = self._into(small, True), self._weight(weight), self._epilogue(epilogue, False)
-            x = self._room(large, False)
+            x = self._room(large, False, e)
             self._maps.spread(y, w, x, e)
             self._out_of(x, large, False)
         if self._repair:
@@ -137,9 +138,17 @@ class LayoutMaps:
     def _same_image(self, small: bool) -> bool:
         return self._setting.last and self._setting.shape(small) == self._inner.shape(small)
 
-    def _room(self, target: Operand, small: bool) -> Operand:
+    def _room(self, target: Operand, small: bool, e: Epilogue) -> Operand:
         """Where the kernels write an image."""
-        return target if self._same_image(small) else self._inner.taken(small, target.dtype)
+        return target if self._same_image(small) or self._turned(target, small, e) else self._inner.taken(small, target.dtype)
+
+    def _turned(self, target: Operand, small: bool, e: Epilogue) -> bool:
+        """Whether the kernels themselves write an image channels-first."""
+        g, shape = self._g, self._setting.shape(small)
+        if self._setting.last or shape != self._inner.shape(small) or target.dtype not in HALF or math.prod(shape[2:]) == 1:
+            return False
+        spreads = not small and (max(g.stride) > 1 or not g.phases_cover or (g.groups > 1 and g.window[0] > 1))
+        return not spreads and isinstance(self._maps, ImplicitMaps) and self._maps.turns(e)
 
     def _into(self, source: Operand, small: bool) -> Operand:
         """The image as the kernels read it."""
@@ -156,7 +165,7 @@ class LayoutMaps:
 
     def _out_of(self, source: Operand, target: Operand, small: bool) -> None:
         """The image as the caller wants it."""
-        if self._same_image(small):
+        if source is target:
             return
         n, channels, *space = self._setting.shape(small)
         width, pixels = self._inner.shape(small)[1], math.prod(space)
@@ -195,14 +204,24 @@ class LayoutMaps:
         return Operand(memory.array, memory.dtype, (f.taps * f.c, 1, h * w * f.c, w * f.c, f.c))
 
     def _weight(self, weight: Operand) -> Operand:
+        size, g = math.prod(self._inner.weight_shape), self._g
         if self._same_weight:
-            return weight
-        size = math.prod(self._inner.weight_shape)
+            if not self._packs(weight):
+                return weight
+            target = self._dense_weight(self._steps.take(weight.dtype, size))
+            self._steps.add(transpose(self._steps, weight, target, (g.groups * g.k, g.c, g.taps), g.c, g.taps, g.c))
+            return target
         target = self._dense_weight(self._steps.take(weight.dtype, size))
         self._steps.add(zero(target.array, size * weight.dtype.itemsize, self._steps.aligned))
         source, shape = self._split(weight)
         self._steps.add(rearrange(source, self._diagonal(target), shape))
         return target
+
+    def _packs(self, weight: Operand) -> bool:
+        """Whether the kernels would bring a weight in C order to (K, window, C) first, as any copy."""
+        shape = self._setting.weight_shape
+        in_order = same_memory(shape, weight.strides, dense_strides(shape, range(len(shape))))
+        return in_order and self._g.taps > 1 and weight.dtype in HALF and isinstance(self._maps, ImplicitMaps)
 
     def _split(self, weight: Operand) -> tuple[Operand, tuple[int, ...]]:
         """A weight with its groups as axes of their own: those put together, K and C of one, the window."""
@@ -234,9 +253,10 @@ def transpose(
     batch, rows, columns = shape
     vector_in = vector_length(source.dtype, steps.aligned, columns, in_pitch)
     vector_out = vector_length(source.dtype, steps.aligned, width, out_pitch)
-    name = f"conv_transpose_{SHORT[source.dtype]}x{vector_in}_to_x{vector_out}"
-    kernel = Kernel("conv/transpose.cu", name, TransposeConfig(TYPES[source.dtype], vector_in, vector_out, _THREADS))
-    tiles_i, tiles_j = -(-width // _TILE), -(-columns // _TILE)
+    across = _NARROW if columns <= _NARROW else _TILE
+    name = f"conv_transpose_{SHORT[source.dtype]}x{vector_in}_to_x{vector_out}_{across}"
+    kernel = Kernel("conv/transpose.cu", name, TransposeConfig(TYPES[source.dtype], across, vector_in, vector_out, _THREADS))
+    tiles_i, tiles_j = -(-width // _TILE), -(-columns // across)
     arguments: tuple[Array | int, ...] = (source.array, target.array, rows, columns, width, in_pitch, out_pitch)
     sizes = (rows * in_pitch, columns * out_pitch, tiles_i, tiles_j)
     return Plan(kernel, (batch * tiles_i * tiles_j, 1, 1), _THREADS, (*arguments, *sizes))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from dnnarray._cuda import conv_layout, conv_tiles, conv_tma_tiles
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import extents
 from dnnarray._cuda.conv_implicit import ImplicitConfig, ImplicitMaps, along
-from dnnarray._cuda.conv_raster import Corners, axes_of, corners, within
+from dnnarray._cuda.conv_raster import Corners, Raster, axes_of, corners, within
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.epilogue import Epilogue
-from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan, TensorMap
+from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan, TensorMap, vector_length
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -26,38 +25,39 @@ _LONGEST_STEP = 8  # of a window
 
 @frozen
 class TmaConfig(ImplicitConfig):
-    """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu`` and ``implicit_tma_halo_sm90.cu``."""
+    """Compile-time settings of ``kernels/conv/implicit_tma_sm90.cu``, ``implicit_tma_halo_sm90.cu`` and ``implicit_tma_held_sm90.cu``."""
 
     axes: int
+    sets: int  # of panels
+    first: int  # neighbouring pixels of a channel that are written at once to channels-first memory, 0 for channels-last
 
 
 class TmaMaps(ImplicitMaps):
     """The maps with windows from the copy engine."""
 
+    def turns(self, e: Epilogue) -> bool:
+        return e.residual is None
+
     def launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool = False) -> Plan:
         f, axes = formula(e.activation, x.dtype), axes_of(g)
-        residual = (True,) if e.residual else ()  # without one, the same question as the cost has asked
-        chosen = conv_tma_tiles.choose(g, self._units, *residual)
-        r, tile = chosen.raster, chosen.tile
-        stem = "implicit_tma_sm90" if r is None else "implicit_tma_halo_sm90"
+        more = (e.residual is not None, y.strides[1] != 1, y.dtype not in HALF)
+        chosen = conv_tma_tiles.choose(g, self._units, *(more if any(more) else ()))  # otherwise as the cost has asked
+        r, tile, stem = chosen.raster, chosen.tile, chosen.kernel
+        first = 0 if y.strides[1] == 1 else vector_length(y.dtype, True, g.pixels)
         given = TYPES[x.dtype], TYPES[y.dtype], f.type, e.bias is not None, e.residual is not None
         words = [f"conv_{stem}", SHORT[x.dtype], "to", SHORT[y.dtype], tile.name, e.name, f"{axes}d"] + ["transposed"] * transposed
-        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), TmaConfig(*given, *tile.settings, transposed, axes), ("activation",))
+        words += [f"first{first}"] * (first > 0) + [f"{chosen.sets}sets"] * (chosen.sets > 1)
+        config = TmaConfig(*given, *tile.settings, transposed, axes, chosen.sets, first)
+        kernel = Kernel(f"conv/{stem}.cu", "_".join(words), config, ("activation",))
         weight, backwards = weight_map(g, w, transposed, tile.n)
-        tiles = conv_tiles.counts(g, conv_tma_tiles.places(g, r), tile)
-        maps: tuple[TensorMap, ...]
-        own: tuple[int, ...]
-        if r is None:
-            images = windows_map(g, x, corners(g, axes), tile.m)
-            result = result_map(g, y, axes) if y.dtype in HALF else images
-            maps = images, weight, result, replace(result, array=e.residual) if e.residual else result
-            own = (g.n * g.pixels, g.taps * -(-g.c // BLOCK))
-        else:
-            maps = windows_map(g, x, r.corners(g, axes), tile.m + r.reach), weight
-            own = (g.n, r.pitch, r.height, r.reach)
+        tiles = conv_tiles.counts(g, conv_tma_tiles.places(g, r), replace(tile, m=chosen.rows))
+        places = corners(g, axes) if r is None else r.corners(g, axes)
+        images = windows_map(g, x, places, chosen.rows + (0 if r is None else r.reach))
+        maps = images, weight, *_result_maps(g, y, e, axes, r, images)
+        own = (g.n * g.pixels, g.taps * -(-g.c // BLOCK)) if r is None else (g.n, r.pitch, r.height, r.reach)
         pointers = (e.bias or x.array, e.residual or x.array, y.array)
         numbers = (*own, g.c, backwards, *tiles, g.k, *along(y.strides), *extents(g))
-        grid = (min(math.prod(tiles), self._units), 1, 1)
+        grid = (chosen.blocks(tiles, self._units), 1, 1)
         return Plan(kernel, grid, chosen.threads, (*maps, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
 
 
@@ -68,11 +68,17 @@ def windows_map(g: Geometry, x: Operand, corners: Corners, pixels: int) -> Tenso
     return TensorMap(x.array, x.dtype, shape, (*space[::-1][:axes], n), (BLOCK, pixels), (1, *g.stride[::-1][:axes], 1), corners)
 
 
-def result_map(g: Geometry, y: Operand, axes: int) -> TensorMap:
-    """Panels of the result, or of what lies as it does. Its corners stand at the ends of the array: the copy engine stores nowhere else."""
+def _result_maps(g: Geometry, y: Operand, e: Epilogue, axes: int, r: Raster | None, unused: TensorMap) -> tuple[TensorMap, ...]:
+    """Panels of the result and of the residual; of a raster, the residual alone. `unused` stands where there is nothing to be moved.
+
+    The result's corners stand at the ends of the array: the copy engine stores nowhere else.
+    """
     n, _, *space = (s * y.dtype.itemsize for s in y.strides)
-    shape = (g.groups * g.k, *g.out[::-1][:axes], g.n)
-    return TensorMap(y.array, y.dtype, shape, (*space[::-1][:axes], n), (BLOCK, BLOCK), (), ((0,) * axes, (0,) * axes))
+    shape, strides = (g.groups * g.k, *g.out[::-1][:axes], g.n), (*space[::-1][:axes], n)
+    places = ((0,) * axes, (0,) * axes) if r is None else r.result_corners(g, axes)
+    result = unused if y.dtype not in HALF or y.strides[1] != 1 else TensorMap(y.array, y.dtype, shape, strides, (BLOCK, BLOCK), (), places)
+    residual = replace(result, array=e.residual) if e.residual and y.dtype in HALF else unused
+    return (result, residual) if r is None else (residual,)
 
 
 def weight_map(g: Geometry, w: Operand, transposed: bool, rows: int) -> tuple[TensorMap, int]:

@@ -10,7 +10,7 @@ import math
 from functools import lru_cache
 from operator import itemgetter
 
-from dnnarray._cuda.conv_raster import Raster, raster
+from dnnarray._cuda.conv_raster import Raster, axes_of, raster, within
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
@@ -18,15 +18,18 @@ from dnnarray._records import frozen
 
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
-_TILES = (Tile(128, 256, 4), Tile(256, 128, 4), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
+_TILES = (Tile(128, 256, 3), Tile(256, 128, 3), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
+_HELD = Tile(256, 64, 4)  # of two warpgroups, and how many inputs there may be at most
 _L2 = 75e9  # bytes a second that a multiprocessor gets
+_SHORT = 4  # stages of tiles that are mostly their end
+_CROWDED = 1.2  # times that products of 64 columns take, which ask for all that shared memory gives
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
 
-def halo_memory(r: Raster, tile: Tile) -> int:
-    """Bytes of shared memory: two parts of the input and the weight's stages."""
+def halo_memory(r: Raster, tile: Tile, residual: bool = False) -> int:
+    """Bytes of shared memory: two parts of the input, the weight's stages, a residual's panels."""
     image = -(-(tile.m + r.reach) * ROW // 1024) * 1024
-    return 1024 + 2 * image + tile.stages * (tile.n * ROW + 16) + 64
+    return 1024 + 2 * image + tile.stages * (tile.n * ROW + 16) + 64 + (_panels(tile) if residual else 0)
 
 
 def places(g: Geometry, r: Raster | None) -> int:
@@ -36,12 +39,29 @@ def places(g: Geometry, r: Raster | None) -> int:
 
 @frozen
 class Choice:
-    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes."""
+    """A tile, what it runs on (None: windows fetched anew for each tap) and the seconds that it takes; `held`: with the weight in shared memory for good."""
 
     tile: Tile
     raster: Raster | None
     seconds: float
-    residual: bool = False
+    held: bool = False
+    sets: int = 1  # of panels by which results leave
+
+    @property
+    def kernel(self) -> str:
+        """Its file in ``kernels/conv``, and how symbols begin."""
+        return "implicit_tma_sm90" if self.raster is None else f"implicit_tma_{'held' if self.held else 'halo'}_sm90"
+
+    @property
+    def rows(self) -> int:
+        """Of the result, that a block takes at once; one of its warpgroups where they take turns."""
+        return self.tile.m // 2 if self.held else self.tile.m
+
+    def blocks(self, tiles: tuple[int, int, int], units: int) -> int:
+        """Of a launch; those that hold a weight are as many for each of the weight's tiles."""
+        rows, columns, groups = tiles
+        each = columns * groups if self.held else 1
+        return each * max(min(rows * columns * groups, units) // each, 1)
 
     @property
     def threads(self) -> int:
@@ -51,7 +71,7 @@ class Choice:
     @property
     def shared_memory(self) -> int:
         """The same for every raster, since the limit that a kernel is given once is for all its launches."""
-        return SHARED if self.raster else self.tile.shared_memory + _staging(self.tile, self.residual)
+        return SHARED if self.raster else self.tile.shared_memory + self.sets * _panels(self.tile)
 
 
 def _consumers(t: Tile) -> int:
@@ -59,43 +79,58 @@ def _consumers(t: Tile) -> int:
     return t.m // (128 if t.m > 192 else 64)
 
 
-def _staging(t: Tile, residual: bool) -> int:
-    """Bytes of the panels that results leave by, two a warpgroup or all that a residual comes into, and of their barriers."""
-    return _consumers(t) * (max(_panels(t), 2) if residual else 2) * (BLOCK * ROW + 16)
-
-
 def _panels(t: Tile) -> int:
-    """Panels of a warpgroup's share of a tile."""
-    return t.m * t.n // (_consumers(t) * BLOCK * BLOCK)
-
-
-@lru_cache(maxsize=64)
-def _with_residual(t: Tile) -> Tile:
-    """The tile with as many stages as fit beside its residual."""
-    fitting = (Tile(t.m, t.n, s) for s in range(t.stages, 0, -1))
-    return next(f for f in fitting if f.shared_memory + _staging(f, True) <= SHARED)
+    """Bytes of a tile of half types, by which results leave and residuals come, and of its barriers."""
+    return t.m * t.n * 2 + 16 * _consumers(t)
 
 
 @remembered
-def choose(g: Geometry, units: int, residual: bool = False) -> Choice:
-    """What is done first. Results of a raster leave from registers, where a residual comes too late."""
+def choose(g: Geometry, units: int, residual: bool = False, first: bool = False, wide: bool = False) -> Choice:
+    """What is done first. Results of a raster are not written channels-first (`first`), nor by who holds the weight in float32 (`wide`): ptxas serialises it."""
     rows, blocks = places(g, None), g.taps * -(-g.c // BLOCK)
-    tiles = map(_with_residual, _TILES) if residual else _TILES
-    found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in tiles]
-    r = None if residual else raster(g)
+    found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in _TILES]
+    r, axes = None if first else raster(g), axes_of(g)
+    if r and residual and not within(axes, *r.result_corners(g, axes)):
+        r = None
     if r:
         rows, taps = places(g, r), math.prod(g.window[1:])
-        halos = [halo for t in _TILES if (halo := with_halo(t, r))]
+        halos = [halo for t in _TILES if (halo := with_halo(t, r, residual))]
         found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
     seconds, tile, chosen = min(found, key=itemgetter(0))
-    return Choice(tile, chosen, seconds, residual)
+    held = _holding(g, r, units, residual) if r and not wide else None
+    if held and held.seconds < seconds:
+        return held
+    sets = 2 if blocks <= _SHORT and not (chosen or first) else 1
+    return Choice(_with_sets(tile, sets), chosen, seconds, sets=sets)
+
+
+@lru_cache(maxsize=64)
+def _with_sets(t: Tile, sets: int) -> Tile:
+    """The tile with as many stages as fit beside its panels."""
+    fitting = (Tile(t.m, t.n, s) for s in range(t.stages, 0, -1))
+    return t if sets == 1 else next(f for f in fitting if f.shared_memory + sets * _panels(f) <= SHARED)
+
+
+def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:
+    """The weight of few channels in shared memory for good, two warpgroups by turns with half a tile each."""
+    if g.c > BLOCK or g.window[0] > 1:
+        return None
+    own, taps = _HELD.m // 2, math.prod(g.window[1:])
+    image, room = -(-(own + r.reach) * ROW // 1024) * 1024, SHARED - 2048 - taps * _HELD.n * ROW - (_panels(_HELD) if residual else 0)
+    inputs = min(room // image, _HELD.stages)
+    if inputs < 2 or own + r.reach > _TALLEST:
+        return None
+    columns, rows = -(-g.k // _HELD.n) * g.groups, -(-places(g, r) // own)
+    count = -(-rows // max(units // columns, 1))
+    each = max(taps * _HELD.products / 2 * _CROWDED, image / _L2)
+    return Choice(Tile(_HELD.m, _HELD.n, inputs), r, START + taps * _HELD.n * ROW / _L2 + count * each + _END * own * _HELD.n, True)
 
 
 @lru_cache(maxsize=1024)
-def with_halo(t: Tile, r: Raster) -> Tile | None:
+def with_halo(t: Tile, r: Raster, residual: bool = False) -> Tile | None:
     """The tile with as many stages as fit beside its halos."""
     fitting = (Tile(t.m, t.n, s) for s in (8, 6, 5, 4, 3))
-    return next((f for f in fitting if halo_memory(r, f) <= SHARED and t.m + r.reach <= _TALLEST), None)
+    return next((f for f in fitting if halo_memory(r, f, residual) <= SHARED and t.m + r.reach <= _TALLEST), None)
 
 
 def _seconds(g: Geometry, rows: int, blocks: int, units: int, t: Tile, moved: float) -> float:

@@ -8,13 +8,14 @@
 //          forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
-//          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array.
+//          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
+//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach.
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/conv_raster.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -28,56 +29,43 @@ struct Config {
   static constexpr int kStages = 8;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
+  static constexpr int kFirst = 0;
+  static constexpr int kSets = 1;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_halo_sm90_default
 #endif
 
 using namespace dnnarray;
 using C = TmaTile<Config>;
+using Panels = TmaPanels<Config>;
 using T = Config::Element;
 using R = Config::Result;
+constexpr bool kBrought = Config::kResidual && Panels::kStaged;
+using Arguments = OnRaster<T, R>;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
 extern __shared__ char smem_memory[];
 
-struct Arguments {
-  Target<T, R> target;
-  TmaWeight weight;
-  ConvAxes axes;
-  long long images;
-  int pitch, height, reach;
-
-  // Of a place of the rasters, in the result.
-  __device__ __forceinline__ WindowPlace where(long long m) const {
-    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
-    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
-  }
-  __device__ __forceinline__ long long at(long long m) const {
-    const WindowPlace p = where(m);
-    if (p.w >= axes.w.out || p.h >= axes.h.out || p.n >= images) return -1;
-    return p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w;
-  }
-};
-
-// Where things lie in shared memory: two input buffers, the ring of weights, the barriers.
+// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers.
 struct Shared {
-  unsigned input, input_bytes, rows, weight, input_full, input_empty, full, empty;
+  unsigned input, input_bytes, rows, weight, panels, input_full, input_empty, full, empty, panel_barriers;
 
   __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
     input_bytes = (rows * C::kRow + 1023) & ~1023u;
     weight = input + 2 * input_bytes;
-    input_full = weight + kStages * C::kBytesN;
+    panels = weight + kStages * C::kBytesN;
+    input_full = panels + (kBrought ? Panels::kBytes : 0);
     input_empty = input_full + 16;
     full = input_empty + 16;
     empty = full + kStages * 8;
+    panel_barriers = empty + kStages * 8;
   }
 };
 
 __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
                                          Ring<2>& inputs, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
-  WindowPlace place = a.where(tile.m);
-  place.w -= w.before, place.h -= h.before, place.d = place.d * d.stride - d.before;
+  WindowPlace place = a.begins(tile.m);
   for (int t = 0; t < d.window; ++t) {
     const TapPlace offset = {0, 0, static_cast<unsigned short>(t * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
@@ -111,10 +99,10 @@ struct Release {
 };
 
 // `planes` inputs, one after another.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2], int part,
-                                              const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
+                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows) {
   Release waiting = {0, 0};
-  const C::Bias bias(a.target, tile);
+  bias.ask(a.target, tile);
   C::clear(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
@@ -122,7 +110,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
     for (int r = 0; r < a.axes.h.window; ++r)
       for (int s = 0; s < a.axes.w.window; ++s) {
         barrier_wait(smem.full + ring.stage * 8, ring.parity);
-        C::multiply(sums, input + (r * a.axes.h.dilation * a.pitch + s * a.axes.w.dilation) * C::kRow, smem.weight + ring.stage * C::kBytesN);
+        C::multiply(sums, input + a.shift(r, s) * C::kRow, smem.weight + ring.stage * C::kBytesN);
         wgmma_wait<1>();
         waiting.run();
         waiting.weight = smem.empty + ring.stage * 8;
@@ -131,6 +119,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
     waiting.input = smem.input_empty + inputs.stage * 8;
     inputs.next();
   }
+  rows = C::Rows(tile, part, a);
   C::finish(sums);
   waiting.run();
   bias.add(sums);
@@ -138,24 +127,27 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const T* __restrict__ bias, const T* __restrict__ residual,
-    R* __restrict__ y, long long images, long long pitch, long long height, long long reach, long long channels, long long backwards,
-    long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
-    long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap residual_map,
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long height,
+    long long reach, long long channels, long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n,
+    long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
+    long long w1, long long w2, double p, double q) {
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
   const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.reach);
+  const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 + kStages; ++i) {
       barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
       barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
     }
+    if (kBrought) Panels::init(smem.panel_barriers);
     barrier_init_done();
   }
   __syncthreads();
-  const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
+  const int part = warpgroup() - 1;
   const long long tiles = tiles_m * tiles_n * groups;
   Ring<2> inputs;
   Ring<kStages> ring;
@@ -167,16 +159,25 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
       }
+    } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
+      Panels carried(panels, smem.panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
+      const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
+      const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
+      carried.carry<false>(residual_map, residual_map, count, tile, a.target.outs, a);
     }
     __syncwarp();
   } else {
     take_registers<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
+    C::Bias bias;
+    Panels own(panels, smem.panel_barriers, part);
     const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      multiply_tile(a, tile, planes, sums, part, smem, inputs, ring);
-      C::write_rows(a.target, sums, tile, part, a);
+      C::Rows rows;
+      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows);
+      if constexpr (kBrought) own.add(sums, tile, a.target.outs);
+      C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
     }
   }
 }

@@ -2,11 +2,12 @@
 // f(sum over taps and c of x[window m at tap, c] * w[k, tap, c] + bias[k] + residual[m, k]), m counting the output pixels of all images.
 //
 // Layout:  x channels-last in memory, behind a tensor map of windows (im2col) that has the strides, the padding and the extents; w (groups K, taps
-//          C) behind a tiled one; y and residual by steps along batch and space, their channels dense. kTransposed: the gradient of the input from
+//          C) behind a tiled one; y and residual by steps along batch and space, their channels dense, or, kFirst > 0, y in channels-first
+//          memory, kFirst pixels of an image aligned to as many. kTransposed: the gradient of the input from
 //          the forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
-//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows, and hand them to the copy
-//          engine in panels of 64 channels. A further thread for each of them asks for the residual, into the panels that it is added in.
+//          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows. A carrier for each of them
+//          takes the results away in panels of 64 channels and brings the residual, into the panels that it is added in.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
 //          the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
@@ -27,15 +28,18 @@ struct Config {
   static constexpr int kStages = 4;
   static constexpr bool kTransposed = false;
   static constexpr int kAxes = 2;
+  static constexpr int kFirst = 0;
+  static constexpr int kSets = 1;
 };
 #define DNNARRAY_ENTRY conv_implicit_tma_sm90_default
 #endif
 
 using namespace dnnarray;
 using C = TmaTile<Config>;
-using Out = TmaResult<Config>;
+using Panels = TmaPanels<Config>;
 using T = Config::Element;
 using R = Config::Result;
+constexpr bool kCarried = Panels::kStaged && Config::kFirst == 0;
 constexpr int kTileN = Config::kTileN, kStages = Config::kStages, kStage = C::kBytesM + C::kBytesN;
 
 extern __shared__ char smem_memory[];
@@ -78,10 +82,10 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
   } while (!tap.next(d.window, h.window, w.window));
 }
 
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], int blocks, int part,
-                                              unsigned smem, const Barriers& barriers, Ring<kStages>& ring, Out& out) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int blocks,
+                                              int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
   unsigned before = 0;
-  const C::Bias bias(a.target, tile);
+  bias.ask(a.target, tile);
   C::clear(sums);
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
@@ -89,7 +93,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
     C::multiply(sums, stage + part * C::kMmas * 64 * C::kRow, stage + C::kBytesM);
     wgmma_wait<1>();
     if (block > 0) C::release(before);
-    if (block == 1) out.settle();
     before = barriers.empty + ring.stage * 8;
     ring.next();
   }
@@ -109,20 +112,21 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
   const Arguments a = {target, walk, axes, rows};
-  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Out::kBytes;
+  const unsigned smem = (smem_address(smem_memory) + 1023) & ~1023u, first = smem + kStages * kStage + Panels::kBytes;
   const Barriers barriers = {first, first + kStages * 8};
-  const unsigned slots = first - Out::kBytes, slot_barriers = first + 2 * kStages * 8;
+  const unsigned panel_barriers = first + 2 * kStages * 8;
+  const char* panels = smem_memory + (first - Panels::kBytes - smem_address(smem_memory));
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(barriers.full + i * 8, 1);
       barrier_init(barriers.empty + i * 8, C::kConsumers);
     }
-    if (Config::kResidual) Out::init(slot_barriers);
+    Panels::init(panel_barriers);
     barrier_init_done();
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups;
-  const int part = static_cast<int>(threadIdx.x) / C::kGroup - 1;
+  const int part = warpgroup() - 1;
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
@@ -132,28 +136,29 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
       }
-    } else if (Config::kResidual && Out::kStaged && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
-      const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
-      Out out(slots, slot_barriers, whose);
-      for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        out.ask_residual(residual_map, C::place(i, tiles_m, tiles_n), a.target.outs, a);
-      }
+    } else if (kCarried && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
+      Panels carried(panels, panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
+      const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
+      const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
+      carried.carry<true>(residual_map, y_map, count, tile, a.target.outs, a);
     }
     __syncwarp();
   } else {
     take_registers<C::kMore>();
     float sums[C::kMmas][kTileN / 2];
+    C::Bias bias;
     Ring<kStages> ring;
-    Out out(slots, slot_barriers, part);
+    Panels own(panels, panel_barriers, part);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      multiply_tile(a, tile, sums, static_cast<int>(blocks), part, smem, barriers, ring, out);
-      if constexpr (Out::kStaged) {
-        out.write(a.target, y_map, sums, tile, a);
+      multiply_tile(a, tile, sums, bias, static_cast<int>(blocks), part, smem, barriers, ring);
+      if constexpr (kCarried) {
+        own.write(a.target, sums, tile);
+      } else if constexpr (Config::kFirst > 0) {
+        own.write_first(a.target, sums, tile, a, axes.d.out * axes.h.out * axes.w.out);
       } else {
-        C::write_rows(a.target, sums, tile, part, a);
+        C::write_rows<Config::kResidual>(a.target, sums, tile, C::Rows(tile, part, a));
       }
     }
-    stores_read<0>();
   }
 }

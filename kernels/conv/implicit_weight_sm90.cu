@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
   }
   __syncthreads();
   const long long tiles = tiles_m * tiles_n * groups * splits;
-  const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
+  const int part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();

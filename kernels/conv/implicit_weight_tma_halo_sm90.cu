@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const int tiles = a.tiles_k * a.tiles_c * axes.d.window * a.sums.groups * a.splits, r = static_cast<int>(threadIdx.x) / kGroup - 1;
+  const int tiles = a.tiles_k * a.tiles_c * axes.d.window * a.sums.groups * a.splits, r = warpgroup() - 1;
   Turn turn;
   if (r < 0) {
     give_registers<kFewer>();

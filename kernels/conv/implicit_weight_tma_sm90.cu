@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
-  const int tiles = a.tiles_m * a.tiles_n * a.sums.groups * a.splits, part = static_cast<int>(threadIdx.x) / kGroup - 1;
+  const int tiles = a.tiles_m * a.tiles_n * a.sums.groups * a.splits, part = warpgroup() - 1;
   Ring<kStages> ring;
   if (part < 0) {
     give_registers<kFewer>();

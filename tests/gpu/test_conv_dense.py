@@ -7,7 +7,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import _operation
-from dnnarray._cuda import conv_gemm, conv_weigh
+from dnnarray._cuda import conv_gemm, conv_tma_tiles, conv_weigh
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
@@ -240,6 +240,50 @@ def test_residual(shape, name, dtype):
     except (dnn.UnsupportedError, dnn.OptionError) as error:
         pytest.skip(str(error))
     assert_close(cupy.asnumpy(y), expected, math.prod(w_shape[1:]))
+
+
+_PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2 and 1 divide, panels of channels beyond the last one
+    "56": ((3, 64, 56, 24), (72, 64, 3, 3), {"padding": 1}),
+    "14": ((9, 128, 14, 14), (136, 128, 3, 3), {"padding": 1}),
+    "6x9": ((7, 72, 8, 11), (264, 72, 3, 3), {}),
+    "7": ((33, 64, 7, 7), (64, 64, 3, 3), {"padding": 1}),
+    "pointwise": ((5, 64, 20, 10), (256, 64, 1, 1), {}),
+    "strided": ((5, 64, 23, 24), (320, 64, 3, 3), {"padding": 1, "stride": 2}),
+    "groups": ((3, 192, 11, 12), (192, 64, 3, 3), {"padding": 1, "groups": 3}),
+    "3d": ((2, 64, 5, 6, 7), (64, 64, 3, 3, 3), {"padding": 1}),
+}
+
+
+_WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", conv_tma_tiles._HELD)]
+
+
+@pytest.mark.parametrize(("way", "tile"), _WAYS, ids=lambda v: v if isinstance(v, str) else v.name)
+@pytest.mark.parametrize("shape", _PANELS)
+def test_ends_of_tiles(shape, way, tile, monkeypatch):
+    """Results and residuals in panels, in both memories, by every tile; of shapes without a raster, by windows."""
+    monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,) if way != "held" else conv_tma_tiles._TILES)
+    monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: math.inf if way == "held" else given[-1])
+    if way == "windows":
+        monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
+    if way == "raster":
+        monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
+    _operation._prepared.clear()
+    x_shape, w_shape, options = _PANELS[shape]
+    rng = np.random.default_rng(0)
+    y_shape = dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape
+    x, w, b, residual = (rng.standard_normal(s).astype(BFLOAT16) for s in (x_shape, w_shape, w_shape[0], y_shape))
+    wide, added = [a.astype(np.float64) for a in (x, w, b)], residual.astype(np.float64)
+    plain = dnn.conv(*wide[:2], **options)
+    shifted = plain + wide[2].reshape(-1, *[1] * (x.ndim - 2))
+    gradient = dnn.conv_backward_input(added, wide[1], input_shape=x_shape, **options)
+    options, terms = options | {"algorithm": "implicit_tma_sm90"}, math.prod(w_shape[1:])
+    for last in (True, False):
+        *given, more = _there((x, w, b, residual), last)
+        assert_close(cupy.asnumpy(dnn.conv(*given[:2], **options)), plain, terms)
+        assert_close(cupy.asnumpy(dnn.conv(*given, activation="relu", **options)), np.maximum(shifted, 0), terms)
+        assert_close(cupy.asnumpy(dnn.conv(*given, residual=more, activation="relu", **options)), np.maximum(shifted + added, 0), terms)
+        back = dnn.conv_backward_input(more, given[1], input_shape=x_shape, **options)
+        assert_close(cupy.asnumpy(back), gradient, w_shape[0] * math.prod(w_shape[2:]))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)

@@ -65,14 +65,18 @@ struct TmaTile {
       for (int j = 0; j < kTileN / 2; ++j) sums[i][j] = 0;
   }
 
-  // A thread's part of the bias, asked for before a tile's products so that nobody waits for it behind them.
+  // A thread's part of the bias, asked for before a tile's products so that nobody waits for it behind them, and kept while the channels stay.
   struct Bias {
     Vec<T, 2> pairs[Config::kBias ? kTileN / 8 : 1];
+    int first = -1;
 
     template <typename R>
-    __device__ __forceinline__ Bias(const Target<T, R>& target, const TmaPlace& tile) {
+    __device__ __forceinline__ void ask(const Target<T, R>& target, const TmaPlace& tile) {
       if constexpr (Config::kBias) {
-        const T* from = target.bias + tile.group * target.outs + tile.n + threadIdx.x % 4 * 2;
+        const int channel = tile.group * target.outs + tile.n;
+        if (channel == first) return;
+        first = channel;
+        const T* from = target.bias + channel + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int j = 0; j < kTileN / 8; ++j) pairs[j] = load<T, 2>(from + (tile.n + j * 8 < target.outs ? j * 8 : 0));
       }
@@ -113,141 +117,251 @@ struct TmaTile {
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
 
-  struct End {  // what is left to do with sums that hold the bias
+  template <bool kAdds>
+  struct End {  // what is left to do with sums that hold the bias, and the residual or not
     using Activation = typename Config::Activation;
-    static constexpr bool kBias = false, kResidual = Config::kResidual;
+    static constexpr bool kBias = false, kResidual = kAdds;
   };
 
-  // The result from registers, four neighbouring lanes 64 bytes of a row. `image.at(m)` is where the channels of row m begin, or -1.
-  template <typename R, typename Image>
+  // Where the channels of the rows begin whose sums this thread holds, or -1: `image.at(m)`. Best asked for while products run.
+  struct Rows {
+    long long at[kMmas][2];
+
+    Rows() = default;
+
+    template <typename Image>
+    __device__ __forceinline__ Rows(const TmaPlace& tile, int part, const Image& image) {
+#pragma unroll
+      for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) at[i][half] = image.at(tile.m + row(part, i, half));
+    }
+  };
+
+  // The result from registers, four neighbouring lanes 64 bytes of a row.
+  template <bool kResidual, typename R>
   static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
-                                                    int part, const Image& image) {
+                                                    const Rows& rows) {
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const long long at = image.at(tile.m + row(part, i, half));
-        write_row<End, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
+        const long long at = rows.at[i][half];
+        write_row<End<kResidual>, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
       }
   }
 };
 
-// The other way than `load_matrices`.
+// The other way than `load_matrices`; transposed, lane l gives the address of column l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(unsigned smem, const unsigned (&v)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-// The result's way out of a warpgroup: panels of 64 rows x 64 channels of half types, rounded into one of kSlots places of shared memory, where
-// kResidual finds the residual already, all of it on its way since the last tile, and stored from there by the copy engine. `image.where(m)` is the
-// place of row m in the image.
+__device__ __forceinline__ void store_matrices_transposed(unsigned smem, const unsigned (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
+// A warpgroup's share of a tile as panels of 64 rows x 64 channels of half types in shared memory: its residual on the way in, its result on the
+// way out; kSets of them, so that one tile is on its way while the next one ends. A carrier, a thread of the warpgroup that asks, moves them by the
+// copy engine, and those who multiply wait neither for loads nor for stores: `ready` completes once the panels hold the residual, or are free where
+// there is none; `done` once a warpgroup has no more to do with them. `image.where(m)` is the place of row m in the image. Results that lie
+// channels-first the warpgroup writes itself, from panels that are turned round: rows of 64 pixels of a channel.
 template <typename Config>
-struct TmaResult {
+struct TmaPanels {
   using C = TmaTile<Config>;
   using T = typename Config::Element;
   using R = typename Config::Result;
-  static constexpr bool kStaged = sizeof(R) == 2;
-  static constexpr int kPanels = C::kMmas * C::kTileN / 64, kSlots = Config::kResidual && kPanels > 2 ? kPanels : 2;
-  static constexpr int kPanel = 64 * C::kRow, kBytes = kStaged ? C::kConsumers * kSlots * kPanel : 0;
-  static constexpr int kBarriers = C::kConsumers * kSlots;  // of each kind: a slot's residual has come, a slot is free
+  static constexpr bool kStaged = sizeof(R) == 2, kResidual = Config::kResidual;
+  static constexpr int kSets = Config::kSets, kPanels = C::kTileN / 64, kPanel = 64 * C::kRow, kEach = C::kMmas * kPanels * kPanel;
+  static constexpr int kSet = C::kConsumers * kEach, kBytes = kSets * kSet, kBarriers = 2 * C::kConsumers * kSets, kWarps = C::kGroup / 32;
 
-  unsigned address, full, empty;  // in shared memory, of this warpgroup's first slot
-  int part, waiting;              // the slot that was stored last and not given back yet, or -1
-  Ring<kSlots> ring;
+  const char* memory;
+  unsigned address, barriers;
+  int part;
+  Ring<kSets> ring;
 
-  __device__ __forceinline__ TmaResult(unsigned first, unsigned barriers, int group)
-      : address(first + group * kSlots * kPanel),
-        full(barriers + group * kSlots * 8),
-        empty(full + kBarriers * 8),
-        part(group),
-        waiting(-1) {}
+  __device__ __forceinline__ TmaPanels(const char* first, unsigned first_barrier, int group) : TmaPanels(first, first_barrier, group, group) {}
+
+  // Of a warpgroup whose rows are another part of the tile.
+  __device__ __forceinline__ TmaPanels(const char* first, unsigned first_barrier, int group, int rows)
+      : memory(first + group * kEach), address(smem_address(memory)), barriers(first_barrier + group * kSets * 16), part(rows) {}
 
   static __device__ __forceinline__ void init(unsigned barriers) {
-    for (int i = 0; i < 2 * kBarriers; ++i) barrier_init(barriers + i * 8, 1);
+    for (int i = 0; i < kBarriers; ++i) barrier_init(barriers + i * 8, i % 2 == 0 ? 1 : kWarps);
   }
 
-  // By one thread for each warpgroup: the residual of its part of a tile.
-  template <typename Image>
-  __device__ __forceinline__ void ask_residual(const TensorMap& residual, const TmaPlace& tile, int outs, const Image& image) {
-    for (int i = 0; i < C::kMmas; ++i) {
-      WindowPlace place = image.where(tile.m + (part * C::kMmas + i) * 64);
-      for (int n = tile.n; n < tile.n + C::kTileN && n < outs; n += 64) {
-        barrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
-        barrier_expect(full + ring.stage * 8, kPanel);
-        place.c = tile.group * outs + n;
-        copy_windows<Config::kAxes>(address + ring.stage * kPanel, residual, full + ring.stage * 8, place, TapPlace{0, 0, 0});
-        ring.next();
+  // --- by the carrier -------------------------------------------------------------------------------------------------
+
+  // Brings the residuals and, kResult, takes the results away, of `count` tiles: `tile(i)` is one.
+  template <bool kResult, typename Tile, typename Image>
+  __device__ __forceinline__ void carry(const TensorMap& residual, const TensorMap& y, int count, Tile tile, int outs, const Image& image) {
+    for (int i = 0; kResidual && i < kSets && i < count; ++i) bring(residual, i, tile(i), outs, image);
+    for (int i = 0; i < count; ++i, ring.next()) {
+      barrier_wait(done(), ring.parity);
+      if (kResult) {
+        each(ring.stage, tile(i), outs, image, [&](unsigned panel, const WindowPlace& place) { store_windows<Config::kAxes>(panel, y, place); });
+        commit_stores();
+        stores_read<0>();
+      }
+      if (!kResidual) {
+        barrier_arrive(ready(ring.stage));
+      } else if (i + kSets < count) {
+        bring(residual, ring.stage, tile(i + kSets), outs, image);
       }
     }
   }
 
-  // Gives the last slot back to the residual: some time after the store, so that nobody waits for it.
-  __device__ __forceinline__ void settle() {
-    if (!kStaged || !Config::kResidual || waiting < 0 || threadIdx.x % C::kGroup != 0) return;
-    give_back<0>();
-    waiting = -1;
+  // --- by the warpgroup -----------------------------------------------------------------------------------------------
+
+  // Panels of the result, rounded, with the residual that they hold.
+  __device__ __forceinline__ void write(const Target<T, R>& target, const float (&sums)[C::kMmas][C::kTileN / 2], const TmaPlace& tile) {
+    wait_ready();
+#pragma unroll
+    for (int i = 0; i < C::kMmas; ++i)
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        if (tile.n + p * 64 < target.outs) fill(target, sums[i], i, p);
+      }
+    fence_async();
+    let_go();
   }
 
+  // The result to channels-first memory, `pixels` of an image; a thread moves kFirst of a channel at once. `image.at(m)` is where channel 0 of row m
+  // lies, or -1.
   template <typename Image>
-  __device__ __forceinline__ void write(const Target<T, R>& target, const TensorMap& y, const float (&sums)[C::kMmas][C::kTileN / 2],
-                                        const TmaPlace& tile, const Image& image) {
-    const bool leader = threadIdx.x % C::kGroup == 0;
+  __device__ __forceinline__ void write_first(const Target<T, R>& target, const float (&sums)[C::kMmas][C::kTileN / 2], const TmaPlace& tile,
+                                              const Image& image, int pixels) const {
+    const int group = 1 + static_cast<int>(threadIdx.x) / C::kGroup;
+    group_barrier(group);  // the last tile's panels have been read
 #pragma unroll
+    for (int i = 0; i < C::kMmas; ++i)
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        if (tile.n + p * 64 < target.outs) fill_turned(target, sums[i], i, p);
+      }
+    group_barrier(group);
+    constexpr int kVector = Config::kFirst, kAcross = 64 / kVector, kStep = C::kGroup / kAcross;
+    const int thread = threadIdx.x % C::kGroup, across = thread % kAcross * kVector;
     for (int i = 0; i < C::kMmas; ++i) {
-      WindowPlace place = {0, 0, 0, 0, 0};
-      if (leader) place = image.where(tile.m + (part * C::kMmas + i) * 64);
-#pragma unroll
-      for (int p = 0; p < C::kTileN / 64; ++p) {
-        const int n = tile.n + p * 64, channel = tile.group * target.outs + n;
-        if (n >= target.outs) continue;
-        if constexpr (Config::kResidual) {
-          barrier_wait(full + ring.stage * 8, ring.parity);
-        } else {
-          if (leader) stores_read<kSlots - 1>();
-          group_barrier(1 + part);
-        }
-        fill(target, sums[i], p);
-        fence_async();
-        group_barrier(1 + part);
-        if (leader) {
-          place.c = channel;
-          store_windows<Config::kAxes>(address + ring.stage * kPanel, y, place);
-          if (Config::kResidual && waiting >= 0) give_back<1>();
-          waiting = ring.stage;
-        }
-        ring.next();
+      const long long at = image.at(tile.m + (part * C::kMmas + i) * 64 + across);
+      if (at < 0) continue;
+      R* to = target.y + at + (tile.group * target.outs + tile.n) * static_cast<long long>(pixels);
+#pragma unroll 4
+      for (int n = thread / kAcross; n < C::kTileN && tile.n + n < target.outs; n += kStep) {
+        const char* row = memory + i * kPanels * kPanel + n * C::kRow;
+        store(to + n * static_cast<long long>(pixels), load<R, kVector>(reinterpret_cast<const R*>(row + (across / 8 ^ n % 8) * 16) + across % 8));
       }
     }
+  }
+
+  // Adds the residual to the sums.
+  __device__ __forceinline__ void add(float (&sums)[C::kMmas][C::kTileN / 2], const TmaPlace& tile, int outs) {
+    wait_ready();
+#pragma unroll
+    for (int i = 0; i < C::kMmas; ++i)
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        if (tile.n + p * 64 >= outs) continue;
+        unsigned pieces[4][4];
+        load_panel(pieces, i, p);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            float* to = sums[i] + pair(p, j, k);
+            float residual[2];
+            widen_pair(residual[0], residual[1], pieces[j][k], T());
+            to[0] += residual[0], to[1] += residual[1];
+          }
+      }
+    let_go();
   }
 
  private:
-  // To whoever brings the residual, once at most kLater stores, of other slots, have yet to be read.
-  template <int kLater>
-  __device__ __forceinline__ void give_back() {
-    stores_read<kLater>();
-    barrier_arrive(empty + waiting * 8);
+  __device__ __forceinline__ unsigned ready(int set) const { return barriers + set * 16; }
+  __device__ __forceinline__ unsigned done() const { return barriers + ring.stage * 16 + 8; }
+  __device__ __forceinline__ unsigned slot(int set, int mma, int p) const { return address + set * kSet + (mma * kPanels + p) * kPanel; }
+
+  // Asks for the residual of a tile.
+  template <typename Image>
+  __device__ __forceinline__ void bring(const TensorMap& residual, int set, const TmaPlace& tile, int outs, const Image& image) const {
+    const int there = tile.n + C::kTileN <= outs ? kPanels : (outs - tile.n + 63) / 64;
+    barrier_expect(ready(set), C::kMmas * there * kPanel);
+    each(set, tile, outs, image, [&](unsigned panel, const WindowPlace& place) {
+      copy_windows<Config::kAxes>(panel, residual, ready(set), place, TapPlace{0, 0, 0});
+    });
   }
 
-  // Panel p of the sums into the slot, four matrices of 8 x 8 at a time: two chunks of 16 rows. A row's chunks are exchanged as in all panels.
-  __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p) const {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % C::kGroup / 32 * 16 + lane % 16;
-    const unsigned slot = address + ring.stage * kPanel + row * C::kRow;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const unsigned at = slot + ((j + lane / 16) ^ row % 8) * 16;
-      unsigned pieces[4];
-      if constexpr (Config::kResidual) load_matrices(pieces, at);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* from = sums + (p * 8 + j + i / 2) * 4 + i % 2 * 2;
-        float v[2] = {from[0], from[1]};
-        if constexpr (Config::kResidual) {
-          float residual[2];
-          widen_pair(residual[0], residual[1], pieces[i], T());
-          v[0] += residual[0], v[1] += residual[1];
-        }
-        pieces[i] = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
+  // Calls `act(panel, place)` for each panel of the tile that is there.
+  template <typename Image, typename Act>
+  __device__ __forceinline__ void each(int set, const TmaPlace& tile, int outs, const Image& image, Act act) const {
+    for (int i = 0; i < C::kMmas; ++i) {
+      WindowPlace place = image.where(tile.m + (part * C::kMmas + i) * 64);
+      for (int p = 0; p < kPanels && tile.n + p * 64 < outs; ++p) {
+        place.c = tile.group * outs + tile.n + p * 64;
+        act(slot(set, i, p), place);
       }
-      store_matrices(at, pieces);
+    }
+  }
+
+  // Without a residual the panels are free at first.
+  __device__ __forceinline__ void wait_ready() const { barrier_wait(ready(ring.stage), kResidual ? ring.parity : ring.parity ^ 1); }
+
+  __device__ __forceinline__ void let_go() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(done());
+    ring.next();
+  }
+
+  // Where a lane's row of four matrices of 8 x 8 lies: chunks 2 j and 2 j + 1 of 16 rows. A row's chunks are exchanged as in all panels.
+  __device__ __forceinline__ unsigned matrices(int mma, int p, int j) const {
+    const int lane = threadIdx.x % 32, row = threadIdx.x % C::kGroup / 32 * 16 + lane % 16;
+    return slot(ring.stage, mma, p) + row * C::kRow + ((2 * j + lane / 16) ^ row % 8) * 16;
+  }
+
+  // Which sums the piece k of these matrices is.
+  static __device__ __forceinline__ constexpr int pair(int p, int j, int k) { return (p * 8 + 2 * j + k / 2) * 4 + k % 2 * 2; }
+
+  __device__ __forceinline__ void load_panel(unsigned (&pieces)[4][4], int mma, int p) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) load_matrices(pieces[j], matrices(mma, p, j));
+  }
+
+  __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int mma, int p) const {
+    unsigned pieces[4][4];
+    if constexpr (kResidual) load_panel(pieces, mma, p);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      finish(target, sums, p, j, pieces[j]);
+      store_matrices(matrices(mma, p, j), pieces[j]);
+    }
+  }
+
+  // The same with pixels and channels exchanged.
+  __device__ __forceinline__ void fill_turned(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int mma, int p) const {
+    const int lane = threadIdx.x % 32, chunk = threadIdx.x % C::kGroup / 32 * 2 + lane / 8 % 2;
+    const unsigned at = slot(0, mma, p) + (lane / 16 * 8 + lane % 8) * C::kRow + (chunk ^ lane % 8) * 16;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      unsigned pieces[4];
+      finish(target, sums, p, j, pieces);
+      store_matrices_transposed(at + j * 16 * C::kRow, pieces);
+    }
+  }
+
+  // Four matrices of the result, rounded; `pieces` are those of the residual before.
+  static __device__ __forceinline__ void finish(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p, int j, unsigned (&pieces)[4]) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float* from = sums + pair(p, j, k);
+      float v[2] = {from[0], from[1]};
+      if constexpr (kResidual) {
+        float residual[2];
+        widen_pair(residual[0], residual[1], pieces[k], T());
+        v[0] += residual[0], v[1] += residual[1];
+      }
+      pieces[k] = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
     }
   }
 };

@@ -8,6 +8,10 @@
 
 namespace dnnarray {
 
+// The number of this thread's warpgroup, in a way that tells the compiler it is one for a warp: what follows from it, descriptors of operands above
+// all, is then worked out once for the warp and stands ready in uniform registers.
+__device__ __forceinline__ int warpgroup() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0); }
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 

@@ -58,8 +58,8 @@ __device__ __forceinline__ void copy_windows(unsigned smem, const TensorMap& map
   }
 }
 
-// The other way: neighbouring pixels of the result from shared memory; what lies outside of the array stays there. Stores run on by themselves, as
-// groups of the thread that asks, and what other threads wrote needs fence_async in each of them and a barrier first.
+// The other way: neighbouring pixels of the result from shared memory; what lies outside of the array stays there. Stores run on by themselves, in
+// groups that the thread that asks commits, and what other threads wrote needs fence_async in each of them and a barrier first.
 template <int kAxes>
 __device__ __forceinline__ void store_windows(unsigned smem, const TensorMap& map, const WindowPlace& p) {
   if constexpr (kAxes == 2) {
@@ -71,8 +71,9 @@ __device__ __forceinline__ void store_windows(unsigned smem, const TensorMap& ma
                  "r"(p.c), "r"(p.w), "r"(p.h), "r"(p.d), "r"(p.n)
                  : "memory");
   }
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Until at most kPending groups have yet to read their shared memory.
 template <int kPending>

@@ -1,0 +1,170 @@
+// Convolution of stride 1 as one matrix product whose right operand, the weight of few channels, stays in shared memory for all tiles of a block,
+// and whose left one for all taps: y[m, k] = f(sum over taps and c of x[m + tap, c] * w[k, tap, c] + bias[k] + residual[m, k]).
+//
+// Layout:  x channels-last in memory, behind a tensor map of windows of one pixel whose corners make a raster of each plane, as in
+//          implicit_tma_halo_sm90.cu: every tap is a shift, and the places of a tile need `reach` more of the input, one box. w
+//          (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from the forward's weight.
+//          A block takes the tiles of one column of channels, half of kTileM places x kTileN channels each, two warpgroups by turns. The second
+//          begins half a tile later, so that one multiplies while the other writes, from registers, since the copy engine stores no places outside
+//          of an array. One thread of the first warpgroup asks for the weight, once, and for the input (a ring of kStages); two more bring the
+//          residual while the products run.
+// Needs:   sm_90a; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where there are several groups; strides of x, w
+//          and y multiples of 16 bytes; padding less than the window's reach.
+// Bound:   shared memory, which each product of 64 x 64 x 16 asks for 128 bytes a cycle. Sums in float32.
+
+#include "dnnarray/activation.cuh"
+#include "dnnarray/conv_raster.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  using Element = dnnarray::bfloat16_t;
+  using Result = dnnarray::bfloat16_t;
+  using Activation = dnnarray::Relu;
+  static constexpr bool kBias = true;
+  static constexpr bool kResidual = false;
+  static constexpr int kTileM = 256;
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 4;
+  static constexpr bool kTransposed = false;
+  static constexpr int kAxes = 2;
+  static constexpr int kFirst = 0;
+  static constexpr int kSets = 1;
+};
+#define DNNARRAY_ENTRY conv_implicit_tma_held_sm90_default
+#endif
+
+using namespace dnnarray;
+using C = TmaTile<Config>;
+using Panels = TmaPanels<Config>;
+using T = Config::Element;
+using R = Config::Result;
+using Arguments = OnRaster<T, R>;
+constexpr bool kBrought = Config::kResidual && Panels::kStaged;
+constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kOwn = Config::kTileM / 2;  // places of a warpgroup's tile
+static_assert(C::kConsumers == 2, "two take turns");
+
+extern __shared__ char smem_memory[];
+
+// Where things lie in shared memory: the weight, the ring of inputs, the residual, the barriers.
+struct Shared {
+  unsigned weight, input, input_bytes, rows, panels, full, empty, held, turn, panel_barriers;
+
+  __device__ __forceinline__ Shared(unsigned first, int taps, int reach) : weight(first), rows(kOwn + reach) {
+    input_bytes = (rows * C::kRow + 1023) & ~1023u;
+    input = weight + taps * C::kBytesN;
+    panels = input + kInputs * input_bytes;
+    full = panels + (kBrought ? Panels::kBytes : 0);
+    empty = full + kInputs * 8;
+    held = empty + kInputs * 8;
+    turn = held + 8;
+    panel_barriers = turn + 8;
+  }
+
+  __device__ __forceinline__ void init() const {
+    for (int i = 0; i < 2 * kInputs + 2; ++i) barrier_init(full + i * 8, 1);
+    if (kBrought) Panels::init(panel_barriers);
+    barrier_init_done();
+  }
+};
+
+// The tiles of a block: every `step`th of a column of `count`.
+struct Column {
+  TmaPlace place;
+  int first, step, count;
+
+  __device__ __forceinline__ Column(int tiles_m, int tiles_n, int groups) : count(tiles_m) {
+    const int columns = tiles_n * groups, column = static_cast<int>(blockIdx.x) % columns;
+    place = {0, column % tiles_n * kTileN, column / tiles_n};
+    first = blockIdx.x / columns, step = gridDim.x / columns;
+  }
+
+  __device__ __forceinline__ int tiles() const { return first < count ? (count - first - 1) / step + 1 : 0; }
+  __device__ __forceinline__ bool has(int i) const { return first + i * step < count; }
+  __device__ __forceinline__ TmaPlace operator[](int i) const { return {static_cast<long long>(first + i * step) * kOwn, place.n, place.group}; }
+};
+
+__device__ __forceinline__ void ask(const Arguments& a, const TensorMap& x, const TensorMap& weight, const Column& column, const Shared& smem) {
+  barrier_expect(smem.held, a.axes.h.window * a.axes.w.window * C::kBytesN);
+  Place tap = {0, 0, 0};
+  unsigned to = smem.weight;
+  do {
+    C::ask_weight(a.weight, weight, column.place, tap, 0, a.target.outs, to, smem.held);
+    to += C::kBytesN;
+  } while (!tap.next(1, a.axes.h.window, a.axes.w.window));
+  Ring<kInputs> ring;
+  for (int i = 0; column.has(i); ++i) {
+    const unsigned full = smem.full + ring.stage * 8;
+    barrier_wait(smem.empty + ring.stage * 8, ring.parity ^ 1);
+    barrier_expect(full, smem.rows * C::kRow);
+    WindowPlace place = a.begins(column[i].m);
+    place.c = column.place.group * a.weight.channels;
+    copy_windows<Config::kAxes>(smem.input + ring.stage * smem.input_bytes, x, full, place, TapPlace{0, 0, 0});
+    ring.next();
+  }
+}
+
+// Issues the products of all taps; they run on.
+__device__ __forceinline__ void multiply(const Arguments& a, float (&sums)[C::kMmas][kTileN / 2], unsigned input, unsigned weight) {
+  for (int r = 0; r < a.axes.h.window; ++r)
+    for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN) C::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
+}
+
+// The tiles of one of two warpgroups: every second one of the block.
+__device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column& column, int part, const Shared& smem, Panels& own) {
+  float sums[C::kMmas][kTileN / 2];
+  C::Bias bias;
+  bias.ask(a.target, column.place);
+  barrier_wait(smem.held, 0);
+  for (int i = part; column.has(i); i += 2) {
+    const int stage = i % kInputs;
+    C::clear(sums);
+    barrier_wait(smem.full + stage * 8, i / kInputs & 1);
+    if (i == 1) barrier_wait(smem.turn, 0);
+    multiply(a, sums, smem.input + stage * smem.input_bytes, smem.weight);
+    if (i == 0) C::release(smem.turn);
+    const TmaPlace tile = column[i];
+    const C::Rows rows(tile, 0, a);
+    C::finish(sums);
+    C::release(smem.empty + stage * 8);
+    bias.add(sums);
+    if constexpr (kBrought) own.add(sums, tile, a.target.outs);
+    C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
+  }
+}
+
+// `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
+extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap residual_map,
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long height,
+    long long reach, long long channels, long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n,
+    long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
+    long long w1, long long w2, double p, double q) {
+  const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
+  const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
+  const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
+  const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
+  const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, axes.h.window * axes.w.window, a.reach);
+  const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
+  if (threadIdx.x == 0) smem.init();
+  __syncthreads();
+  const Column column(static_cast<int>(tiles_m), static_cast<int>(tiles_n), static_cast<int>(groups));
+  const int part = warpgroup() - 1;
+  if (part < 0) {
+    give_registers<C::kFewer>();
+    if (threadIdx.x == 0) {
+      prefetch_map(x);
+      prefetch_map(weight);
+      ask(a, x, weight, column, smem);
+    } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
+      const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
+      Panels carried(panels, smem.panel_barriers, whose, 0);
+      const auto tile = [&](int i) { return column[2 * i + whose]; };
+      carried.carry<false>(residual_map, residual_map, (column.tiles() + 1 - whose) / 2, tile, a.target.outs, a);
+    }
+    __syncwarp();
+  } else {
+    take_registers<C::kMore>();
+    Panels own(panels, smem.panel_barriers, part, 0);
+    multiply_tiles(a, column, part, smem, own);
+  }
+}

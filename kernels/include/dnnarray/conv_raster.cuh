@@ -1,0 +1,42 @@
+// Rasters: planes of an image as rows of `pitch` places, `height` rows, zeros where the plane ends, shared by what stands on either side of them.
+// Every tap along the last two axes is a shift there. Places behind the end of a row or a plane are computed for nothing.
+#pragma once
+
+#include "dnnarray/conv_tma.cuh"
+
+namespace dnnarray {
+
+// What a kernel on rasters is told of the convolution; `reach` places lie between the first tap and the last.
+template <typename T, typename R>
+struct OnRaster {
+  Target<T, R> target;
+  TmaWeight weight;
+  ConvAxes axes;
+  long long images;
+  int pitch, height, reach;
+
+  // Of a place of the rasters, in the result.
+  __device__ __forceinline__ WindowPlace where(long long m) const {
+    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
+    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
+  }
+
+  // Where its channels begin in memory, or -1.
+  __device__ __forceinline__ long long at(long long m) const {
+    const WindowPlace p = where(m);
+    if (p.w >= axes.w.out || p.h >= axes.h.out || p.n >= images) return -1;
+    return p.n * target.y_n + p.d * target.y_d + p.h * target.y_h + p.w * target.y_w;
+  }
+
+  // The first place of the input that it reads.
+  __device__ __forceinline__ WindowPlace begins(long long m) const {
+    WindowPlace p = where(m);
+    p.w -= axes.w.before, p.h -= axes.h.before, p.d = p.d * axes.d.stride - axes.d.before;
+    return p;
+  }
+
+  // Rows of 128 bytes of an input panel from its first tap to this one.
+  __device__ __forceinline__ int shift(int r, int s) const { return r * axes.h.dilation * pitch + s * axes.w.dilation; }
+};
+
+}  // namespace dnnarray
