@@ -119,7 +119,11 @@ def test_larger_shapes(shape, name, last, scratch, monkeypatch):
         if name not in [m.name for m in ALGORITHMS["conv_backward"]]:
             continue
         there_grad = _there((grad,), last)[0]
-        actual = dnn.conv_backward(there_grad, *there, algorithm=name, **options, **activation)
+        try:
+            actual = dnn.conv_backward(there_grad, *there, algorithm=name, **options, **activation)
+        except dnn.UnsupportedError as error:  # it takes the forward of a shape and not its gradients
+            assert "its kernels do not take" in str(error)
+            continue
         for a, e in zip(actual, expected, strict=True):
             assert_close(cupy.asnumpy(a), e, e.size)
         again = dnn.conv_backward(there_grad, *there, algorithm=name, **options, **activation)
