@@ -150,7 +150,7 @@ for _ in range(3):
 (item,) = [i for i in dnn.check().items if i.name == "Numba"]
 print(item.ok, "made for another Python" in item.found, dnn.warmup("softmax"), "cannot be imported" in str(dnn.explain("softmax", x)))
 """
-    assert _python(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{_ROOT}") == ["False", "True", "0", "True"]
+    assert _python(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{_ROOT}", DNNARRAY_NUMBA="1") == ["False", "True", "0", "True"]
 
 
 # --- the compiler in the background -----------------------------------------------------------------------------------
