@@ -38,6 +38,15 @@ def test_other_windows_and_larger_norms_have_other_kernels():
     assert not {"pool/strips.cu", "pool/tiles.cu"} & set(_sources("lp_pool", (2, 16, 16, 16), kernel_size=5, stride=2))
 
 
+@pytest.mark.parametrize("size", [(2, 2), (3, 1), (3, 2), (5, 2), (6, 2)])
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_the_gradient_of_a_largest_magnitude_reads_taps_as_they_were_numbered(size, layout):
+    options = {"kernel_size": size[0], "stride": size[1], "layout": layout, "p": float("inf")}
+    _, saving, reading = _plans("lp_pool", (2, 16, 16, 16), **options)
+    assert reading.kernel.source == "pool/gather.cu"
+    assert reading.kernel.config.small == (saving.kernel.source == "pool/strips.cu")
+
+
 @pytest.mark.parametrize(
     ("size", "stride", "layout", "rows"),
     [(3, 1, "channels_first", 4), (3, 2, "channels_first", 2), (2, 1, "channels_first", 2), (5, 1, "channels_first", 4),

@@ -37,6 +37,7 @@ class GatherConfig(Config):
     saved: str
     rule: int
     magnitude: bool
+    small: bool
     adaptive: bool
     cover: int
     vector: int
@@ -141,10 +142,12 @@ def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: n
     items, rows = g.axes[2].extent * (g.channels // vector if g.last else 1), g.outer * g.axes[0].extent * g.axes[1].extent
     most = max(g.axes[1].cover(), g.axes[2].cover())
     cover = most if g.flat and most <= (2 if rule == 1 else 3) else 0
-    columns = columns_of(items)
-    config = GatherConfig(POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, magnitude, g.adaptive, cover, vector, columns, THREADS // columns)
+    columns, small = columns_of(items), rule == 0 and g.at_once()  # taps of small windows have numbers of their own
+    config = GatherConfig(
+        POOL_TYPES[x.dtype], POOL_TYPES[saved], rule, magnitude, small, g.adaptive, cover, vector, columns, THREADS // columns
+    )
     words = [f"{RULES[rule]}_pool_gather_{POOL_SHORT[x.dtype]}x{vector}"]
-    words += [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude + ["adaptive"] * g.adaptive
+    words += [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + ["magnitude"] * magnitude + ["small"] * small + ["adaptive"] * g.adaptive
     words += [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
     grid, numbers = window_numbers(g, items, rows, vector, problem.padded, problem.p)
     return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, THREADS, (*pointers, *numbers))

@@ -14,6 +14,7 @@ struct Config {
   using Saved = unsigned char;
   static constexpr int kRule = 0;
   static constexpr bool kMagnitude = false;
+  static constexpr bool kSmall = false;
   static constexpr bool kAdaptive = false;
   static constexpr int kCover = 2;
   static constexpr int kVector = 4;
@@ -31,7 +32,8 @@ constexpr int kVector = Config::kVector;
 using V = Vec<T, kVector>;
 using WindowAxis = Axis<Config::kAdaptive>;
 
-// What kRule says of the saved array: the number of the tap with the maximum; its flat position in space; nothing (mean); the norm.
+// What kRule says of the saved array: the number of the tap with the maximum (kSmall: as strips.cu has it); its flat position in space; nothing
+// (mean); the norm.
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3;
 constexpr int kRule = Config::kRule;
 constexpr bool kReadsX = kRule == kNorm || Config::kMagnitude;
@@ -67,7 +69,7 @@ struct Element {
     const long long at = od.window * y.d + oh.window * y.h + ow.window * y.w;
     e.grad = load<T, kVector>(grad + at);
     if constexpr (kRule != kMean) e.saved = load_wide<Saved, kVector>(saved + at);
-    if constexpr (kRule == kTap) e.tap = (od.tap * h.window + oh.tap) * w.window + ow.tap;
+    if constexpr (kRule == kTap) e.tap = Config::kSmall ? tap_code(oh.tap, ow.tap) : (od.tap * h.window + oh.tap) * w.window + ow.tap;
     if constexpr (kRule == kMean) e.share = od.share * oh.share * ow.share;
     return e;
   }

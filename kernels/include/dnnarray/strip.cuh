@@ -6,9 +6,6 @@
 
 namespace dnnarray {
 
-// How a tap of a small window is numbered: what comes first in the window has the smaller number.
-__device__ constexpr int tap_code(int row, int column) { return row * 8 + column; }
-
 // A vector in registers; halves lie in words, so that what may or may not have been loaded is moved by words.
 template <typename T, int N, bool kWords = sizeof(T) == 2 && !Number<T>::kInteger && N % 2 == 0>
 struct Packed {

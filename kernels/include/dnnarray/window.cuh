@@ -61,6 +61,9 @@ __device__ __forceinline__ A norm_slope(A x, A norm, A p) {
   return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
 }
 
+// How strips.cu numbers a tap of a small window: what comes first in the window has the smaller number.
+__device__ constexpr int tap_code(int row, int column) { return row * 8 + column; }
+
 // What a reduction leaves of a window: the value, rounded to R, or where it stands.
 template <bool kPlace, typename R, typename A, typename P>
 __device__ __forceinline__ R kept(A value, P place) {
