@@ -13,7 +13,7 @@ from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
 from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
-from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, walks, weighs_tiles, weight_bytes, weight_plans
+from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._problems.conv import ConvProblem
@@ -233,13 +233,8 @@ class _Speed:
 
 _UNITS = 132  # multiprocessors of the device that was measured
 _MMA, _STRIP, _TILE = _Speed(0.6, 40e12), _Speed(0.65, 25e12), _Speed(0.5, 12e12)
-_DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.2, 5e12), (0.15, 2e12)))
-_WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT, _WEIGHT_FIRST = (
-    _Speed(0.8, 20e12, 2),
-    _Speed(0.56, 16e12, 2),
-    _Speed(0.2, 1.5e12, 2),
-    _Speed(0.1, 0.8e12, 5),
-)
+_DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
+_WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = _Speed(0.8, 20e12, 2), _Speed(0.56, 16e12, 2), _Speed(0.5, 6e12, 2)
 
 
 def _speed(c: Correlation) -> _Speed:
@@ -254,7 +249,7 @@ def _speed(c: Correlation) -> _Speed:
 def _weight_speed(c: Correlation) -> _Speed:
     if walks(c):
         return _WEIGHT_WALK
-    return _WEIGHT_TILE if weighs_tiles(c) else _WEIGHT_DIRECT if c.memory.last else _WEIGHT_FIRST
+    return _WEIGHT_TILE if weighs_tiles(c) else _WEIGHT_DIRECT
 
 
 def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
@@ -269,7 +264,8 @@ def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
         seconds += _speed(c).seconds(c, device)
     if op in ("conv_backward_weight", "conv_backward"):
         c = _met(problem, x, y, True)
-        seconds += _weight_speed(c).seconds(c, device)
+        speed = _weight_speed(c)
+        seconds += max(speed.seconds(c, device), walk_of_rows(c) + speed.launches * device.launch if speed is _WEIGHT_DIRECT else 0.0)
     peak = device.peak["float32"]
     share = min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0
     return Cost(problem.flops, problem.bytes, share, 0, "float32")  # the seconds hold the launches

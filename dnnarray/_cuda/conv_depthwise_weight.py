@@ -15,6 +15,7 @@ from dnnarray._spec import FLOAT64, Spec
 _UNITS = 132  # multiprocessors that the sums are divided for: the scratch memory must not depend on the device
 _WARPS, _VECTOR = 8, 4
 _GROUP, _STRIP, _BLOCKS = 8, 4, 4  # rows of the window in a block, columns of a thread, blocks of a multiprocessor
+_ROW_START, _PASS = 1.2e-6, 0.5e-6  # seconds of the direct way: until a row's first values are there, of a warp's pass over columns
 _WALKED = 3  # the side of the window
 _WALK_STRIP, _WALK_BLOCKS = 7, 2  # columns of a thread, blocks of a multiprocessor
 _WALK_LANES = {32: 1.0, 48: 1.0, 24: 1.1, 16: 1.25}  # threads with neighbouring words, and what bytes cost then
@@ -92,6 +93,15 @@ def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
     arguments: tuple[Any, ...] = (*pointers, *numbers, *memory.strides(c.x.shape), *memory.strides(c.y.shape), *axes(g, g.out, g.space))
     grid = (chunks * splits, -(-members // group), 1)
     return _Sums(Plan(kernel, grid, 32 * group * copies, arguments), splits * copies)
+
+
+def walk_of_rows(c: Correlation) -> float:
+    """Seconds in which a warp of the direct way goes over its rows: the start of each, and its passes over the columns."""
+    if not (c.x.size and c.y.size):
+        return 0.0
+    g, lanes = c.g, 8 if c.memory.last else 1
+    rows = -(-g.n * g.out[0] * g.out[1] // _direct(c, (0, 0, 0)).parts)
+    return rows * (_ROW_START + -(-g.out[2] // (32 // lanes * _STRIP)) * _PASS)
 
 
 @lru_cache(maxsize=1024)

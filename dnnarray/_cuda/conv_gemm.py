@@ -14,6 +14,7 @@ from dnnarray._cuda.epilogue import Epilogue, accumulator, apply, rearrange
 from dnnarray._cuda.plan import MatMul, Matrix
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
@@ -22,6 +23,8 @@ _ROWS = 1 << 30  # of a product
 _BATCH = 1 << 15  # products in one call
 _CALL = 2  # launches that take as long as a product of cuBLAS beside its arithmetic
 _STEP = 0.1e-6  # seconds of 64 terms of a product's sum, one after the other
+_CROOKED_TERM = 25e-9  # seconds of a term of a sum, the other, of half types whose rows do not begin at multiples of 16 bytes
+_BATCH_TERM, _CROOKED_BATCH_TERM, _DOT_TERM = 3.5e-9, 12e-9, 0.75e-9  # of a weight gradient of groups: cuBLAS divides no sum of a batch
 _SLOWEST = 0.3e12  # operations a second of a product of a few rows and columns (docs/measured.md)
 _ADDED_UP = 1.4  # times that columns are moved which are added up behind the product, in part from the cache
 _GATHERED = {(True, True): 0.8, (False, True): 0.17, (False, False): 0.35}  # of the bandwidth: columns by vectors, by channels, by pixels
@@ -253,17 +256,31 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     narrow = min(g.k, wide) / wide * min(g.c * g.taps, wide) / wide
     last = lying(op, problem).last
     weighs = op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
-    turned = 2 * g.n * g.groups * (g.k * g.pixels + g.c * math.prod(g.space)) * dtype.itemsize  # both images, to the other order
+    turned = 2 * g.n * g.groups * (g.k * g.pixels + plain * g.c * math.prod(g.space)) * dtype.itemsize  # images, to the other order
     calls = 1 if last or op == "conv_backward_weight" else g.groups
     launches = problem.maps * (_CALL * calls + (not plain) + weighs * (1 if last else 3))
     of_copy = _GATHERED[last and g.c * dtype.itemsize % 16 == 0, last]
     products = problem.flops / max(peak * 0.75 * narrow * (1 if last or not half else 0.5), _SLOWEST)
-    seconds = max(products, problem.maps * _STEP * g.c * g.taps / 64 * (op == "conv")) + moved / (device.bandwidth * of_copy)
+    seconds = max(products, problem.maps * _chain(op, g, last, dtype.itemsize)) + moved / (device.bandwidth * of_copy)
     seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)
     behind = _behind(op, problem)
     own = problem.bytes * (1 if straight else _CROOKED) + behind
     return Cost(problem.flops, own, min(problem.flops / peak / seconds, 1.0), launches + (behind > 0), peak_of)
+
+
+def _chain(op: str, g: Geometry, last: bool, size: int) -> float:
+    """Seconds that the terms of a sum take which are added one after the other; cuBLAS divides the sums of a single weight gradient."""
+    if op == "conv_backward_weight":
+        if g.groups == 1:
+            return 0.0
+        rows = (g.k, g.c * g.taps) if last else (g.pixels,)
+        straight = size > 2 or all(row * size % 16 == 0 for row in rows)
+        return g.n * g.pixels * (_DOT_TERM if g.k == 1 else _BATCH_TERM if straight else _CROOKED_BATCH_TERM)
+    terms = g.k if op in ("conv_backward_input", "conv_transpose") else g.c * g.taps
+    if not last and size == 2 and g.pixels * size % 16:
+        return _CROOKED_TERM * terms
+    return _STEP * terms / 64 * (op == "conv")
 
 
 def _behind(op: str, problem: ConvProblem) -> int:

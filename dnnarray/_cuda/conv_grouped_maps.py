@@ -15,6 +15,7 @@ from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, row_correlation,
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv_implicit import part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
+from dnnarray._cuda.conv_tiles import adding_up
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import Plan
@@ -152,7 +153,7 @@ _SHARE = 0.45  # of the bandwidth
 _FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
 _BEGIN = 8e-6  # seconds until a block has its weights
 _WAVEFRONTS, _PRODUCTS = 0.65e9, 0.3e9  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16
-_COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
+_COPIES = 1.5  # times that the copies to another order take of what the bandwidth would allow
 
 
 def _by_tiles(g: Geometry, device: Device, weighs: bool) -> float:
@@ -187,6 +188,8 @@ def weigh_seconds(g: Geometry, device: Device, single: bool = False) -> float:
         return _FLOAT_SLOWER * split.time / _CLOCK + _WEIGHT_BEGIN + 2 * device.launch
     walk = row_split(g)
     seconds = _by_tiles(g, device, True) if walk is None else _WEIGHT_SLOWER * walk.time / _CLOCK + _WEIGHT_BEGIN
+    if not single and walk is None and (tiles := weight_split(g)):
+        seconds += adding_up(g, tiles.count)
     return seconds + 2 * device.launch
 
 

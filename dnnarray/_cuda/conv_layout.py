@@ -306,7 +306,13 @@ def _scattered(op: str, problem: ConvProblem) -> str | None:
 
 _GATHERED = 1.6  # times that gathering threads take of what the bandwidth would allow (56 us for 129 MB where 31 is the floor)
 _LOOKED_AT = 4.5e-12  # seconds in which a result is looked at for what the zeros between groups have spoilt
-_COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
+_COPIES = 2  # times that the copies to another order take of what the bandwidth would allow
+
+
+def _passed_over(g: Geometry) -> int:
+    """Elements of the image that no window meets: gathering threads leave them out, the copy engine brings the boxes that they lie in."""
+    met = math.prod(min(n, m * r) for n, m, r in zip(g.space, g.out, g.window, strict=True))
+    return g.n * g.groups * g.c * (math.prod(g.space) - met)
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,
@@ -324,7 +330,9 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
     if last and (thin := conv_thin.seconds(op, g, dtype, device.units)):
         return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (thin * of_all), 1.0), 1, of_peak)
     share = efficiency(op, f, device.units, of_all, weighing, tile)
-    own = problem.bytes * (_GATHERED if tile is choose and op != "conv_backward_weight" else 1)
+    own: float = problem.bytes
+    if tile is choose and op != "conv_backward_weight":
+        own = _GATHERED * (own - (_passed_over(g) * dtype.itemsize if op == "conv" else 0))
     if grouped and op != "conv_backward_weight":
         seconds = 2 * f.macs * problem.maps / (share * of_all)
         share *= seconds / (seconds + _LOOKED_AT * problem.result.size)

@@ -322,6 +322,7 @@ _MAPS = {  # of each operation: (correlations, spreads, weight gradients)
     "conv_transpose_backward": (1, 0, 1),
 }
 _LAUNCHES, _START = 6, 2.5e-6  # of a map; seconds of each
+_SECTOR, _PART = 32, 0.35e-6  # bytes that are read for an element whose neighbours lie apart; seconds of a part of a sum, the other
 _FAST, _SLOW = 0.9, 0.6  # shares of the bandwidth that a pass over a large array and one over a small one reach
 
 
@@ -340,7 +341,10 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     if spreads:
         seconds += sum(conv_parts_tiles.choose(p.geometry, device.units, how.parts).seconds for p in g.phases)
     if weights:
-        seconds += conv_parts_tiles.split(g, how.parts).seconds
+        split = conv_parts_tiles.split(g, how.parts)
+        seconds += split.seconds + split.count * _PART
+        if g.taps > 1:  # parts lie as (K, window, C), the weight, as a rule, as (K, C, window)
+            seconds += split.count * weight * (_SECTOR - 4) / (_FAST * device.bandwidth)
     flops = 2 * g.macs * (correlations + spreads + weights)
     peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
     return Cost(flops, problem.bytes, min(flops / (seconds * peak), 1.0), 1, f"{how.dtype.name}_mma")
