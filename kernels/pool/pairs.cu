@@ -144,8 +144,10 @@ __device__ __forceinline__ void put(T* dx, const Row (&rows)[kRows], int i, int 
   }
 }
 
+constexpr bool kAlone = __CUDA_ARCH__ >= 1000 && kWindowH * kWindowW > 9;  // one block must do: more would cost spills
+
 // Arguments as in tiles.cu.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const unsigned char* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total,
                    long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
                    long long height, long long h_padding, long long width, long long w_padding) {

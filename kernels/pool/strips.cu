@@ -41,6 +41,10 @@ constexpr int kWindowH = S::kWindowH, kWindowW = S::kWindowW, kStrideH = Config:
 constexpr int kAcross = kLast ? 1 : kResults;  // windows beside each other
 constexpr int kKept = kWindowH > kStrideH ? kWindowH - kStrideH : 0;  // rows that a window shares with the next
 
+// Where one block must do, because more would cost spills: large windows of float64, and of halves where these are not compared by twos.
+constexpr bool kHalves = __CUDA_ARCH__ < 900 && sizeof(S::T) == 2 && kReduction == kTap && !kLast;
+constexpr bool kAlone = (sizeof(S::T) == 8 || kHalves) && S::kTaps > 9;
+
 // The sum over each window of term(x).
 template <typename Term>
 __device__ __forceinline__ void sums(const S::Rows& rows, A (&sum)[kResults], Term term) {
@@ -136,7 +140,7 @@ __device__ __forceinline__ void put(U* y, const Vec<U, kResults>& results, int q
 
 // Arguments that say how threads share the work: Share in strip.cuh. `height` and `width` hold the extents of x and y along their axis,
 // `h_padding` and `w_padding` those before and after.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : 0)
     DNNARRAY_ENTRY(const S::T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
                    long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
                    long long height, long long h_padding, long long width, long long w_padding, long long padded) {
