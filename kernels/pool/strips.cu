@@ -41,9 +41,9 @@ constexpr int kWindowH = S::kWindowH, kWindowW = S::kWindowW, kStrideH = Config:
 constexpr int kAcross = kLast ? 1 : kResults;  // windows beside each other
 constexpr int kKept = kWindowH > kStrideH ? kWindowH - kStrideH : 0;  // rows that a window shares with the next
 
-// Where one block must do, because more would cost spills: large windows of float64, and of halves where these are not compared by twos.
-constexpr bool kHalves = __CUDA_ARCH__ < 900 && sizeof(S::T) == 2 && kReduction == kTap && !kLast;
-constexpr bool kAlone = (sizeof(S::T) == 8 || kHalves) && S::kTaps > 9;
+// Where one block must do, because more would cost spills: large windows of float64, and of halves by some compilers.
+constexpr bool kHalves = kLast ? __CUDA_ARCH__ >= 1000 && kReduction == kIndices : __CUDA_ARCH__ < 900 && kReduction == kTap;
+constexpr bool kAlone = (sizeof(S::T) == 8 || (sizeof(S::T) == 2 && kHalves)) && S::kTaps > 9;
 
 // The sum over each window of term(x).
 template <typename Term>
