@@ -115,15 +115,21 @@ def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dt
         _assert_near(out, expected)
 
 
+def _added_one_by_one(x, weight):
+    """The convolution in float32, one product after the other."""
+    _, channels, *window = weight.shape
+    height, width = (n - r + 1 for n, r in zip(x.shape[2:], window, strict=True))
+    total = np.zeros((x.shape[0], weight.shape[0], height, width), np.float32)
+    for c, r, s in np.ndindex(channels, *window):
+        total += x[:, None, c, r : r + height, s : s + width] * weight[None, :, c, r, s, None, None]
+    return total
+
+
 def test_winograd_is_as_exact_as_a_sequential_sum():
     """Its class is "highest": the largest float32 error stays within four times that of adding up one product after the other."""
     x, weight = _drawn(((2, 64, 21, 22), (16, 64, 3, 3)))
     exact = dnn.conv(x.astype(np.float64), weight.astype(np.float64), algorithm="gemm")
-    sequential = np.zeros_like(exact, dtype=np.float32)
-    for c in range(64):
-        for r in range(3):
-            for s in range(3):
-                sequential += x[:, None, c, r : r + 19, s : s + 20] * weight[None, :, c, r, s, None, None]
+    sequential = _added_one_by_one(x, weight)
     found = dnn.conv(x, weight, algorithm="winograd_4x4")
     assert np.abs(found - exact).max() <= 4 * np.abs(sequential - exact).max()
 
@@ -146,11 +152,7 @@ def test_sums_of_channel_lanes_are_no_less_exact_than_sequential_ones():
     """Passes of a few hundred products, added up one after the other."""
     x, weight = _drawn(((1, 200, 9, 10), (24, 200, 3, 3)))
     exact = dnn.conv(x.astype(np.float64), weight.astype(np.float64), algorithm="gemm")
-    sequential = np.zeros_like(exact, dtype=np.float32)
-    for c in range(200):
-        for r in range(3):
-            for s in range(3):
-                sequential += x[:, None, c, r : r + 7, s : s + 8] * weight[None, :, c, r, s, None, None]
+    sequential = _added_one_by_one(x, weight)
     found = dnn.conv(x, weight, algorithm="channel_lanes")
     assert np.abs(found - exact).max() <= np.abs(sequential - exact).max()
 

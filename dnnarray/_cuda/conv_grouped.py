@@ -58,6 +58,27 @@ def slab(c: int, k: int, chunk: int = CHUNK) -> Slab:
 
 
 @frozen
+class Shares:
+    """How the sums of a weight's gradient are shared out: slabs and tasks of a block, blocks for all tasks of a slab and for all slabs, and the workers
+    (threads, or warps) that have the same task and other pixels."""
+
+    across: int
+    here: int
+    parts: int
+    ranges: int
+    copies: int
+
+
+def shares(s: Slab, groups: int, tasks: int, workers: int) -> Shares:
+    """As many slabs in a block as there are workers and shared memory for, so that few are idle in the last range."""
+    slabs, widest = -(-groups // s.together), max(s.inputs, s.outputs)
+    fitting = [i for i in (8, 4, 2, 1) if i == 1 or (i * widest <= VECTORS and i * min(tasks, workers) <= workers)]
+    across = min(fitting, key=lambda i: (-(-slabs // i) * i, -i))
+    here = min(tasks, workers // across)
+    return Shares(across, here, -(-tasks // here), -(-slabs // across), workers // (across * here))
+
+
+@frozen
 class Tile:
     """Depths, rows and columns of outputs of a block, the slabs that it has, and the time."""
 

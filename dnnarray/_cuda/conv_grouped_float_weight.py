@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, VECTORS, Slab, box, sides, slab, stacked, steps
+from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, shares, sides, slab, stacked, steps
 from dnnarray._cuda.conv_grouped_float import QUAD
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
@@ -31,31 +31,19 @@ class GroupedFloatWeightConfig(Config):
 
 @frozen
 class FloatTasks:
-    """How the sums of a slab are divided: items of a thread, parts of the items, slabs and tasks of a block, blocks for all tasks and all slabs."""
+    """How the sums of a slab are divided: items of a thread, parts of the items, and who has which."""
 
     items: int
     item_parts: int
-    across: int
-    here: int
-    parts: int
-    ranges: int
-
-    @property
-    def copies(self) -> int:
-        """Threads with the same task and other pixels."""
-        return _THREADS // (self.across * self.here)
+    shares: Shares
 
 
 def _tasks(s: Slab, groups: int, taps: int) -> FloatTasks:
     """The fewest loads of shared memory: one for each item of a thread and one for its outputs."""
-    slabs, all_items, widest = -(-groups // s.together), taps * s.inputs, max(s.inputs, s.outputs)
+    all_items = taps * s.inputs
     items = min(_ITEMS, key=lambda n: (-(-all_items // n) * (n + 1), -n))
     item_parts = -(-all_items // items)
-    tasks = item_parts * s.outputs
-    fitting = [i for i in (8, 4, 2, 1) if i == 1 or (i * widest <= VECTORS and i * min(tasks, _THREADS) <= _THREADS)]
-    across = min(fitting, key=lambda i: (-(-slabs // i) * i, -i))
-    here = min(tasks, _THREADS // across)
-    return FloatTasks(items, item_parts, across, here, -(-tasks // here), -(-slabs // across))
+    return FloatTasks(items, item_parts, shares(s, groups, item_parts * s.outputs, _THREADS))
 
 
 @frozen
@@ -78,16 +66,16 @@ def float_split(given: Geometry) -> FloatSplit | None:
     best: FloatSplit | None = None
     for found in sides(g):
         pixels, inputs = math.prod(found), box(g, found)
-        stage = inputs * (t.across * s.inputs | 1) * 16 + pixels * (t.across * s.outputs | 1) * 16
+        stage = inputs * (t.shares.across * s.inputs | 1) * 16 + pixels * (t.shares.across * s.outputs | 1) * 16
         lists = 8 * pixels + 4 * t.item_parts * t.items
         shared = max(2 * stage + lists, _THREADS * (16 * t.items + 1) * 4)  # copies are added up where the tiles were
         if shared > SHARED:
             continue
         tiles = g.n * math.prod(-(-n // m) for n, m in zip(g.out, found, strict=True))
         resident = 2 if shared <= HALF_SHARED and t.items <= _MOST_OF_TWO else 1
-        splits = max(1, min(tiles, PLANNED * resident // (t.ranges * t.parts)))
-        rounds = -(-tiles // splits) * -(-splits * t.ranges * t.parts // (PLANNED * resident))
-        products = -(-pixels // t.copies) * _THREADS / 128 * (_ITEM * t.items + _PIXEL)
+        splits = max(1, min(tiles, PLANNED * resident // (t.shares.ranges * t.shares.parts)))
+        rounds = -(-tiles // splits) * -(-splits * t.shares.ranges * t.shares.parts // (PLANNED * resident))
+        products = -(-pixels // t.shares.copies) * _THREADS / 128 * (_ITEM * t.items + _PIXEL)
         time = rounds * (resident * max(products, stage / _BYTES) + _TILE)
         if best is None or time < best.time:
             best = FloatSplit(found, t, splits, shared, time)
@@ -100,7 +88,19 @@ def float_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> Pl
     assert found is not None
     t, s = found.tasks, slab(g.c, g.k, QUAD)
     kernel = Kernel("conv/grouped_float_weight.cu", f"conv_grouped_float_weight_{t.items}", GroupedFloatWeightConfig(t.items, _THREADS))
-    sizes = (g.n, g.groups, g.c, g.k, s.together, t.across, t.ranges, t.here, t.parts, t.item_parts, *found.sides)
+    sizes = (
+        g.n,
+        g.groups,
+        g.c,
+        g.k,
+        s.together,
+        t.shares.across,
+        t.shares.ranges,
+        t.shares.here,
+        t.shares.parts,
+        t.item_parts,
+        *found.sides,
+    )
     numbers = (*sizes, *steps(given, dy.strides), *steps(given, x.strides), *extents(g))
     arguments: tuple[Array | int, ...] = (dy.array, x.array, partial.array, *numbers)
-    return Plan(kernel, (found.splits * t.ranges * t.parts, 1, 1), _THREADS, arguments, found.shared_memory)
+    return Plan(kernel, (found.splits * t.shares.ranges * t.shares.parts, 1, 1), _THREADS, arguments, found.shared_memory)

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, VECTORS, Slab, box, outputs, sides, slab, stacked, steps
+from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, outputs, shares, sides, slab, stacked, steps
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
@@ -30,30 +30,18 @@ class GroupedWeightConfig(Config):
 
 @frozen
 class Tasks:
-    """How the sums of a slab are divided: chunks of outputs of a warp, parts of the items, tasks of a slab and of a block, blocks for all."""
+    """How the sums of a slab are divided: chunks of outputs of a warp, parts of the items, and who has which."""
 
     n: int
     item_parts: int
-    across: int
-    here: int
-    parts: int
-    ranges: int
-
-    @property
-    def copies(self) -> int:
-        """Warps with the same task and other pixels."""
-        return _WARPS // (self.across * self.here)
+    shares: Shares
 
 
 def _tasks(s: Slab, groups: int, taps: int) -> Tasks:
     """At most 80 sums of a thread."""
     n, parts = outputs(s)
-    slabs, item_parts = -(-groups // s.together), -(-taps * s.inputs // (2 * _PAIRS))
-    tasks, widest = parts * item_parts, max(s.inputs, s.outputs)
-    fitting = [i for i in (8, 4, 2, 1) if i == 1 or (i * widest <= VECTORS and i * min(tasks, _WARPS) <= _WARPS)]
-    across = min(fitting, key=lambda i: (-(-slabs // i) * i, -i))
-    here = min(tasks, _WARPS // across)
-    return Tasks(n, item_parts, across, here, -(-tasks // here), -(-slabs // across))
+    item_parts = -(-taps * s.inputs // (2 * _PAIRS))
+    return Tasks(n, item_parts, shares(s, groups, parts * item_parts, _WARPS))
 
 
 @frozen
@@ -69,7 +57,7 @@ class WeightSplit:
     @property
     def count(self) -> int:
         """Partial sums."""
-        return self.splits * self.tasks.copies
+        return self.splits * self.tasks.shares.copies
 
 
 @lru_cache(maxsize=1024)
@@ -81,14 +69,14 @@ def weight_split(given: Geometry) -> WeightSplit | None:
     best: WeightSplit | None = None
     for found in sides(g):
         pixels, inputs = -(-math.prod(found) // 32) * 32, box(g, found)
-        stage = inputs * (t.across * s.inputs | 1) * 16 + pixels * (t.across * s.outputs | 1) * 16
+        stage = inputs * (t.shares.across * s.inputs | 1) * 16 + pixels * (t.shares.across * s.outputs | 1) * 16
         shared = 2 * stage + 8 * pixels + 8 * t.item_parts * _PAIRS
         if shared > SHARED:
             continue
         tiles = g.n * math.prod(-(-n // m) for n, m in zip(g.out, found, strict=True))
         resident = 2 if shared <= HALF_SHARED and t.n <= 3 else 1  # four chunks take more registers
-        splits = max(1, min(tiles, PLANNED * resident // (t.ranges * t.parts)))
-        rounds = -(-tiles // splits) * -(-splits * t.ranges * t.parts // (PLANNED * resident))
+        splits = max(1, min(tiles, PLANNED * resident // (t.shares.ranges * t.shares.parts)))
+        rounds = -(-tiles // splits) * -(-splits * t.shares.ranges * t.shares.parts // (PLANNED * resident))
         time = rounds * resident * (_INPUT * inputs + _OUTPUT * pixels + _TILE)
         if best is None or time < best.time:
             best = WeightSplit(found, t, splits, shared, time)
@@ -102,7 +90,19 @@ def weight_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> P
     t, s = found.tasks, slab(g.c, g.k)
     config = GroupedWeightConfig(TYPES[x.dtype], _PAIRS, t.n, 32 * _WARPS)
     kernel = Kernel("conv/grouped_weight.cu", f"conv_grouped_weight_{SHORT[x.dtype]}_{_PAIRS}x{t.n}", config)
-    sizes = (g.n, g.groups, g.c, g.k, s.together, t.across, t.ranges, t.here, t.parts, t.item_parts, *found.sides)
+    sizes = (
+        g.n,
+        g.groups,
+        g.c,
+        g.k,
+        s.together,
+        t.shares.across,
+        t.shares.ranges,
+        t.shares.here,
+        t.shares.parts,
+        t.item_parts,
+        *found.sides,
+    )
     numbers = (*sizes, *steps(given, dy.strides), *steps(given, x.strides), *extents(g))
     arguments: tuple[Array | int, ...] = (dy.array, x.array, partial.array, *numbers)
-    return Plan(kernel, (found.splits * t.ranges * t.parts, 1, 1), 32 * _WARPS, arguments, found.shared_memory)
+    return Plan(kernel, (found.splits * t.shares.ranges * t.shares.parts, 1, 1), 32 * _WARPS, arguments, found.shared_memory)
