@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from dnnarray._cpu.compiled.kernel import device
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import (
     apart,
@@ -121,3 +122,16 @@ def line_of(memory: np.ndarray) -> int:
 
 def aligned_array(array: np.ndarray) -> np.ndarray:
     return array if array.flags.aligned else array.copy()
+
+
+@device
+def box_of(task, geo, out_at, size_at, start, extents):
+    """Fill in the first pixel and the extents of the box that a task has of the result: its extents and those of a box stand in `geo` from `out_at` and
+    `size_at` on. Gives what is left of the task's number."""
+    for axis in range(2, -1, -1):
+        size = geo[size_at + axis]
+        number = (geo[out_at + axis] + size - 1) // size
+        start[axis] = task % number * size
+        extents[axis] = min(size, geo[out_at + axis] - start[axis])
+        task //= number
+    return task

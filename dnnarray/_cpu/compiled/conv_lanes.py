@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import conv as numpy_conv
-from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy_rows, line_of, turn_rows
+from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy_rows, line_of, turn_rows
 from dnnarray._cpu.compiled.conv_lanes_plan import (
     APART_AT,
     BASE_AT,
@@ -176,14 +176,7 @@ def _store(like, geo, result, extents, first, k, y, ys):
 def _task_box(task, geo, start, extents):
     """Fill in the first pixel and the extents of a task's block; gives (its share of the channels, its image)."""
     share = task % geo[SHARES_AT]
-    task //= geo[SHARES_AT]
-    for axis in range(2, -1, -1):
-        size = geo[BLOCK_AT + axis]
-        number = (geo[OUT_AT + axis] + size - 1) // size
-        start[axis] = task % number * size
-        extents[axis] = min(size, geo[OUT_AT + axis] - start[axis])
-        task //= number
-    return share, task
+    return share, box_of(task // geo[SHARES_AT], geo, OUT_AT, BLOCK_AT, start, extents)
 
 
 @device

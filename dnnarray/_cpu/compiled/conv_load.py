@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cpu.compiled.conv_copy import clear, copy
+from dnnarray._cpu.compiled.conv_copy import box_of, clear, copy
 from dnnarray._cpu.compiled.conv_plan import (
     BLOCK_AT,
     BLOCK_IMAGES_AT,
@@ -101,12 +101,5 @@ def place_pixels(geo, images, extents, table):
 def task_box(task, geo, start, extents):
     """Fill in the first pixel and the extents of a task; gives (its share of the channels, first image, images)."""
     channel = task % geo[CHANNEL_TASKS_AT]
-    task //= geo[CHANNEL_TASKS_AT]
-    for axis in range(2, -1, -1):
-        size = geo[BLOCK_AT + axis]
-        number = (geo[OUT_AT + axis] + size - 1) // size
-        start[axis] = task % number * size
-        extents[axis] = min(size, geo[OUT_AT + axis] - start[axis])
-        task //= number
-    image = task * geo[BLOCK_IMAGES_AT]
+    image = box_of(task // geo[CHANNEL_TASKS_AT], geo, OUT_AT, BLOCK_AT, start, extents) * geo[BLOCK_IMAGES_AT]
     return channel, image, min(geo[BLOCK_IMAGES_AT], geo[N_AT] - image)
