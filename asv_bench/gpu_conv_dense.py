@@ -52,6 +52,11 @@ def _rows(name, x_shape, w_shape, options, dtype, last):
     yield label, work, lambda: dnn.conv(cx, cw, out=cy, **options), lambda: conv(x, w, **options), None, ()
     yield f"{label} bias relu", work, lambda: dnn.conv(cx, cw, cb, out=cy, activation="relu", **options), (
         lambda: torch.relu_(conv(x, w, bias, **options))), None, ()  # fmt: skip
+    if dtype is torch.bfloat16 and last:
+        residual = drawn(y.shape)
+        cr = _borrowed(residual)
+        yield f"{label} bias residual relu", work, lambda: dnn.conv(cx, cw, cb, residual=cr, out=cy, activation="relu", **options), (
+            lambda: torch.relu_(conv(x, w, bias, **options).add_(residual))), None, ()  # fmt: skip
     yield f"{label} input", work, lambda: dnn.conv_backward_input(cg, cw, input_shape=cx.shape, out=cdx, **options), (
         lambda: backward(True, False)), None, ()  # fmt: skip
     yield f"{label} weight", work, lambda: dnn.conv_backward_weight(cg, cx, weight_shape=cw.shape, out=cdw, **options), (
