@@ -164,6 +164,10 @@ class PartsMaps:
         self._gemm, self._inner = GemmMaps(setting), GemmMaps(inner)
         self._images: dict[Array, InParts] = {}
 
+    def know(self, image: Operand, parts: InParts) -> None:
+        """An image that is there in parts already."""
+        self._images[image.array] = parts
+
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         x = self._image(large, False)
         with self._steps.borrowed():
@@ -215,7 +219,7 @@ class PartsMaps:
         taps, (_, h, w) = math.prod(window), window
         if taps == 1 and same_memory(shape, weight.strides, (1, k, 0, 0, 0)):
             found = in_parts(self._steps, weight, self._how, (1, c, k), False)
-        elif same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):
+        elif taps > 1 and same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):  # of one tap it is turned already
             found = in_parts(self._steps, weight, self._how, (k, c, taps), False)
         else:
             packed = self._inner.packed(weight, FLOAT32)

@@ -19,7 +19,7 @@ from dnnarray._spec import Spec
 
 _Orders = tuple[tuple[int, ...], ...]
 _OPS = {"linear": "conv", "linear_backward": "conv_backward"}
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "stride": 1,
     "padding": 0,
     "dilation": 1,
@@ -41,9 +41,9 @@ def as_conv(problem: LinearProblem) -> ConvProblem:
     strides = None if lies(weight, (0, 1)) else (1, problem.outs, problem.outs)
     arrays = _image(problem, x), Spec((problem.outs, 1, problem.features), weight.dtype, strides), bias, _image(problem, residual)
     if grad:
-        found = conv_problems.conv_backward(problem.op, _image(problem, grad[0]), *arrays, **_OPTIONS)
+        found = conv_problems.conv_backward(problem.op, _image(problem, grad[0]), *arrays, **OPTIONS)
     else:
-        found = conv_problems.conv(problem.op, *arrays, **_OPTIONS)
+        found = conv_problems.conv(problem.op, *arrays, **OPTIONS)
     return replace(found, activation=problem.activation, maps=problem.products)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from dnnarray._cuda import conv_parts, loss_linear_parts
+from dnnarray._cuda.loss_linear_parts import PartsProducts
+from dnnarray._cuda.loss_linear_products import Gradients, Layer, LibraryProducts, Products, advanced, converted
 from dnnarray._cuda.loss_sums import (
     INTEGERS,
     NOTHING,
     Scratch,
-    arithmetic,
     blocks_for,
     label_blocks,
     label_weights,
@@ -21,7 +21,7 @@ from dnnarray._cuda.loss_sums import (
     pointers,
     reduced,
 )
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Step
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss import LinearProblem
 from dnnarray._records import frozen
@@ -29,9 +29,9 @@ from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
 _THREADS = 128
-_ROWS = 8192  # of a block of scores, at most
-_BYTES = 1 << 27  # of a block of scores, and of its gradients
-_CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
+
+_Run = Callable[..., Program]
+_Workspace = Callable[..., int]
 
 
 @frozen
@@ -67,75 +67,6 @@ class WeightSumConfig(Config):
     threads: int
 
 
-@frozen
-class ConvertConfig(Config):
-    """Compile-time settings of ``kernels/common/convert.cu``."""
-
-    element: str
-    vector: int
-    threads: int
-
-
-@frozen
-class _Layer:
-    """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, `pitch` classes apart in memory.
-
-    `split` says that gradients of scores in a half type come as two terms.
-    """
-
-    x: Spec
-    rows: int
-    classes: int
-    features: int
-    block_rows: int
-    pitch: int
-    precision: str
-    split: bool
-
-    @property
-    def computed(self) -> np.dtype:
-        return arithmetic(self.x)
-
-    @property
-    def score_bytes(self) -> int:
-        return self.block_rows * self.pitch * self.computed.itemsize
-
-    def row_blocks(self) -> Iterator[tuple[int, int]]:
-        """First row and number of rows of each block."""
-        return ((i, min(self.block_rows, self.rows - i)) for i in range(0, self.rows, self.block_rows))
-
-    def class_blocks(self) -> Iterator[tuple[int, int]]:
-        return ((i, min(self.pitch, self.classes - i)) for i in range(0, self.classes, self.pitch))
-
-    def matrix(self, array: Array, first: int, transposed: bool = False) -> Matrix:
-        """The rows of x, or of w, from `first` on."""
-        row = max(self.features, 1)
-        return Matrix(Array(array.index, array.offset + first * row * self.x.dtype.itemsize), row, transposed=transposed)
-
-    def product(
-        self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, result: np.dtype, alpha: float = 1, beta: float = 0
-    ) -> MatMul:
-        return MatMul(a, b, c, m, n, k, self.x.dtype, result, alpha=alpha, beta=beta, precision=self.precision)
-
-    def scores(self, x: Array, w: Array, z: Array, rows: tuple[int, int], classes: tuple[int, int]) -> Plan | MatMul:
-        """A block of scores without the bias; sums over no features are 0."""
-        if self.features == 0:
-            return zero(z, self.score_bytes, aligned=True)
-        a, b = self.matrix(x, rows[0]), self.matrix(w, classes[0], transposed=True)
-        return self.product(a, b, Matrix(z, self.pitch), rows[1], classes[1], self.features, self.computed)
-
-
-def _layer(problem: LinearProblem, x: Spec, precision: str, gradients: bool) -> _Layer:
-    rows, itemsize = math.prod(problem.rows), arithmetic(x).itemsize
-    block_rows = max(min(rows, _ROWS), 1)
-    width = _BYTES // (block_rows * itemsize)
-    split = gradients and x.dtype in HALF and precision == "highest"
-    if gradients:
-        width = min(width, _BYTES // (max(rows, 1) * x.dtype.itemsize * (1 + split)))
-    pitch = min(max(width // _CLASSES, 1) * _CLASSES, -(-problem.classes // 16) * 16)
-    return _Layer(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split)
-
-
 # --- the forward ------------------------------------------------------------------------------------------------------
 
 
@@ -150,16 +81,11 @@ class _Rows:
     loss: str
 
 
-def _advanced(array: Any, elements: int, itemsize: int) -> Any:
-    """The array from a later element on."""
-    return array if array == NOTHING else Array(array.index, array.offset + elements * itemsize)
-
-
 def _statistics(
-    problem: LinearProblem, layer: _Layer, inputs: tuple[Any, ...], z: Array, found: _Rows, labels: Spec
-) -> Iterator[Plan | MatMul]:
+    problem: LinearProblem, layer: Layer, products: Products, inputs: tuple[Any, ...], z: Array, found: _Rows, labels: Spec
+) -> Iterator[Step]:
     """Each block of rows over all blocks of classes."""
-    x, w, target, bias, weight = inputs
+    target, bias, weight = inputs
     smoothing, vector, size = problem.label_smoothing > 0, 16 // layer.computed.itemsize, layer.computed.itemsize
     config = StatisticsConfig(TYPES[layer.x.dtype], INTEGERS[labels.dtype], found.loss, smoothing, vector, _THREADS)
     kind = "_sum" * (found.loss != TYPES[layer.x.dtype])
@@ -169,14 +95,22 @@ def _statistics(
     for rows in layer.row_blocks():
         row, count = rows
         results = (
-            _advanced(found.losses, row, loss_size),
-            _advanced(found.weights, row, size),
-            _advanced(found.lse, row, size),
+            advanced(found.losses, row, loss_size),
+            advanced(found.weights, row, size),
+            advanced(found.lse, row, size),
         )
         for classes in layer.class_blocks():
-            yield layer.scores(x, w, z, rows, classes)
-            numbers = (count, layer.pitch, classes[1], classes[0], problem.classes, problem.ignore_index, float(problem.label_smoothing))
-            arguments = (z, bias, weight, _advanced(target, row, labels.dtype.itemsize), found.state, *results, *numbers)
+            yield from products.scores(z, rows, classes)
+            numbers = (
+                count,
+                layer.across(classes[1]),
+                classes[1],
+                classes[0],
+                problem.classes,
+                problem.ignore_index,
+                float(problem.label_smoothing),
+            )
+            arguments = (z, bias, weight, advanced(target, row, labels.dtype.itemsize), found.state, *results, *numbers)
             yield Plan(kernel, (count, 1, 1), _THREADS, arguments)
 
 
@@ -185,7 +119,7 @@ def _divisor(problem: LinearProblem) -> float:
     return math.prod(problem.rows) if problem.reduction == "mean" else 1
 
 
-def _forward_parts(problem: LinearProblem, layer: _Layer, index: int, output: Any, lse: Any) -> tuple[Scratch, Array, _Rows]:
+def _forward_parts(problem: LinearProblem, layer: Layer, index: int, output: Any, lse: Any) -> tuple[Scratch, Array, _Rows]:
     """Scratch memory for a block of scores, the state of its rows, and the losses of all rows where they are reduced."""
     scratch, size = Scratch(index), layer.computed.itemsize
     z, state = scratch.take(layer.score_bytes, 1), scratch.take(5 * layer.block_rows, size)
@@ -196,23 +130,32 @@ def _forward_parts(problem: LinearProblem, layer: _Layer, index: int, output: An
     return scratch, z, _Rows(losses, weights, lse, state, TYPES[layer.computed])
 
 
-def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest") -> Program:
+def _products(
+    problem: LinearProblem, layer: Layer, x: Array, w: Array, reserved: int, aligned: bool, units: int
+) -> LibraryProducts | PartsProducts:
+    """How the products are done; `reserved` bytes of the scratch memory are taken."""
+    return PartsProducts(problem, layer, x, w, reserved, units) if layer.dense else LibraryProducts(layer, x, w, aligned)
+
+
+def linear_cross_entropy(problem: LinearProblem, units: int, aligned: bool, precision: str = "highest", parts: bool = False) -> Program:
     """Per block a matrix product and what the losses need of it, then the reduction of the rows' losses."""
     x, labels = problem.inputs[0], problem.inputs[2]
-    (inputs, outputs, last), layer = pointers(problem), _layer(problem, x, precision, gradients=False)
+    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, x, precision, gradients=False, dense=parts and aligned)
     if not layer.rows:
         empty = mean(NOTHING, NOTHING, 0, _divisor(problem), x.dtype, outputs[0])
         return Program(() if problem.reduction == "none" else (empty,))
     lse = outputs[1] if problem.return_lse else NOTHING
     scratch, z, found = _forward_parts(problem, layer, last, outputs[0], lse)
-    plans = list(_statistics(problem, layer, tuple(inputs), z, found, labels))
+    of_x, of_w, *rest = inputs
+    products = _products(problem, layer, of_x, of_w, _forward_bytes(problem, precision), aligned, units)
+    plans = list(_statistics(problem, layer, products, tuple(rest), z, found, labels))
     if problem.reduction != "none":
         plans += reduced(found.losses, found.weights, layer.rows, _divisor(problem), x.dtype, layer.computed, scratch, outputs[0])
-    return Program(tuple(plans))
+    return Program(tuple(plans), workspace=products.workspace)
 
 
-def _forward_bytes(problem: LinearProblem) -> int:
-    layer = _layer(problem, problem.inputs[0], "highest", gradients=False)
+def _forward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
+    layer = Layer.of(problem, problem.inputs[0], precision, gradients=False)
     scratch, _, _ = _forward_parts(problem, layer, 0, NOTHING, NOTHING)
     return scratch.size + 2 * (blocks_for(layer.rows) * layer.computed.itemsize + 16)
 
@@ -221,7 +164,7 @@ def _forward_bytes(problem: LinearProblem) -> int:
 
 
 @frozen
-class _Parts:
+class _Room:
     """Scratch memory of the gradient; `dx` and `dw` stand for outputs that cannot take sums of several products themselves."""
 
     z: Array
@@ -237,7 +180,7 @@ class _Parts:
     size: int
 
 
-def _parts(problem: LinearProblem, layer: _Layer, index: int, lse: Any) -> _Parts:
+def _room(problem: LinearProblem, layer: Layer, index: int, lse: Any) -> _Room:
     scratch, size, bias, item = Scratch(index), layer.computed.itemsize, problem.inputs[4], layer.x.dtype.itemsize
     terms = 1 + layer.split
     z, dz = scratch.take(layer.score_bytes, 1), scratch.take(terms * layer.rows * layer.pitch, item)
@@ -248,27 +191,27 @@ def _parts(problem: LinearProblem, layer: _Layer, index: int, lse: Any) -> _Part
     several = layer.x.dtype in HALF and (layer.split or layer.pitch < layer.classes)
     dx = scratch.take(layer.rows * layer.features, size) if several else NOTHING
     dw = scratch.take(layer.pitch * layer.features, size) if layer.split else NOTHING
-    return _Parts(z, dz, state, rows, sums, total, shares, ones, dx, dw, scratch.size)
+    return _Room(z, dz, state, rows, sums, total, shares, ones, dx, dw, scratch.size)
 
 
-def _totals(problem: LinearProblem, layer: _Layer, target: Any, weight: Any, parts: _Parts) -> tuple[list[Plan], Any, Any]:
+def _totals(problem: LinearProblem, layer: Layer, target: Any, weight: Any, room: _Room) -> tuple[list[Plan], Any, Any]:
     """The launches that sum the weights of the labels for the mean, and all class weights for the smoothing; where the sums stand then."""
     plans: list[Plan] = []
     total: Any = NOTHING
     shares: Any = NOTHING
     if problem.reduction == "mean":
-        labels, total = problem.inputs[3], parts.total
+        labels, total = problem.inputs[3], room.total
         blocks = label_blocks(layer.rows)
-        plans.append(label_weights(target, labels, weight, layer.x.dtype, parts.sums, problem.classes, problem.ignore_index))
-        plans.append(mean(parts.sums, NOTHING, blocks, 1, layer.computed, total))
+        plans.append(label_weights(target, labels, weight, layer.x.dtype, room.sums, problem.classes, problem.ignore_index))
+        plans.append(mean(room.sums, NOTHING, blocks, 1, layer.computed, total))
     if problem.label_smoothing > 0 and weight != NOTHING:
-        shares, threads = parts.shares, 1024
+        shares, threads = room.shares, 1024
         kernel = Kernel("loss/weight_sum.cu", f"weight_sum_{SHORT[layer.x.dtype]}", WeightSumConfig(TYPES[layer.x.dtype], threads))
         plans.append(Plan(kernel, (1, 1, 1), threads, (weight, shares, problem.classes)))
     return plans, total, shares
 
 
-def _gradient_kernel(problem: LinearProblem, layer: _Layer) -> Kernel:
+def _gradient_kernel(problem: LinearProblem, layer: Layer) -> Kernel:
     labels, smoothing, own = problem.inputs[3], problem.label_smoothing > 0, problem.reduction == "none"
     config = GradientConfig(
         TYPES[layer.x.dtype], INTEGERS[labels.dtype], smoothing, own, layer.split, 16 // layer.computed.itemsize, _THREADS
@@ -277,89 +220,58 @@ def _gradient_kernel(problem: LinearProblem, layer: _Layer) -> Kernel:
     return Kernel("loss/linear_gradient.cu", name, config)
 
 
-def _converted(source: Array, target: Array, dtype: np.dtype, n: int, aligned: bool) -> Plan:
-    vector = 4 if aligned else 1
-    kernel = Kernel("common/convert.cu", f"convert_{SHORT[dtype]}x{vector}", ConvertConfig(TYPES[dtype], vector, _THREADS))
-    return Plan(kernel, (-(-n // (_THREADS * vector)), 1, 1), _THREADS, (source, target, n))
-
-
-def _products(
-    layer: _Layer, arrays: tuple[Any, ...], parts: _Parts, classes: tuple[int, int], alpha: float, aligned: bool
-) -> list[Plan | MatMul]:
-    """From the gradients of a block of scores: its term of dx, and its part of dw and of dbias."""
-    x, w, dx, dw, db = arrays
-    first, count = classes
-    item, features, rows, dtype = layer.x.dtype.itemsize, layer.features, layer.rows, layer.x.dtype
-    plans: list[Plan | MatMul] = []
-    for term in range((1 + layer.split) if features else 0):
-        dz = _advanced(parts.dz, term * rows * layer.pitch, item)
-        target, result = (dx, dtype) if parts.dx == NOTHING else (parts.dx, layer.computed)
-        a, b, beta = Matrix(dz, layer.pitch), layer.matrix(w, first), 1.0 if first or term else 0.0
-        plans.append(layer.product(a, b, Matrix(target, features), rows, features, count, result, alpha, beta))
-        a, b = Matrix(dz, layer.pitch, transposed=True), layer.matrix(x, 0)
-        if layer.split:
-            c, result = Matrix(parts.dw, features), layer.computed
-        else:
-            c, result = layer.matrix(dw, first), dtype
-        plans.append(layer.product(a, b, c, count, features, rows, result, alpha, 1.0 if term else 0.0))
-    if layer.split and features:
-        plans.append(_converted(parts.dw, _advanced(dw, first * features, item), dtype, count * features, aligned))
-    if db != NOTHING:
-        terms, out = (1 + layer.split) * rows, Matrix(_advanced(db, first, item), count)
-        plans.append(layer.product(Matrix(parts.ones, terms), Matrix(parts.dz, layer.pitch), out, 1, count, terms, dtype, alpha))
-    return plans
-
-
-def linear_cross_entropy_backward(problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest") -> Program:
+def linear_cross_entropy_backward(
+    problem: LinearProblem, units: int, aligned: bool, precision: str = "highest", parts: bool = False
+) -> Program:
     """Per block of classes: the scores of all rows again, their gradient, and the products with it."""
     x, labels = problem.inputs[1], problem.inputs[3]
-    (inputs, outputs, last), layer = pointers(problem), _layer(problem, x, precision, gradients=True)
+    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, x, precision, gradients=True, dense=parts and aligned)
     grad, of_x, of_w, target, bias, weight, lse = inputs
     dx, dw, db = outputs
     if not layer.rows:
         empty = ((out, spec.nbytes) for out, spec in zip(outputs, problem.outputs, strict=True) if spec is not None and spec.size)
         return Program(tuple(zero(out, nbytes, aligned) for out, nbytes in empty))
-    parts = _parts(problem, layer, last, lse)
-    plans, total, shares = _totals(problem, layer, target, weight, parts)
-    every: list[Plan | MatMul] = list(plans)
+    room = _room(problem, layer, last, lse)
+    plans, total, shares = _totals(problem, layer, target, weight, room)
+    every: list[Step] = list(plans)
+    products = _products(problem, layer, of_x, of_w, room.size, aligned, units)
     if lse == NOTHING:
-        found = _Rows(NOTHING, NOTHING, parts.lse, parts.state, TYPES[layer.computed])
-        every += _statistics(problem, layer, (of_x, of_w, target, bias, weight), parts.z, found, labels)
+        found = _Rows(NOTHING, NOTHING, room.lse, room.state, TYPES[layer.computed])
+        every += _statistics(problem, layer, products, (target, bias, weight), room.z, found, labels)
     # A mean's gradients are as small as the rows are many; half types hold them times the number of rows.
-    factor, kernel = float(_divisor(problem)), _gradient_kernel(problem, layer)
+    factor, kernel = float(_divisor(problem)) if x.dtype in HALF else 1.0, _gradient_kernel(problem, layer)
     item, size = x.dtype.itemsize, layer.computed.itemsize
+    results = Gradients(room.dz, room.ones, dx, dw, db, room.dx, room.dw)
     for classes in layer.class_blocks():
+        across = layer.across(classes[1])
         for rows in layer.row_blocks():
             row, count = rows
-            every.append(layer.scores(of_x, of_w, parts.z, rows, classes))
+            every += products.scores(room.z, rows, classes)
             per_row = (
-                _advanced(target, row, labels.dtype.itemsize),
-                _advanced(grad, row, item) if problem.reduction == "none" else grad,
-                _advanced(parts.lse, row, size),
+                advanced(target, row, labels.dtype.itemsize),
+                advanced(grad, row, item) if problem.reduction == "none" else grad,
+                advanced(room.lse, row, size),
             )
-            numbers = (layer.rows, layer.pitch, classes[1], classes[0], problem.classes, problem.ignore_index)
+            numbers = (layer.rows, across, classes[1], classes[0], problem.classes, problem.ignore_index)
             targets = (
-                _advanced(parts.dz, row * layer.pitch, item),
-                _advanced(parts.dz, (layer.rows + row) * layer.pitch, item),
-                _advanced(parts.ones, row, item),
+                advanced(room.dz, row * across, item),
+                advanced(room.dz, (layer.rows + row) * across, item),
+                advanced(room.ones, row, item),
             )
-            every.append(
-                Plan(
-                    kernel,
-                    (count, 1, 1),
-                    _THREADS,
-                    (parts.z, bias, weight, *per_row, total, shares, *targets, *numbers, float(problem.label_smoothing), factor),
-                )
-            )
-        every += _products(layer, (of_x, of_w, dx, dw, db), parts, classes, 1 / factor, aligned)
-    if parts.dx != NOTHING and x.size:
-        every.append(_converted(parts.dx, dx, x.dtype, x.size, aligned))
-    return Program(tuple(every))
+            arguments = (room.z, bias, weight, *per_row, total, shares, *targets, *numbers, float(problem.label_smoothing), factor)
+            every.append(Plan(kernel, (count, 1, 1), _THREADS, arguments))
+        every += products.gradients(results, classes, 1 / factor)
+    if room.dx != NOTHING and x.size:
+        every.append(converted(room.dx, dx, x.dtype, x.size, aligned))
+    return Program(tuple(every), workspace=products.workspace)
 
 
 def _backward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
-    layer = _layer(problem, problem.inputs[1], precision, gradients=True)
-    return _parts(problem, layer, 0, NOTHING).size if layer.rows else 0
+    layer = Layer.of(problem, problem.inputs[1], precision, gradients=True)
+    return _room(problem, layer, 0, NOTHING).size if layer.rows else 0
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
 
 
 def _exact(problem: LinearProblem, device: Device, gradient: bool) -> str | None:
@@ -379,27 +291,64 @@ def _rounded_cost(problem: LinearProblem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes, unit="tf32_mma" if spec is not None and spec.dtype == FLOAT32 else None)
 
 
-def _rounded(run: Any, summary: str, workspace: Any, gradient: bool) -> Method:
+def _on(run: _Run, precision: str, parts: bool, problem: LinearProblem, device: Device, aligned: bool) -> Program:
+    return run(problem, device.units, aligned, precision, parts)
+
+
+def _library(run: _Run, summary: str, workspace: _Workspace) -> Method:
+    return Method("blocks", partial(_on, run, "highest", False), summary, workspace=workspace)
+
+
+def _rounded(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> Method:
     """The entry that rounds more for speed: float32 to TF32, gradients of half types' scores to their own dtype."""
     return Method(
         "blocks_rounded",
-        partial(run, precision="high"),
+        partial(_on, run, "high", False),
         f"{summary}; float32 in TF32, the gradients of half types' scores rounded",
         rejects=partial(_exact, gradient=gradient),
-        workspace=workspace,
+        workspace=partial(workspace, precision="high"),
         cost=_rounded_cost,
         precision="high",
         rounds=gradient,
     )
 
 
+def _dense(problem: LinearProblem, precision: str) -> Layer:
+    gradients = problem.products > 1
+    return Layer.of(problem, problem.inputs[int(gradients)], precision, gradients, dense=True)
+
+
+def _parts_workspace(run: _Run, precision: str, problem: LinearProblem) -> int:
+    return run(problem, 1, True, precision, True).workspace or 0
+
+
+def _parts_rejects(precision: str, problem: LinearProblem, device: Device) -> str | None:
+    return loss_linear_parts.rejects(problem, _dense(problem, precision), device)
+
+
+def _parts_cost(precision: str, problem: LinearProblem, device: Device) -> Cost:
+    return loss_linear_parts.cost(problem, _dense(problem, precision), device)
+
+
+def _in_parts(run: _Run, summary: str, precision: str, name: str) -> Method:
+    """The entry whose products are those of `conv_parts`."""
+    return Method(
+        name,
+        partial(_on, run, precision, True),
+        f"{summary}; {conv_parts.SUMMARY}",
+        rejects=partial(_parts_rejects, precision),
+        workspace=partial(_parts_workspace, run, precision),
+        cost=partial(_parts_cost, precision),
+        precision=precision,
+    )
+
+
+def _table(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> tuple[Method, ...]:
+    parts = (_in_parts(run, summary, precision, name) for precision, name in conv_parts.NAMES.items())
+    return _library(run, summary, workspace), _rounded(run, summary, workspace, gradient), *parts
+
+
 ALGORITHMS = {
-    "linear_cross_entropy": (
-        Method("blocks", linear_cross_entropy, _SUMMARY, workspace=_forward_bytes),
-        _rounded(linear_cross_entropy, _SUMMARY, _forward_bytes, gradient=False),
-    ),
-    "linear_cross_entropy_backward": (
-        Method("blocks", linear_cross_entropy_backward, _AGAIN, workspace=_backward_bytes),
-        _rounded(linear_cross_entropy_backward, _AGAIN, partial(_backward_bytes, precision="high"), gradient=True),
-    ),
+    "linear_cross_entropy": _table(linear_cross_entropy, _SUMMARY, _forward_bytes, gradient=False),
+    "linear_cross_entropy_backward": _table(linear_cross_entropy_backward, _AGAIN, _backward_bytes, gradient=True),
 }

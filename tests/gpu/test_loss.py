@@ -123,12 +123,16 @@ def test_ctc_out_of_range_gives_nan():
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize(("rows", "features", "classes"), [(200, 64, 1000), (129, 63, 1003), (65, 8, 64), (1, 16, 300)])
-def test_linear_scores_in_several_blocks(rows, features, classes, dtype, monkeypatch):
-    from dnnarray._cuda import loss_linear
+@pytest.mark.parametrize("algorithm", ["blocks", "parts_sm90"])
+@pytest.mark.parametrize(("rows", "features", "classes"), [(200, 64, 1000), (129, 63, 1003), (65, 8, 64), (1, 16, 300), (70, 20, 3)])
+def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dtype, monkeypatch):
+    from dnnarray._cuda import loss_linear_products
 
-    monkeypatch.setattr(loss_linear, "_ROWS", 64)
-    monkeypatch.setattr(loss_linear, "_BYTES", 64 * 256 * 4)
+    monkeypatch.setattr(loss_linear_products, "_ROWS", 64)
+    monkeypatch.setattr(loss_linear_products, "_BYTES", 64 * 256 * 4)
+    shapes = ((rows, features), dtype), ((classes, features), dtype), (rows, np.int64)
+    if algorithm not in {a.name for a in dnn.algorithms("linear_cross_entropy", *(cupy.zeros(*s) for s in shapes))}:
+        pytest.skip("another dtype, device or number of classes")
     rng = np.random.default_rng(rows)
     x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
     weight = np.abs(weight) + np.ones(1, dtype)
@@ -139,17 +143,30 @@ def test_linear_scores_in_several_blocks(rows, features, classes, dtype, monkeyp
     for full, options in ((True, {"label_smoothing": 0.1}), (True, {"reduction": "none"}), (False, {"reduction": "sum"}), (False, {})):
         named = [{"bias": b, "weight": c} if full else {} for b, c in ((wide[2], wide[3]), (there[2], there[3]))]
         expected = dnn.linear_cross_entropy(*wide[:2], t, **named[0], **options)
-        actual = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), **named[1], **options, return_lse=True)
+        actual = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), **named[1], **options, return_lse=True, algorithm=algorithm)
         assert_close(cupy.asnumpy(actual.loss), expected, features, 4.0)
         grad = rng.standard_normal(expected.shape).astype(dtype)
         expected = dnn.linear_cross_entropy_backward(grad.astype(np.float64), *wide[:2], t, **named[0], **options)
         for lse in (None, actual.lse):
             arguments = (cupy.asarray(grad), *there[:2], cupy.asarray(t))
-            first, second = (dnn.linear_cross_entropy_backward(*arguments, **named[1], **options, lse=lse) for _ in range(2))
+            chosen = {**named[1], **options, "lse": lse, "algorithm": algorithm}
+            first, second = (dnn.linear_cross_entropy_backward(*arguments, **chosen) for _ in range(2))
             for a, b, e in zip(first, second, expected, strict=True):
                 if e is not None:
                     assert_close(cupy.asnumpy(a), e, max(classes, rows), 4.0)
                     assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
+
+
+def test_infinite_features_in_float32():
+    """What the products of parts make of infinities is done again by the definition."""
+    rng = np.random.default_rng(0)
+    x, w, t = rng.standard_normal((40, 16)).astype(np.float32), rng.standard_normal((301, 16)).astype(np.float32), rng.integers(0, 301, 40)
+    x[3, 5], w[:, 5] = np.inf, -np.abs(w[:, 5])
+    expected = dnn.linear_cross_entropy(x.astype(np.float64), w.astype(np.float64), t, reduction="none")
+    for a in dnn.algorithms("linear_cross_entropy", *map(cupy.asarray, (x, w, t))):
+        if a.precision == "highest":
+            actual = cupy.asnumpy(dnn.linear_cross_entropy(*map(cupy.asarray, (x, w, t)), reduction="none", algorithm=a.name))
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_linear_scores_without_rows_or_features():

@@ -1,0 +1,195 @@
+"""The matrix products of `linear_cross_entropy`: how its scores are divided into blocks, and the products of a block by cuBLAS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnnarray._cuda.loss_sums import NOTHING, arithmetic
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Step
+from dnnarray._cuda.zero import zero
+from dnnarray._problems.loss import LinearProblem
+from dnnarray._records import frozen
+from dnnarray._spec import HALF, Spec
+
+Block = tuple[int, int]
+"""The first row, or class, and how many."""
+
+_THREADS = 128
+_ROWS = 8192  # of a block of scores, at most
+_BYTES = 1 << 27  # of a block of scores, and of its gradients
+_CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
+_VECTOR = 4  # classes that rows without gaps must be multiples of
+
+
+@frozen
+class ConvertConfig(Config):
+    """Compile-time settings of ``kernels/common/convert.cu``."""
+
+    element: str
+    vector: int
+    threads: int
+
+
+@frozen
+class Layer:
+    """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, at most `pitch` of them.
+
+    `split` says that gradients of scores in a half type come as two terms, `dense` that the rows of a block lie without gaps between them: a few classes
+    at the end are a block of their own then.
+    """
+
+    x: Spec
+    rows: int
+    classes: int
+    features: int
+    block_rows: int
+    pitch: int
+    precision: str
+    split: bool
+    dense: bool
+
+    @classmethod
+    def of(cls, problem: LinearProblem, x: Spec, precision: str, gradients: bool, dense: bool = False) -> Layer:
+        rows, itemsize = math.prod(problem.rows), arithmetic(x).itemsize
+        block_rows = max(min(rows, _ROWS), 1)
+        width = _BYTES // (block_rows * itemsize)
+        split = gradients and x.dtype in HALF and precision == "highest"
+        if gradients:
+            width = min(width, _BYTES // (max(rows, 1) * x.dtype.itemsize * (1 + split)))
+        pitch = min(max(width // _CLASSES, 1) * _CLASSES, -(-problem.classes // 16) * 16)
+        return cls(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split, dense)
+
+    @property
+    def computed(self) -> np.dtype:
+        return arithmetic(self.x)
+
+    @property
+    def score_bytes(self) -> int:
+        return self.block_rows * self.pitch * self.computed.itemsize
+
+    def row_blocks(self) -> Iterator[Block]:
+        return ((i, min(self.block_rows, self.rows - i)) for i in range(0, self.rows, self.block_rows))
+
+    def class_blocks(self) -> Iterator[Block]:
+        whole = self.classes - self.classes % _VECTOR if self.dense else self.classes
+        yield from ((i, min(self.pitch, whole - i)) for i in range(0, whole, self.pitch))
+        if whole < self.classes:
+            yield whole, self.classes - whole
+
+    def across(self, count: int) -> int:
+        """Scores from one row of a block to the next."""
+        return count if self.dense and count % _VECTOR == 0 else self.pitch
+
+
+@frozen
+class Gradients:
+    """What the products with a block of gradients of scores write to, and what they read beside x and w.
+
+    `spare_x` and `spare_w` stand for `x` and `w` where those cannot take sums of several products themselves; `ones` has as many rows as the scores' gradients.
+    """
+
+    dz: Array
+    ones: Any
+    x: Any
+    w: Any
+    bias: Any
+    spare_x: Any
+    spare_w: Any
+
+
+class Products(Protocol):
+    """How the products of a block are done; `workspace` is the scratch memory of the whole program where it is more than the caller's."""
+
+    @property
+    def workspace(self) -> int | None: ...
+
+    def scores(self, z: Array, rows: Block, classes: Block) -> list[Step]:
+        """A block of scores without the bias."""
+        ...
+
+    def gradients(self, g: Gradients, classes: Block, alpha: float) -> list[Step]:
+        """From the gradients of all rows' scores of a block of classes: its term of dx, and its part of dw and of dbias, times `alpha`."""
+        ...
+
+
+class LibraryProducts:
+    """By cuBLAS."""
+
+    workspace = None  # nothing beside the blocks
+
+    def __init__(self, layer: Layer, x: Array, w: Array, aligned: bool) -> None:
+        self._layer, self._x, self._w, self._aligned = layer, x, w, aligned
+
+    def scores(self, z: Array, rows: Block, classes: Block) -> list[Step]:
+        layer = self._layer
+        if layer.features == 0:  # sums over nothing
+            return [zero(z, layer.score_bytes, aligned=True)]
+        a, b = self._matrix(self._x, rows[0]), self._matrix(self._w, classes[0], transposed=True)
+        return [self._product(a, b, Matrix(z, layer.across(classes[1])), rows[1], classes[1], layer.features, layer.computed)]
+
+    def gradients(self, g: Gradients, classes: Block, alpha: float) -> list[Step]:
+        layer, plans = self._layer, []
+        first, count = classes
+        if layer.features:
+            for term in range(1 + layer.split):
+                plans += [self._of_x(g, term, classes, alpha), self._of_w(g, term, classes, alpha)]
+            if layer.split:
+                target = advanced(g.w, first * layer.features, layer.x.dtype.itemsize)
+                plans.append(converted(g.spare_w, target, layer.x.dtype, count * layer.features, self._aligned))
+        return plans + self.of_bias(g, classes, alpha)
+
+    def of_bias(self, g: Gradients, classes: Block, alpha: float) -> list[Step]:
+        """The sums over rows."""
+        if g.bias == NOTHING:
+            return []
+        layer, (first, count) = self._layer, classes
+        terms, out = (1 + layer.split) * layer.rows, Matrix(advanced(g.bias, first, layer.x.dtype.itemsize), count)
+        return [self._product(Matrix(g.ones, terms), Matrix(g.dz, layer.across(count)), out, 1, count, terms, layer.x.dtype, alpha)]
+
+    def _of_x(self, g: Gradients, term: int, classes: Block, alpha: float) -> Step:
+        layer, (first, count) = self._layer, classes
+        target, result = (g.x, layer.x.dtype) if g.spare_x == NOTHING else (g.spare_x, layer.computed)
+        a, b, out = self._term(g, term, count), self._matrix(self._w, first), Matrix(target, layer.features)
+        return self._product(a, b, out, layer.rows, layer.features, count, result, alpha, 1.0 if first or term else 0.0)
+
+    def _of_w(self, g: Gradients, term: int, classes: Block, alpha: float) -> Step:
+        layer, (first, count) = self._layer, classes
+        a, b = self._term(g, term, count, transposed=True), self._matrix(self._x, 0)
+        if layer.split:
+            c, result = Matrix(g.spare_w, layer.features), layer.computed
+        else:
+            c, result = self._matrix(g.w, first), layer.x.dtype
+        return self._product(a, b, c, count, layer.features, layer.rows, result, alpha, 1.0 if term else 0.0)
+
+    def _term(self, g: Gradients, term: int, count: int, transposed: bool = False) -> Matrix:
+        """A term of the gradients of the scores."""
+        layer = self._layer
+        across = layer.across(count)
+        return Matrix(advanced(g.dz, term * layer.rows * across, layer.x.dtype.itemsize), across, transposed=transposed)
+
+    def _matrix(self, array: Array, first: int, transposed: bool = False) -> Matrix:
+        """The rows of x, or of w, from `first` on."""
+        layer, row = self._layer, max(self._layer.features, 1)
+        return Matrix(Array(array.index, array.offset + first * row * layer.x.dtype.itemsize), row, transposed=transposed)
+
+    def _product(
+        self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, result: np.dtype, alpha: float = 1, beta: float = 0
+    ) -> MatMul:
+        layer = self._layer
+        return MatMul(a, b, c, m, n, k, layer.x.dtype, result, alpha=alpha, beta=beta, precision=layer.precision)
+
+
+def advanced(array: Any, elements: int, itemsize: int) -> Any:
+    """The array from a later element on."""
+    return array if array == NOTHING else Array(array.index, array.offset + elements * itemsize)
+
+
+def converted(source: Array, target: Array, dtype: np.dtype, n: int, aligned: bool) -> Plan:
+    """Float32 numbers to another dtype."""
+    vector = 4 if aligned else 1
+    kernel = Kernel("common/convert.cu", f"convert_{SHORT[dtype]}x{vector}", ConvertConfig(TYPES[dtype], vector, _THREADS))
+    return Plan(kernel, (-(-n // (_THREADS * vector)), 1, 1), _THREADS, (source, target, n))
