@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from dnnarray._cuda import linear_parts
+from dnnarray._cuda import linear_conv
 from dnnarray._cuda.channels import View, lies
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, rearrange, slope
@@ -202,6 +202,6 @@ def _methods(plan: _Planner, launches: int) -> tuple[Method, ...]:
 
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    "linear": (*_methods(_forward, 2), *linear_parts.methods(_orders)),
-    "linear_backward": (*_methods(_backward, 4), *linear_parts.methods(_orders)),
+    "linear": (*_methods(_forward, 2), *linear_conv.methods(_orders, _forward)),
+    "linear_backward": (*_methods(_backward, 4), *linear_conv.methods(_orders, _backward)),
 }

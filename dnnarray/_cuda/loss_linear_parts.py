@@ -10,7 +10,7 @@ from dnnarray._cuda import conv_parts
 from dnnarray._cuda.conv_common import Setting
 from dnnarray._cuda.conv_parts import InParts, PartsMaps
 from dnnarray._cuda.epilogue import Epilogue
-from dnnarray._cuda.linear_parts import OPTIONS
+from dnnarray._cuda.linear_conv import OPTIONS
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, advanced
 from dnnarray._cuda.parts import NUMERICS
 from dnnarray._cuda.plan import Array, Step

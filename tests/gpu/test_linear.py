@@ -64,3 +64,35 @@ def test_products_of_parts(name, exact, shape, weight_order):
             assert_close(cupy.asnumpy(a), e, max(features, n * t))
         else:
             assert np.abs(cupy.asnumpy(a) - e).max() < 2e-2 * np.abs(e).max() + 1e-3
+
+
+@pytest.mark.parametrize("weight_order", ["C", "F"])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("shape", [(3, 37, 65, 41), (300, 1, 128, 256), (1, 7, 9, 3), (2, 129, 264, 136)], ids=str)
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.float16], ids=lambda d: np.dtype(d).name)
+def test_the_kernel_of_convolutions_for_half_types(dtype, shape, activation, weight_order):
+    if cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("it takes sm_90a")
+    rng, (n, t, features, outs) = np.random.default_rng(0), shape
+    x, w, b, r, g = (rng.standard_normal(s).astype(dtype) for s in ((n, t, features), (outs, features), outs, (n, t, outs), (n, t, outs)))
+    wide, there = [a.astype(np.float64) for a in (x, w, b, r)], [cupy.asarray(x), cupy.asarray(w, order=weight_order), cupy.asarray(b)]
+    y = call_by("implicit_tma_sm90", "linear", (*there, cupy.asarray(r)), {"activation": activation})
+    found = call_by("implicit_tma_sm90", "linear_backward", (cupy.asarray(g), *there, cupy.asarray(r)), {"activation": activation})
+    expected = (
+        dnn.linear(*wide[:3], residual=wide[3], activation=activation),
+        *dnn.linear_backward(g.astype(np.float64), *wide[:3], residual=wide[3], activation=activation),
+    )
+    for a, e in zip((y, *found), expected, strict=True):
+        assert_close(cupy.asnumpy(a), e, max(features, n * t))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_addresses_that_the_copy_engine_does_not_take(dtype):
+    """Every algorithm is right for them."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal(70 * 33 + 1).astype(dtype), rng.standard_normal((20, 33)).astype(dtype)
+    there = cupy.asarray(x)[1:].reshape(70, 33), cupy.asarray(w)
+    expected = x[1:].reshape(70, 33).astype(np.float64) @ w.astype(np.float64).T
+    for a in dnn.algorithms("linear", *there):
+        if a.precision == "highest":
+            assert_close(cupy.asnumpy(dnn.linear(*there, algorithm=a.name)), expected, 33)

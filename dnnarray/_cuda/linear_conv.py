@@ -1,0 +1,102 @@
+"""Linear layers on the matrix units of sm_90a, bias, residual and activation behind the product: a convolution of one tap over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+from dnnarray._cuda import conv_parts, conv_tma, conv_weigh_tma
+from dnnarray._cuda.channels import lies
+from dnnarray._cuda.conv_common import Maps, Setting, plan
+from dnnarray._cuda.plan import Program
+from dnnarray._cuda.scratch import Steps
+from dnnarray._problems import conv as conv_problems
+from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.linear import LinearProblem
+from dnnarray._records import frozen
+from dnnarray._select import Cost, Device, Method
+from dnnarray._spec import Spec
+
+_Orders = tuple[tuple[int, ...], ...]
+_OPS = {"linear": "conv", "linear_backward": "conv_backward"}
+OPTIONS: dict[str, Any] = {
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+    "groups": 1,
+    "layout": "channels_last",
+    "flip": False,
+    "activation": None,
+}
+
+
+@frozen
+class _Kind:
+    """An algorithm of convolution that linear layers go by."""
+
+    name: str
+    summary: str
+    maps: Callable[[Setting], Maps]
+    rejects: Callable[[str, ConvProblem, Device], str | None]
+    cost: Callable[[str, ConvProblem, Device], Cost]
+    precision: str = "highest"
+
+
+_KINDS = (
+    *(_Kind(name, conv_parts.SUMMARY, conv_parts.maps, conv_parts.rejects, partial(conv_parts.cost, precision=p), p)
+      for p, name in conv_parts.NAMES.items()),
+    _Kind("implicit_tma_sm90", "operands brought by the copy engine, products by wgmma", conv_weigh_tma.maps, conv_tma.rejects, conv_weigh_tma.cost),
+)  # fmt: skip
+
+
+def _image(problem: LinearProblem, spec: Any) -> Any:
+    return None if spec is None else Spec((1, problem.rows, spec.shape[-1]), spec.dtype)
+
+
+@lru_cache(maxsize=1024)
+def as_conv(problem: LinearProblem) -> ConvProblem:
+    """The convolution with the same arrays in the same memory: one image of one row, whose pixels are the rows of x."""
+    *grad, x, weight, bias, residual = problem.inputs
+    strides = None if lies(weight, (0, 1)) else (1, problem.outs, problem.outs)
+    arrays = _image(problem, x), Spec((problem.outs, 1, problem.features), weight.dtype, strides), bias, _image(problem, residual)
+    if grad:
+        found = conv_problems.conv_backward(problem.op, _image(problem, grad[0]), *arrays, **OPTIONS)
+    else:
+        found = conv_problems.conv(problem.op, *arrays, **OPTIONS)
+    return replace(found, activation=problem.activation, maps=problem.products)
+
+
+def _setting(kind: _Kind, problem: LinearProblem, aligned: bool, units: int) -> Setting:
+    return plan(_OPS[problem.op], kind.maps, as_conv(problem), aligned, kind.precision, units)
+
+
+def _workspace(kind: _Kind, problem: LinearProblem) -> int:
+    return _setting(kind, problem, True, 1).steps.workspace
+
+
+def _rejects(kind: _Kind, problem: LinearProblem, device: Device) -> str | None:
+    if 0 in (problem.rows, problem.features, problem.outs):
+        return "an extent of 0"
+    if not all(s is None or i == 1 or lies(s, range(s.ndim)) for i, s in enumerate(problem.outputs)):
+        return "a gradient that does not lie in C order"
+    return kind.rejects(_OPS[problem.op], as_conv(problem), device)
+
+
+def _cost(kind: _Kind, problem: LinearProblem, device: Device) -> Cost:
+    return kind.cost(_OPS[problem.op], as_conv(problem), device)
+
+
+def methods(orders: Callable[[LinearProblem], _Orders], library: Callable[[LinearProblem, bool, str], Steps]) -> tuple[Method, ...]:
+    """One for each kind. `orders` are those that a program expects of its arrays; `library` plans for addresses that the copy engine does not take."""
+
+    def method(kind: _Kind) -> Method:
+        def run(problem: LinearProblem, device: Device, aligned: bool) -> Program:
+            steps = _setting(kind, problem, True, device.units).steps if aligned else library(problem, False, kind.precision)
+            return Program(tuple(steps.plans), orders(problem), steps.workspace)
+
+        rejects, workspace, cost = partial(_rejects, kind), partial(_workspace, kind), partial(_cost, kind)
+        return Method(kind.name, run, kind.summary, rejects, workspace, cost, precision=kind.precision)
+
+    return tuple(map(method, _KINDS))
