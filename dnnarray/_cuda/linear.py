@@ -184,10 +184,18 @@ def _rejects(precision: str, problem: LinearProblem, device: Device) -> str | No
     return None
 
 
+_LIBRARY, _LIBRARY_HALF = 0.8, 0.99  # shares of the peak rate that cuBLAS reaches
+
+
 def _cost(precision: str, launches: int, problem: LinearProblem, device: Device) -> Cost:
-    dtype = problem.inputs[0].dtype
-    waits = 2 * 4 * problem.rows * problem.outs * (len(leaves(problem.inputs)) > 2)
-    return Cost(problem.flops, problem.bytes + waits, 0.8, launches, unit(dtype, precision))
+    """The products, and behind them the pass over float32 sums that wait for their bias, residual or activation."""
+    dtype, backward = problem.inputs[0].dtype, len(problem.outputs) > 1
+    passes = problem.activation is not None or (not backward and any(s is not None for s in problem.inputs[-2:]))
+    waits = 2 * 4 * problem.rows * problem.outs * passes
+    of_peak = unit(dtype, precision)
+    peak = device.peak.get(of_peak or "") or device.peak["float32"]
+    seconds = problem.flops / (peak * (_LIBRARY_HALF if dtype in HALF else _LIBRARY)) + waits / device.bandwidth
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if seconds else 1.0, launches, of_peak)
 
 
 def _methods(plan: _Planner, launches: int) -> tuple[Method, ...]:
