@@ -7,10 +7,11 @@
 //
 // Layout:  x (N, C, height, width), y (K, C, p, q); samples and images of the boxes by roi_align_sides.cu. A block owns a plane of x; its warps take
 //          turns at the boxes of that image, and in the first image's planes at those that are not valid, which give NaN.
-// Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory.
+// Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory; launched early, so that planes come while the samples are found.
 // Bound:   memory: x read once, y written once; the look-ups in shared memory.
 
 #include "dnnarray/cluster.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -127,6 +128,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
   for (int i = threadIdx.x; i < width; i += kThreads) plane[size + i] = narrow<T>(A(0));
   copies_commit();
+  samples = after_previous_kernel(samples), image_of = after_previous_kernel(image_of);
   copies_wait<0>();
   __syncthreads();
   const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(plane)), zeros = start + size * static_cast<unsigned>(sizeof(T));

@@ -72,7 +72,10 @@ struct HardSwish {
 
 template <typename M>
 struct EluOf {  // p: alpha
-  DNNARRAY_FORWARD(A x, A p, A) { return x > A(0) ? x : p * M::expm1(x); }
+  DNNARRAY_FORWARD(A x, A p, A) {
+    const A below = p * M::expm1(x);
+    return x > A(0) ? x : below;
+  }
   DNNARRAY_GRADIENT(A g, A x, A p, A) { return x > A(0) ? g : g * (p * M::exp(x)); }
 };
 

@@ -18,14 +18,22 @@ enum Channel {
   kWalking,     // anything else
 };
 
+// The extents of an array and what divides its indices by them (divide_index). Kernels take it as four plain arguments.
+struct ChannelView {
+  long long channels, by_channels, inner, by_inner;
+};
+#define DNNARRAY_CHANNELS long long channels, long long by_channels, long long inner, long long by_inner
+#define DNNARRAY_CHANNELS_VALUES {channels, by_channels, inner, by_inner}
+
 // The parameters of N elements from element i on.
 template <int N, int kChannel, typename T, typename A>
-__device__ __forceinline__ void load_parameters(const T* p, long long i, long long channels, long long inner, A (&parameter)[N]) {
+__device__ __forceinline__ void load_parameters(const T* p, long long i, const ChannelView& view, A (&parameter)[N]) {
   if constexpr (kChannel == kContiguous && N > 1) {
-    widen_all(parameter, load<T, N>(p + divide_index(i, channels).remainder));
+    widen_all(parameter, load<T, N>(p + divide_index(i, view.channels, view.by_channels).remainder));
   } else {
-    const Divided place = divide_index(i, inner);
-    long long c = divide_index(place.quotient, channels).remainder, r = place.remainder;
+    const long long inner = view.inner, channels = view.channels;
+    const Divided place = divide_index(i, inner, view.by_inner);
+    long long c = divide_index(place.quotient, channels, view.by_channels).remainder, r = place.remainder;
     parameter[0] = widen(p[c]);
 #pragma unroll
     for (int j = 1; j < N; ++j) {

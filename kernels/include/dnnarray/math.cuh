@@ -28,11 +28,35 @@ __device__ __forceinline__ float quick_reciprocal(float x) {
   return y;
 }
 
+// 1 / x to the last place for an x from 1 to 2^126, in half the instructions of a division.
+__device__ __forceinline__ float reciprocal(float x) {
+  const float y = quick_reciprocal(x);
+  return y * (2.0f - x * y);
+}
+__device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
+
+// Held between `low` and `high`; NaN stays NaN.
+__device__ __forceinline__ float held_between(float x, float low, float high) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;\n\tmin.NaN.f32 %0, %0, %3;" : "=f"(y) : "f"(x), "f"(low), "f"(high));
+  return y;
+}
+
 // Within a few units of the last place.
 struct Precise {
   static __device__ __forceinline__ float exp(float x) { return expf(x); }
   static __device__ __forceinline__ double exp(double x) { return ::exp(x); }
-  static __device__ __forceinline__ float expm1(float x) { return expm1f(x); }
+  // With the nearest whole number j to x / ln 2 and r = x - j ln 2, 2^j (exp(r) - 1) + 2^j - 1; adding 1.5 2^23 rounds to j and leaves it in the
+  // last bits. The series was fitted to the smallest relative error, 1.4e-8; all are halved, so that 2^128 is not met on the way. The library's
+  // function has more instructions, and a branch for each number.
+  static __device__ __forceinline__ float expm1(float x) {
+    const float held = held_between(x, -87.0f, 89.0f), shifted = held * 1.44269504088896340736f + 12582912.0f, j = shifted - 12582912.0f;
+    const float r = held - j * 0.693145751953125f - j * 1.428606765330187045e-06f;
+    const float series = 0.5f + r * (0.16666542f + r * (0.041666277f + r * (0.0083667431f + r * 0.0013946723f)));
+    const float power = __int_as_float((__float_as_int(shifted) << 23) + 0x3f000000);  // 2^(j - 1)
+    const float half = (r * series * r + r) * power + (power - 0.5f);
+    return half + half;
+  }
   static __device__ __forceinline__ double expm1(double x) { return ::expm1(x); }
   static __device__ __forceinline__ float log(float x) { return logf(x); }
   static __device__ __forceinline__ double log(double x) { return ::log(x); }
