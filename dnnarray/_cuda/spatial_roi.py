@@ -143,7 +143,7 @@ def roi_align_planes(problem: RoiAlignProblem, device: Device, aligned: bool) ->
     kernel = Kernel("spatial/roi_align_planes.cu", f"roi_align_planes_{SHORT[x.dtype]}_{problem.mode}_{ratio}_x{vector}_{threads}", config)
     numbers = (*x.shape[1:], boxes, *problem.output_size, _padded_rows(problem))
     arguments: tuple[Array | int, ...] = (Array(0), sides, Array(3), Array(2), *numbers)
-    return Program((first, Plan(kernel, (x.shape[0] * x.shape[1], 1, 1), threads, arguments, _plane_bytes(problem), early=True)))
+    return Program((first, Plan(kernel, (x.shape[0] * x.shape[1], 1, 1), threads, arguments, _plane_bytes(problem))))
 
 
 def _up(n: int) -> int:

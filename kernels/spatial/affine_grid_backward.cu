@@ -58,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ g, A* __restrict__ partial, long long batch, long long parts, long long length, long long depth,
                    long long height, long long width, long long depth_length, long long height_length, long long width_length,
                    double inverse_depth, double inverse_height, double inverse_width) {
-  __shared__ A shared[Config::kThreads / kWarp];
+  constexpr int kWarps = Config::kThreads / kWarp, kSums = kRank * (kRank + 1);
+  __shared__ A shared[kWarps][kSums];
   const long long n = blockIdx.x % batch, part = blockIdx.x / batch, places = depth * height * width, start = part * length;
   const I end = static_cast<I>(start + length < places ? start + length : places), step = Config::kThreads * kPlaces;
   const GridAxis<A, I> across(width, width_length, inverse_width), down(height, height_length, inverse_height), deep(depth, depth_length, inverse_depth);
@@ -84,11 +85,15 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     }
   }
 #pragma unroll
-  for (int r = 0; r < kRank; ++r) {
+  for (int s = 0; s < kSums; ++s) {
+    const A sum = warp_sum(sums[s / (kRank + 1)][s % (kRank + 1)]);
+    if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp][s] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < kSums) {
+    A sum = A(0);
 #pragma unroll
-    for (int k = 0; k <= kRank; ++k) {
-      const A sum = block_reduce<Config::kThreads>(sums[r][k], Sum(), shared);
-      if (threadIdx.x == 0) partial[((part * batch + n) * kRank + r) * (kRank + 1) + k] = sum;
-    }
+    for (int w = 0; w < kWarps; ++w) sum += shared[w][threadIdx.x];
+    partial[(part * batch + n) * kSums + threadIdx.x] = sum;
   }
 }

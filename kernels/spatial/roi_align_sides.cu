@@ -5,7 +5,6 @@
 // Layout:  boxes (K, 5), C order. A thread owns a sample.
 // Bound:   latency.
 
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -25,7 +24,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ boxes, BoxSample<A>* __restrict__ samples, int* __restrict__ image_of, long long images, long long height,
                    long long width, long long count, long long p, long long q, long long rows,
                    long long ratio, double scale) {
-  let_next_kernel_begin();
   const long long downs = ratio * rows, all = downs + ratio * q;
   long long k = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (k >= count * all) return;

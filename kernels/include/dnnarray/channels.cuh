@@ -25,7 +25,8 @@ struct ChannelView {
 #define DNNARRAY_CHANNELS long long channels, long long by_channels, long long inner, long long by_inner
 #define DNNARRAY_CHANNELS_VALUES {channels, by_channels, inner, by_inner}
 
-// The parameters of N elements from element i on.
+// The parameters of N elements from element i on. To be called before the elements are loaded: behind the division the compiler would put what uses
+// them before this load, which then waits for them.
 template <int N, int kChannel, typename T, typename A>
 __device__ __forceinline__ void load_parameters(const T* p, long long i, const ChannelView& view, A (&parameter)[N]) {
   if constexpr (kChannel == kContiguous && N > 1) {
