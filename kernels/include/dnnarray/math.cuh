@@ -37,9 +37,10 @@ __device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
 
 // Held between `low` and `high`; NaN stays NaN.
 __device__ __forceinline__ float held_between(float x, float low, float high) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;\n\tmin.NaN.f32 %0, %0, %3;" : "=f"(y) : "f"(x), "f"(low), "f"(high));
-  return y;
+  float y, z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(low));
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(y), "f"(high));
+  return z;
 }
 
 // Within a few units of the last place.
