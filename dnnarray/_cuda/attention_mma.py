@@ -98,6 +98,11 @@ def has_extras(problem: AttentionProblem, arrays: Arrays) -> bool:
     return found["changed"] or found["dropped"]
 
 
+def _given(problem: AttentionProblem, arrays: Arrays) -> tuple[str, str]:
+    """As `given_options`. Kernels for what changes scores take all of it: they are at the limit of their registers, and with less of it some spill."""
+    return ("dnnarray::Given<true, true, true>", "_extras") if has_extras(problem, arrays) else given_options(problem, arrays)
+
+
 def fits(problem: AttentionProblem, places: tuple[Place, ...]) -> bool:
     """Whether the rows of all these arrays are whole chunks."""
     return all(p.vector(_CHUNK) for p in places if p.given)
@@ -141,7 +146,7 @@ def _arguments(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, ti
 def _words(problem: AttentionProblem, arrays: Arrays, output: np.dtype) -> str:
     q = arrays["q"].spec
     assert q is not None
-    return f"{'_paged' * ('block_table' in arrays.places)}{given_options(problem, arrays)[1]}{'_wide' * (output != q.dtype)}"
+    return f"{'_paged' * ('block_table' in arrays.places)}{_given(problem, arrays)[1]}{'_wide' * (output != q.dtype)}"
 
 
 def mma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, output: np.dtype) -> Plan:
@@ -150,7 +155,7 @@ def mma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, outp
     assert q is not None
     extras, paged = has_extras(problem, arrays), "block_table" in arrays.places
     row_tiles, keys = tile_of(width, sizes.queries, extras)
-    config = MmaConfig(TYPES[q.dtype], TYPES[output], given_options(problem, arrays)[0], paged, width, row_tiles, keys)
+    config = MmaConfig(TYPES[q.dtype], TYPES[output], _given(problem, arrays)[0], paged, width, row_tiles, keys)
     name = f"attention_mma_{SHORT[q.dtype]}_{width}x{row_tiles}x{keys}{_words(problem, arrays, output)}"
     tiles = -(-sizes.queries // (64 * row_tiles))
     arguments = _arguments(problem, arrays, y, lse, tiles, extra_arguments(arrays))
@@ -226,7 +231,7 @@ def backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
 
 def mma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
     """The launch for the gradients of k and v, or for that of q."""
-    q, width, (given, words) = arrays["q"].spec, panel_width(problem), given_options(problem, arrays)
+    q, width, (given, words) = arrays["q"].spec, panel_width(problem), _given(problem, arrays)
     assert q is not None
     warps, columns = backward_tile(width, key_rows)
     config = MmaBackwardConfig(TYPES[q.dtype], key_rows, given, width, warps, columns)
