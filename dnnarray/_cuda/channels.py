@@ -21,7 +21,7 @@ _AXES = 5  # of struct Strided
 _LONG = 1 << 31  # elements from which on an index is too large for a Divisor
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
-UNIFORM, CONTIGUOUS, WALKING = range(3)  # enum Channel
+UNIFORM, CONTIGUOUS, WALKING, LONG_INDEX = 0, 1, 2, 4  # enum Channel
 
 
 @frozen
@@ -62,9 +62,10 @@ def view(shape: Sequence[int], order: Sequence[int], kept: Sequence[int]) -> Vie
 
 def channel_mode(v: View, vector: int) -> int:
     """How the channel runs along a vector of elements."""
+    long = LONG_INDEX if v.size >= _LONG else 0
     if v.channels == 1 or v.inner % vector == 0:
-        return UNIFORM
-    return CONTIGUOUS if v.inner == 1 and v.channels % vector == 0 else WALKING
+        return UNIFORM | long
+    return (CONTIGUOUS if v.inner == 1 and v.channels % vector == 0 else WALKING) | long
 
 
 # --- orders of axes ---------------------------------------------------------------------------------------------------

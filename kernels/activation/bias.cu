@@ -32,11 +32,11 @@ struct Arguments {
 
 template <int N>
 __device__ __forceinline__ void run(const Arguments& a, long long i) {
-  A bias[N], value[N], residual[N];
-  load_parameters<N, Config::kChannel>(a.bias, i, a.view, bias);
   const Vec<T, N> reg_x = load<T, N>(a.x + i);
   Vec<T, N> reg_residual;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(a.residual + i);
+  A bias[N], value[N], residual[N];
+  load_parameters<N, Config::kChannel>(a.bias, i, a.view, bias);
   widen_all(value, reg_x);
   if constexpr (Config::kResidual) widen_all(residual, reg_residual);
 #pragma unroll

@@ -23,10 +23,10 @@ using A = arithmetic_t<T>;
 
 template <int N>
 __device__ __forceinline__ void run(const T* x, const T* w, T* y, long long i, const ChannelView& view) {
-  A slope[N];
-  load_parameters<N, Config::kChannel>(w, i, view, slope);
   const Vec<T, N> reg_x = load<T, N>(x + i);
   Vec<T, N> reg_y;
+  A slope[N];
+  load_parameters<N, Config::kChannel>(w, i, view, slope);
 #pragma unroll
   for (int j = 0; j < N; ++j) reg_y.at[j] = narrow<T>(LeakyRelu::forward(widen(reg_x.at[j]), slope[j], A(0)));
   store(y + i, reg_y);

@@ -35,9 +35,9 @@ struct Arguments {
 
 template <int N>
 __device__ __forceinline__ void run(const Arguments& a, long long i) {
+  const Vec<T, N> reg_x = load<T, N>(a.x + i), reg_residual = load<T, N>(a.residual + i);
   A bias[N], factor[N], value[N], residual[N];
   load_parameters<N, Config::kChannel>(a.bias, i, a.view, bias);
-  const Vec<T, N> reg_x = load<T, N>(a.x + i), reg_residual = load<T, N>(a.residual + i);
   Keep<N, A>{a.seed, a.offset, a.threshold, a.scale}.factors(Config::kPermuted ? a.place.at(i) : i, factor);
   widen_all(value, reg_x);
   widen_all(residual, reg_residual);

@@ -29,11 +29,11 @@ using A = arithmetic_t<T>;
 
 template <int N>
 __device__ __forceinline__ void run(const S* z, const T* bias, const T* residual, T* y, long long i, const ChannelView& view, A p, A q) {
-  A reg_bias[N] = {};
-  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, view, reg_bias);
   const Vec<S, N> reg_z = load_wide<S, N>(z + i);
   Vec<T, N> reg_residual, reg_y;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);
+  A reg_bias[N] = {};
+  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, view, reg_bias);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     A sum = widen(reg_z.at[j]) + reg_bias[j];

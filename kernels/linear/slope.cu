@@ -29,13 +29,13 @@ using D = Config::Target;
 
 template <int N>
 __device__ __forceinline__ void run(const T* g, const A* z, const T* bias, const T* residual, D* dz, long long i, const ChannelView& view, A p, A q) {
-  A reg_bias[N] = {};
-  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, view, reg_bias);
   const Vec<A, N> reg_z = load_wide<A, N>(z + i);
   const Vec<T, N> reg_g = load<T, N>(g + i);
   Vec<T, N> reg_residual;
   Vec<D, N> reg_dz;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);
+  A reg_bias[N] = {};
+  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, view, reg_bias);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     A sum = reg_z.at[j] + reg_bias[j];

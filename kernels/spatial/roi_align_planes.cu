@@ -6,14 +6,12 @@
 // read zeros that stand behind the plane.
 //
 // Layout:  x (N, C, height, width), y (K, C, p, q); samples and images of the boxes by roi_align_sides.cu. A block owns a plane of x; its warps take
-//          turns at the boxes of that image, and in the first image's planes at those that are not valid, which give NaN. The plane comes in kParts
-//          from the top; as soon as one is there, the boxes that reach no further down are pooled.
+//          turns at the boxes of that image, and in the first image's planes at those that are not valid, which give NaN.
 // Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory.
 // Bound:   memory: x read once, y written once; the look-ups in shared memory.
 
-#include "dnnarray/barrier.cuh"
+#include "dnnarray/cluster.cuh"
 #include "dnnarray/roi.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -32,7 +30,6 @@ using A = arithmetic_t<T>;
 constexpr int kRatio = Config::kRatio, kThreads = Config::kThreads, kWarps = kThreads / kWarp, kVector = Config::kVector;
 constexpr int kDown = kRatio < 2 ? kRatio : 2, kLanes = kRatio * kDown, kGroup = kLanes < 4 ? kLanes : 4;
 using Place = BoxSample<A>;
-constexpr int kParts = kVector * sizeof(T) == 16 ? 4 : 1;
 
 struct Better {
   __device__ __forceinline__ A operator()(A a, A b) const { return Config::kMaximum ? Max()(a, b) : a + b; }
@@ -112,67 +109,39 @@ __device__ __forceinline__ void pool(unsigned plane, unsigned zeros, unsigned li
   }
 }
 
-// The plane into shared memory, with zeros behind it; `arrived` says of each part whether it is there.
-__device__ __forceinline__ void fetch(T* plane, const T* source, int size, int width, int part, unsigned arrived) {
-  if (threadIdx.x < kParts) barrier_init(arrived + threadIdx.x * 8, kThreads);
-  for (int i = threadIdx.x; i < width; i += kThreads) plane[size + i] = narrow<T>(A(0));
-  __syncthreads();
-#pragma unroll 1
-  for (int k = 0; k < kParts; ++k) {
-    const int end = (k + 1) * part < size ? (k + 1) * part : size;
-    for (int i = k * part + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
-      if constexpr (kParts > 1) {
-        copy_async(smem_address(plane + i), source + i, true);
-      } else {
-        store(plane + i, load<T, kVector>(source + i));
-      }
-    }
-    if constexpr (kParts > 1) {
-      barrier_arrive_after_copies(arrived + k * 8);
-    } else {
-      barrier_arrive(arrived + k * 8);
-    }
-  }
-}
-
-// The part with the last row that a box reads; `part` and `line` in bytes. Its samples go down or up from row to row.
-__device__ __forceinline__ int last_part(const Place* samples, int downs, int line, int part) {
-  const int one = samples[0].pixel, other = samples[downs - 1].pixel, end = (one > other ? one : other) + 2 * line - 1;
-  return end / part < kParts ? end / part : kParts - 1;
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, const Place* __restrict__ samples, const int* __restrict__ image_of, T* __restrict__ y,
                    long long channels, long long height, long long width, long long count, long long p, long long q, long long rows) {
   extern __shared__ __align__(16) char dnn_smem[];
-  __shared__ unsigned long long barriers[kParts];
   T* plane = reinterpret_cast<T*>(dnn_smem);
   const int n = static_cast<int>(blockIdx.x / channels), size = static_cast<int>(height * width), warp = threadIdx.x / kWarp;
-  const int bins = static_cast<int>(p * q), part = (size + kParts * kVector - 1) / (kParts * kVector) * kVector, line = static_cast<int>(width * sizeof(T));
+  const int bins = static_cast<int>(p * q);
   const long long c = blockIdx.x % channels;
-  const unsigned arrived = smem_address(barriers), start = smem_address(plane), zeros = start + size * static_cast<unsigned>(sizeof(T));
-  fetch(plane, x + static_cast<long long>(blockIdx.x) * size, size, static_cast<int>(width), part, arrived);
+  const T* source = x + static_cast<long long>(blockIdx.x) * size;
+  for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
+    if constexpr (kVector * sizeof(T) == 16) {
+      copy_async(plane + i, source + i);
+    } else {
+      store(plane + i, load<T, kVector>(source + i));
+    }
+  }
+  for (int i = threadIdx.x; i < width; i += kThreads) plane[size + i] = narrow<T>(A(0));
+  copies_commit();
+  copies_wait<0>();
+  __syncthreads();
+  const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(plane)), zeros = start + size * static_cast<unsigned>(sizeof(T));
   for (long long first = warp; first < count; first += kThreads) {
     const long long own = first + static_cast<long long>(threadIdx.x % kWarp) * kWarps;
     const int image = own < count ? image_of[own] : -2;
-    const bool here = image == n || (image == -1 && n == 0);
-    const int needs = here && image >= 0
-                          ? last_part(samples + own * (rows + q) * kRatio, static_cast<int>(p) * kRatio, line, part * static_cast<int>(sizeof(T)))
-                          : 0;
-#pragma unroll 1
-    for (int k = 0; k < kParts; ++k) {
-      barrier_wait(arrived + k * 8, 0);
-      for (unsigned left = __ballot_sync(kAllLanes, here && needs == k); left != 0; left &= left - 1) {
-        const int lane = __ffs(left) - 1;
-        const long long box = first + static_cast<long long>(lane) * kWarps;
-        T* to = y + (box * channels + c) * bins;
-        if (__shfl_sync(kAllLanes, image, lane) >= 0) {
-          pool(start, zeros, static_cast<unsigned>(line), samples + box * (rows + q) * kRatio, static_cast<int>(rows), to, static_cast<int>(p), static_cast<int>(q));
-        } else {
-          for (int i = threadIdx.x % kWarp; i < bins; i += kWarp) to[i] = narrow<T>(quiet_nan(A(0)));
-        }
+    for (unsigned left = __ballot_sync(kAllLanes, image == n || (image == -1 && n == 0)); left != 0; left &= left - 1) {
+      const int lane = __ffs(left) - 1;
+      const long long k = first + static_cast<long long>(lane) * kWarps;
+      T* to = y + (k * channels + c) * bins;
+      if (__shfl_sync(kAllLanes, image, lane) >= 0) {
+        pool(start, zeros, static_cast<unsigned>(width * sizeof(T)), samples + k * (rows + q) * kRatio, static_cast<int>(rows), to, static_cast<int>(p), static_cast<int>(q));
+      } else {
+        for (int i = threadIdx.x % kWarp; i < bins; i += kWarp) to[i] = narrow<T>(quiet_nan(A(0)));
       }
     }
   }
-  barrier_wait(arrived + (kParts - 1) * 8, 0);  // no copy is under way when the block ends
 }

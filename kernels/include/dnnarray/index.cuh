@@ -19,9 +19,10 @@ __device__ __forceinline__ Divided divide_index(long long i, long long n) {
   return {q, i - q * n};
 }
 
-// The same where the host has prepared what a Divisor takes, or 0 where i may be too large for one.
-__device__ __forceinline__ Divided divide_index(long long i, long long n, long long magic) {
-  if (magic == 0) return divide_index(i, n);
+// The same where the host has prepared what a Divisor takes; kLong: i may be too large for one.
+template <bool kLong>
+__device__ __forceinline__ Divided split_index(long long i, long long n, long long magic) {
+  if constexpr (kLong) return divide_index(i, n);
   const Divisor by(n, magic);
   const unsigned a = static_cast<unsigned>(i), q = by.quotient(a);
   return {q, a - q * by.n};
