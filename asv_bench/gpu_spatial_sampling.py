@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 import dnnarray as dnn
@@ -83,18 +85,20 @@ def _roi_rows(count=512):
     options = {"output_size": (7, 7), "spatial_scale": 0.25, "sampling_ratio": 2}
     corners = torch.rand(count, 2, 2, device="cuda") * 600
     images = torch.randint(0, 2, (count, 1), device="cuda").float()
-    boxes = torch.cat([images, corners.amin(1), corners.amax(1) + 20], 1)
-    for last in (False, True):
-        x = torch.randn(2, 256, 200, 200, device="cuda")
+    wide_boxes = torch.cat([images, corners.amin(1), corners.amax(1) + 20], 1)
+    for dtype, last in itertools.product((torch.float32, torch.float16), (False, True)):
+        boxes = wide_boxes.to(dtype)
+        x = torch.randn(2, 256, 200, 200, device="cuda").to(dtype)
         x = x.contiguous(memory_format=torch.channels_last) if last else x
         cx, cb = borrowed(x), borrowed(boxes)
         out = dnn.roi_align(cx, cb, **options)
-        label, moved = f"{count} boxes{' channels-last' * last}", x.nbytes + out.nbytes
+        half = " float16" * (dtype == torch.float16)
+        label, moved = f"{count} boxes{half}{' channels-last' * last}", x.nbytes + out.nbytes
         yield (
             f"roi_align {label}",
             moved,
             (lambda cx=cx, cb=cb, out=out: dnn.roi_align(cx, cb, out=out, **options)),
-            (lambda x=x: roi_align(x, boxes, **options)),
+            (lambda x=x, boxes=boxes: roi_align(x, boxes, **options)),
             None,
             (),
         )

@@ -48,6 +48,8 @@ def test_views():
 
 def test_how_a_channel_runs_along_a_vector():
     assert [channel_mode(v, 4) for v in (View(2, 3, 8), View(2, 1, 7), View(2, 8, 1), View(2, 6, 1), View(2, 3, 7))] == [0, 0, 1, 2, 2]
+    assert [channel_mode(v, 4) for v in (View(2**20, 3, 2**10), View(2**29, 4, 1), View(2**30, 6, 1))] == [4, 5, 6]
+    assert View(2**29, 4, 1).sizes == (2**31, 4, 0, 1, 0)
 
 
 def test_dense_memory_orders():

@@ -61,3 +61,25 @@ def test_kernels_on_tensor_cores_compile_without_a_spill(source, architecture):
         code, log = module.compile_with_log(kernel, architecture, "--ptxas-options=-v")
         assert code.startswith(b"\x7fELF")
         assert not re.search(r"[1-9]\d* bytes spill", log), f"{kernel.symbol}: {log}"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "groups"),
+    [
+        ({}, {}, (False, False, False)),
+        ({}, {"causal": True, "window": (3, 5), "scale": 0.5}, (False, False, False)),
+        ({"kv_lengths": Spec((2,), INT32)}, {}, (True, False, False)),
+        ({"causal_offset": Spec((2,), INT32)}, {"causal": True}, (True, False, False)),
+        ({"bias": Spec((4, 70, 150), FLOAT32)}, {}, (False, True, False)),
+        ({}, {"softcap": 2.0}, (False, True, False)),
+        ({"q_lengths": Spec((2,), INT32)}, {"dropout": 0.1}, (True, False, True)),
+    ],
+    ids=str,
+)
+def test_kernels_leave_out_what_a_call_does_not_have(arrays, options, groups):
+    q, k = Spec((2, 4, 70, 64), FLOAT32), Spec((2, 4, 150, 64), FLOAT32)
+    problem = _problem("attention", {"q": q, "k": k, "v": k} | arrays, **options)
+    (plan,) = attention.ALGORITHMS["attention"][0].run(problem, _DEVICES["sm_90a"], True).plans
+    assert plan.kernel.config.given == f"dnnarray::Given<{', '.join(str(g).lower() for g in groups)}>"
+    words = ("_ragged", "_changed", "_dropped")
+    assert all((word in plan.kernel.symbol) == group for word, group in zip(words, groups, strict=True))

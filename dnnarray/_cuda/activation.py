@@ -214,7 +214,7 @@ def bias_activation(problem: BiasActivationProblem, device: Device, aligned: boo
     name = f"bias_{f.name}{'_residual' if residual else ''}_{SHORT[dtype]}x{vector}_channel{mode}"
     kernel = Kernel("activation/bias.cu", name, BiasConfig(TYPES[dtype], f.type, residual, mode, vector, THREADS), ("activation",))
     pointers = (Array(0), Array(1), Array(2), Array(3)) if residual else (Array(0), Array(1), Array(0), Array(2))
-    arguments = (*pointers, x.size, v.channels, v.inner, f.p, f.q)
+    arguments = (*pointers, *v.sizes, f.p, f.q)
     plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
     order = order_of(x)
     return Program((plan,), (order, (0,), order) if residual else (order, (0,)))
@@ -309,7 +309,7 @@ def prelu(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
     mode = channel_mode(v, vector)
     config = PReLUConfig(TYPES[dtype], mode, vector, THREADS)
     kernel = Kernel("activation/prelu.cu", f"prelu_{SHORT[dtype]}x{vector}_channel{mode}", config, ("activation",))
-    arguments = (Array(0), Array(1), Array(2), x.size, v.channels, v.inner)
+    arguments = (Array(0), Array(1), Array(2), *v.sizes)
     plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
     return Program((plan,), (order_of(x), _slope_order(problem)))
 

@@ -15,6 +15,7 @@ from dnnarray._cuda.attention_common import (
     arithmetic_of,
     arrays_of,
     extra_arguments,
+    given_options,
     lse_strides,
     rule_arguments,
     scores_of,
@@ -43,6 +44,7 @@ class BackwardConfig(Config):
 
     element: str
     target: int
+    given: str
     patch: int
     depth: int
     values: int
@@ -55,6 +57,7 @@ class BiasConfig(Config):
 
     element: str
     output: str
+    given: str
     patch: int
     depth: int
     values: int
@@ -192,12 +195,14 @@ def gradient_plan(problem: AttentionProblem, arrays: Arrays, saved: Saved, targe
     patch, values, vector = patch_of(dtype), values_of(dtype, width), vector_of(places, aligned)
     tiles = -(-(sizes.queries if target == 0 else sizes.keys) // (patch * _SIDE))
     slices = max(-(-width // values), 1)
-    config = BackwardConfig(TYPES[dtype], target, patch, _DEPTH, values, vector)
-    name = f"attention_tiled_backward_{_TARGETS[target]}_{SHORT[dtype]}x{vector}_{values}"
+    given, words = given_options(problem, arrays)
+    config = BackwardConfig(TYPES[dtype], target, given, patch, _DEPTH, values, vector)
+    name = f"attention_tiled_backward_{_TARGETS[target]}_{SHORT[dtype]}x{vector}_{values}{words}"
     blocks = sizes.batch * (sizes.heads if target == 0 else sizes.kv_heads) * tiles * slices
     arguments = _common(problem, arrays, saved, arrays.results[target], (tiles, slices))
     shared = shared_bytes(dtype, patch, _DEPTH, values)
-    return Plan(Kernel("attention/tiled_backward.cu", name, config), (blocks, 1, 1), _THREADS, arguments, shared)
+    kernel = Kernel("attention/tiled_backward.cu", name, config, ("attention",))
+    return Plan(kernel, (blocks, 1, 1), _THREADS, arguments, shared)
 
 
 # --- bias and sink ----------------------------------------------------------------------------------------------------
@@ -247,11 +252,12 @@ def bias_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned:
     steps = scores_of(bias)
     out = Place(Array(arrays.scratch, arrays.shift + Scratch.of(problem).bias) if work.parts > 1 else target.pointer, bias, steps)
     patch, vector = patch_of(dtype), vector_of(tuple(arrays[name] for name in ("q", "k", "v", "grad_y")), aligned)
-    config = BiasConfig(TYPES[dtype], TYPES[wide], patch, _DEPTH, 64, vector)
-    name = f"attention_tiled_bias_{SHORT[dtype]}x{vector}{'_parts' * (work.parts > 1)}"
+    given, words = given_options(problem, arrays)
+    config = BiasConfig(TYPES[dtype], TYPES[wide], given, patch, _DEPTH, 64, vector)
+    name = f"attention_tiled_bias_{SHORT[dtype]}x{vector}{words}{'_parts' * (work.parts > 1)}"
     own = (problem.sizes.batch, *work.own, work.chunk, work.parts, bias.size)
     arguments = _common(problem, arrays, saved, out, own)
-    kernel = Kernel("attention/tiled_bias.cu", name, config)
+    kernel = Kernel("attention/tiled_bias.cu", name, config, ("attention",))
     plans = [Plan(kernel, (work.tiles * work.parts, 1, 1), _THREADS, arguments, shared_bytes(dtype, patch, _DEPTH, 64))]
     if work.parts > 1:
         plans.append(sum_parts(out.pointer, target.pointer, bias.size, work.parts, dtype, wide))

@@ -212,6 +212,23 @@ def _wide(place: Place) -> bool:
     return place.spec is not None and place.spec.dtype == FLOAT32
 
 
+def rarer_options(problem: AttentionProblem, arrays: Arrays) -> dict[str, bool]:
+    """Which options a call has that most go without, by groups: what a sequence is, what changes a score, dropout."""
+    there = {name for name, place in arrays.places.items() if place.given}
+    return {
+        "ragged": not there.isdisjoint(("causal_offset", "q_lengths", "kv_lengths", "cu_seqlens_q")),
+        "changed": not there.isdisjoint(("bias", "mask", "alibi_slopes")) or problem.rule.softcap is not None,
+        "dropped": problem.rule.dropout > 0,
+    }
+
+
+def given_options(problem: AttentionProblem, arrays: Arrays) -> tuple[str, str]:
+    """The same as `Given` of attention.cuh, and what stands for it in a symbol."""
+    found = rarer_options(problem, arrays)
+    flags = ", ".join(str(flag).lower() for flag in found.values())
+    return f"dnnarray::Given<{flags}>", "".join(f"_{name}" for name, flag in found.items() if flag)
+
+
 def extra_arguments(arrays: Arrays) -> tuple[Argument, ...]:
     """The arguments of DNNARRAY_EXTRA."""
     absent = Place(NOTHING, None)

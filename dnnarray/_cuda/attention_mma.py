@@ -16,8 +16,10 @@ from dnnarray._cuda.attention_common import (
     Place,
     arrays_of,
     extra_arguments,
+    given_options,
     lse_strides,
     page_arguments,
+    rarer_options,
     rule_arguments,
 )
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
@@ -40,7 +42,7 @@ class MmaConfig(Config):
 
     element: str
     output: str
-    extras: bool
+    given: str
     paged: bool
     width: int
     row_tiles: int
@@ -54,6 +56,7 @@ class WgmmaConfig(Config):
     element: str
     output: str
     paged: bool
+    given: str
     width: int
     keys: int
     groups: int
@@ -65,6 +68,7 @@ class WgmmaBackwardConfig(Config):
 
     element: str
     key_rows: bool
+    given: str
     width: int
     groups: int
     columns: int
@@ -76,7 +80,7 @@ class MmaBackwardConfig(Config):
 
     element: str
     key_rows: bool
-    extras: bool
+    given: str
     width: int
     warps: int
     columns: int
@@ -90,8 +94,13 @@ def panel_width(problem: AttentionProblem) -> int:
 
 def has_extras(problem: AttentionProblem, arrays: Arrays) -> bool:
     """Whether more than the scale and the band changes the scores."""
-    given = any(name in arrays.places and arrays[name].given for name in ("bias", "mask", "alibi_slopes"))
-    return given or problem.rule.softcap is not None or problem.rule.dropout > 0
+    found = rarer_options(problem, arrays)
+    return found["changed"] or found["dropped"]
+
+
+def _given(problem: AttentionProblem, arrays: Arrays) -> tuple[str, str]:
+    """As `given_options`. Kernels for what changes scores take all of it: they are at the limit of their registers, and with less of it some spill."""
+    return ("dnnarray::Given<true, true, true>", "_extras") if has_extras(problem, arrays) else given_options(problem, arrays)
 
 
 def fits(problem: AttentionProblem, places: tuple[Place, ...]) -> bool:
@@ -137,7 +146,7 @@ def _arguments(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, ti
 def _words(problem: AttentionProblem, arrays: Arrays, output: np.dtype) -> str:
     q = arrays["q"].spec
     assert q is not None
-    return f"{'_paged' * ('block_table' in arrays.places)}{'_extras' * has_extras(problem, arrays)}{'_wide' * (output != q.dtype)}"
+    return f"{'_paged' * ('block_table' in arrays.places)}{_given(problem, arrays)[1]}{'_wide' * (output != q.dtype)}"
 
 
 def mma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, output: np.dtype) -> Plan:
@@ -146,12 +155,12 @@ def mma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, outp
     assert q is not None
     extras, paged = has_extras(problem, arrays), "block_table" in arrays.places
     row_tiles, keys = tile_of(width, sizes.queries, extras)
-    config = MmaConfig(TYPES[q.dtype], TYPES[output], extras, paged, width, row_tiles, keys)
+    config = MmaConfig(TYPES[q.dtype], TYPES[output], _given(problem, arrays)[0], paged, width, row_tiles, keys)
     name = f"attention_mma_{SHORT[q.dtype]}_{width}x{row_tiles}x{keys}{_words(problem, arrays, output)}"
     tiles = -(-sizes.queries // (64 * row_tiles))
     arguments = _arguments(problem, arrays, y, lse, tiles, extra_arguments(arrays))
     shared = (64 * row_tiles + 4 * keys) * width * 2
-    kernel = Kernel("attention/mma.cu", name, config)
+    kernel = Kernel("attention/mma.cu", name, config, ("attention",))
     return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), _THREADS, arguments, shared)
 
 
@@ -160,12 +169,13 @@ def wgmma_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, ou
     q, sizes, width = arrays["q"].spec, problem.sizes, panel_width(problem)
     assert q is not None
     keys, groups = wgmma_tile(width)
-    config = WgmmaConfig(TYPES[q.dtype], TYPES[output], "block_table" in arrays.places, width, keys, groups)
+    paged, (given, _) = "block_table" in arrays.places, given_options(problem, arrays)
+    config = WgmmaConfig(TYPES[q.dtype], TYPES[output], paged, given, width, keys, groups)
     name = f"attention_wgmma_{SHORT[q.dtype]}_{width}x{keys}x{groups}{_words(problem, arrays, output)}"
     tiles = -(-sizes.queries // (64 * groups))
     arguments = _arguments(problem, arrays, y, lse, tiles)
     shared = (64 * groups + 4 * keys) * width * 2 + 128 * groups * 4
-    kernel = Kernel("attention/wgmma.cu", name, config)
+    kernel = Kernel("attention/wgmma.cu", name, config, ("attention",))
     return Plan(kernel, (sizes.batch * sizes.heads * tiles, 1, 1), 128 * groups, arguments, shared)
 
 
@@ -221,23 +231,23 @@ def backward_tile(width: int, key_rows: bool) -> tuple[int, int]:
 
 def mma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
     """The launch for the gradients of k and v, or for that of q."""
-    q, width, extras = arrays["q"].spec, panel_width(problem), has_extras(problem, arrays)
+    q, width, (given, words) = arrays["q"].spec, panel_width(problem), _given(problem, arrays)
     assert q is not None
     warps, columns = backward_tile(width, key_rows)
-    config = MmaBackwardConfig(TYPES[q.dtype], key_rows, extras, width, warps, columns)
-    name = f"attention_mma_backward_{'kv' if key_rows else 'q'}_{SHORT[q.dtype]}_{width}x{warps}x{columns}{'_extras' * extras}"
-    kernel = Kernel("attention/mma_backward.cu", name, config)
+    config = MmaBackwardConfig(TYPES[q.dtype], key_rows, given, width, warps, columns)
+    name = f"attention_mma_backward_{'kv' if key_rows else 'q'}_{SHORT[q.dtype]}_{width}x{warps}x{columns}{words}"
+    kernel = Kernel("attention/mma_backward.cu", name, config, ("attention",))
     return _gradient(problem, arrays, saved, key_rows, kernel, 16 * warps, columns, 32 * warps, extra_arguments(arrays))
 
 
 def wgmma_gradient(problem: AttentionProblem, arrays: Arrays, saved: Saved, key_rows: bool) -> Plan:
     """The same by the instructions of Hopper."""
-    q, width = arrays["q"].spec, panel_width(problem)
+    q, width, (given, words) = arrays["q"].spec, panel_width(problem), given_options(problem, arrays)
     assert q is not None
     groups, columns = wgmma_backward_tile(width, key_rows)
-    config = WgmmaBackwardConfig(TYPES[q.dtype], key_rows, width, groups, columns)
-    name = f"attention_wgmma_backward_{'kv' if key_rows else 'q'}_{SHORT[q.dtype]}_{width}x{groups}x{columns}"
-    kernel = Kernel("attention/wgmma_backward.cu", name, config)
+    config = WgmmaBackwardConfig(TYPES[q.dtype], key_rows, given, width, groups, columns)
+    name = f"attention_wgmma_backward_{'kv' if key_rows else 'q'}_{SHORT[q.dtype]}_{width}x{groups}x{columns}{words}"
+    kernel = Kernel("attention/wgmma_backward.cu", name, config, ("attention",))
     return _gradient(problem, arrays, saved, key_rows, kernel, 64 * groups, columns, 128 * groups, ())
 
 

@@ -49,7 +49,7 @@ def sum_parts(parts: Array, out: Array, size: int, count: int, result: np.dtype,
     """The sum over the first axis of `count` x `size` numbers, in the dtype of the result."""
     config = SumPartsConfig(TYPES[result], TYPES[arithmetic], _THREADS)
     kernel = Kernel("attention/sum_parts.cu", f"sum_parts_{SHORT[arithmetic]}_{SHORT[result]}", config)
-    return Plan(kernel, (-(-size // _THREADS), 1, 1), _THREADS, (parts, out, size, count))
+    return Plan(kernel, (-(-size // _THREADS), 1, 1), _THREADS, (parts, out, size, count), early=True)
 
 
 def arithmetic_of(dtype: np.dtype) -> np.dtype:

@@ -13,6 +13,7 @@ from dnnarray._cuda.attention_common import (
     arithmetic_of,
     arrays_of,
     extra_arguments,
+    given_options,
     lse_strides,
     page_arguments,
     rule_arguments,
@@ -34,6 +35,7 @@ class TiledConfig(Config):
     element: str
     output: str
     paged: bool
+    given: str
     patch: int
     depth: int
     values: int
@@ -70,15 +72,17 @@ def forward_plan(problem: AttentionProblem, arrays: Arrays, y: Place, lse: Any, 
     dtype, sizes = q.spec.dtype, problem.sizes
     patch, depth, values = patch_of(dtype), 32, values_of(dtype, sizes.value_width)
     vector, paged = vector_of((q, k, v), aligned), "block_table" in arrays.places
-    config = TiledConfig(TYPES[dtype], TYPES[output], paged, patch, depth, values, vector)
-    name = f"attention_tiled_{SHORT[dtype]}x{vector}_{values}{'_paged' * paged}{'_wide' * (output != dtype)}"
+    given, words = given_options(problem, arrays)
+    config = TiledConfig(TYPES[dtype], TYPES[output], paged, given, patch, depth, values, vector)
+    name = f"attention_tiled_{SHORT[dtype]}x{vector}_{values}{'_paged' * paged}{words}{'_wide' * (output != dtype)}"
     tiles, slices = -(-sizes.queries // (patch * _SIDE)), max(-(-sizes.value_width // values), 1)
     arguments = (
         *(p.pointer for p in (q, k, v, y)), lse, tiles, slices, sizes.width, sizes.value_width, *lse_strides(problem),
         *q.strides, *k.strides, *v.strides, *y.strides, *page_arguments(arrays), *extra_arguments(arrays), *rule_arguments(problem, arrays),
     )  # fmt: skip
     blocks = sizes.batch * sizes.heads * tiles * slices
-    return Plan(Kernel("attention/tiled.cu", name, config), (blocks, 1, 1), _THREADS, arguments, shared_bytes(dtype, patch, depth, values))
+    kernel = Kernel("attention/tiled.cu", name, config, ("attention",))
+    return Plan(kernel, (blocks, 1, 1), _THREADS, arguments, shared_bytes(dtype, patch, depth, values))
 
 
 def forward(problem: AttentionProblem, device: Device, aligned: bool) -> Program:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
@@ -17,9 +18,10 @@ _ITEMS = 4  # vectors that a thread adds up at the least, before a sum is split 
 _ROWS = 8  # the same, of rows in a column
 _IMAGE = 4096  # elements of a channel up to which each may have a sum of its own
 _AXES = 5  # of struct Strided
+_LONG = 1 << 31  # elements from which on an index is too large for a Divisor
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
-UNIFORM, CONTIGUOUS, WALKING = range(3)  # enum Channel
+UNIFORM, CONTIGUOUS, WALKING, LONG_INDEX = 0, 1, 2, 4  # enum Channel
 
 
 @frozen
@@ -33,6 +35,12 @@ class View:
     @property
     def size(self) -> int:
         return self.outer * self.channels * self.inner
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """How many elements, and the arguments of DNNARRAY_CHANNELS."""
+        by_channels, by_inner = (divisor(n) if self.size < _LONG else 0 for n in (self.channels, self.inner))
+        return self.size, self.channels, by_channels, self.inner, by_inner
 
 
 def order_of(spec: Spec) -> tuple[int, ...]:
@@ -54,9 +62,10 @@ def view(shape: Sequence[int], order: Sequence[int], kept: Sequence[int]) -> Vie
 
 def channel_mode(v: View, vector: int) -> int:
     """How the channel runs along a vector of elements."""
+    long = LONG_INDEX if v.size >= _LONG else 0
     if v.channels == 1 or v.inner % vector == 0:
-        return UNIFORM
-    return CONTIGUOUS if v.inner == 1 and v.channels % vector == 0 else WALKING
+        return UNIFORM | long
+    return (CONTIGUOUS if v.inner == 1 and v.channels % vector == 0 else WALKING) | long
 
 
 # --- orders of axes ---------------------------------------------------------------------------------------------------
@@ -193,4 +202,4 @@ def second_stage(s: Sums, dtype: np.dtype, partial: Array, target: Array) -> Pla
         "activation/partial_sums.cu", f"partial_sums_{SHORT[dtype]}_{lanes}", PartialSumsConfig(TYPES[dtype], lanes, threads), ("reduce",)
     )
     blocks = -(-s.view.channels // (threads // lanes))
-    return Plan(kernel, (blocks, 1, 1), threads, (partial, target, s.view.channels, s.parts))
+    return Plan(kernel, (blocks, 1, 1), threads, (partial, target, s.view.channels, s.parts), early=True)

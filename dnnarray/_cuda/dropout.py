@@ -122,7 +122,7 @@ def bias_dropout_add(problem: DropoutProblem, device: Device, aligned: bool) -> 
     mode = channel_mode(v, vector)
     name = f"bias_dropout_add_{SHORT[x.dtype]}x{vector}_channel{mode}{'_permuted' if permuted else ''}"
     kernel = Kernel("dropout/bias_add.cu", name, BiasAddConfig(TYPES[x.dtype], permuted, mode, vector, THREADS), ("philox",))
-    arguments = (*map(Array, range(4)), x.size, v.channels, v.inner, *_numbers(problem))
+    arguments = (*map(Array, range(4)), *v.sizes, *_numbers(problem))
     plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
     return Program((plan,), (order_of(x), (0,), order_of(x)))
 

@@ -75,7 +75,7 @@ def apply(e: Epilogue, z: Operand, y: Operand, view: View, aligned: bool, first:
     name = f"epilogue_{e.name}_{SHORT[z.dtype]}_to_{SHORT[y.dtype]}x{vector}_channel{mode}"
     kernel = Kernel("linear/epilogue.cu", name, config, ("activation",))
     residual = y.array if e.residual is None else Operand(e.residual, y.dtype).at(first)
-    arguments = (z.array, e.bias or y.array, residual, y.array, view.size, view.channels, view.inner, f.p, f.q)
+    arguments = (z.array, e.bias or y.array, residual, y.array, *view.sizes, f.p, f.q)
     return Plan(kernel, (-(-view.size // (THREADS * vector)), 1, 1), THREADS, arguments)
 
 
@@ -101,7 +101,7 @@ def slope(e: Epilogue, grad: Operand, z: Operand, target: Operand, view: View, a
     name = f"slope_{e.name}_{SHORT[grad.dtype]}_to_{SHORT[target.dtype]}x{vector}_channel{mode}"
     kernel = Kernel("linear/slope.cu", name, config, ("activation",))
     arguments = (grad.array, z.array, e.bias or grad.array, e.residual or grad.array, target.array)
-    sizes = (view.size, view.channels, view.inner, f.p, f.q)
+    sizes = (*view.sizes, f.p, f.q)
     return Plan(kernel, (-(-view.size // (THREADS * vector)), 1, 1), THREADS, (*arguments, *sizes))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.zero import zero
 from dnnarray._records import frozen
@@ -17,6 +18,7 @@ from dnnarray._spec import FLOAT32, FLOAT64, HALF, Spec
 
 THREADS = 128
 RESIZE_MODES = {"nearest": 0, "nearest_exact": 1, "linear": 2, "cubic": 3, "area": 4}  # the numbers in resize.cuh
+_LONG = 1 << 31  # numbers from which on are too large for a Divisor
 NOTHING = 0  # the pointer of an array that is not there
 
 
@@ -46,6 +48,15 @@ def five_strides(spec: Spec, channels: int = 1) -> tuple[int, ...]:
 def three_extents(space: tuple[int, ...]) -> tuple[int, ...]:
     """The extents of three spatial axes, 1 for those that are missing."""
     return (*(1,) * (3 - len(space)), *space)
+
+
+def shares(batch: int, channels: int, per: int, space: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    """The arguments of DNNARRAY_SHARES, of which the first is the number of threads: a place and `per` channels to each."""
+    o, p, q = three_extents(space)
+    chunks, places = -(-channels // per), batch * o * p * q
+    threads, parts = places * chunks, chunks if last else places
+    divided = ((n, divisor(n) if threads < _LONG else 0) for n in (parts, o, p, q))
+    return threads, channels, per, *(number for pair in divided for number in pair)
 
 
 def arithmetic(spec: Spec) -> np.dtype:

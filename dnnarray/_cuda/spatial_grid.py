@@ -13,6 +13,7 @@ from dnnarray._cuda.spatial_common import (
     five_strides,
     grid_1d,
     order_of,
+    shares,
     strides_of,
     three_extents,
 )
@@ -29,6 +30,8 @@ _PLANE_THREADS = 512
 _PLANES_SHARED = 72 << 10  # bytes of planes that leave room for three blocks on the larger cards
 _GATHER_SHARE = 0.0125  # of the peak rate, where every tap is a sector of its own in L1
 _PLANES_SHARE = 0.1
+_ROWS = 4  # of a thread of `affine_grid`
+_LONG = 1 << 30  # places from which on indices are long
 _PARTS = 64  # of an image's places, at most, in the gradient of an affine map
 
 
@@ -62,14 +65,15 @@ class PlanesConfig(Config):
 
 @frozen
 class AffineConfig(Config):
-    """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and of its gradient."""
+    """Compile-time settings of ``kernels/spatial/affine_grid.cu`` and of its gradient, where `rows` is 1."""
 
     element: str
+    index: str
     rank: int
     places: int
+    rows: int
     vector: int
     threads: int
-    wide: bool
 
 
 @frozen
@@ -98,10 +102,9 @@ def sizes(problem: GridSampleProblem, y: Spec) -> tuple[int, ...]:
     return (*three_extents(x.shape[2:]), *three_extents(y.shape[2:]), *five_strides(x), *five_strides(y))
 
 
-def split_channels(channels: int, places: int) -> tuple[int, int]:
-    """Channels of a thread, and how many threads share a place, where neighbouring threads have neighbouring places."""
-    per = max(1, min(_MOST_CHANNELS, channels * places // _THREADS_WANTED))
-    return per, -(-channels // per)
+def split_channels(channels: int, places: int) -> int:
+    """Channels of a thread, where neighbouring threads have neighbouring places."""
+    return max(1, min(_MOST_CHANNELS, channels * places // _THREADS_WANTED))
 
 
 def grid_sample(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
@@ -113,16 +116,17 @@ def grid_sample(problem: GridSampleProblem, device: Device, aligned: bool) -> Pr
     settings, name = options(problem)
     last, channels, places = channels_last(x) and channels_last(y), x.shape[1], y.size // x.shape[1]
     vector = vector_length(x.dtype, aligned, channels) if last else 1
-    per, chunks = (vector, channels // vector) if last else split_channels(channels, places)
+    per = vector if last else split_channels(channels, places)
     kernel = Kernel(
         "spatial/grid_sample.cu",
         f"grid_sample_{name}{f'_last_x{vector}' * last}",
         SampleConfig(*settings, last, vector, THREADS),
         ("sampling",),
     )
-    arguments: tuple[Array | int, ...] = (Array(0), Array(1), Array(2), x.shape[0], channels, per, *sizes(problem, y))
-    orders = (order_of(x), tuple(range(x.ndim)))
-    return Program((Plan(kernel, grid_1d(places * chunks), THREADS, arguments),), orders)
+    share = shares(x.shape[0], channels, per, y.shape[2:], last)
+    strides = (*three_extents(x.shape[2:]), *five_strides(x), *five_strides(y))
+    plan = Plan(kernel, grid_1d(share[0]), THREADS, (Array(0), Array(1), Array(2), *share, *strides))
+    return Program((plan,), (order_of(x), tuple(range(x.ndim))))
 
 
 def _plane_bytes(problem: GridSampleProblem) -> int:
@@ -177,13 +181,13 @@ def sample_planes(problem: GridSampleProblem, device: Device, aligned: bool) -> 
 # --- affine_grid ------------------------------------------------------------------------------------------------------
 
 
-def _affine(problem: AffineGridProblem, source: str, theta: Spec, aligned: bool, places: int) -> Kernel:
+def _affine(problem: AffineGridProblem, source: str, theta: Spec, aligned: bool, places: int, rows: int = 1) -> Kernel:
     """A kernel over places, of which a thread owns so many at a time."""
-    rank = len(problem.space)
-    wide = theta.shape[0] * math.prod(problem.space) >= 1 << 31
-    vector = vector_length(theta.dtype, aligned, places * rank)
-    config = AffineConfig(TYPES[theta.dtype], rank, places, vector, THREADS, wide)
-    return Kernel(f"spatial/{source}.cu", f"{source}_{SHORT[theta.dtype]}_rank{rank}_{places}x{vector}{'_wide' * wide}", config)
+    rank, wide = len(problem.space), theta.shape[0] * math.prod(problem.space) >= _LONG
+    vector, index = vector_length(theta.dtype, aligned, places * rank), "long long" if wide else "int"
+    config = AffineConfig(TYPES[theta.dtype], index, rank, places, rows, vector, THREADS)
+    name = f"{source}_{SHORT[theta.dtype]}_rank{rank}_{places}x{vector}{f'_rows{rows}' * (rows > 1)}{'_wide' * wide}"
+    return Kernel(f"spatial/{source}.cu", name, config)
 
 
 def _places(problem: AffineGridProblem, theta: Spec) -> int:
@@ -194,21 +198,25 @@ def _places(problem: AffineGridProblem, theta: Spec) -> int:
 
 
 def _axes(problem: AffineGridProblem) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Extents of three axes, and what turns twice a pixel's distance from the middle into a coordinate."""
-    extents = tuple(three_extents(problem.space))
-    return extents, tuple(1.0 / (max(n - 1, 1) if problem.align_corners else n) for n in extents)
+    """Lengths of three axes in pixels, from -1 to 1, and their inverses."""
+    lengths = tuple(max(n - problem.align_corners, 1) for n in three_extents(problem.space))
+    return lengths, tuple(1.0 / n for n in lengths)
 
 
 def affine_grid(problem: AffineGridProblem, device: Device, aligned: bool) -> Program:
-    """One launch: a thread for neighbouring places."""
+    """One launch: a thread for neighbouring places of a few rows."""
     theta, grid = problem.inputs[0], problem.outputs[0]
     if grid is None or not grid.size:
         return Program(())
-    places = _places(problem, theta)
-    threads = theta.shape[0] * math.prod(problem.space) // places
-    extents, inverse = _axes(problem)
-    arguments = (Array(0), Array(1), theta.shape[0], *extents, *map(divisor, extents), *inverse)
-    return Program((Plan(_affine(problem, "affine_grid", theta, aligned, places), grid_1d(threads), THREADS, arguments),))
+    (depth, height, width), places = three_extents(problem.space), _places(problem, theta)
+    images = theta.shape[0] * depth * (width // places)  # threads that hold a row of all images
+    rows = _ROWS if images * height >= _ROWS * _THREADS_WANTED else 1
+    shape = (depth, -(-height // rows), width // places)
+    threads = images * shape[1]
+    lengths, inverse = _axes(problem)
+    arguments = (Array(0), Array(1), threads, depth, height, width, *map(divisor, shape), *lengths, *inverse)
+    plan = Plan(_affine(problem, "affine_grid", theta, aligned, places, rows), grid_1d(threads), THREADS, arguments)
+    return Program((plan,), (tuple(range(theta.ndim)),))
 
 
 def _parts(problem: AffineGridProblem) -> tuple[int, int]:
@@ -231,12 +239,13 @@ def affine_grid_backward(problem: AffineGridProblem, device: Device, aligned: bo
         return Program(())
     (parts, length), n = _parts(problem), theta.shape[0]
     kernel = _affine(problem, "affine_grid_backward", theta, aligned, 4 if problem.space[-1] % 4 == 0 else 1)
-    extents, inverse = _axes(problem)
-    plan = Plan(kernel, (n * parts, 1, 1), THREADS, (Array(0), Array(3), n, parts, length, *extents, *inverse))
+    lengths, inverse = _axes(problem)
+    arguments = (Array(0), Array(3), n, parts, length, *three_extents(problem.space), *lengths, *inverse)
+    plan = Plan(kernel, (n * parts, 1, 1), THREADS, arguments)
     rank = len(problem.space)
     config = ThetaConfig(TYPES[theta.dtype], rank, THREADS)
     kernel = Kernel("spatial/affine_grid_theta.cu", f"affine_grid_theta_{SHORT[theta.dtype]}_rank{rank}", config)
-    last = Plan(kernel, grid_1d(theta.size), THREADS, (Array(3), Array(2), n, parts, *strides_of(theta)))
+    last = Plan(kernel, grid_1d(theta.size), THREADS, (Array(3), Array(2), n, parts, *strides_of(theta)), early=True)
     return Program((plan, last), ((0, *range(1, theta.ndim + rank - 1)), order_of(theta)))
 
 

@@ -7,8 +7,18 @@ from functools import partial
 from typing import Any
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
-from dnnarray._cuda.spatial_common import THREADS, channels_last, grid_1d, order_of, scattered, scattering
-from dnnarray._cuda.spatial_grid import MODES, options, sizes, split_channels, too_long
+from dnnarray._cuda.spatial_common import (
+    THREADS,
+    channels_last,
+    five_strides,
+    grid_1d,
+    order_of,
+    scattered,
+    scattering,
+    shares,
+    three_extents,
+)
+from dnnarray._cuda.spatial_grid import MODES, options, split_channels, too_long
 from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists
 from dnnarray._cuda.spatial_grid_slopes import slopes
 from dnnarray._cuda.zero import zero
@@ -35,15 +45,16 @@ def _scatter(problem: GridSampleProblem, fixed: bool, sums: Any, flags: Any, lar
     grad, x, _ = problem.inputs
     settings, name = options(problem)
     last, channels, places = channels_last(x), x.shape[1], grad.size // x.shape[1]
-    per, chunks = (1, channels) if last else split_channels(channels, places)
+    per = 1 if last else split_channels(channels, places)
     kernel = Kernel(
         "spatial/grid_sample_scatter.cu",
         f"grid_sample_scatter_{name}{'_last' * last}{'_fixed' * fixed}",
         ScatterConfig(*settings, last, fixed, THREADS),
         ("sampling",),
     )
-    arguments = (Array(0), Array(2), sums, flags, largest, bits, x.shape[0], channels, per, *sizes(problem, grad))
-    return Plan(kernel, grid_1d(places * chunks), THREADS, arguments)
+    share = shares(x.shape[0], channels, per, grad.shape[2:], last)
+    strides = (*three_extents(x.shape[2:]), *five_strides(x), *five_strides(grad))
+    return Plan(kernel, grid_1d(share[0]), THREADS, (Array(0), Array(2), sums, flags, largest, bits, *share, *strides))
 
 
 def grid_sample_backward(fixed: bool, problem: GridSampleProblem, device: Device, aligned: bool) -> Program:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, arithmetic, five_strides, grid_1d, order_of, strides_of, three_extents
+from dnnarray._cuda.spatial_common import (
+    RESIZE_MODES,
+    THREADS,
+    arithmetic,
+    five_strides,
+    grid_1d,
+    order_of,
+    shares,
+    strides_of,
+    three_extents,
+)
 from dnnarray._cuda.spatial_polyphase import polyphase, rejects
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._records import frozen
@@ -200,9 +210,9 @@ def gather(problem: InterpolateProblem, device: Device, aligned: bool) -> Progra
     name = f"resize_{SHORT[x.dtype]}_rank{config.rank}_taps{config.taps}{f'_last_x{vector}' * last}"
     kernel = Kernel("spatial/resize.cu", name, config, ("sampling",))
     space = tuple(y.shape[a] for a in problem.axes)
-    sizes = (batch, channels, per, *three_extents(space), *five_strides(x, axis), *five_strides(y, axis))
-    arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *sizes)
-    plan = Plan(kernel, grid_1d(places * -(-channels // per)), THREADS, arguments)
+    share = shares(batch, channels, per, space, last)
+    arguments = (Array(0), Array(len(problem.inputs)), *_sources(tables, scratch), *share, *five_strides(x, axis), *five_strides(y, axis))
+    plan = Plan(kernel, grid_1d(share[0]), THREADS, arguments)
     orders = (order_of(x), *(order_of(s) for s in problem.inputs[1:]))
     return Program((*_taps(problem, tables, scratch, fixed > 1), plan), orders)
 

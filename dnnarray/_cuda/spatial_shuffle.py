@@ -14,6 +14,8 @@ _THREADS = 128
 _LIMIT = 1 << 31
 _MOST = 8  # axes that kernels/spatial/move.cu takes
 _UNIT = 16  # bytes that a thread moves at once
+_MOST_DEALT = 6  # axes that kernels/spatial/deal.cu counts along
+_PLACES = (2, 4, 8)  # that it deals out to
 
 
 @frozen
@@ -26,6 +28,18 @@ class MoveConfig(Config):
     inner: int
     middle: int
     run: int
+    short: bool
+    threads: int
+
+
+@frozen
+class DealConfig(Config):
+    """Compile-time settings of ``kernels/spatial/deal.cu``."""
+
+    bytes: int
+    rank: int
+    vector: int
+    places: int
     short: bool
     threads: int
 
@@ -107,10 +121,11 @@ def _inner(walks: list[_Walk], vector: int) -> tuple[int, int, int]:
     return inner, middle, run if together else 1
 
 
-def _magic(extent: int) -> int:
-    """What divides numbers below 2^31 by the extent: see kernels/spatial/move.cu."""
-    shift = max((extent - 1).bit_length(), 1)
-    return -(-(1 << (31 + shift)) // extent) + ((shift - 1) << 32) if extent > 1 else 0
+def _words(walk: _Walk) -> tuple[int, int]:
+    """An axis as ``struct Walk`` of walk.cuh takes it: what divides numbers below 2^31 by its extent, and its step."""
+    shift = max((walk.extent - 1).bit_length(), 1)
+    magic = -(-(1 << (31 + shift)) // walk.extent) if walk.extent > 1 else 0
+    return magic << 32 | walk.extent, walk.x << 5 | shift - 1
 
 
 def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
@@ -120,18 +135,74 @@ def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     order = _input_order(problem)
     walks, size = _in_units(_walks(problem, order), x.dtype.itemsize, aligned)
-    total, rest = x.size * x.dtype.itemsize // size, (_MOST - len(walks)) * (1,)
+    total = x.size * x.dtype.itemsize // size
     vector = max(_UNIT // size, 1) if aligned else 1
     while vector > 1 and total < vector * _THREADS * device.units:  # small arrays: a block for each multiprocessor first
         vector //= 2
     inner, middle, run = _inner(walks, vector)
-    extents, steps = (*(w.extent for w in walks), *rest), (*(w.x for w in walks), *rest)
+    rest = (_MOST - len(walks)) * (_Walk(1, 1, 1),)
+    words = (word for walk in (*walks[1:], *rest) for word in _words(walk))
     grid = (-(-total // (_THREADS * vector)), 1, 1)
     config = MoveConfig(size, len(walks), vector, inner, middle, run, total < _LIMIT, _THREADS)
     name = f"move_{8 * size}_r{len(walks)}x{vector}_{inner}x{middle}_{run}{'' if config.short else '_long'}"
-    arguments: tuple[Array | int, ...] = (Array(0), Array(len(problem.inputs)), total, *extents, *steps, *(_magic(n) for n in extents[1:]))
+    arguments: tuple[Array | int, ...] = (Array(0), Array(len(problem.inputs)), total, walks[0].x, *words)
     plan = Plan(Kernel("spatial/move.cu", name, config), grid, _THREADS, arguments)
     return Program((plan,), (order,) * len(problem.inputs))
+
+
+@frozen
+class _Deal:
+    """How neighbours in x are dealt out: the axes that are counted along, with the last one in vectors, and where in y the places are."""
+
+    counted: tuple[_Walk, ...]
+    places: tuple[int, ...]
+    size: int
+    vector: int
+
+    @property
+    def threads(self) -> int:
+        return math.prod(walk.extent for walk in self.counted)
+
+
+def _deal_of(problem: ShuffleProblem) -> _Deal | None:
+    """The last axis of y has steps of as many elements of x as other axes have places for; None where there are no such axes."""
+    x: Spec = problem.inputs[0]
+    walks, size = _in_units(_walks(problem, _input_order(problem)), x.dtype.itemsize, True)
+    last, vector, others, places = walks[-1], _UNIT // size, walks[:-1], [0]
+    for walk in sorted(others, key=lambda w: w.x):
+        if walk.x == len(places) < last.x:
+            places = [place + i * walk.y for i in range(walk.extent) for place in places]
+            others.remove(walk)
+    steps = (*places, *(n for walk in others for n in (walk.x, walk.y)))
+    if last.x not in _PLACES or len(places) != last.x or last.extent % vector or any(n % vector for n in steps) or vector == 1:
+        return None
+    runs = _Walk(last.extent // vector, last.x * vector, vector)
+    counted = tuple(walk for walk in (*others, runs) if walk.extent > 1)
+    return _Deal(counted or (runs,), tuple(places), size, vector)
+
+
+def deal(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
+    """One launch: vectors read one behind the other, and written to several places."""
+    how = _deal_of(problem) if aligned else None
+    if how is None:
+        return move(problem, device, aligned)
+    short, rank, order = problem.inputs[0].size < _LIMIT, len(how.counted), _input_order(problem)
+    config = DealConfig(how.size, rank, how.vector, len(how.places), short, _THREADS)
+    name = f"deal_{8 * how.size}_r{rank}x{how.vector}_{len(how.places)}{'' if short else '_long'}"
+    rest = (_MOST_DEALT - rank) * (_Walk(1, 1, 1),)
+    words = (word for walk in (*how.counted, *rest) for word in (*_words(walk), walk.y))
+    places = (*how.places[1:], *(8 - len(how.places)) * (0,))
+    arguments: tuple[Array | int, ...] = (Array(0), Array(len(problem.inputs)), how.threads, *words, *places)
+    plan = Plan(Kernel("spatial/deal.cu", name, config), (-(-how.threads // _THREADS), 1, 1), _THREADS, arguments)
+    return Program((plan,), (order,) * len(problem.inputs))
+
+
+def _undealt(problem: ShuffleProblem, device: Device) -> str | None:
+    x: Spec = problem.inputs[0]
+    how = None if x.size == 0 or _unmovable(problem, device) else _deal_of(problem)
+    if how is None or len(how.counted) > _MOST_DEALT:
+        return "neighbours in memory are not dealt out to whole vectors of two to eight places"
+    return "too few elements for a block on each multiprocessor" if how.threads < _THREADS * device.units else None
 
 
 def _unmovable(problem: ShuffleProblem, device: Device) -> str | None:
@@ -144,7 +215,10 @@ def _unmovable(problem: ShuffleProblem, device: Device) -> str | None:
     return "an axis of 2^31 elements or more" if any(w.extent >= _LIMIT for w in walks) else None
 
 
-_MOVE = (Method("move", move, "one permuted copy", _unmovable),)
+_METHODS = (
+    Method("deal", deal, "neighbours read together and dealt out to several places", _undealt),
+    Method("move", move, "one permuted copy", _unmovable),
+)
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    name + ending: _MOVE for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle") for ending in ("", "_backward")
+    name + ending: _METHODS for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle") for ending in ("", "_backward")
 }

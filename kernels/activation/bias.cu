@@ -26,7 +26,7 @@ using A = arithmetic_t<T>;
 struct Arguments {
   const T *x, *bias, *residual;
   T* y;
-  long long channels, inner;
+  ChannelView view;
   A p, q;
 };
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ void run(const Arguments& a, long long i) {
   Vec<T, N> reg_residual;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(a.residual + i);
   A bias[N], value[N], residual[N];
-  load_parameters<N, Config::kChannel>(a.bias, i, a.channels, a.inner, bias);
+  load_parameters<N, Config::kChannel>(a.bias, i, a.view, bias);
   widen_all(value, reg_x);
   if constexpr (Config::kResidual) widen_all(residual, reg_residual);
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ __forceinline__ void run(const Arguments& a, long long i) {
 // `residual` is `x` where there is none.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y, long long n,
-                   long long channels, long long inner, double p, double q) {
-  const Arguments a = {x, bias, residual, y, channels, inner, A(p), A(q)};
+                   DNNARRAY_CHANNELS, double p, double q) {
+  const Arguments a = {x, bias, residual, y, DNNARRAY_CHANNELS_VALUES, A(p), A(q)};
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
   if (i + Config::kVector <= n) {
     run<Config::kVector>(a, i);

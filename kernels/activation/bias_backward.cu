@@ -62,7 +62,7 @@ struct Body {
 };
 
 // `residual` and `dresidual` are `x` and `dx` where there is none; `dx` is null where only the sums are wanted.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
                    T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ partial, long long outer, long long channels,
                    long long inner, long long splits, double p, double q) {

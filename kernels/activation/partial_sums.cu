@@ -1,9 +1,10 @@
 // out[c] = sum over s of partial[c, s]: the second stage of the sums over all but the channel.
 //
 // Layout:  partial is channels x splits, dense. kLanes neighbouring threads own one channel.
-// Needs:   kLanes 32, or the whole block.
+// Needs:   kLanes 32, or the whole block; launched early.
 // Bound:   latency; the array is small beside what it was made from.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -26,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const int lane = threadIdx.x % Config::kLanes;
   const long long c = static_cast<long long>(blockIdx.x) * kPerBlock + threadIdx.x / Config::kLanes;
   A sum = 0;
+  partial = after_previous_kernel(partial);
   if (c < channels) {
 #pragma unroll 4
     for (long long s = lane; s < splits; s += Config::kLanes) sum += partial[c * splits + s];

@@ -22,22 +22,23 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 
 template <int N>
-__device__ __forceinline__ void run(const T* x, const T* w, T* y, long long i, long long channels, long long inner) {
+__device__ __forceinline__ void run(const T* x, const T* w, T* y, long long i, const ChannelView& view) {
   const Vec<T, N> reg_x = load<T, N>(x + i);
   Vec<T, N> reg_y;
   A slope[N];
-  load_parameters<N, Config::kChannel>(w, i, channels, inner, slope);
+  load_parameters<N, Config::kChannel>(w, i, view, slope);
 #pragma unroll
   for (int j = 0; j < N; ++j) reg_y.at[j] = narrow<T>(LeakyRelu::forward(widen(reg_x.at[j]), slope[j], A(0)));
   store(y + i, reg_y);
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, long long n, long long channels, long long inner) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, long long n, DNNARRAY_CHANNELS) {
+  const ChannelView view = DNNARRAY_CHANNELS_VALUES;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
   if (i + Config::kVector <= n) {
-    run<Config::kVector>(x, w, y, i, channels, inner);
+    run<Config::kVector>(x, w, y, i, view);
   } else {
-    for (long long j = i; j < n; ++j) run<1>(x, w, y, j, channels, inner);
+    for (long long j = i; j < n; ++j) run<1>(x, w, y, j, view);
   }
 }

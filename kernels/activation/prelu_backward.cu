@@ -50,7 +50,7 @@ struct Body {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ dx, A* __restrict__ partial,
                    long long outer, long long channels, long long inner, long long splits) {
   sum_channels<Config::kVector, Config::kThreads, Config::kColumns>(Body{g, x, dx}, w, partial, outer, channels, inner, splits);

@@ -4,7 +4,7 @@
 // Layout:  rows of q, k, v and y by strides, features side by side; sequences dense, packed, or keys in the blocks of a cache (kPaged). A
 //          block of four warps owns 64 kRowTiles queries of one head, a warp 16 kRowTiles of them; scores, weights and results stay in
 //          registers. Keys and values come in panels of kKeys, two in flight.
-// Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale. kExtras: cap, ALiBi, bias, mask, dropout.
+// Needs:   rows aligned to 16 bytes, D and D_v multiples of 8 and at most kWidth, a positive scale. Given::kExtras: cap, ALiBi, bias, mask, dropout.
 // Bound:   tensor cores: 2 (D + D_v) operations for each score.
 
 #include "dnnarray/attention_rows.cuh"
@@ -14,7 +14,7 @@
 struct Config {
   using Element = dnnarray::bfloat16_t;
   using Output = dnnarray::bfloat16_t;
-  static constexpr bool kExtras = false;
+  using Given = dnnarray::Given<false, false, false>;
   static constexpr bool kPaged = false;
   static constexpr int kWidth = 128;
   static constexpr int kRowTiles = 2;
@@ -30,8 +30,8 @@ using M = Mma<T>;
 constexpr int kWidth = Config::kWidth, kKeys = Config::kKeys, kRowTiles = Config::kRowTiles, kThreads = 128;
 // Where the assembler would spill: by itself it takes three blocks to a multiprocessor, and all addresses of a panel at once.
 #if __CUDA_ARCH__ >= 1000
-constexpr int kBlocks = Config::kExtras ? 0 : 2, kSteps = kWidth == 256 ? 1 : kRowTiles == 2 ? 2 : kWidth / 16;
-constexpr bool kLate = kWidth == 256 && !Config::kExtras;  // the next panel is asked for after the scores
+constexpr int kBlocks = Config::Given::kExtras ? 0 : 2, kSteps = kWidth == 256 ? 1 : kRowTiles == 2 ? 2 : kWidth / 16;
+constexpr bool kLate = kWidth == 256 && !Config::Given::kExtras;  // the next panel is asked for after the scores
 #else
 constexpr int kBlocks = 0, kSteps = kWidth / 16;
 constexpr bool kLate = false;
@@ -96,8 +96,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   constexpr unsigned kPanel = kKeys * kWidth * 2;
   const Rows rows_q = {shared_address(dynamic_shared)};
   const unsigned stages = rows_q.start + kQueries * kWidth * 2;
-  const Rule rule = DNNARRAY_RULE_VALUES;
-  const Extra extra = DNNARRAY_EXTRA_VALUES;
+  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
+  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
   const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, heads);
   const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * kQueries;
   const Sequence sequence(rule, b);
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
 
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16 * kRowTiles;
   const long long i = i0 + row + lane / 4;
-  const float unit = Config::kExtras ? kLog2e : float(scale) * kLog2e;
+  const float unit = Config::Given::kExtras ? kLog2e : float(scale) * kLog2e;
   const float sink = sinks ? parameter_at<T>(sinks, sinks_wide, h) * kLog2e / unit : -infinity(0.0f);
   const Head<T> head(rule, extra, b, h);
   State state[kRowTiles];
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     const bool partial = j0 + kKeys - 1 > sequence.last(i0) || j0 < sequence.first(i0 + kQueries - 1);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      if constexpr (Config::kExtras) {
+      if constexpr (Config::Given::kExtras) {
         state[m].change(head, sequence, i + 16 * m, j);
       } else {
         if (partial) state[m].hide(state[m].s, sequence, i + 16 * m, j);
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       float shrink[2];
       state[m].absorb(state[m].s, unit, shrink);
       state[m].rescale(shrink);
-      if (Config::kExtras && threshold) state[m].drop(head, i + 16 * m, j);
+      if (rule.threshold) state[m].drop(head, i + 16 * m, j);
     }
     multiply_values(state, {stages + stage * 2 * kPanel + kPanel});
   }

@@ -16,7 +16,7 @@
 struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr bool kKeyRows = true;
-  static constexpr bool kExtras = false;
+  using Given = dnnarray::Given<false, false, false>;
   static constexpr int kWidth = 128;
   static constexpr int kWarps = 4;
   static constexpr int kColumns = 32;
@@ -32,7 +32,7 @@ constexpr int kWidth = Config::kWidth, kColumns = Config::kColumns, kThreads = 3
 constexpr int kScoreTiles = kColumns / 8, kWidthTiles = kWidth / 8;
 // Where the assembler would spill the addresses of all steps, which it takes at once.
 #if __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1000
-constexpr int kSteps = Config::kExtras && kWidth == 128 ? 1 : kWidth / 16;
+constexpr int kSteps = Config::Given::kExtras && kWidth == 128 ? 1 : kWidth / 16;
 #else
 constexpr int kSteps = kWidth / 16;
 #endif
@@ -89,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Block rows = {shared_address(dynamic_shared)}, value_rows = {rows.start + kRowPanel};
   const unsigned stages = value_rows.start + kRowPanel;
   float* numbers = reinterpret_cast<float*>(dynamic_shared + 2 * kRowPanel + 4 * kPanel);
-  const Rule rule = DNNARRAY_RULE_VALUES;
-  const Extra extra = DNNARRAY_EXTRA_VALUES;
+  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
+  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
   const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, kKeyRows ? heads / group : heads);
   const long long b = by_head.quotient, row_head = by_head.remainder, key_head = kKeyRows ? row_head : row_head / group;
   const long long row0 = (kKeyRows ? by_tile.remainder : tiles - 1 - by_tile.remainder) * kRows;
@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     Scores s, d;
     multiply(s, rows, row, columns);
     multiply(d, value_rows, row, value_columns);
-    evaluate<kKeyRows, Config::kExtras>(s, d, head, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial, unit,
+    evaluate<kKeyRows, Config::Given::kExtras>(s, d, head, sequence, {known, known + kKnown}, row + lane / 4, lane % 4 * 2, row0 + row + lane / 4, c0 + lane % 4 * 2, partial, unit,
              float(keep_scale));
     accumulate(total, d, columns);
     if constexpr (kKeyRows) accumulate(value_total, s, value_columns);

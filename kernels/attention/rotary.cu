@@ -37,45 +37,44 @@ struct Pairs {
   A first[N], second[N];
 };
 
-// As the arrays lie in memory, until they are computed with.
-struct Raw {
-  Vec<T, N> first, second;
-};
+// As the arrays lie in memory, until they are computed with: pairs side by side (kInterleaved), or all first ones, then all second ones.
+using Raw = Vec<T, 2 * N>;
+constexpr int kStep = Config::kInterleaved ? 2 : 1, kSecond = Config::kInterleaved ? 1 : N;  // from pair to pair, and from first to second
 
 // Where the second of two features lies behind the first: `half` where they are half the width apart.
 __device__ __forceinline__ Raw load_raw(const T* p, long long half) {
-  if constexpr (!Config::kInterleaved) return {load<T, N>(p), load<T, N>(p + half)};
+  if constexpr (Config::kInterleaved && Config::kWide) return load<T, 2 * N>(p);
   Raw raw;
-  if constexpr (Config::kWide) {
-    const Vec<T, 2 * N> both = load<T, 2 * N>(p);
+  if constexpr (Config::kInterleaved) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) raw.first.at[j] = both.at[2 * j], raw.second.at[j] = both.at[2 * j + 1];
+    for (int j = 0; j < 2 * N; ++j) raw.at[j] = p[j];
   } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) raw.first.at[j] = p[2 * j], raw.second.at[j] = p[2 * j + 1];
+    const Vec<T, N> halves[2] = {load<T, N>(p), load<T, N>(p + half)};
+    memcpy(&raw, halves, sizeof raw);
   }
   return raw;
 }
 
 __device__ __forceinline__ void store_raw(T* p, long long half, const Raw& raw) {
-  if constexpr (!Config::kInterleaved) {
-    store(p, raw.first);
-    store(p + half, raw.second);
-  } else if constexpr (Config::kWide) {
-    Vec<T, 2 * N> both;
+  if constexpr (Config::kInterleaved && Config::kWide) {
+    store(p, raw);
+  } else if constexpr (Config::kInterleaved) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) both.at[2 * j] = raw.first.at[j], both.at[2 * j + 1] = raw.second.at[j];
-    store(p, both);
+    for (int j = 0; j < 2 * N; ++j) p[j] = raw.at[j];
   } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) p[2 * j] = raw.first.at[j], p[2 * j + 1] = raw.second.at[j];
+    Vec<T, N> halves[2];
+    memcpy(halves, &raw, sizeof raw);
+    store(p, halves[0]);
+    store(p + half, halves[1]);
   }
 }
 
 __device__ __forceinline__ Pairs widen(const Raw& raw) {
+  A all[2 * N];
+  widen_all(all, raw);
   Pairs x;
 #pragma unroll
-  for (int j = 0; j < N; ++j) x.first[j] = widen(raw.first.at[j]), x.second[j] = widen(raw.second.at[j]);
+  for (int j = 0; j < N; ++j) x.first[j] = all[j * kStep], x.second[j] = all[j * kStep + kSecond];
   return x;
 }
 
@@ -92,13 +91,13 @@ __device__ __forceinline__ void load_table(const C* p, A (&values)[N]) {
 }
 
 __device__ __forceinline__ Raw turned(const Pairs& x, const A (&cosine)[N], const A (&sine)[N]) {
-  Raw y;
+  A y[2 * N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    y.first.at[j] = narrow<T>(x.first[j] * cosine[j] - x.second[j] * sine[j]);
-    y.second.at[j] = narrow<T>(x.second[j] * cosine[j] + x.first[j] * sine[j]);
+    y[j * kStep] = x.first[j] * cosine[j] - x.second[j] * sine[j];
+    y[j * kStep + kSecond] = x.second[j] * cosine[j] + x.first[j] * sine[j];
   }
-  return y;
+  return narrow_all<T, 2 * N>(y);
 }
 
 __device__ __forceinline__ void add_slopes(const Pairs& g, const Pairs& x, A (&cosine)[N], A (&sine)[N]) {
@@ -109,33 +108,38 @@ __device__ __forceinline__ void add_slopes(const Pairs& g, const Pairs& x, A (&c
   }
 }
 
-// The rows of x that one row of the tables serves: all heads, and all batch items where these share the tables.
+// The rows of x that one row of the tables serves, one after the other: all heads, and all batch items where these share the tables.
 struct Rows {
-  long long base, heads, head_stride, batch_stride;
+  long long at, head, heads, head_stride, turn;  // `turn` leads from behind the last head of a batch item to the first of the next
 
-  __device__ __forceinline__ long long at(long long row) const {
+  __device__ __forceinline__ Rows(long long base, long long row, long long heads, long long head_stride, long long batch_stride)
+      : heads(heads), head_stride(head_stride), turn(batch_stride - heads * head_stride) {
     const Divided d = divide_index(row, heads);
-    return base + d.quotient * batch_stride + d.remainder * head_stride;
+    head = d.remainder;
+    at = base + d.quotient * batch_stride + head * head_stride;
+  }
+  __device__ __forceinline__ void next() {
+    at += head_stride;
+    if (++head == heads) head = 0, at += turn;
   }
 };
 
-// Turn rows `begin` to `end`, kBatch of them in flight.
-__device__ __forceinline__ void turn_rows(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ y, const Rows& rows, long long begin,
-                                          long long end, long long half, const A (&cosine)[N], const A (&sine)[N], A (&cosine_sum)[N],
-                                          A (&sine_sum)[N]) {
-  for (long long row = begin; row < end; row += kBatch) {
+// Turn `count` rows, kBatch of them in flight.
+__device__ __forceinline__ void turn_rows(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ y, Rows rows, int count,
+                                          long long half, const A (&cosine)[N], const A (&sine)[N], A (&cosine_sum)[N], A (&sine_sum)[N]) {
+  for (int row = 0; row < count; row += kBatch) {
     Raw raw_g[kBatch], raw_x[kBatch];
     long long at[kBatch];
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      if (row + k >= end) continue;
-      at[k] = rows.at(row + k);
+    for (int k = 0; k < kBatch; ++k, rows.next()) {
+      if (row + k >= count) continue;
+      at[k] = rows.at;
       raw_g[k] = load_raw(g + at[k], half);
       if constexpr (Config::kGradient) raw_x[k] = load_raw(x + at[k], half);
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      if (row + k >= end) continue;
+      if (row + k >= count) continue;
       const Pairs wide = widen(raw_g[k]);
       if constexpr (Config::kGradient) add_slopes(wide, widen(raw_x[k]), cosine_sum, sine_sum);
       store_raw(y + at[k], half, turned(wide, cosine, sine));
@@ -162,15 +166,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   const long long table_row = column.quotient, item = column.remainder;
   if (table_row >= table_rows) return;
   const Divided position = divide_index(table_row, sequence);
-  Rows mine = {position.remainder * row_stride, heads, head_stride, batch_stride};
-  if (own_tables) mine.base += position.quotient * batch_stride;
-  const long long begin = place.quotient * chunk, end = begin + chunk < rows ? begin + chunk : rows;
+  const long long begin = place.quotient * chunk, feature = item < turning ? item * N * kStep : 2 * pairs + (item - turning) * kCopied;
+  const int count = static_cast<int>(begin + chunk < rows ? chunk : rows - begin);
+  Rows mine(position.remainder * row_stride + (own_tables ? position.quotient * batch_stride : 0) + feature, begin, heads, head_stride, batch_stride);
   if (item >= turning) {
-    mine.base += 2 * pairs + (item - turning) * kCopied;
-    for (long long row = begin; row < end; ++row) store(y + mine.at(row), load<T, kCopied>(g + mine.at(row)));
+    for (int row = 0; row < count; ++row, mine.next()) store(y + mine.at, load<T, kCopied>(g + mine.at));
     return;
   }
-  mine.base += item * (Config::kInterleaved ? 2 * N : N);
   A cosine[N], sine[N], cosine_sum[N] = {}, sine_sum[N] = {};
   const long long table = table_row * pairs + item * N;
   load_table(cosines + table, cosine);
@@ -179,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
 #pragma unroll
     for (int j = 0; j < N; ++j) sine[j] = -sine[j];
   }
-  turn_rows(g, x, y, mine, begin, end, pairs, cosine, sine, cosine_sum, sine_sum);
+  turn_rows(g, x, y, mine, count, pairs, cosine, sine, cosine_sum, sine_sum);
   if constexpr (Config::kGradient) {
     const long long part = place.quotient * table_rows * pairs + table;
     if constexpr (Config::kParts) {

@@ -1,9 +1,11 @@
 // The second stage of a sum: y[i] = sum of parts[p, i] over p, in the order of p, rounded to the type of the result.
 //
 // Layout:  parts (count, size) in the type of the arithmetic, y dense. A thread owns one element.
+// Needs:   launched early.
 // Bound:   memory: each part read once.
 
 #include "dnnarray/dtype.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -20,6 +22,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const Config::Part* __restrict__ parts, Config::Element* __restrict__ y, long long size, long long count) {
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (i >= size) return;
+  parts = after_previous_kernel(parts);
   Config::Part sum = 0;
 #pragma unroll 8
   for (long long p = 0; p < count; ++p) sum += parts[p * size + i];

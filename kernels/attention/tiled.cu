@@ -15,6 +15,7 @@ struct Config {
   using Element = float;
   using Output = float;
   static constexpr bool kPaged = false;
+  using Given = dnnarray::Given<true, true, true>;
   static constexpr int kPatch = 4;
   static constexpr int kDepth = 32;
   static constexpr int kValues = 64;
@@ -83,8 +84,8 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
   A *staged_q = reinterpret_cast<A*>(dynamic_shared), *staged_k = staged_q + Tile::kStaged, *weights = staged_k + Tile::kStaged;
   A* staged_v = weights + Tile::kWeights;
-  const Rule rule = DNNARRAY_RULE_VALUES;
-  const Extra extra = DNNARRAY_EXTRA_VALUES;
+  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
+  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
   const Divided by_slice = divide_index(blockIdx.x, slices), by_tile = divide_index(by_slice.quotient, tiles);
   const Divided by_head = divide_index(by_tile.quotient, heads);
   const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * Tile::kTile;
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
         s[r][c] = head.score(s[r][c], sequence, i + r, j + c, bend);
       }
     mine.absorb(s);
-    if (threshold) drop(head, i, j, s);
+    if (rule.threshold) drop(head, i, j, s);
     Tile::put(weights, s);
     Tile::accumulate(weights, staged_v, d0, value_width, v_column, [&](int r) { return key_row(first_v, j0 + r, v_row, v_batch); }, mine.total);
   }

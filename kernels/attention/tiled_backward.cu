@@ -15,6 +15,7 @@
 struct Config {
   using Element = float;
   static constexpr int kTarget = 0;
+  using Given = dnnarray::Given<true, true, true>;
   static constexpr int kPatch = 4;
   static constexpr int kDepth = 32;
   static constexpr int kValues = 64;
@@ -48,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
   A *staged_rows = reinterpret_cast<A*>(dynamic_shared), *staged_columns = staged_rows + Tile::kStaged;
   A *weights = staged_columns + Tile::kStaged, *staged_values = weights + Tile::kWeights;
-  const Rule rule = DNNARRAY_RULE_VALUES;
-  const Extra extra = DNNARRAY_EXTRA_VALUES;
+  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
+  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
   const long long row_heads = kKeyRows ? heads / group : heads;
   const Divided by_slice = divide_index(blockIdx.x, slices), by_tile = divide_index(by_slice.quotient, tiles);
   const Divided by_head = divide_index(by_tile.quotient, row_heads);

@@ -13,6 +13,7 @@
 struct Config {
   using Element = float;
   using Output = float;
+  using Given = dnnarray::Given<true, true, true>;
   static constexpr int kPatch = 4;
   static constexpr int kDepth = 32;
   static constexpr int kValues = 64;
@@ -63,8 +64,8 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
                    DNNARRAY_STRIDES(k), DNNARRAY_STRIDES(v), DNNARRAY_STRIDES(g), DNNARRAY_STRIDES(out), DNNARRAY_EXTRA, DNNARRAY_RULE) {
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
   A *staged_q = reinterpret_cast<A*>(dynamic_shared), *staged_k = staged_q + Tile::kStaged, *folded = staged_k + Tile::kStaged;
-  const Rule rule = DNNARRAY_RULE_VALUES;
-  const Extra extra = DNNARRAY_EXTRA_VALUES;
+  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
+  const Extra extra = Config::Given::extra(DNNARRAY_EXTRA_VALUES);
   const long long q_tiles = (queries + Tile::kTile - 1) / Tile::kTile, k_tiles = (keys + Tile::kTile - 1) / Tile::kTile;
   const bool all_b = own_batches == 1, all_h = own_heads == 1, all_q = own_queries == 1, all_k = own_keys == 1;
   const Divided by_part = divide_index(blockIdx.x, parts), by_k = divide_index(by_part.quotient, all_k ? 1 : k_tiles);

@@ -15,6 +15,7 @@ struct Config {
   using Element = dnnarray::bfloat16_t;
   using Output = dnnarray::bfloat16_t;
   static constexpr bool kPaged = false;
+  using Given = dnnarray::Given<false, false, false>;
   static constexpr int kWidth = 128;
   static constexpr int kKeys = 128;
   static constexpr int kGroups = 2;
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char dynamic_shared[];
   const QueryPanels rows_q = {shared_address(dynamic_shared)};
   const unsigned first_panel = rows_q.start + QueryPanels::kBytes;
-  const Rule rule = DNNARRAY_RULE_VALUES;
+  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
   const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, heads);
   const long long b = by_head.quotient, h = by_head.remainder, i0 = (tiles - 1 - by_tile.remainder) * kQueries;
   const Sequence sequence(rule, b);

@@ -12,6 +12,7 @@
 struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr bool kKeyRows = true;
+  using Given = dnnarray::Given<false, false, false>;
   static constexpr int kWidth = 128;
   static constexpr int kGroups = 2;
   static constexpr int kColumns = 64;
@@ -70,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const RowPanels rows = {shared_address(dynamic_shared)}, value_rows = {rows.start + kRowPanel};
   const unsigned stages = value_rows.start + kRowPanel;
   float* numbers = reinterpret_cast<float*>(dynamic_shared + 2 * kRowPanel + 4 * kPanel);
-  const Rule rule = DNNARRAY_RULE_VALUES;
+  const Rule rule = Config::Given::rule(DNNARRAY_RULE_VALUES);
   const Divided by_tile = divide_index(blockIdx.x, tiles), by_head = divide_index(by_tile.quotient, kKeyRows ? heads / group : heads);
   const long long b = by_head.quotient, row_head = by_head.remainder, key_head = kKeyRows ? row_head : row_head / group;
   const long long row0 = (kKeyRows ? by_tile.remainder : tiles - 1 - by_tile.remainder) * kRows;

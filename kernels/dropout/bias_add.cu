@@ -26,7 +26,7 @@ using A = arithmetic_t<T>;
 struct Arguments {
   const T *x, *bias, *residual;
   T* y;
-  long long channels, inner;
+  ChannelView view;
   unsigned long long seed, offset;
   unsigned threshold;
   A scale;
@@ -37,7 +37,7 @@ template <int N>
 __device__ __forceinline__ void run(const Arguments& a, long long i) {
   const Vec<T, N> reg_x = load<T, N>(a.x + i), reg_residual = load<T, N>(a.residual + i);
   A bias[N], factor[N], value[N], residual[N];
-  load_parameters<N, Config::kChannel>(a.bias, i, a.channels, a.inner, bias);
+  load_parameters<N, Config::kChannel>(a.bias, i, a.view, bias);
   Keep<N, A>{a.seed, a.offset, a.threshold, a.scale}.factors(Config::kPermuted ? a.place.at(i) : i, factor);
   widen_all(value, reg_x);
   widen_all(residual, reg_residual);
@@ -48,10 +48,10 @@ __device__ __forceinline__ void run(const Arguments& a, long long i) {
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y, long long n,
-                   long long channels, long long inner, unsigned long long seed, unsigned long long offset, long long threshold,
+                   DNNARRAY_CHANNELS, unsigned long long seed, unsigned long long offset, long long threshold,
                    double scale, long long n1, long long n2, long long n3, long long n4, long long s0, long long s1, long long s2,
                    long long s3, long long s4) {
-  const Arguments a = {x,      bias, residual, y, channels, inner, seed, offset, static_cast<unsigned>(threshold),
+  const Arguments a = {x,      bias,          residual, y, DNNARRAY_CHANNELS_VALUES, seed, offset, static_cast<unsigned>(threshold),
                        A(scale), {n1, n2, n3, n4, s0, s1, s2, s3, s4}};
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
   if (i + Config::kVector <= n) {

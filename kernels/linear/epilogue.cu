@@ -28,13 +28,12 @@ using S = Config::Source;
 using A = arithmetic_t<T>;
 
 template <int N>
-__device__ __forceinline__ void run(const S* z, const T* bias, const T* residual, T* y, long long i, long long channels, long long inner, A p,
-                                    A q) {
+__device__ __forceinline__ void run(const S* z, const T* bias, const T* residual, T* y, long long i, const ChannelView& view, A p, A q) {
   const Vec<S, N> reg_z = load_wide<S, N>(z + i);
   Vec<T, N> reg_residual, reg_y;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);
   A reg_bias[N] = {};
-  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, channels, inner, reg_bias);
+  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, view, reg_bias);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     A sum = widen(reg_z.at[j]) + reg_bias[j];
@@ -45,12 +44,13 @@ __device__ __forceinline__ void run(const S* z, const T* bias, const T* residual
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const S* z, const T* __restrict__ bias, const T* __restrict__ residual, T* y, long long n, long long channels,
-                   long long inner, double p, double q) {
+    DNNARRAY_ENTRY(const S* z, const T* __restrict__ bias, const T* __restrict__ residual, T* y, long long n, DNNARRAY_CHANNELS,
+                   double p, double q) {
+  const ChannelView view = DNNARRAY_CHANNELS_VALUES;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
   if (i + Config::kVector <= n) {
-    run<Config::kVector>(z, bias, residual, y, i, channels, inner, A(p), A(q));
+    run<Config::kVector>(z, bias, residual, y, i, view, A(p), A(q));
   } else {
-    for (long long j = i; j < n; ++j) run<1>(z, bias, residual, y, j, channels, inner, A(p), A(q));
+    for (long long j = i; j < n; ++j) run<1>(z, bias, residual, y, j, view, A(p), A(q));
   }
 }

@@ -28,15 +28,14 @@ using A = arithmetic_t<T>;
 using D = Config::Target;
 
 template <int N>
-__device__ __forceinline__ void run(const T* g, const A* z, const T* bias, const T* residual, D* dz, long long i, long long channels,
-                                    long long inner, A p, A q) {
+__device__ __forceinline__ void run(const T* g, const A* z, const T* bias, const T* residual, D* dz, long long i, const ChannelView& view, A p, A q) {
   const Vec<A, N> reg_z = load_wide<A, N>(z + i);
   const Vec<T, N> reg_g = load<T, N>(g + i);
   Vec<T, N> reg_residual;
   Vec<D, N> reg_dz;
   if constexpr (Config::kResidual) reg_residual = load<T, N>(residual + i);
   A reg_bias[N] = {};
-  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, channels, inner, reg_bias);
+  if constexpr (Config::kBias) load_parameters<N, Config::kChannel>(bias, i, view, reg_bias);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     A sum = reg_z.at[j] + reg_bias[j];
@@ -48,11 +47,12 @@ __device__ __forceinline__ void run(const T* g, const A* z, const T* bias, const
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const A* z, const T* __restrict__ bias, const T* __restrict__ residual, D* dz, long long n,
-                   long long channels, long long inner, double p, double q) {
+                   DNNARRAY_CHANNELS, double p, double q) {
+  const ChannelView view = DNNARRAY_CHANNELS_VALUES;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
   if (i + Config::kVector <= n) {
-    run<Config::kVector>(g, z, bias, residual, dz, i, channels, inner, A(p), A(q));
+    run<Config::kVector>(g, z, bias, residual, dz, i, view, A(p), A(q));
   } else {
-    for (long long j = i; j < n; ++j) run<1>(g, z, bias, residual, dz, j, channels, inner, A(p), A(q));
+    for (long long j = i; j < n; ++j) run<1>(g, z, bias, residual, dz, j, view, A(p), A(q));
   }
 }

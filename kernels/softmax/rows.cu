@@ -33,30 +33,47 @@ using M = math_t<T>;
 constexpr int V = Config::kVector, kCount = Config::kCount, kLanes = Config::kLanes;
 static_assert(kLanes <= kWarp || kLanes == Config::kThreads, "a row over several warps has a block of its own");
 
+// What vectors are moved by.
+template <bool kWhole>
+struct WordOf {
+  using type = unsigned;
+};
+template <>
+struct WordOf<false> {
+  using type = T;
+};
+
 struct Row {
   A at[kCount][V];
 };
+
+// A vector where there is one, else all `filler`. Halves are filled and loaded as words: the compiler would merge each by itself, and wait for it.
+__device__ __forceinline__ Vec<T, V> load_or(const T* p, bool there, A filler) {
+  using Word = WordOf<sizeof(T) * V % 4 == 0>::type;
+  constexpr int kWords = sizeof(T) * V / sizeof(Word);
+  Vec<T, V> y;
+#pragma unroll
+  for (int j = 0; j < V; ++j) y.at[j] = narrow<T>(filler);
+  Vec<Word, kWords> words;
+  memcpy(&words, &y, sizeof y);
+  if (there) words = load<Word, kWords>(reinterpret_cast<const Word*>(p));
+  memcpy(&y, &words, sizeof y);
+  return y;
+}
 
 // A vector past the end is filled with `filler`.
 __device__ __forceinline__ void load_row(const T* p, int lane, int vectors, A filler, Row& row) {
   Vec<T, V> reg[kCount];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-    if (lane + k * kLanes < vectors) reg[k] = load<T, V>(p + static_cast<long long>(lane + k * kLanes) * V);
-  }
+  for (int k = 0; k < kCount; ++k) reg[k] = load_or(p + static_cast<long long>(lane + k * kLanes) * V, lane + k * kLanes < vectors, filler);
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-#pragma unroll
-    for (int j = 0; j < V; ++j) row.at[k][j] = lane + k * kLanes < vectors ? widen(reg[k].at[j]) : filler;
-  }
+  for (int k = 0; k < kCount; ++k) widen_all(row.at[k], reg[k]);
 }
 
 __device__ __forceinline__ void store_row(T* p, int lane, int vectors, const Row& row) {
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
-    Vec<T, V> reg;
-#pragma unroll
-    for (int j = 0; j < V; ++j) reg.at[j] = narrow<T>(row.at[k][j]);
+    const Vec<T, V> reg = narrow_all<T, V>(row.at[k]);
     if (lane + k * kLanes < vectors) store(p + static_cast<long long>(lane + k * kLanes) * V, reg);
   }
 }
@@ -70,15 +87,18 @@ __device__ __forceinline__ A reduce(A value, Op op, A* shared) {
   }
 }
 
+// In pairs, which waits less than one after the other.
 template <typename Op, typename F>
 __device__ __forceinline__ A fold(Op op, F value) {
-  A result = op.template identity<A>();
+  A part[kCount * V];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
+  for (int i = 0; i < kCount * V; ++i) part[i] = value(i / V, i % V);
 #pragma unroll
-    for (int j = 0; j < V; ++j) result = op(result, value(k, j));
+  for (int step = 1; step < kCount * V; step *= 2) {
+#pragma unroll
+    for (int i = 0; i + step < kCount * V; i += 2 * step) part[i] = op(part[i], part[i + step]);
   }
-  return result;
+  return part[0];
 }
 
 template <typename F>
@@ -100,7 +120,7 @@ __device__ __forceinline__ void forward(Row& x, A* shared) {
     assign(x, [&](int k, int j) { return x.at[k][j] - largest - log_sum; });
   } else {
     assign(x, [&](int k, int j) { return M::exp(x.at[k][j] - largest); });
-    const A scale = A(1) / reduce(fold(Sum(), [&](int k, int j) { return x.at[k][j]; }), Sum(), shared);
+    const A scale = reciprocal(reduce(fold(Sum(), [&](int k, int j) { return x.at[k][j]; }), Sum(), shared));
     assign(x, [&](int k, int j) { return x.at[k][j] * scale; });
   }
 }

@@ -1,7 +1,8 @@
 // grid[n, place] = theta[n] @ (x, y[, z], 1).
 //
-// Layout:  theta (N, kRank, kRank + 1), grid (N, *space, kRank), C order. A thread owns kPlaces neighbours of a row.
-// Needs:   the width a multiple of kPlaces, the grid aligned to kVector elements; kWide where there are 2^31 places or more.
+// Layout:  theta (N, kRank, kRank + 1), grid (N, *space, kRank), C order. A thread owns kPlaces neighbours along the width in each of kRows rows
+//          that follow each other along the height, neighbouring threads neighbouring places.
+// Needs:   the width a multiple of kPlaces, the grid aligned to kVector elements; Index long long from 2^30 places on.
 // Bound:   memory: the grid is written once.
 
 #include "dnnarray/affine.cuh"
@@ -12,11 +13,12 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
+  using Index = int;
   static constexpr int kRank = 2;
-  static constexpr int kPlaces = 4;
+  static constexpr int kPlaces = 2;
+  static constexpr int kRows = 4;
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
-  static constexpr bool kWide = false;
 };
 #define DNNARRAY_ENTRY affine_grid_default
 #endif
@@ -24,55 +26,64 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int kRank = Config::kRank, kPlaces = Config::kPlaces, kVector = Config::kVector;
+using I = Config::Index;
+constexpr int kRank = Config::kRank, kPlaces = Config::kPlaces, kVector = Config::kVector, kRows = Config::kRows;
 
-// Where a place stands: its image and its pixel along depth, height and width.
+// What a thread owns: its image, and its first pixel along depth, height and width.
 struct Pixel {
-  long long n, d, h, w;
+  I n, d, h, w;
 };
 
-__device__ __forceinline__ Pixel pixel(long long place, const Divisor& by_depth, const Divisor& by_height, const Divisor& by_width) {
-  if constexpr (Config::kWide) {
-    Pixel of;
-    of.n = place;
-    of.w = split(of.n, static_cast<long long>(by_width.n)), of.h = split(of.n, static_cast<long long>(by_height.n));
-    of.d = split(of.n, static_cast<long long>(by_depth.n));
-    return of;
-  } else {
-    const unsigned i = static_cast<unsigned>(place), row = by_width.quotient(i), plane = by_height.quotient(row), n = by_depth.quotient(plane);
-    return {n, plane - n * by_depth.n, row - plane * by_height.n, i - row * by_width.n};
+// The quotient; i becomes the rest. `magic` is what a Divisor takes.
+__device__ __forceinline__ I split_off(I& i, long long extent, long long magic) {
+  const I quotient = sizeof(I) == 8 ? i / static_cast<I>(extent) : static_cast<I>(Divisor(extent, magic).quotient(static_cast<unsigned>(i)));
+  i -= quotient * static_cast<I>(extent);
+  return quotient;
+}
+
+// The places of one row: base + x slope along each axis.
+__device__ __forceinline__ void write(T* grid, const A (&x)[kPlaces], const A (&base)[kRank], const A (&slope)[kRank]) {
+  A result[kPlaces * kRank];
+#pragma unroll
+  for (int k = 0; k < kPlaces * kRank; ++k) result[k] = base[k % kRank] + x[k / kRank] * slope[k % kRank];
+#pragma unroll
+  for (int k = 0; k < kPlaces * kRank; k += kVector) {
+    A part[kVector];
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) part[v] = result[k + v];
+    store(grid + k, narrow_all<T, kVector>(part));
   }
 }
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ theta, T* __restrict__ grid, long long batch, long long depth, long long height, long long width,
-                   long long depth_divisor, long long height_divisor, long long width_divisor, double inverse_depth, double inverse_height,
-                   double inverse_width) {
-  const long long own = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kPlaces;
-  if (own >= batch * depth * height * width) return;
-  const Pixel of = pixel(own, Divisor(depth, depth_divisor), Divisor(height, height_divisor), Divisor(width, width_divisor));
-  const A down = A(GridAxis{height, inverse_height}.at(of.h)), deep = A(GridAxis{depth, inverse_depth}.at(of.d));
-  const GridAxis across{width, inverse_width};
-  A slope[kRank], base[kRank];
+    DNNARRAY_ENTRY(const T* __restrict__ theta, T* __restrict__ grid, long long threads, long long depth, long long height, long long width,
+                   long long depth_divisor, long long height_divisor, long long width_divisor, long long depth_length, long long height_length,
+                   long long width_length, double inverse_depth, double inverse_height, double inverse_width) {
+  const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (own >= threads) return;
+  Pixel of;
+  of.w = static_cast<I>(own);
+  of.h = split_off(of.w, width / kPlaces, width_divisor), of.d = split_off(of.h, (height + kRows - 1) / kRows, height_divisor);
+  of.n = split_off(of.d, depth, depth_divisor);
+  of.w *= kPlaces, of.h *= kRows;
+  const GridAxis<A, I> across(width, width_length, inverse_width), down(height, height_length, inverse_height);
+  A x[kPlaces], slope[kRank], fall[kRank], base[kRank];
+#pragma unroll
+  for (int k = 0; k < kPlaces; ++k) x[k] = across.at(of.w + k);
 #pragma unroll
   for (int i = 0; i < kRank; ++i) {
-    const T* row = theta + (of.n * kRank + i) * (kRank + 1);
-    slope[i] = widen(row[0]);
-    base[i] = widen(row[kRank]) + down * widen(row[1]);
-    if (kRank == 3) base[i] += deep * widen(row[2]);
+    const T* row = theta + static_cast<long long>(of.n * kRank + i) * (kRank + 1);
+    slope[i] = widen(row[0]), fall[i] = widen(row[1]), base[i] = widen(row[kRank]);
+    if constexpr (kRank == 3) base[i] += GridAxis<A, I>(depth, depth_length, inverse_depth).at(of.d) * widen(row[2]);
   }
-  T result[kPlaces * kRank];
+  T* first = grid + (((static_cast<long long>(of.n) * depth + of.d) * height + of.h) * width + of.w) * kRank;
 #pragma unroll
-  for (int k = 0; k < kPlaces; ++k) {
-    const A x = A(across.at(of.w + k));
+  for (int r = 0; r < kRows; ++r) {
+    if (of.h + r >= height) break;
+    const A y = down.at(of.h + r);
+    A row_base[kRank];
 #pragma unroll
-    for (int i = 0; i < kRank; ++i) result[k * kRank + i] = narrow<T>(base[i] + x * slope[i]);
-  }
-#pragma unroll
-  for (int k = 0; k < kPlaces * kRank; k += kVector) {
-    Vec<T, kVector> part;
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) part.at[v] = result[k + v];
-    store(grid + own * kRank + k, part);
+    for (int i = 0; i < kRank; ++i) row_base[i] = base[i] + y * fall[i];
+    write(first + r * width * kRank, x, row_base, slope);
   }
 }

@@ -2,7 +2,7 @@
 //
 // Layout:  g (N, *space, kRank), C order. Block (part, n) owns `length` neighbouring places of an image, a thread kPlaces neighbours of a row,
 //          again and again kThreads * kPlaces further.
-// Needs:   the width and `length` multiples of kPlaces, g aligned to kVector elements.
+// Needs:   the width and `length` multiples of kPlaces, g aligned to kVector elements; Index long long from 2^30 places on.
 // Bound:   memory: g is read once.
 
 #include "dnnarray/affine.cuh"
@@ -12,6 +12,7 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
+  using Index = int;
   static constexpr int kRank = 2;
   static constexpr int kPlaces = 4;
   static constexpr int kVector = 4;
@@ -23,6 +24,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
+using I = Config::Index;
 constexpr int kRank = Config::kRank, kPlaces = Config::kPlaces, kVector = Config::kVector;
 
 // The gradients of kPlaces neighbours.
@@ -35,40 +37,63 @@ __device__ __forceinline__ void read(A (&values)[kPlaces * kRank], const T* g) {
   }
 }
 
+// Where a thread stands along width, height and depth, and how far it goes at once.
+struct Walk {
+  I w, h, d, step_w, step_h, step_d, width, height;
+
+  __device__ __forceinline__ Walk(I place, I step, I height, I width) : width(width), height(height) {
+    d = place / width, w = place - d * width;
+    step_d = step / width, step_w = step - step_d * width;
+    h = d, d = h / height, h -= d * height;
+    step_h = step_d, step_d = step_h / height, step_h -= step_d * height;
+  }
+  __device__ __forceinline__ void next() {
+    w += step_w, h += step_h, d += step_d;
+    if (w >= width) w -= width, ++h;
+    if (h >= height) h -= height, ++d;
+  }
+};
+
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ g, A* __restrict__ partial, long long batch, long long parts, long long length, long long depth,
-                   long long height, long long width, double inverse_depth, double inverse_height, double inverse_width) {
-  __shared__ A shared[Config::kThreads / kWarp];
+                   long long height, long long width, long long depth_length, long long height_length, long long width_length,
+                   double inverse_depth, double inverse_height, double inverse_width) {
+  constexpr int kWarps = Config::kThreads / kWarp, kSums = kRank * (kRank + 1);
+  __shared__ A shared[kWarps][kSums];
   const long long n = blockIdx.x % batch, part = blockIdx.x / batch, places = depth * height * width, start = part * length;
-  const long long end = start + length < places ? start + length : places;
-  const GridAxis across{width, inverse_width};
+  const I end = static_cast<I>(start + length < places ? start + length : places), step = Config::kThreads * kPlaces;
+  const GridAxis<A, I> across(width, width_length, inverse_width), down(height, height_length, inverse_height), deep(depth, depth_length, inverse_depth);
+  const T* own = g + n * places * kRank;
   A sums[kRank][kRank + 1] = {};
+  I i = static_cast<I>(start) + threadIdx.x * kPlaces;
+  Walk at(i, step, static_cast<I>(height), static_cast<I>(width));
 #pragma unroll 2
-  for (long long i = start + threadIdx.x * kPlaces; i < end; i += Config::kThreads * kPlaces) {
+  for (; i < end; i += step, at.next()) {
     A values[kPlaces * kRank];
-    read(values, g + (n * places + i) * kRank);
-    long long d = i;
-    const long long w = split(d, width), h = split(d, height);
-    const A down = A(GridAxis{height, inverse_height}.at(h)), deep = A(GridAxis{depth, inverse_depth}.at(d));
+    read(values, own + static_cast<long long>(i) * kRank);
 #pragma unroll
     for (int r = 0; r < kRank; ++r) {
       A all = A(0);
 #pragma unroll
       for (int k = 0; k < kPlaces; ++k) {
         all += values[k * kRank + r];
-        sums[r][0] += values[k * kRank + r] * A(across.at(w + k));
+        sums[r][0] += values[k * kRank + r] * across.at(at.w + k);
       }
-      sums[r][1] += all * down;
-      if (kRank == 3) sums[r][2] += all * deep;
+      sums[r][1] += all * down.at(at.h);
+      if (kRank == 3) sums[r][2] += all * deep.at(at.d);
       sums[r][kRank] += all;
     }
   }
 #pragma unroll
-  for (int r = 0; r < kRank; ++r) {
+  for (int s = 0; s < kSums; ++s) {
+    const A sum = warp_sum(sums[s / (kRank + 1)][s % (kRank + 1)]);
+    if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp][s] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < kSums) {
+    A sum = A(0);
 #pragma unroll
-    for (int k = 0; k <= kRank; ++k) {
-      const A sum = block_reduce<Config::kThreads>(sums[r][k], Sum(), shared);
-      if (threadIdx.x == 0) partial[((part * batch + n) * kRank + r) * (kRank + 1) + k] = sum;
-    }
+    for (int w = 0; w < kWarps; ++w) sum += shared[w][threadIdx.x];
+    partial[(part * batch + n) * kSums + threadIdx.x] = sum;
   }
 }

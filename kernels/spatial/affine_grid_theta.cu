@@ -1,8 +1,10 @@
 // d[n, i, k] = the sum of the parts of affine_grid_backward, in their order.
 //
 // Layout:  partial (parts, N, kRank, kRank + 1); the result by strides. A thread owns an element.
+// Needs:   launched early.
 // Bound:   latency.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -24,7 +26,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long size = batch * Config::kRank * (Config::kRank + 1);
   const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (own >= size) return;
+  partial = after_previous_kernel(partial);
   A sum = A(0);
+#pragma unroll 16
   for (long long part = 0; part < parts; ++part) sum += partial[part * size + own];
   long long n = own;
   const long long k = split(n, Config::kRank + 1), i = split(n, Config::kRank);

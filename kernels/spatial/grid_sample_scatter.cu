@@ -34,13 +34,13 @@ __device__ __forceinline__ void scatter(const Sums& sums, A g, long long base, c
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ grid, void* sums, unsigned* flags, const unsigned long long* largest,
-                   long long bits, long long batch, long long channels, long long per, long long depth, long long height, long long width,
-                   long long o, long long p, long long q, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w,
+                   long long bits, DNNARRAY_SHARES, long long depth, long long height, long long width,
+                   long long x_n, long long x_c, long long x_d, long long x_h, long long x_w,
                    long long y_n, long long y_c, long long y_o, long long y_p, long long y_q) {
   using Share = PlaceAndChannels<Config::kChannelsLast>;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (!Share::there(index, batch, channels, per, o * p * q)) return;
-  const Share mine(index, batch, channels, per, o, p, q);
+  if (index >= threads) return;
+  const Share mine(index, DNNARRAY_SHARES_VALUES);
   const Place place(grid + mine.own * Config::kRank, depth, height, width);
   const Strides x{x_n, x_c, {x_d, x_h, x_w}};
   const T* source = g + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;

@@ -7,8 +7,7 @@
 // Needs:   y aligned to kVector elements, x to kRun.
 // Bound:   memory: x read once, y written once, where the reads of a block share sectors.
 
-#include "dnnarray/vec.cuh"
-#include "dnnarray/window.cuh"
+#include "dnnarray/walk.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -25,45 +24,13 @@ struct Config {
 #endif
 
 using namespace dnnarray;
-template <int kBytes>
-struct Unit {
-  using type = Vec<unsigned, 4>;
-};
-template <>
-struct Unit<8> {
-  using type = unsigned long long;
-};
-template <>
-struct Unit<4> {
-  using type = unsigned;
-};
-template <>
-struct Unit<2> {
-  using type = unsigned short;
-};
-template <>
-struct Unit<1> {
-  using type = unsigned char;
-};
 using T = Unit<Config::kBytes>::type;
+using I = Count<Config::kShort>::type;
 constexpr int kVector = Config::kVector, kRank = Config::kRank, kMost = 8, kInner = Config::kInner, kRun = Config::kRun;
 constexpr int kMiddle = Config::kMiddle, kOuterAxis = kMiddle > 1 ? kRank - 3 : kRank - 2;
 
-// i / extent and the rest. `magic` holds ceil(2^(31 + s) / extent) and, above 32 bits, s - 1 for the s with 2^s >= extent.
-__device__ __forceinline__ long long divide(long long& i, int extent, long long magic) {
-  if constexpr (Config::kShort) {
-    const unsigned whole = static_cast<unsigned>(i), by = static_cast<unsigned>(magic);
-    const unsigned quotient = __umulhi(whole, by) >> static_cast<unsigned>(magic >> 32);
-    i = quotient;
-    return whole - quotient * static_cast<unsigned>(extent);
-  }
-  const Split part = split(i, extent);
-  i = part.quotient;
-  return part.rest;
-}
-
 // kVector elements that do not leave the last axes.
-__device__ __forceinline__ Vec<T, kVector> inner(const T* x, long long outer_step, long long middle_step, long long inner_step) {
+__device__ __forceinline__ Vec<T, kVector> inner(const T* x, I outer_step, I middle_step, I inner_step) {
   Vec<T, kVector> found;
 #pragma unroll
   for (int b = 0; b < kInner; ++b) {
@@ -80,30 +47,27 @@ __device__ __forceinline__ Vec<T, kVector> inner(const T* x, long long outer_ste
   return found;
 }
 
-// Extents n* and steps s* of x from the slowest axis of y to the fastest, and magic numbers m* of the extents but the slowest; only the first
-// kRank count.
+// `slowest` is the step of the slowest axis of y, n* and s* are the words of the others, of which kRank - 1 count.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, T* __restrict__ gmem_y, long long total, long long n0, long long n1, long long n2, long long n3,
-                   long long n4, long long n5, long long n6, long long n7, long long s0, long long s1, long long s2, long long s3, long long s4,
-                   long long s5, long long s6, long long s7, long long m1, long long m2, long long m3, long long m4, long long m5,
-                   long long m6, long long m7) {
-  const int extents[kMost] = {int(n0), int(n1), int(n2), int(n3), int(n4), int(n5), int(n6), int(n7)};
-  const long long steps[kMost] = {s0, s1, s2, s3, s4, s5, s6, s7}, magics[kMost] = {0, m1, m2, m3, m4, m5, m6, m7};
+    DNNARRAY_ENTRY(const T* __restrict__ gmem_x, T* __restrict__ gmem_y, long long total, long long slowest, long long n1, long long s1,
+                   long long n2, long long s2, long long n3, long long s3, long long n4, long long s4, long long n5, long long s5, long long n6,
+                   long long s6, long long n7, long long s7) {
+  const Walk<Config::kShort> walks[kMost] = {{0, slowest * 32}, {n1, s1}, {n2, s2}, {n3, s3}, {n4, s4}, {n5, s5}, {n6, s6}, {n7, s7}};
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (i >= total) return;
 
-  int at[kMost];
-  long long from = 0, left = i;
+  unsigned at[kMost];
+  I from = 0, left = static_cast<I>(i);
 #pragma unroll
   for (int k = kRank - 1; k > 0; --k) {
-    at[k] = static_cast<int>(divide(left, extents[k], magics[k]));
-    from += at[k] * steps[k];
+    at[k] = walks[k].split_off(left);
+    from += at[k] * walks[k].step;
   }
-  from += left * steps[0];
+  from += left * walks[0].step;
   if constexpr (kInner > 0) {
-    const long long outer_step = kOuterAxis >= 0 ? steps[kOuterAxis >= 0 ? kOuterAxis : 0] : 0;
-    const long long middle_step = kMiddle > 1 ? steps[kRank > 1 ? kRank - 2 : 0] : 0;
-    store(gmem_y + i, inner(gmem_x + from, outer_step, middle_step, steps[kRank - 1]));
+    const I outer_step = kOuterAxis >= 0 ? walks[kOuterAxis >= 0 ? kOuterAxis : 0].step : 0;
+    const I middle_step = kMiddle > 1 ? walks[kRank > 1 ? kRank - 2 : 0].step : 0;
+    store(gmem_y + i, inner(gmem_x + from, outer_step, middle_step, walks[kRank - 1].step));
     return;
   }
 
@@ -115,12 +79,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
     for (int k = kRank - 1; k > 0; --k) {
       if (carry) {
-        carry = ++at[k] == extents[k];
-        from += steps[k];
-        if (carry) at[k] = 0, from -= extents[k] * steps[k];
+        carry = ++at[k] == walks[k].n;
+        from += walks[k].step;
+        if (carry) at[k] = 0, from -= walks[k].n * walks[k].step;
       }
     }
-    if (carry) from += steps[0];
+    if (carry) from += walks[0].step;
   }
   if (i + kVector <= total) {
     store(gmem_y + i, reg_y);

@@ -55,13 +55,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, (kTaps == 0 && Co
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, const int* __restrict__ first_o, const int* __restrict__ count_o,
                    const A* __restrict__ weight_o, const int* __restrict__ first_p, const int* __restrict__ count_p,
                    const A* __restrict__ weight_p, const int* __restrict__ first_q, const int* __restrict__ count_q,
-                   const A* __restrict__ weight_q, long long batch, long long channels, long long per, long long o,
-                   long long p, long long q, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
+                   const A* __restrict__ weight_q, DNNARRAY_SHARES, long long x_n, long long x_c, long long x_d, long long x_h, long long x_w, long long y_n,
                    long long y_c, long long y_o, long long y_p, long long y_q) {
   using Share = PlaceAndChannels<Config::kChannelsLast>;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  if (!Share::there(index, batch, channels, per, o * p * q)) return;
-  const Share mine(index, batch, channels, per, o, p, q);
+  if (index >= threads) return;
+  const Share mine(index, DNNARRAY_SHARES_VALUES);
   const Row across(first_q, count_q, weight_q, q, mine.column, x_w);
   const Row down(Config::kRank > 1 ? Row(first_p, count_p, weight_p, p, mine.row, x_h) : across);
   const Row deep(Config::kRank > 2 ? Row(first_o, count_o, weight_o, o, mine.slice, x_d) : across);

@@ -113,55 +113,65 @@ struct Window {
 // A row of results, or of sums on the way to them.
 using Line = A[Columns::kOut][kChannels];
 
-// sum += weight * of; the first term of a sum takes its place.
-__device__ __forceinline__ void add(A (&sum)[kChannels], const A (&of)[kChannels], double weight, bool first = false) {
+// The weights that the first and the last result along an axis have: where the gradient is taken at an end of the axis, that result gets the shares of
+// those which would lie beyond it. Chosen once a thread; all other weights are constants.
+template <typename Along>
+struct Ends {
+  A first[Along::kWindow], last[Along::kWindow];
+
+  __device__ __forceinline__ Ends(bool at_first, bool at_last) {
 #pragma unroll
-  for (int k = 0; k < kChannels; ++k) sum[k] = first ? static_cast<A>(weight) * of[k] : sum[k] + static_cast<A>(weight) * of[k];
+    for (int i = 0; i < Along::kWindow; ++i) {
+      const double low = Along::weight(0, i), high = Along::weight(Along::kOut - 1, i);
+      const bool both = Along::kOut == 1 && at_last;
+      first[i] = A(low) + (at_first ? A(Along::before(i)) : A(0)) + (both ? A(Along::behind(i)) : A(0));
+      last[i] = A(high) + (at_last ? A(Along::behind(i)) : A(0));
+    }
+  }
+  // Whether element i of the window counts in result o at all, and its weight there.
+  static __device__ __forceinline__ bool counts(int o, int i) {
+    if (Along::weight(o, i) != 0.0) return true;
+    return kShares && ((o == 0 && Along::before(i) != 0.0) || (o == Along::kOut - 1 && Along::behind(i) != 0.0));
+  }
+  __device__ __forceinline__ A weight(int o, int i) const {
+    if (kShares && o == 0 && (Along::before(i) != 0.0 || (Along::kOut == 1 && Along::behind(i) != 0.0))) return first[i];
+    if (kShares && o == Along::kOut - 1 && Along::behind(i) != 0.0) return last[i];
+    return A(Along::weight(o, i));
+  }
+
+ private:
+  static constexpr bool kShares = kTransposed && Along::kReach > 0;
+};
+
+// sum += weight * of; the first term of a sum takes its place.
+__device__ __forceinline__ void add(A (&sum)[kChannels], const A (&of)[kChannels], A weight, bool first) {
+#pragma unroll
+  for (int k = 0; k < kChannels; ++k) sum[k] = first ? weight * of[k] : sum[k] + weight * of[k];
 }
 
 // A row of x, filtered.
-__device__ __forceinline__ void filter(Line& line, const Window& x, const Place& place) {
+__device__ __forceinline__ void filter(Line& line, const Window& x, const Ends<Columns>& weights) {
 #pragma unroll
   for (int o = 0; o < Columns::kOut; ++o) {
     bool first = true;
 #pragma unroll
     for (int i = 0; i < Columns::kWindow; ++i) {
-      if (Columns::weight(o, i) == 0.0) continue;
-      add(line[o], x.at[i], Columns::weight(o, i), first);
+      if (!Ends<Columns>::counts(o, i)) continue;
+      add(line[o], x.at[i], weights.weight(o, i), first);
       first = false;
     }
   }
-  if constexpr (!kTransposed || Columns::kReach == 0) return;
-  if (place.first()) {
-#pragma unroll
-    for (int i = 0; i < Columns::kWindow; ++i) {
-      if (Columns::before(i) != 0.0) add(line[0], x.at[i], Columns::before(i));
-    }
-  }
-  if (place.last()) {
-#pragma unroll
-    for (int i = 0; i < Columns::kWindow; ++i) {
-      if (Columns::behind(i) != 0.0) add(line[Columns::kOut - 1], x.at[i], Columns::behind(i));
-    }
-  }
-}
-
-__device__ __forceinline__ void add_line(Line& sum, const Line& line, double weight, bool first = false) {
-#pragma unroll
-  for (int o = 0; o < Columns::kOut; ++o) add(sum[o], line[o], weight, first);
 }
 
 // Row i of the window of rows, to all rows of y that it is a tap of; `begun` says which of them have had one.
-__device__ __forceinline__ void spread(Line (&y)[Rows::kOut], bool (&begun)[Rows::kOut], const Line& line, int i, bool top, bool bottom) {
+__device__ __forceinline__ void spread(Line (&y)[Rows::kOut], bool (&begun)[Rows::kOut], const Line& line, int i, const Ends<Rows>& weights) {
 #pragma unroll
-  for (int o = 0; o < Rows::kOut; ++o) {
-    if (Rows::weight(o, i) == 0.0) continue;
-    add_line(y[o], line, Rows::weight(o, i), !begun[o]);
-    begun[o] = true;
+  for (int r = 0; r < Rows::kOut; ++r) {
+    if (!Ends<Rows>::counts(r, i)) continue;
+#pragma unroll
+    for (int o = 0; o < Columns::kOut; ++o) add(y[r][o], line[o], weights.weight(r, i), !begun[r]);
+    begun[r] = true;
   }
-  if constexpr (!kTransposed || Rows::kReach == 0) return;
-  if (Rows::before(i) != 0.0 && top) add_line(y[0], line, Rows::before(i));
-  if (Rows::behind(i) != 0.0 && bottom) add_line(y[Rows::kOut - 1], line, Rows::behind(i));
 }
 
 __device__ __forceinline__ void put(T* y, const Line& line, long long step) {
@@ -190,19 +200,20 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const int height = static_cast<int>(strips) * Rows::kOwn, row = strip * Rows::kOwn;
   const long long line = place.width * step;
   const T* source = x + (plane * height * place.width + place.column) * step + channel;
+  const T* above = source + (row - Rows::kHalo) * line;  // the first row of the window, which may not be there
 
+  const Ends<Columns> across(place.first(), place.last());
+  const Ends<Rows> down(strip == 0, strip + 1 == strips);
   Line sums[Rows::kOut] = {};
-  bool begun[Rows::kOut];
-#pragma unroll
-  for (int o = 0; o < Rows::kOut; ++o) begun[o] = kTransposed && Rows::kReach > 0;
+  bool begun[Rows::kOut] = {};
 #pragma unroll
   for (int i = 0; i < Rows::kWindow; ++i) {
     int at = row + i - Rows::kHalo;
     const bool there = at >= 0 && at < height;
     if (!kTransposed) at = at < 0 ? 0 : at < height ? at : height - 1;
     Line filtered = {};
-    filter(filtered, Window(source + at * line, place, !kTransposed || there), place);
-    spread(sums, begun, filtered, i, strip == 0, strip + 1 == strips);
+    filter(filtered, Window(kTransposed ? above + i * line : source + at * line, place, !kTransposed || there), across);
+    spread(sums, begun, filtered, i, down);
   }
   const long long out_line = groups * Columns::kOut * step;
   T* target = y + (plane * strips + strip) * Rows::kOut * out_line + group * Columns::kOut * step + channel;

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.gpu
 _SHUFFLES = [("pixel_shuffle", {"factor": 2}, (2, 16, 7, 9)), ("pixel_shuffle", {"factor": 3}, (1, 36, 8, 8)),
              ("pixel_unshuffle", {"factor": 2}, (2, 8, 16, 32)), ("pixel_unshuffle", {"factor": 3}, (2, 3, 9, 15)),
              ("pixel_shuffle", {"factor": 4}, (1, 32, 6, 12)), ("pixel_unshuffle", {"factor": 4}, (1, 2, 8, 48)),
-             ("channel_shuffle", {"groups": 4}, (2, 32, 8, 8)), ("channel_shuffle", {"groups": 3}, (2, 9, 5, 7))]  # fmt: skip
+             ("channel_shuffle", {"groups": 4}, (2, 32, 8, 8)), ("channel_shuffle", {"groups": 3}, (2, 9, 5, 7)),
+             ("pixel_shuffle", {"factor": 2}, (2, 128, 66, 96)), ("pixel_unshuffle", {"factor": 2}, (3, 16, 130, 192))]  # fmt: skip
 _ORDERS = [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 3, 0, 2)]
 
 

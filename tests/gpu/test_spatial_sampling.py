@@ -196,6 +196,26 @@ def test_affine_grid_of_many_places():
             _close(dnn.affine_grid_backward(cupy.asarray(g), cupy.asarray(theta), shape, **options), expected, g.size)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: np.dtype(d).name)
+def test_the_ends_of_an_affine_grid_are_exact(dtype):
+    theta = cupy.asarray(np.eye(2, 3, dtype=dtype)[None])
+    for extent in (2, 3, 7, 50, 101, 640, 1023, 4099):
+        grid = cupy.asnumpy(dnn.affine_grid(theta, (1, 1, extent, extent + 1), align_corners=True))[0]
+        np.testing.assert_array_equal([grid[0, 0], grid[-1, -1]], [[-1, -1], [1, 1]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=lambda d: np.dtype(d).name)
+def test_many_boxes_of_a_few_planes(dtype):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 40, 96, 88)).astype(dtype)
+    corners = np.sort(rng.integers(-32, 400, (2100, 2, 2)) / 4, 1).reshape(2100, 4)
+    boxes = np.concatenate([rng.integers(-1, 2, (2100, 1)), corners], 1).astype(dtype)
+    boxes = boxes[boxes[:, 0] >= 0]
+    options = {"output_size": (5, 3), "sampling_ratio": 2, "aligned": True}
+    expected = dnn.roi_align(x.astype(np.float64), boxes.astype(np.float64), **options)
+    _close(_by("planes", "roi_align", cupy.asarray(x), cupy.asarray(boxes), **options)[0], expected, 64)
+
+
 def test_a_box_that_names_no_image_gives_nan():
     x, boxes = cupy.ones((1, 2, 4, 4), np.float32), cupy.asarray([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3], [0, 0, 0, 1e30, 3]], dtype=np.float32)
     for algorithm, ratio in (("gather", 0), ("gather", 2), ("rows", 2), ("planes", 2)):

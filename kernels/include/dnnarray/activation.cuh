@@ -72,7 +72,10 @@ struct HardSwish {
 
 template <typename M>
 struct EluOf {  // p: alpha
-  DNNARRAY_FORWARD(A x, A p, A) { return x > A(0) ? x : p * M::expm1(x); }
+  DNNARRAY_FORWARD(A x, A p, A) {
+    const A below = p * M::expm1(x);
+    return x > A(0) ? x : below;
+  }
   DNNARRAY_GRADIENT(A g, A x, A p, A) { return x > A(0) ? g : g * (p * M::exp(x)); }
 };
 
@@ -155,8 +158,9 @@ template <typename M>
 struct GeluOf {
   DNNARRAY_FORWARD(A x, A, A) { return x * M::normal_cdf(x); }
   DNNARRAY_GRADIENT(A g, A x, A, A) {
-    const A density = M::exp(A(-0.5) * x * x) * x * A(0.39894228040143267794);
-    return g * (density + M::normal_cdf(x));
+    A bell;
+    const A cdf = M::normal_cdf(x, bell);
+    return g * (bell * x * A(0.39894228040143267794) + cdf);
   }
 };
 

@@ -78,6 +78,24 @@ struct Extra {
 #define DNNARRAY_EXTRA_VALUES \
   {bias, {bias_batch, bias_head, bias_row, bias_column}, mask, {mask_batch, mask_head, mask_row, mask_column}}
 
+// What a call has of the options that most calls go without; the compiler leaves out what serves the others. kRagged: offsets, lengths or bounds of
+// sequences. kChanged: softcap, ALiBi, bias or mask. kDropped: dropout.
+template <bool kRagged, bool kChanged, bool kDropped>
+struct Given {
+  static constexpr bool kExtras = kChanged || kDropped;  // more than the scale and the band changes scores or weights
+
+  static __device__ __forceinline__ Rule rule(Rule rule) {
+    if (!kRagged) rule.offsets = rule.q_lengths = rule.kv_lengths = rule.q_bounds = rule.k_bounds = nullptr;
+    if (!kChanged) rule.softcap = 0, rule.slopes = nullptr;
+    if (!kDropped) rule.threshold = 0;
+    return rule;
+  }
+  static __device__ __forceinline__ Extra extra(Extra extra) {
+    if (!kChanged) extra.bias = nullptr, extra.mask = nullptr;
+    return extra;
+  }
+};
+
 // One sequence: where its rows begin in packed arrays, how long it is, and which keys its queries see. Nobody has looked at bounds and lengths
 // before: they are held within the arrays.
 struct Sequence {

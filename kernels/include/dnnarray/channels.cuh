@@ -16,16 +16,28 @@ enum Channel {
   kUniform,     // all elements of a vector are of one channel: inner is a multiple of its length, or there is one channel
   kContiguous,  // inner is 1 and the number of channels a multiple of the vector's length
   kWalking,     // anything else
+  kLongIndex = 4,  // added to one of these: there are 2^31 elements or more
 };
 
-// The parameters of N elements from element i on.
-template <int N, int kChannel, typename T, typename A>
-__device__ __forceinline__ void load_parameters(const T* p, long long i, long long channels, long long inner, A (&parameter)[N]) {
+// The extents of an array and what divides its indices by them (a Divisor, where they are not long). Kernels take it as four plain arguments.
+struct ChannelView {
+  long long channels, by_channels, inner, by_inner;
+};
+#define DNNARRAY_CHANNELS long long channels, long long by_channels, long long inner, long long by_inner
+#define DNNARRAY_CHANNELS_VALUES {channels, by_channels, inner, by_inner}
+
+// The parameters of N elements from element i on. Without a branch for long indices: behind one the compiler would put what uses elements that were
+// loaded before in front of this load, which then waits for them.
+template <int N, int kMode, typename T, typename A>
+__device__ __forceinline__ void load_parameters(const T* p, long long i, const ChannelView& view, A (&parameter)[N]) {
+  constexpr bool kLong = kMode & kLongIndex;
+  constexpr int kChannel = kMode & ~kLongIndex;
   if constexpr (kChannel == kContiguous && N > 1) {
-    widen_all(parameter, load<T, N>(p + divide_index(i, channels).remainder));
+    widen_all(parameter, load<T, N>(p + split_index<kLong>(i, view.channels, view.by_channels).remainder));
   } else {
-    const Divided place = divide_index(i, inner);
-    long long c = divide_index(place.quotient, channels).remainder, r = place.remainder;
+    const long long inner = view.inner, channels = view.channels;
+    const Divided place = split_index<kLong>(i, inner, view.by_inner);
+    long long c = split_index<kLong>(place.quotient, channels, view.by_channels).remainder, r = place.remainder;
     parameter[0] = widen(p[c]);
 #pragma unroll
     for (int j = 1; j < N; ++j) {

@@ -1,6 +1,7 @@
 // Index arithmetic: divisions that take the short way where they can, and places under another order of the axes.
 #pragma once
 
+#include "dnnarray/division.cuh"
 #include "dnnarray/dtype.cuh"
 
 namespace dnnarray {
@@ -16,6 +17,15 @@ __device__ __forceinline__ Divided divide_index(long long i, long long n) {
   }
   const long long q = i / n;
   return {q, i - q * n};
+}
+
+// The same where the host has prepared what a Divisor takes; kLong: i may be too large for one.
+template <bool kLong>
+__device__ __forceinline__ Divided split_index(long long i, long long n, long long magic) {
+  if constexpr (kLong) return divide_index(i, n);
+  const Divisor by(n, magic);
+  const unsigned a = static_cast<unsigned>(i), q = by.quotient(a);
+  return {q, a - q * by.n};
 }
 
 // An array of up to five axes seen in one order and lying in another: extents from the second slowest axis on, strides of all five in

@@ -36,6 +36,11 @@ struct Max {
   __device__ __forceinline__ A operator()(A a, A b) const {
     return a > b || a != a ? a : b;
   }
+  __device__ __forceinline__ float operator()(float a, float b) const {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+  }
 };
 
 struct Min {

@@ -1,6 +1,7 @@
 // Places between the pixels of an axis: the taps of a place, each an index, a weight and the slope of that weight.
 #pragma once
 
+#include "dnnarray/division.cuh"
 #include "dnnarray/reduce.cuh"
 
 namespace dnnarray {
@@ -152,21 +153,37 @@ struct GridPlace {
   }
 };
 
-// The share of a thread where each takes a place and some channels: neighbouring threads have neighbouring channels (kChannelsLast) or places.
+// The same where the host has prepared what a Divisor takes, or 0 where the index may be too large for one.
+__device__ __forceinline__ long long split(long long& index, long long extent, long long magic) {
+  if (magic == 0) return split(index, extent);
+  const Divisor by(extent, magic);
+  const unsigned whole = static_cast<unsigned>(index), quotient = by.quotient(whole);
+  index = quotient;
+  return whole - quotient * by.n;
+}
+
+// How places and channels are shared out among threads, `per` channels to each: `parts` neighbouring threads differ in their channels
+// (kChannelsLast), or in their places, of all images; o, p, q are the extents of the places, and by_* divide by the extents.
+struct Shares {
+  long long threads, channels, per, parts, by_parts, o, by_o, p, by_p, q, by_q;
+};
+#define DNNARRAY_SHARES \
+  long long threads, long long channels, long long per, long long parts, long long by_parts, long long o, long long by_o, long long p, \
+      long long by_p, long long q, long long by_q
+#define DNNARRAY_SHARES_VALUES \
+  { threads, channels, per, parts, by_parts, o, by_o, p, by_p, q, by_q }
+
+// The share of thread `index`.
 template <bool kChannelsLast>
 struct PlaceAndChannels {
   long long own, n, slice, row, column, first, end;  // the number of the place, its image and coordinates; the channels
 
-  __device__ __forceinline__ PlaceAndChannels(long long index, long long batch, long long channels, long long per, long long o, long long p,
-                                              long long q) {
-    const long long chunk = kChannelsLast ? split(index, (channels + per - 1) / per) : 0;
-    own = n = kChannelsLast ? index : split(index, batch * o * p * q);
-    first = (kChannelsLast ? chunk : index) * per;
-    end = first + per < channels ? first + per : channels;
-    column = split(n, q), row = split(n, p), slice = split(n, o);
-  }
-  static __device__ __forceinline__ bool there(long long index, long long batch, long long channels, long long per, long long places) {
-    return index < batch * places * ((channels + per - 1) / per);
+  __device__ __forceinline__ PlaceAndChannels(long long index, const Shares& of) {
+    const long long part = split(index, of.parts, of.by_parts);
+    own = n = kChannelsLast ? index : part;
+    first = (kChannelsLast ? part : index) * of.per;
+    end = first + of.per < of.channels ? first + of.per : of.channels;
+    column = split(n, of.q, of.by_q), row = split(n, of.p, of.by_p), slice = of.o == 1 ? 0 : split(n, of.o, of.by_o);
   }
 };
 
