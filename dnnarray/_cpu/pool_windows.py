@@ -16,7 +16,7 @@ import numpy as np
 from dnnarray._cpu.blocks import borrow, give
 from dnnarray._records import frozen
 
-_BLOCK_BYTES = 1 << 19  # what is worked on at a time: intermediates stay in the second-level cache
+_BLOCK_BYTES = 1 << 21  # what is worked on at a time: NumPy calls long enough for threads, intermediates bounded
 _CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in memory
 _SHORT_SUM = 256  # elements up to which a plain sum is as exact as a pairwise one, and faster as a product with ones
 _STRIDES = 4  # the largest whose phases are copied apart
