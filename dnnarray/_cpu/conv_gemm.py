@@ -186,8 +186,11 @@ def _cost(g: Geometry, itemsize: int, one_tap: bool) -> Cost:
     if _pointwise(g):
         return Cost(2 * g.macs, (x + w + y) * itemsize, efficiency, g.n)
     # Taking single taps out of the weight misses the cache at every element.
-    moved = (2 * gathered + 5 * y * (g.taps - 1) + 60 * w if one_tap else 1.5 * gathered + w) + 2 * x + 2 * y
+    moved = (2 * gathered + 5 * y * (g.taps - 1) + 60 * w if one_tap else _GATHER * (1 + _ROW / g.out[2]) * gathered + w) + 2 * x + 2 * y
     return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, count * (10 + 4 * len(plan.chunks)))
+
+
+_GATHER, _ROW = 0.7, 64  # to copy an element, and to begin a row in elements: short rows are dear
 
 
 def _efficiency(depth: int) -> float:
