@@ -16,7 +16,7 @@ from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
 
 _CALLS = 12  # of NumPy in one block
-_LONG = 3  # times the usual block: long calls for the sake of threads
+_LONG = 4  # times the usual block: long calls for the sake of threads
 _SMALL = 2048  # elements of a block; for fewer a gather for each tap is as good
 _TILE = 56  # targets in a matrix product: larger ones multiply more zeros, smaller ones are too small for BLAS
 _ROWS = 1024  # in one matrix product, so that they are still in the cache for the next tile
@@ -294,7 +294,10 @@ def _repeated(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> n
             _add_up([products[weight][(*before, source)] for source, weight in phase.terms], out[(*before, phase.targets)])
     give(*products.values())
     for edge in taps.edges:
-        _add_up([x[(*before, source)] * weight for source, weight in edge.terms], out[(*before, edge.targets)])
+        _add_up(
+            [x[(*before, source)] if weight == 1 else x[(*before, source)] * weight for source, weight in edge.terms],
+            out[(*before, edge.targets)],
+        )
     return out
 
 
