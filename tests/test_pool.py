@@ -550,6 +550,7 @@ def test_the_longest_adaptive_window_without_listing_them():
 def test_taps_from_copied_phases(window, stride, padding, extent):
     x = np.random.default_rng(0).standard_normal((2, 3, 7, extent))
     x[0, 0, 3, 2:5] = np.nan, np.inf, -np.inf
+    x[0, 1, 2, -1], x[0, 2, 4, 0] = np.inf, np.nan  # nothing of it reaches the rows beside
     padded = np.pad(x, [(0, 0)] * 3 + [(padding, padding)], constant_values=-np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=-1)[..., ::stride, :]
     options = {"kernel_size": (1, window), "stride": (1, stride), "padding": (0, padding)}

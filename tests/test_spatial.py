@@ -183,6 +183,20 @@ def test_interpolate_windows_of_unequal_length_keep_infinity():
     assert np.isfinite(shrunk[2])
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("factor", [2, 3, 4])
+def test_interpolate_by_whole_factors_keeps_rows_apart(factor, mode):
+    """The rows of a block are added as one run of memory: what one of them ends with must not reach the next."""
+    x = np.random.default_rng(0).standard_normal((20, 11, 13))
+    x[0, :, -1], x[1, :, 0], x[2, 5] = np.inf, np.nan, -np.inf
+    y = dnn.interpolate(x, size=13 * factor, mode=mode)
+    out = np.empty((20, 11, 26 * factor))[..., ::2]
+    np.testing.assert_array_equal(dnn.interpolate(x, size=13 * factor, mode=mode, out=out), y)
+    for row in np.ndindex(20, 11):
+        alone = dnn.interpolate(x[row][None, None], size=13 * factor, mode=mode)[0, 0]
+        np.testing.assert_allclose(y[row], alone, rtol=1e-14, atol=1e-14)
+
+
 def test_interpolate_backward_gives_zero_where_nothing_was_read():
     grad = np.array([[[np.inf, 1.0]]])
     gradient = dnn.interpolate_backward(grad, np.ones((1, 1, 9)), size=2, mode="linear")[0, 0]

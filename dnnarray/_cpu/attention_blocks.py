@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -116,17 +116,26 @@ class Reach:
         if self.first is None or self.last is None:
             return None
         first, last = pick(self.first, batch, i), pick(self.last, batch, i)
-        position = np.arange(j.start, j.stop)
-        result = position > last[..., None] if int(last.min()) < j.stop - 1 else None
-        if int(first.max()) > j.start:
-            before = position < first[..., None]
-            result = before if result is None else result | before
-        return None if result is None else result[:, None, None]
+        if int(last.min()) >= j.stop - 1 and int(first.max()) <= j.start:
+            return None
+        keys = j.stop - j.start
+        low, high = np.clip(first - j.start, 0, keys), np.clip(last - j.start, -1, keys)
+        return _outside(low.tobytes(), high.tobytes(), low.shape, keys)[:, None, None]
 
     def distance(self, batch: slice, i: slice, j: slice) -> np.ndarray:
         """How far each key is from the diagonal, (B, 1, 1, queries, keys)."""
         row = np.arange(i.start, i.stop) + pick(self.diagonal, batch)[:, None]
         return np.abs(row[..., None] - np.arange(j.start, j.stop))[:, None, None]
+
+
+@lru_cache(maxsize=4)
+def _outside(first: bytes, last: bytes, shape: tuple[int, ...], keys: int) -> np.ndarray:
+    """True where key j is not in [first, last] of a row, (B, queries, keys). All heads have the same, and most blocks of a diagonal."""
+    low, high = (np.frombuffer(bound, np.int64).reshape(*shape, 1) for bound in (first, last))
+    position = np.arange(keys)
+    result = (position < low) | (position > high)
+    result.flags.writeable = False
+    return result
 
 
 def _cleared(part: np.ndarray, lengths: np.ndarray | None, batch: slice, rows: slice) -> np.ndarray:

@@ -19,7 +19,7 @@ from dnnarray._cpu.conv_blocks import Shape, Way, box, packed, strided
 from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
-_BLOCK_ELEMENTS = 1 << 19  # of the image of a block, or of its result: long calls for the sake of threads
+_BLOCK_ELEMENTS = 1 << 20  # of the image of a block, or of its result: long calls for the sake of threads
 _PLANES, _PIXELS = (0, 1, 2, 3, 4, 5), (0, 2, 3, 4, 5, 1)  # memory orders of a result (N, G, K, O, P, Q)
 
 

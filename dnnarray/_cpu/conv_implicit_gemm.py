@@ -18,7 +18,7 @@ from dnnarray._cpu.conv_blocks import Block, Shape, Way, block_extents, blocks, 
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
-_FLAT_ELEMENTS = 1 << 18  # elements of a block's flat image: about half of a second-level cache
+_FLAT_ELEMENTS = 1 << 20  # elements of a block's flat image: products pack what they read, long calls are worth more than the cache
 
 
 class _Plan(NamedTuple):

@@ -20,6 +20,7 @@ from dnnarray._problems.norm_base import NormProblem
 from dnnarray._select import Method
 
 Outputs = tuple[Any, ...]
+_LONG = 1 << 19  # elements of a block of what takes no memory beside its result and sums nothing
 _SMALL = 4096  # elements; for fewer a pass costs less than to find out whether it can be spared
 _NEAR = 8.0  # up to here, in units of the result, a mean times its scale rounds no more than it does in the sum x * scale + shift
 
@@ -57,7 +58,7 @@ def _batch_norm(
             # The difference first is exact for data far from 0.
             affine(problem, x if mean is None else np.subtract(x, mean, out=y), y, scale, shift, residual)
 
-    threads.each(block, (parts(arrays, box) for box in boxes(x, tuple(range(x.ndim)))), work=3 * x.size)
+    threads.each(block, (parts(arrays, box) for box in boxes(x, tuple(range(x.ndim)), _LONG)), work=3 * x.size)
 
 
 def _rstd(problem: NormProblem, variance: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from dnnarray._cpu.blocks import borrow, give, long_rows
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 
-_BLOCK = 1 << 18  # elements at a time, on any number of threads: sums over blocks are then always the same
+_BLOCK = 1 << 19  # elements at a time, on any number of threads: sums over blocks are then always the same
 _CALLS = 6  # of NumPy over a block
 _SMALL = 4096  # elements; fewer gain nothing
 _SHORT_ROW = 128  # elements; shorter rows gain nothing here

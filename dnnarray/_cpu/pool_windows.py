@@ -16,7 +16,7 @@ import numpy as np
 from dnnarray._cpu.blocks import borrow, give
 from dnnarray._records import frozen
 
-_BLOCK_BYTES = 1 << 19  # what is worked on at a time: intermediates stay in the second-level cache
+_BLOCK_BYTES = 1 << 21  # what is worked on at a time: NumPy calls long enough for threads, intermediates bounded
 _CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in memory
 _SHORT_SUM = 256  # elements up to which a plain sum is as exact as a pairwise one, and faster as a product with ones
 _STRIDES = 4  # the largest whose phases are copied apart
@@ -194,7 +194,10 @@ def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, out: np.ndarray, identi
     else:
         out[...] = taps[p.order[0]] if done else identity
     for t in p.order[done:]:
-        _combine(ufunc, out, p.taps[t][0], taps[t])
+        outputs, inputs = p.taps[t]
+        phase = phases[inputs[-1].start % p.stride] if phases else None
+        if phase is None or not _combine_runs(ufunc, out, outputs[-1], phase, inputs[-1].start // p.stride):
+            _combine(ufunc, out, outputs, taps[t])
     give(*phases)
 
 
@@ -214,6 +217,23 @@ def _within_phase(inputs: Index, stride: int) -> Index:
     """Where the inputs of a tap stand in their phase."""
     first = inputs[-1].start // stride
     return (..., slice(first, first + len(range(inputs[-1].start, inputs[-1].stop, stride))))
+
+
+def _combine_runs(ufunc: np.ufunc, out: np.ndarray, outputs: Selector, phase: np.ndarray, first: int) -> bool:
+    """`_combine` along the last axis with a tap that starts at `first` in its phase; False where rows are not as long in both.
+
+    A shift of every row is one of the whole array, a single run of memory. The outputs that do not have the tap are put back.
+    """
+    if not isinstance(outputs, slice) or out.shape != phase.shape or not out.flags.c_contiguous or out.size <= abs(first - outputs.start):
+        return False
+    others = [out[..., part] for part in (slice(outputs.start), slice(outputs.stop, None))]
+    kept = [part.copy() for part in others]
+    shift, end = first - outputs.start, out.size
+    target = out.reshape(-1)[max(-shift, 0) : end - max(shift, 0)]
+    ufunc(target, phase.reshape(-1)[max(shift, 0) : end - max(-shift, 0)], out=target)
+    for part, values in zip(others, kept, strict=True):
+        part[...] = values
+    return True
 
 
 def _combine(ufunc: np.ufunc, out: np.ndarray, index: Index, values: np.ndarray) -> None:

@@ -88,7 +88,7 @@ def blocks(first: int, second: int, per_item: int, times: int = 1) -> Iterator[t
     """Slices over two leading axes, each pair about `BLOCK` elements (or so many times more) when an item of both has `per_item`."""
     items = max(times * BLOCK // max(per_item, 1), 1)
     step = max(items // max(second, 1), 1)
-    inner = min(items, second) if step == 1 else second
+    inner = -(-second // -(-second // items)) if step == 1 and second else second  # runs of nearly the same length
     for i in range(0, first, step):
         for j in range(0, second, max(inner, 1)):
             yield slice(i, min(i + step, first)), slice(j, min(j + inner, second))

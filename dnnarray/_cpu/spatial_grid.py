@@ -25,6 +25,7 @@ from dnnarray._select import Cost, Device, Method
 # Measured, as multiples of the arithmetic at the peak rate: gathering rows of many channels, gathering single numbers.
 _PIXEL_WORK, _PLANE_WORK = 20, 65
 _CALLS = 12  # of NumPy in one block, for each channel of a place
+_LONG = 4  # times the usual block: the arithmetic of the places is many calls on short arrays
 _PER_PLACE = 16  # numbers that a place needs beside its channels: indices, weights and slopes of its taps
 
 
@@ -136,7 +137,7 @@ class _Block:
 def _places(problem: GridSampleProblem, grid: np.ndarray) -> Iterator[tuple[slice, slice]]:
     """The images and rows of each block."""
     per_line = math.prod(grid.shape[2:-1]) * (problem.x.shape[1] + _PER_PLACE)
-    return blocks(grid.shape[0], grid.shape[1], per_line)
+    return blocks(grid.shape[0], grid.shape[1], per_line, _LONG)
 
 
 def _block(problem: GridSampleProblem, grid: np.ndarray, where: tuple[slice, slice]) -> _Block:

@@ -16,11 +16,12 @@ from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
 
 _CALLS = 12  # of NumPy in one block
-_LONG = 2  # times the usual block: long calls for the sake of threads
+_LONG = 4  # times the usual block: long calls for the sake of threads
 _SMALL = 2048  # elements of a block; for fewer a gather for each tap is as good
 _TILE = 56  # targets in a matrix product: larger ones multiply more zeros, smaller ones are too small for BLAS
 _ROWS = 1024  # in one matrix product, so that they are still in the cache for the next tile
 _FACTORS = 4  # the largest by which an extent grows in phases: larger ones are rare
+_EDGES = 32  # the most targets that are taken one by one
 
 # One entry of the matrix target x source: (target, source, weight), the three as long as there are taps.
 _Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -40,20 +41,26 @@ class Phase(NamedTuple):
     targets: slice
     terms: tuple[tuple[slice, Any], ...]
 
+    @property
+    def shifts(self) -> tuple[int, ...]:
+        """For each tap how far its sources stand from the element that the targets lie in."""
+        own = self.targets.start // self.targets.step
+        return tuple(source.start - own for source, _ in self.terms)
+
 
 class Taps(NamedTuple):
     """A matrix in columns: for each the source of every target and its weight (None: all 1). No column: nothing changes.
 
     `unread` are the targets without any tap (in a transposed matrix, source elements that nothing reads). The same matrix once more, where
     each target has several taps: `tiles` are cut along its diagonal; `phases` are what repeats from one source element to the next when an
-    extent grows by a whole factor, and `edge` the targets that are not in it.
+    extent grows by a whole factor, and `edges` the targets that are not in it, each by itself.
     """
 
     columns: tuple[tuple[np.ndarray, np.ndarray | None], ...]
     unread: np.ndarray | None
     tiles: tuple[Tile, ...] = ()
     phases: tuple[Phase, ...] = ()
-    edge: np.ndarray | None = None
+    edges: tuple[Phase, ...] = ()
 
 
 # --- which source elements weigh how much in a target element -----------------------------------------------------------
@@ -184,11 +191,24 @@ def _in_columns(rows: np.ndarray, taps: np.ndarray, weights: np.ndarray, n_rows:
     found = Taps(tuple(columns), None if count.all() else np.flatnonzero(count == 0))
     if longest == 1:
         return found
+    found = found._replace(tiles=tuple(_tiles(rows, taps, weights, n_rows, dtype)))
     phases = tuple(_phases(columns, n_rows, n_taps)) if found.unread is None else ()
     inside = np.zeros(n_rows, bool)
     for phase in phases:
         inside[phase.targets] = True
-    return found._replace(tiles=tuple(_tiles(rows, taps, weights, n_rows, dtype)), phases=phases, edge=np.flatnonzero(~inside))
+    outside = np.flatnonzero(~inside)
+    if not phases or len(outside) > _EDGES:
+        return found
+    return found._replace(phases=phases, edges=tuple(_edge(columns, int(target)) for target in outside))
+
+
+def _edge(columns: list[Any], target: int) -> Phase:
+    """One target by itself, equal sources taken once."""
+    sums: dict[int, Any] = {}
+    for index, weight in columns:
+        source = int(index[target])
+        sums[source] = sums.get(source, 0) + weight[target]
+    return Phase(slice(target, target + 1), tuple((slice(source, source + 1), weight) for source, weight in sums.items()))
 
 
 def _phases(columns: list[Any], n_rows: int, n_taps: int) -> Iterator[Phase]:
@@ -260,40 +280,46 @@ def _multiplied(x: np.ndarray, tiles: tuple[Tile, ...]) -> np.ndarray:
 
 
 def _repeated(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> np.ndarray:
-    """Sums of shifted products, each product made once for all targets that take it."""
+    """Sums of shifted products, each product made once for all targets that take it; in borrowed memory where `out` will not do."""
     before = (slice(None),) * axis
-    if out is None:
-        out = np.empty((*x.shape[:axis], len(taps.columns[0][0]), *x.shape[axis + 1 :]), x.dtype)
+    flat = axis == x.ndim - 1
+    if out is None or (flat and not out.flags.c_contiguous):
+        out = borrow(x, (*x.shape[:axis], len(taps.columns[0][0]), *x.shape[axis + 1 :]))
     weights = {weight for phase in taps.phases for _, weight in phase.terms}
     products = {weight: np.multiply(x, weight, out=borrow(x)) for weight in weights}
     for phase in taps.phases:
-        target = out[(*before, phase.targets)]
-        if axis == x.ndim - 1:
-            _add_shifted(products, phase, target)
+        if flat:
+            _add_shifted(products, phase, out)
         else:
-            _add_up([products[weight][(*before, source)] for source, weight in phase.terms], target)
+            _add_up([products[weight][(*before, source)] for source, weight in phase.terms], out[(*before, phase.targets)])
     give(*products.values())
-    edge = tuple((index[taps.edge], weight[taps.edge]) for index, weight in taps.columns if weight is not None)
-    out[(*before, taps.edge)] = _gathered(x, axis, edge)
+    for edge in taps.edges:
+        _add_up(
+            [x[(*before, source)] if weight == 1 else x[(*before, source)] * weight for source, weight in edge.terms],
+            out[(*before, edge.targets)],
+        )
     return out
 
 
 def _add_up(terms: list[np.ndarray], out: np.ndarray) -> None:
+    if len(terms) == 1:
+        out[...] = terms[0]
+        return
     first, second, *others = terms
     np.add(first, second, out=out)
     for term in others:
         np.add(out, term, out=out)
 
 
-def _add_shifted(products: dict[Any, np.ndarray], phase: Phase, target: np.ndarray) -> None:
-    """Along the last axis a shift is one of all rows at once, and what comes round the ends is left out; NumPy adds long runs, then copies to every so many targets."""
-    base = min(source.start for source, _ in phase.terms)
-    product = products[phase.terms[0][1]]
+def _add_shifted(products: dict[Any, np.ndarray], phase: Phase, out: np.ndarray) -> None:
+    """Along the last axis a shift is one of all rows at once: NumPy adds and copies one long run. What comes round the ends of a row is an edge, written later."""
+    product, shifts = products[phase.terms[0][1]], phase.shifts
+    low, high = max(0, -min(shifts)), product.size - max(0, *shifts)
     sums = borrow(product)
-    length = sums.size - max(source.start - base for source, _ in phase.terms)
-    terms = [products[weight].reshape(-1)[source.start - base :][:length] for source, weight in phase.terms]
-    _add_up(terms, sums.reshape(-1)[:length])
-    target[...] = sums[..., base : base + target.shape[-1]]
+    run = sums.reshape(-1)[low:high]
+    _add_up([products[weight].reshape(-1)[low + d : high + d] for d, (_, weight) in zip(shifts, phase.terms, strict=True)], run)
+    step = phase.targets.step
+    out.reshape(-1)[phase.targets.start % step :: step][low:high] = run
     give(sums)
 
 
@@ -331,11 +357,16 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
 
     def block(images: slice, channels: slice) -> None:
         where = tuple(images if a == 0 else channels if a == problem.channels else slice(None) for a in range(source.ndim))
-        y, target = source[where], out[where]
+        part, target = source[where], out[where]
+        y = part
         for axis, taps in steps:
-            y = _resampled(y, axis, taps, target if axis == steps[-1][0] else None)
+            before, y = y, _resampled(y, axis, taps, target if axis == steps[-1][0] else None)
+            if before is not part and before is not y:
+                give(before)
         if y is not target:
             target[...] = y
+            if y is not part:
+                give(y)
 
     whole = blocks(source.shape[0], source.shape[problem.channels], per_item, _LONG)
     threads.each(block, whole, work=_CALLS * max(source.size, out.size), products=True)

@@ -22,8 +22,8 @@ from dnnarray._cpu import blas
 from dnnarray._options import current
 
 GRAIN = 65536  # elements of a light operation below which a second thread costs more than it brings
-WAKING = 8  # times as much work makes up for waking a thread that sleeps
-LONG = 1 << 18  # elements of one NumPy call where several threads make them: shorter calls meet too often at the interpreter's lock
+WAKING = 24  # times as much work makes up for waking a thread that sleeps
+LONG = 1 << 18  # elements of a NumPy call: shorter ones meet too often at the interpreter's lock, and on one thread gain nothing
 
 
 @lru_cache(maxsize=1)
@@ -59,12 +59,9 @@ def worth(work: int) -> int:
 
 
 def grain(size: int, least: int, *, work: int) -> int:
-    """Elements of a block of an array of `size` for `each`: `least` on one thread, on several as many as make long calls and share them evenly."""
-    parts = worth(work // WAKING)
-    if parts == 1:
-        return least
-    share = -(-size // parts)
-    return max(least, -(-share // -(-share // LONG)))
+    """Elements of a block of an array of `size` for `each`: as many as make long calls, shared evenly by the threads, but `least`."""
+    share = -(-size // worth(work // WAKING))
+    return max(least, -(-share // max(-(-share // LONG), 1)))
 
 
 def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) -> None:

@@ -117,7 +117,7 @@ def await_better(table: Sequence[Method], problem: Problem, device: Device, opti
 def compile_now(table: Sequence[Method], problem: Problem, device: Device, name: str | None = None) -> None:
     """Wait for the compiler: of the algorithm that a caller names, or of all that are to be measured."""
     for entry, unit in _awaited(table, problem, device).items():
-        if name in (None, entry):
+        if name is None or str(name) == entry:  # what is no name is told so later
             unit.wait()
 
 
