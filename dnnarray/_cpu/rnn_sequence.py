@@ -111,6 +111,15 @@ def carve(scratch: np.ndarray | None, plan: dict[str, tuple[int, ...]], dtype: n
     return arrays
 
 
+def unrolled(tape: np.ndarray, problem: RecurrentProblem) -> dict[str, np.ndarray]:
+    """The arrays that lie on a tape."""
+    arrays, at = {}, 0
+    for name, shape in problem.tape().items():
+        arrays[name] = tape[at : at + math.prod(shape)].reshape(shape)
+        at += math.prod(shape)
+    return arrays
+
+
 def workspace(plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> int:
     """Bytes that `carve` needs."""
     return sum(-(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape in plan.values())
@@ -144,16 +153,21 @@ class Run:
         """The entries of the weights of layer `number`."""
         return range(number * self.problem.directions, (number + 1) * self.problem.directions)
 
-    def tape(self, k: int) -> Tape:
-        names = (f"gates{k}", f"h{k}", f"c{k}", f"extra{k}")
-        return Tape(*(self.memory.get(name) for name in names)).rows(0, self.packing.rows)  # type: ignore[arg-type]
+    def tape(self, number: int) -> Tape:
+        """That of a layer: [direction][row][element]."""
+        return Tape(*(self.memory.get(f"{name}{number}") for name in Tape._fields))  # type: ignore[arg-type]
+
+    def slopes(self, number: int) -> Tape:
+        """The tape of a layer with the places of the arrays that its gradient changes: in scratch memory where the tape is the caller's."""
+        given = self.tape(number)
+        return given._replace(gates=self.memory.get("slopes", given.gates), extra=self.memory.get("extra_slopes", given.extra))
 
 
 def run_layer(run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[np.ndarray, ...], taped: bool = False) -> None:
     """One layer over the rows `x` into the rows `y`; the last states go to `finals` (empty where they are not wanted)."""
     for k in run.entries(number):
         state = _first_state(run, k)
-        tape = run.tape(k) if taped else None
+        tape = run.tape(number).of(k % run.problem.directions, run.packing.rows) if taped else None
         _run_direction(run, layer(run.problem, run.weights[k]), x, y[:, run.columns(k)], state, run.backwards(k), tape)
         for last, final in zip(state, finals, strict=False):
             run.packing.unsort(last, final[k])  # type: ignore[arg-type]
@@ -227,8 +241,12 @@ class Gradients:
 
 def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
     """The gradients of one layer from those of its output rows `dy`; `dx` receives those of its input rows `x`."""
+    slopes = run.slopes(number)
+    for kept, changed in zip(run.tape(number), slopes, strict=True):
+        if changed is not kept:
+            changed[...] = kept
     for k in run.entries(number):
-        w, tape = layer(run.problem, run.weights[k]), run.tape(k)
+        w, tape = layer(run.problem, run.weights[k]), slopes.of(k % run.problem.directions, run.packing.rows)
         if w.peephole is not None:
             w.gradient = np.zeros_like(w.peephole)
         _run_direction_backward(run, w, tape, dy[:, run.columns(k)], k, gradients)
