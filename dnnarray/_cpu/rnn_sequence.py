@@ -298,18 +298,24 @@ def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: 
 
 
 def weight_products(w: Layer, tape: Tape, x: np.ndarray, out: RNNWeights) -> list[tuple[Any, ...]]:
-    """(gradient of sums, what was multiplied, where the gradient of the weight goes, and that of the bias or None), all rows of each."""
-    found: list[tuple[Any, ...]] = [(tape.gates, x, out.w_ih, out.b_ih)]
-    for rows, left, right in CELLS[w.cell.kind].products(w, tape):
-        found.append((left, right, out.w_hh[rows], None if out.b_hh is None else out.b_hh[rows]))
+    """(gradient of sums, what was multiplied, where the gradient of the weight goes, and those of biases), all rows of each."""
+    products = CELLS[w.cell.kind].products(w, tape)
+    same = all(left is tape.gates for _, left, _ in products)  # for both biases: they are summed up once
+    biases = (out.b_ih, out.b_hh) if same else (out.b_ih,)
+    found: list[tuple[Any, ...]] = [(tape.gates, x, out.w_ih, [b for b in biases if b is not None])]
+    for rows, left, right in products:
+        found.append((left, right, out.w_hh[rows], [] if same or out.b_hh is None else [out.b_hh[rows]]))
     return found
 
 
-def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
+def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list[np.ndarray]) -> None:
     """One of `weight_products`."""
     np.matmul(left.T, right, out=weight)
-    if bias is not None:
-        np.sum(left, axis=0, out=bias)
+    for i, bias in enumerate(biases):
+        if i:
+            bias[...] = biases[0]
+        else:
+            np.sum(left, axis=0, out=bias)
 
 
 # --- both -------------------------------------------------------------------------------------------------------------

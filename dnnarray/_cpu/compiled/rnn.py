@@ -200,9 +200,9 @@ def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: np.ndar
     def some(part: int) -> None:
         first, last = rows * part // parts, rows * (part + 1) // parts
         for d, (k, w, tape) in enumerate(zip(weights.entries, weights.layers, by_entry, strict=True)):
-            for left, right, weight, bias in weight_products(w, tape, x, gradients.weights[k]):
+            for left, right, weight, biases in weight_products(w, tape, x, gradients.weights[k]):
                 cut = slice(left.shape[1] * part // parts, left.shape[1] * (part + 1) // parts)
-                sum_up(left[:, cut], right, weight[cut], None if bias is None else bias[cut])
+                sum_up(left[:, cut], right, weight[cut], [b[cut] for b in biases])
             input_gradient(w, tape.rows(first, last), dx[first:last], d > 0)
 
     threads.each(some, [(part,) for part in range(parts)], work=work, products=True)
