@@ -180,7 +180,7 @@ def backward(
     *rest, tape = arrays
     memory = carve(scratch, plan(problem), x.dtype)
     if tape is not None:
-        memory |= unrolled(np.ascontiguousarray(tape), problem)
+        memory |= unrolled(np.require(tape, requirements=("C", "A")), problem)
     run = Run(problem, Packing(problem, rest[-1]), memory, weights, tuple(rest[:-1]), seed or 0, offset)
     dy, *finals = _incoming(problem, grad, len(rest))
     _run_backward(run, outputs, dy, tuple(finals), x, layers)
