@@ -196,6 +196,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "RNNGradients",
         "RNNOutput",
         "RNNWeights",
+        "TapedHiddenOutput",
+        "TapedRNNOutput",
         "gru",
         "gru_backward",
         "gru_cell",

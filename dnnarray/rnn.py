@@ -1,8 +1,12 @@
 """Recurrent networks: rnn, gru, lstm and their single steps."""
 
-from dnnarray._operation import operation
+from typing import Any
+
+from dnnarray._errors import UnsupportedError
+from dnnarray._operation import find, operation
 from dnnarray._problems import rnn as problems
-from dnnarray._problems.rnn import (
+from dnnarray._problems.rnn import RNNWeights
+from dnnarray._problems.rnn_results import (
     CellGradients,
     HiddenOutput,
     LSTMCellGradients,
@@ -10,7 +14,8 @@ from dnnarray._problems.rnn import (
     LSTMState,
     RNNGradients,
     RNNOutput,
-    RNNWeights,
+    TapedHiddenOutput,
+    TapedRNNOutput,
 )
 
 __all__ = [
@@ -22,6 +27,8 @@ __all__ = [
     "RNNGradients",
     "RNNOutput",
     "RNNWeights",
+    "TapedHiddenOutput",
+    "TapedRNNOutput",
     "gru",
     "gru_backward",
     "gru_cell",
@@ -37,8 +44,27 @@ __all__ = [
 ]
 
 
+def _save(name: str) -> Any:
+    """For `vjp`: run with a tape, and keep it; on an engine that has none the gradient runs the forward again."""
+
+    def save(*arrays: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        operation = find(name)
+        try:
+            result = operation.call(arrays, options | {"return_tape": True})
+        except UnsupportedError:
+            return operation.call(arrays, options), {}
+        return result if options["return_tape"] else result.output, {"tape": result.tape}
+
+    return save
+
+
 @operation(
-    problems.sequence("rnn"), arrays=("h0", "lengths"), runtime=("seed", "offset"), nested=("weights",), values=problems.check_lengths
+    problems.sequence("rnn"),
+    arrays=("h0", "lengths"),
+    runtime=("seed", "offset"),
+    nested=("weights",),
+    values=problems.check_lengths,
+    save=_save("rnn"),
 )
 def rnn(
     x,
@@ -54,6 +80,7 @@ def rnn(
     seed=None,
     offset=0,
     layout="TNC",
+    return_tape=False,
     out=None,
     workspace=None,
 ):
@@ -91,15 +118,19 @@ def rnn(
         ``offset + ((l*T + t)*N + n)*D*H + j``; so a call uses ``(layers - 1)*T*N*D*H`` numbers.
     layout : {"TNC", "NTC"}
         Order of the axes of x and y; the states stay (layers*D, N, H).
+    return_tape : bool, default False
+        Return the tape too: what the gradient of this call wants of the forward and would else compute again.
     out : tuple of array, optional
-        Where to write y and h.
+        Where to write y and h, and the tape with `return_tape`.
     workspace : uint8 array, optional
         Scratch memory; `infer` tells how much.
 
     Returns
     -------
-    HiddenOutput
-        ``y`` (T, N, D*H), or (N, T, D*H), the output of the last layer; ``h`` (layers*D, N, H), the states after the last step.
+    HiddenOutput, or TapedHiddenOutput with `return_tape`
+        ``y`` (T, N, D*H), or (N, T, D*H), the output of the last layer; ``h`` (layers*D, N, H), the states after the last step;
+        ``tape``, one axis, of the dtype of `x` (float32 beside a half `x`): for the gradient of the same call, in an order that may
+        change from version to version.
 
     Raises
     ------
@@ -112,6 +143,8 @@ def rnn(
     OptionError
         An option or a length is out of range; `seed` is missing; a projection or a peephole is given; `reverse` together
         with `bidirectional`.
+    UnsupportedError
+        `return_tape` on a GPU, where the gradient always runs the forward again.
 
     References
     ----------
@@ -129,7 +162,12 @@ def rnn(
 
 
 @operation(
-    problems.sequence("gru"), arrays=("h0", "lengths"), runtime=("seed", "offset"), nested=("weights",), values=problems.check_lengths
+    problems.sequence("gru"),
+    arrays=("h0", "lengths"),
+    runtime=("seed", "offset"),
+    nested=("weights",),
+    values=problems.check_lengths,
+    save=_save("gru"),
 )
 def gru(
     x,
@@ -145,6 +183,7 @@ def gru(
     seed=None,
     offset=0,
     layout="TNC",
+    return_tape=False,
     out=None,
     workspace=None,
 ):
@@ -168,21 +207,22 @@ def gru(
         States before the first step; 0 where omitted.
     linear_before_reset : bool
         Where the reset gate acts: on the product with the state, or on the state itself.
-    bidirectional, reverse, lengths, dropout, seed, offset, layout
+    bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `rnn`.
     out : tuple of array, optional
-        Where to write y and h.
+        Where to write y and h, and the tape with `return_tape`.
     workspace : uint8 array, optional
         Scratch memory; `infer` tells how much.
 
     Returns
     -------
-    HiddenOutput
-        ``y`` (T, N, D*H), or (N, T, D*H), the output of the last layer; ``h`` (layers*D, N, H), the states after the last step.
+    HiddenOutput, or TapedHiddenOutput with `return_tape`
+        ``y`` (T, N, D*H), or (N, T, D*H), the output of the last layer;
+        ``h`` (layers*D, N, H), the states after the last step; ``tape`` as in `rnn`.
 
     Raises
     ------
-    ShapeError, DTypeError, ArrayTypeError, OptionError
+    ShapeError, DTypeError, ArrayTypeError, OptionError, UnsupportedError
         As in `rnn`.
 
     References
@@ -205,6 +245,7 @@ def gru(
     runtime=("seed", "offset"),
     nested=("weights",),
     values=problems.check_lengths,
+    save=_save("lstm"),
 )
 def lstm(
     x,
@@ -221,6 +262,7 @@ def lstm(
     seed=None,
     offset=0,
     layout="TNC",
+    return_tape=False,
     out=None,
     workspace=None,
 ):
@@ -250,22 +292,22 @@ def lstm(
         Cell states before the first step; 0 where omitted.
     cell_clip : float above 0, optional
         Bound of the cell state; no gradient passes where it was reached. (The `clip` of ONNX bounds the gates' inputs instead.)
-    bidirectional, reverse, lengths, dropout, seed, offset, layout
+    bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
         As in `rnn`, with P in the place of H.
     out : tuple of array, optional
-        Where to write y, h and c.
+        Where to write y, h and c, and the tape with `return_tape`.
     workspace : uint8 array, optional
         Scratch memory; `infer` tells how much.
 
     Returns
     -------
-    RNNOutput
+    RNNOutput, or TapedRNNOutput with `return_tape`
         ``y`` (T, N, D*P), or (N, T, D*P), the output of the last layer; ``h`` (layers*D, N, P) and ``c`` (layers*D, N, H), the
-        states after the last step.
+        states after the last step; ``tape`` as in `rnn`.
 
     Raises
     ------
-    ShapeError, DTypeError, ArrayTypeError, OptionError
+    ShapeError, DTypeError, ArrayTypeError, OptionError, UnsupportedError
         As in `rnn`; a projection must stand in all layers or in none (`ShapeError`).
 
     References
@@ -286,10 +328,10 @@ def lstm(
 
 @operation(
     problems.sequence_backward("rnn"),
-    arrays=("h0", "lengths"),
+    arrays=("h0", "lengths", "tape"),
     runtime=("seed", "offset"),
     nested=("grad", "weights"),
-    values=problems.check_lengths,
+    values=problems.check_lengths_backward,
 )
 def rnn_backward(
     grad,
@@ -302,14 +344,16 @@ def rnn_backward(
     bidirectional=False,
     reverse=False,
     lengths=None,
+    tape=None,
     dropout=0.0,
     seed=None,
     offset=0,
     layout="TNC",
+    return_tape=False,
     out=None,
     workspace=None,
 ):
-    """Gradients of `rnn`, by back-propagation through time; the forward is computed again.
+    """Gradients of `rnn`, by back-propagation through time; the forward is computed again where its tape is not given.
 
     Parameters
     ----------
@@ -317,8 +361,10 @@ def rnn_backward(
         Gradient of y; or those of y and of the last states h, None where there is none.
     x, weights, h0 : as in `rnn`
         The arrays of the forward.
-    activation, bidirectional, reverse, lengths, dropout, seed, offset, layout
-        As in `rnn`; the same seed and offset give the same dropout.
+    tape : array, optional
+        What ``rnn(..., return_tape=True)`` returned for the same arrays and options.
+    activation, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
+        As in `rnn`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
     out : tuple of array, optional
         Where to write the gradients, in the order of x, the arrays of the weights that are given, h0.
     workspace : uint8 array, optional
@@ -351,10 +397,10 @@ def rnn_backward(
 
 @operation(
     problems.sequence_backward("gru"),
-    arrays=("h0", "lengths"),
+    arrays=("h0", "lengths", "tape"),
     runtime=("seed", "offset"),
     nested=("grad", "weights"),
-    values=problems.check_lengths,
+    values=problems.check_lengths_backward,
 )
 def gru_backward(
     grad,
@@ -367,14 +413,16 @@ def gru_backward(
     bidirectional=False,
     reverse=False,
     lengths=None,
+    tape=None,
     dropout=0.0,
     seed=None,
     offset=0,
     layout="TNC",
+    return_tape=False,
     out=None,
     workspace=None,
 ):
-    """Gradients of `gru`, by back-propagation through time; the forward is computed again.
+    """Gradients of `gru`, by back-propagation through time; the forward is computed again where its tape is not given.
 
     Parameters
     ----------
@@ -382,8 +430,10 @@ def gru_backward(
         Gradient of y; or those of y and of the last states h, None where there is none.
     x, weights, h0 : as in `gru`
         The arrays of the forward.
-    linear_before_reset, bidirectional, reverse, lengths, dropout, seed, offset, layout
-        As in `gru`; the same seed and offset give the same dropout.
+    tape : array, optional
+        What ``gru(..., return_tape=True)`` returned for the same arrays and options.
+    linear_before_reset, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
+        As in `gru`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
     out, workspace
         As in `rnn_backward`.
 
@@ -411,10 +461,10 @@ def gru_backward(
 
 @operation(
     problems.sequence_backward("lstm"),
-    arrays=("h0", "c0", "lengths"),
+    arrays=("h0", "c0", "lengths", "tape"),
     runtime=("seed", "offset"),
     nested=("grad", "weights"),
-    values=problems.check_lengths,
+    values=problems.check_lengths_backward,
 )
 def lstm_backward(
     grad,
@@ -428,14 +478,16 @@ def lstm_backward(
     bidirectional=False,
     reverse=False,
     lengths=None,
+    tape=None,
     dropout=0.0,
     seed=None,
     offset=0,
     layout="TNC",
+    return_tape=False,
     out=None,
     workspace=None,
 ):
-    """Gradients of `lstm`, by back-propagation through time; the forward is computed again.
+    """Gradients of `lstm`, by back-propagation through time; the forward is computed again where its tape is not given.
 
     Parameters
     ----------
@@ -443,8 +495,10 @@ def lstm_backward(
         Gradient of y; or those of y and of the last states h and c, None where there is none.
     x, weights, h0, c0 : as in `lstm`
         The arrays of the forward.
-    cell_clip, bidirectional, reverse, lengths, dropout, seed, offset, layout
-        As in `lstm`; the same seed and offset give the same dropout.
+    tape : array, optional
+        What ``lstm(..., return_tape=True)`` returned for the same arrays and options.
+    cell_clip, bidirectional, reverse, lengths, dropout, seed, offset, layout, return_tape
+        As in `lstm`; the same seed and offset give the same dropout. `return_tape` changes nothing here.
     out, workspace
         As in `rnn_backward`; c0 follows h0.
 

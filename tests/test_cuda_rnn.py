@@ -113,6 +113,14 @@ def test_what_one_launch_cannot_do_goes_step_by_step(options, reason):
 
 
 @_KINDS
+@pytest.mark.parametrize("back", [False, True])
+def test_there_is_no_tape(kind, back):
+    name, problem = _problem(kind, 32, back=back)
+    taped = replace(problem, taped=True)
+    assert {m.rejects(taped, _DEVICES["sm_90a"]) for m in ALGORITHMS[name]} == {"it keeps no tape: the gradient runs the forward again"}
+
+
+@_KINDS
 def test_one_launch_is_chosen_where_it_can_be(kind):
     for dtype in ("float16", "bfloat16"):
         assert _chosen(*_problem(kind, 512, 64, 2, dtype, steps=128)).name == "persistent"

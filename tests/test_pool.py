@@ -9,8 +9,10 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
+from dnnarray._cpu import threads
+from dnnarray._operation import dispatch, find
 from tests.oracles.pool import ORACLES
-from tests.support import assert_close
+from tests.support import assert_close, call_by, candidates
 
 _X = np.arange(24.0).reshape(1, 2, 3, 4)
 _MAXIMA = ("max_pool", "max_pool_with_indices")
@@ -146,6 +148,30 @@ def test_saved_indices_are_checked(op):
         _call(backward, grad, _X, kernel_size=2, indices=grad)
     with pytest.raises(dnn.OptionError, match=f"^{backward}: indices is from 12 to 12; expected flat spatial positions from -1 to 11"):
         _call(backward, grad, _X, kernel_size=2, indices=np.full(grad.shape, 12))
+
+
+@pytest.mark.parametrize("dtype", (np.int64, np.int32, np.uint64))
+@pytest.mark.parametrize("count", (1, 2, 8))
+@pytest.mark.parametrize("op", ("max_pool_backward", "max_pool_with_indices_backward"))
+def test_every_algorithm_checks_saved_indices_before_it_writes(monkeypatch, op, count, dtype):
+    monkeypatch.setattr(threads, "GRAIN", 1)
+    x, grad, options = np.ones((3, 5, 7, 9)), np.ones((3, 5, 3, 4)), {"kernel_size": 2}
+    right = np.zeros(grad.shape, dtype)
+    for wrong in (63, -2 if dtype != np.uint64 else 2**64 - 1):
+        indices, dx = right.copy(), np.full(x.shape, 7.0)
+        indices[2, 4, 2, 3] = dtype(wrong)
+        named = options | {"indices": indices}
+        for algorithm in candidates(op, (grad, x), named):
+            bound, chosen = find(op).bind((grad, x), named)
+            static = tuple(chosen[n] for n in find(op).static)
+            with dnn.options(threads=count), pytest.raises(dnn.OptionError, match=f"^{op}: indices is from .* expected flat spatial"):
+                dispatch(find(op), bound, static, (), dx, None, algorithm)
+        np.testing.assert_array_equal(dx, 7)
+    for algorithm in candidates(op, (grad, x), options | {"indices": right}):
+        with dnn.options(threads=count):
+            got = call_by(algorithm, op, (grad, x), options | {"indices": right})
+        assert (got[..., 0, 0] == 12).all()
+        assert got.sum() == grad.size
 
 
 def test_ranked_names_check_the_rank():

@@ -9,6 +9,7 @@ from dnnarray._select import Cost
 SUMMARY_LANES = "output channels in the lanes and pixels as scalars, without im2col: any stride, all phases of an input's gradient at once"
 _LANES, _TILE_PIXELS = 8, 6  # of the micro-kernel, for the estimate
 _CACHED = 512  # channels whose block stays in the second-level cache
+_LONG = 256  # pixels of a row that `shifted` reads and writes as it is, while here it is turned by squares, whose rows lie a plane apart
 
 
 def channel_lanes_cost(g: Geometry, itemsize: int) -> Cost:
@@ -17,6 +18,8 @@ def channel_lanes_cost(g: Geometry, itemsize: int) -> Cost:
     depth = g.c * g.taps
     efficiency = 0.88 * covered(g.k, _LANES) * covered(g.pixels, _TILE_PIXELS) * depth / (depth + 12)
     if g.c > _CACHED:
+        efficiency *= 0.85
+    if g.stride == (1, 1, 1) and g.out[2] >= _LONG:
         efficiency *= 0.85
     moved = 2 * x + (3 if g.k >= _LANES else 16) * y + 4 * w
     return Cost(2 * g.macs / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)

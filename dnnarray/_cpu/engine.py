@@ -130,7 +130,7 @@ class Prepared:
         """Run on `arrays` and return the flat results, None where a result is absent."""
         if self._awaited is not None and self._awaited.state is not compiled.PENDING:
             self._change_over(workspace)
-        if self.op.values is not None:
+        if self.op.values is not None and not self.method.looks:
             self.op.values(self.problem, *arrays)
         results = self._new_results() if out is None else self._users_own(out, arrays)
         scratch = self._scratch(workspace) if self.workspace or workspace is not None else None

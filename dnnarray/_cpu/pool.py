@@ -178,10 +178,11 @@ def _unpool_backward(problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad
     _spread(part, grad)
 
 
-def _with_compiled(entry: Method, driver: str, accepts: Any) -> tuple[Method, ...]:
+def _with_compiled(entry: Method, driver: str, accepts: Any, **attributes: Any) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     summary = "compiled: a tap of the window at a time over a row of outputs, over all threads"
-    return replace(entry, cost=compiled.numpy_cost(_CALLS)), compiled.method("compiled", "pool", driver, summary, accepts=accepts)
+    method = compiled.method("compiled", "pool", driver, summary, accepts=accepts, **attributes)
+    return replace(entry, cost=compiled.numpy_cost(_CALLS)), method
 
 
 _MAX = Method("axis_by_axis", _max, "the maximum along one axis after the other")
@@ -192,8 +193,8 @@ _AVERAGE = Method("axis_by_axis", _average, "the sum along one axis after the ot
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "max_pool": _with_compiled(_MAX, "max_pool", pool_forms.no_form),
     "max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_planes),
-    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_planes),
-    "max_pool_with_indices_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_planes),
+    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_planes, looks=True),
+    "max_pool_with_indices_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_planes, looks=True),
     "adaptive_max_pool": (_MAX,),
     "adaptive_max_pool_with_indices": (_MAX_WITH_INDICES,),
     "adaptive_max_pool_backward": (_MAX_BACKWARD,),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import compiled
-from dnnarray._cpu.rnn_sequence import BY_STEPS, Gradients, Layers, Packing, Run, block_steps, carve, drop, run_layer, workspace
+from dnnarray._cpu.rnn_sequence import BY_STEPS, Gradients, Layers, Packing, Run, block_steps, carve, drop, run_layer, unrolled, workspace
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._select import Cost, Device, Method
 
@@ -32,11 +32,13 @@ def _states(problem: RecurrentProblem, *names: str) -> Plan:
 
 
 def _forward_plan(problem: RecurrentProblem) -> Plan:
-    """Scratch of the forward: the state, a block of gates, the input and up to two layers as rows."""
+    """Scratch of the forward: the state and the input as rows; without a tape also a block of gates and up to two layers."""
     rows, width = problem.steps * problem.batch, problem.width
     block = min(problem.steps, block_steps(problem)) * problem.batch
-    plan = _states(problem, "h", "c") | {"gates": (block, GATES[problem.cell.kind] * problem.hidden)}
-    plan |= {f"y{i}": (rows, width) for i in range(min(problem.layers - 1, 2))}
+    plan = _states(problem, "h", "c")
+    if not problem.taped:
+        plan["gates"] = (block, GATES[problem.cell.kind] * problem.hidden)
+        plan |= {f"y{i}": (rows, width) for i in range(min(problem.layers - 1, 2))}
     if _copied(problem, problem.inputs[0]):
         plan["x"] = (rows, problem.features)
     if _copied(problem, problem.outputs[0]):
@@ -45,18 +47,20 @@ def _forward_plan(problem: RecurrentProblem) -> Plan:
 
 
 def _backward_plan(problem: RecurrentProblem) -> Plan:
-    """Scratch of the backward: the tape of every direction, the output of every layer but the last, two gradients as rows."""
-    rows, hidden = problem.steps * problem.batch, problem.hidden
-    plan = _states(problem, "h", "c") | _states(problem, "dh", "dc")
-    for k in range(problem.layers * problem.directions):
-        plan |= {f"gates{k}": (rows, GATES[problem.cell.kind] * hidden), f"h{k}": (rows, problem.state)}
-        plan |= {f"c{k}": (rows, hidden)} if problem.has_cell_state else {}
-        plan |= {f"extra{k}": (rows, hidden)} if problem.cell.kind != "rnn" else {}
-    plan |= {f"y{i}": (rows, problem.width) for i in range(problem.layers - 1)}
+    """Scratch of the backward: what the forward keeps, or what changes of it if that was given, and two gradients as rows."""
+    rows = problem.steps * problem.batch
+    plan = _states(problem, "dh", "dc")
+    plan |= _slopes_plan(problem) if problem.taped else _states(problem, "h", "c") | problem.tape()
     plan |= {f"dy{i}": (rows, problem.width) for i in range(min(problem.layers, 2))}
     for name, spec in (("x", problem.inputs[1]), ("dx", problem.outputs[0])):
         plan |= {name: (rows, problem.features)} if _copied(problem, spec) else {}
     return plan
+
+
+def _slopes_plan(problem: RecurrentProblem) -> Plan:
+    """Where a layer's gates, and what else changes on its tape, become gradients."""
+    tape = problem.tape()
+    return {"slopes": tape["gates0"]} | ({"extra_slopes": tape["extra0"]} if "extra0" in tape else {})
 
 
 def _side_by_side(problem: RecurrentProblem, *names: str) -> Plan:
@@ -67,20 +71,17 @@ def _side_by_side(problem: RecurrentProblem, *names: str) -> Plan:
 def fused_forward_plan(problem: RecurrentProblem) -> Plan:
     """As `_forward_plan` for directions side by side; `fresh` is a state on its way."""
     plan = _forward_plan(problem) | _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh")
-    return plan | {"gates": (problem.directions, *plan["gates"])}
+    return plan if problem.taped else plan | {"gates": (problem.directions, *plan["gates"])}
 
 
 def fused_backward_plan(problem: RecurrentProblem) -> Plan:
-    """As `_backward_plan` for directions side by side: a tape of each layer. `both` holds the gradients that a GRU's weight meets."""
-    plan = _side_by_side(problem, "h", "c") | _side_by_side(problem, "dh", "dc") | _side_by_side(problem, "fresh")
+    """As `_backward_plan` for directions side by side. `both` holds the gradients that a GRU's weight meets."""
+    plan = _backward_plan(problem) | _side_by_side(problem, "dh", "dc")
+    if not problem.taped:
+        plan |= _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh")
     if problem.cell.kind == "gru":
         plan |= {"both": (problem.directions, problem.batch, GATES["gru"] * problem.hidden)}
-    tapes = ("gates", "h", "c", "extra")
-    by_entry = _backward_plan(problem)
-    for number in range(problem.layers):
-        entry = number * problem.directions
-        plan |= {f"{name}{number}": (problem.directions, *by_entry[f"{name}{entry}"]) for name in tapes if f"{name}{entry}" in by_entry}
-    return plan | {name: shape for name, shape in by_entry.items() if name[0] in "xy" or name.startswith(("dx", "dy"))}
+    return plan
 
 
 def _rows(run: Run, array: np.ndarray, name: str, *, copy: bool = False) -> np.ndarray:
@@ -115,19 +116,30 @@ def forward(
     layers: Layers = BY_STEPS,
     plan: Callable[[RecurrentProblem], Plan] = _forward_plan,
 ) -> None:
-    memory = carve(scratch, plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
+    run = Run(problem, Packing(problem, rest[-1]), carve(scratch, plan(problem), x.dtype), weights, rest[:-1], seed or 0, offset)
     y, *finals = outputs
+    tape = _written_tape(run, finals.pop()) if problem.taped else None
     rows = _rows(run, x, "x", copy=True)
     for number in range(problem.layers):
         last = number == problem.layers - 1
-        target = _rows(run, y, "y") if last else memory[f"y{number % 2}"][: run.packing.rows]
-        layers.forward(run, number, rows, target, tuple(finals))
+        target = _rows(run, y, "y") if last else run.memory[f"y{number if problem.taped else number % 2}"][: run.packing.rows]
+        layers.forward(run, number, rows, target, tuple(finals), taped=problem.taped)
         if not last:
             drop(run, number, target)
         rows = target
     if run.packing.as_rows(y) is None:
         run.packing.scatter(rows, y)
+    if tape is not None and tape is not outputs[-1]:
+        outputs[-1][...] = tape
+
+
+def _written_tape(run: Run, given: np.ndarray) -> np.ndarray:
+    """The tape, which the layers find in the memory by its parts; one beside a caller's own array whose elements are not in a row."""
+    tape = given if given.flags.carray else np.empty_like(given, order="C", subok=False)
+    if run.problem.packed:  # the rows past the ends
+        tape[...] = 0
+    run.memory.update(unrolled(tape, run.problem))
+    return tape
 
 
 def _step(
@@ -159,14 +171,17 @@ def backward(
     grad: Any,
     x: np.ndarray,
     weights: Any,
-    *rest: np.ndarray | None,
+    *arrays: np.ndarray | None,
     seed: int | None,
     offset: int,
     layers: Layers = BY_STEPS,
     plan: Callable[[RecurrentProblem], Plan] = _backward_plan,
 ) -> None:
+    *rest, tape = arrays
     memory = carve(scratch, plan(problem), x.dtype)
-    run = Run(problem, Packing(problem, rest[-1]), memory, weights, rest[:-1], seed or 0, offset)
+    if tape is not None:
+        memory |= unrolled(np.require(tape, requirements=("C", "A")), problem)
+    run = Run(problem, Packing(problem, rest[-1]), memory, weights, tuple(rest[:-1]), seed or 0, offset)
     dy, *finals = _incoming(problem, grad, len(rest))
     _run_backward(run, outputs, dy, tuple(finals), x, layers)
 
@@ -179,18 +194,18 @@ def _run_backward(
     x: np.ndarray,
     by: Layers = BY_STEPS,
 ) -> None:
-    """Run the forward again with a tape, then all layers back, from the last to the first."""
+    """All layers back, from the last to the first, on the tape of the forward, which is run again where that was not given."""
     count, layers, M = len(run.weights), run.problem.layers, run.packing.rows
     taken = [RNNWeights(*outputs[1 + k * _FIELDS : 1 + (k + 1) * _FIELDS]) for k in range(count)]
     gradients = Gradients(taken, outputs[1 + count * _FIELDS :], finals)
-    inputs = [_rows(run, x, "x", copy=True)]
-    for number in range(layers):
-        last = number == layers - 1
-        inputs.append(run.memory["dy0" if last else f"y{number}"][:M])  # nobody reads the last output: its memory is dy's
-        by.forward(run, number, inputs[number], inputs[-1], (), taped=True)
-        if not last:
-            drop(run, number, inputs[-1])
-    rows = inputs.pop()
+    inputs = [_rows(run, x, "x", copy=True), *(run.memory[f"y{number}"][:M] for number in range(layers - 1))]
+    rows = run.memory["dy0"][:M]
+    for number, target in enumerate(
+        [*inputs[1:], rows] if not run.problem.taped else ()
+    ):  # nobody reads the last output: its memory is dy's
+        by.forward(run, number, inputs[number], target, (), taped=True)
+        if number < layers - 1:
+            drop(run, number, target)
     if dy is None:
         rows[...] = 0
     else:
@@ -278,7 +293,7 @@ def _fused(op: str, plan: Callable[[RecurrentProblem], Plan], summary: str) -> t
 
 
 _FORWARD = "one matrix product for all inputs of a block of steps, then one for each step"
-_BACKWARD = "the forward again, then step by step back; the weights' gradients are one product over all steps"
+_BACKWARD = "the forward again unless its tape is given, then step by step back; the weights' gradients are one product over all steps"
 ALGORITHMS: dict[str, tuple[Method, ...]] = {}
 for _kind in GATES:
     ALGORITHMS[_kind] = (*_method(forward, _forward_plan, _FORWARD), *_fused(_kind, fused_forward_plan, _FORWARD))

@@ -68,6 +68,10 @@ class Tape(NamedTuple):
     def rows(self, start: int, stop: int) -> Tape:
         return Tape(*(None if a is None else a[start:stop] for a in self))  # type: ignore[arg-type]
 
+    def of(self, direction: int, rows: int) -> Tape:
+        """The first rows of a direction, of a tape that has the directions as its first axis."""
+        return Tape(*(None if a is None else a[direction, :rows] for a in self))  # type: ignore[arg-type]
+
 
 def _split(gates: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
     hidden = gates.shape[1] // count

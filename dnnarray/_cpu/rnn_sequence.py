@@ -111,6 +111,15 @@ def carve(scratch: np.ndarray | None, plan: dict[str, tuple[int, ...]], dtype: n
     return arrays
 
 
+def unrolled(tape: np.ndarray, problem: RecurrentProblem) -> dict[str, np.ndarray]:
+    """The arrays that lie on a tape."""
+    arrays, at = {}, 0
+    for name, shape in problem.tape().items():
+        arrays[name] = tape[at : at + math.prod(shape)].reshape(shape)
+        at += math.prod(shape)
+    return arrays
+
+
 def workspace(plan: dict[str, tuple[int, ...]], dtype: np.dtype) -> int:
     """Bytes that `carve` needs."""
     return sum(-(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape in plan.values())
@@ -144,16 +153,21 @@ class Run:
         """The entries of the weights of layer `number`."""
         return range(number * self.problem.directions, (number + 1) * self.problem.directions)
 
-    def tape(self, k: int) -> Tape:
-        names = (f"gates{k}", f"h{k}", f"c{k}", f"extra{k}")
-        return Tape(*(self.memory.get(name) for name in names)).rows(0, self.packing.rows)  # type: ignore[arg-type]
+    def tape(self, number: int) -> Tape:
+        """That of a layer: [direction][row][element]."""
+        return Tape(*(self.memory.get(f"{name}{number}") for name in Tape._fields))  # type: ignore[arg-type]
+
+    def slopes(self, number: int) -> Tape:
+        """The tape of a layer with the places of the arrays that its gradient changes: in scratch memory where the tape is the caller's."""
+        given = self.tape(number)
+        return given._replace(gates=self.memory.get("slopes", given.gates), extra=self.memory.get("extra_slopes", given.extra))
 
 
 def run_layer(run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[np.ndarray, ...], taped: bool = False) -> None:
     """One layer over the rows `x` into the rows `y`; the last states go to `finals` (empty where they are not wanted)."""
     for k in run.entries(number):
         state = _first_state(run, k)
-        tape = run.tape(k) if taped else None
+        tape = run.tape(number).of(k % run.problem.directions, run.packing.rows) if taped else None
         _run_direction(run, layer(run.problem, run.weights[k]), x, y[:, run.columns(k)], state, run.backwards(k), tape)
         for last, final in zip(state, finals, strict=False):
             run.packing.unsort(last, final[k])  # type: ignore[arg-type]
@@ -227,8 +241,12 @@ class Gradients:
 
 def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
     """The gradients of one layer from those of its output rows `dy`; `dx` receives those of its input rows `x`."""
+    slopes = run.slopes(number)
+    for kept, changed in zip(run.tape(number), slopes, strict=True):
+        if changed is not kept:
+            changed[...] = kept
     for k in run.entries(number):
-        w, tape = layer(run.problem, run.weights[k]), run.tape(k)
+        w, tape = layer(run.problem, run.weights[k]), slopes.of(k % run.problem.directions, run.packing.rows)
         if w.peephole is not None:
             w.gradient = np.zeros_like(w.peephole)
         _run_direction_backward(run, w, tape, dy[:, run.columns(k)], k, gradients)
@@ -280,18 +298,24 @@ def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: 
 
 
 def weight_products(w: Layer, tape: Tape, x: np.ndarray, out: RNNWeights) -> list[tuple[Any, ...]]:
-    """(gradient of sums, what was multiplied, where the gradient of the weight goes, and that of the bias or None), all rows of each."""
-    found: list[tuple[Any, ...]] = [(tape.gates, x, out.w_ih, out.b_ih)]
-    for rows, left, right in CELLS[w.cell.kind].products(w, tape):
-        found.append((left, right, out.w_hh[rows], None if out.b_hh is None else out.b_hh[rows]))
+    """(gradient of sums, what was multiplied, where the gradient of the weight goes, and those of biases), all rows of each."""
+    products = CELLS[w.cell.kind].products(w, tape)
+    same = all(left is tape.gates for _, left, _ in products)  # for both biases: they are summed up once
+    biases = (out.b_ih, out.b_hh) if same else (out.b_ih,)
+    found: list[tuple[Any, ...]] = [(tape.gates, x, out.w_ih, [b for b in biases if b is not None])]
+    for rows, left, right in products:
+        found.append((left, right, out.w_hh[rows], [] if same or out.b_hh is None else [out.b_hh[rows]]))
     return found
 
 
-def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
+def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list[np.ndarray]) -> None:
     """One of `weight_products`."""
     np.matmul(left.T, right, out=weight)
-    if bias is not None:
-        np.sum(left, axis=0, out=bias)
+    for i, bias in enumerate(biases):
+        if i:
+            bias[...] = biases[0]
+        else:
+            np.sum(left, axis=0, out=bias)
 
 
 # --- both -------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,10 @@ def _halves(problem: RecurrentProblem) -> bool:
     return dtype in HALF and not (cell.kind == "rnn" and cell.activation == "relu" and dtype == FLOAT16)
 
 
-def _rounds_float32(precision: str, problem: RecurrentProblem) -> str | None:
+def _refuses(precision: str, problem: RecurrentProblem) -> str | None:
+    """What no algorithm of this precision takes."""
+    if problem.taped:
+        return "it keeps no tape: the gradient runs the forward again"
     if precision == "high" and problem.result.dtype != FLOAT32:
         return "TF32 is for float32"
     return None
@@ -60,7 +63,7 @@ def _run_persistent(back: bool, precision: str, problem: RecurrentProblem, devic
 
 
 def _rejects_persistent(precision: str, problem: RecurrentProblem, device: Device) -> str | None:
-    return _rounds_float32(precision, problem) or rejects(problem, device, precision)
+    return _refuses(precision, problem) or rejects(problem, device, precision)
 
 
 def _workspace(halves: bool, back: bool, problem: RecurrentProblem) -> int:
@@ -79,7 +82,7 @@ def _cost_persistent(back: bool, precision: str, problem: RecurrentProblem, devi
 def _steps(back: bool, precision: str, name: str) -> Method:
     return Method(
         name, partial(_run_steps, back, precision), "a matrix product and a kernel for each time step",
-        lambda problem, device: _rounds_float32(precision, problem), partial(_workspace, False, back),
+        lambda problem, device: _refuses(precision, problem), partial(_workspace, False, back),
         partial(_cost_steps, back, precision), precision=precision,
     )  # fmt: skip
 

@@ -115,6 +115,8 @@ class Network:
         inputs = [tree_map(lambda spec: self._input(spec, next(count)), branch) for branch in problem.inputs]
         grad, *arrays = inputs if backward else [None, *inputs]
         self.x, weights, *rest = arrays
+        if backward and self.sequence:
+            rest.pop()  # a tape, which no algorithm takes
         self.weights = [RNNWeights(*w) for w in (weights if self.sequence else [weights])]
         self.lengths = rest.pop() if self.sequence else None
         self.states = rest

@@ -145,7 +145,7 @@ def rejects(problem: RecurrentProblem, device: Device, precision: str = "highest
 
 
 def _peepholes(problem: RecurrentProblem) -> list:
-    weights = problem.inputs[-3 - problem.has_cell_state]
+    weights = problem.inputs[1 + (problem.passes > 1)]  # behind x, of the backward behind the gradient and x
     return [w[5] for w in weights if len(w) > 5]
 
 

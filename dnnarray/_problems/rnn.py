@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, fail
+from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
+from dnnarray._problems.rnn_results import (
+    CellGradients,
+    HiddenOutput,
+    LSTMCellGradients,
+    LSTMGradients,
+    LSTMState,
+    RNNGradients,
+    RNNOutput,
+    TapedHiddenOutput,
+    TapedRNNOutput,
+)
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF, Spec
 
@@ -51,66 +63,6 @@ class RNNWeights(NamedTuple):
     peephole: Any = None
 
 
-class HiddenOutput(NamedTuple):
-    """What `rnn` and `gru` return: the sequence `y` and the last state `h`; there is no cell state, `c` is None."""
-
-    y: Any
-    h: Any
-
-    @property
-    def c(self) -> None:
-        return None
-
-
-class RNNOutput(NamedTuple):
-    """What `lstm` returns: the sequence `y`, the last state `h` and the last cell state `c`."""
-
-    y: Any
-    h: Any
-    c: Any
-
-
-class LSTMState(NamedTuple):
-    """What `lstm_cell` returns: the new state `h` and the new cell state `c`."""
-
-    h: Any
-    c: Any
-
-
-class RNNGradients(NamedTuple):
-    """Gradients of `rnn` and `gru`; `weights` is a tuple of `RNNWeights`, None stands for what was omitted."""
-
-    x: Any
-    weights: Any
-    h0: Any
-
-
-class LSTMGradients(NamedTuple):
-    """Gradients of `lstm`; `weights` is a tuple of `RNNWeights`, None stands for what was omitted."""
-
-    x: Any
-    weights: Any
-    h0: Any
-    c0: Any
-
-
-class CellGradients(NamedTuple):
-    """Gradients of `rnn_cell` and `gru_cell`; `weights` is an `RNNWeights`."""
-
-    x: Any
-    weights: Any
-    h: Any
-
-
-class LSTMCellGradients(NamedTuple):
-    """Gradients of `lstm_cell`; `weights` is an `RNNWeights`."""
-
-    x: Any
-    weights: Any
-    h: Any
-    c: Any
-
-
 @frozen
 class Cell:
     """One step of a recurrent network: its kind and its options."""
@@ -126,7 +78,8 @@ class RecurrentProblem(Problem):
     """`layers` times `directions` cells over a sequence; a single step is a sequence of length 1.
 
     `state` is the extent of h, `hidden` that of c and of each gate: they differ with a projection. `passes` counts how often
-    the products of the forward are done, for the estimate of the work.
+    the products of the forward are done, for the estimate of the work. `taped` says that the forward returns what the backward
+    wants of it, or that the backward is given it.
     """
 
     cell: Cell
@@ -145,6 +98,7 @@ class RecurrentProblem(Problem):
     has_cell_state: bool = False
     dtype: Any = FLOAT32
     passes: int = 1
+    taped: bool = False
 
     @property
     def needs_seed(self) -> bool:
@@ -161,6 +115,25 @@ class RecurrentProblem(Problem):
         per_row = inputs * GATES[self.cell.kind] * self.hidden
         per_row += self.layers * self.state * self.hidden if self.projected else 0
         return 2 * self.passes * self.steps * self.batch * self.directions * per_row
+
+    def tape(self) -> dict[str, tuple[int, ...]]:
+        """The arrays that a tape holds one after the other, by name and number of the layer; a row for each step of each sequence.
+
+        Of each direction: the activated gates, the states before the step, and what else the cell's gradient takes (`Tape` of the CPU engine
+        says what). Then the output of each layer but the last.
+        """
+        rows, extents = self.steps * self.batch, {"gates": GATES[self.cell.kind] * self.hidden, "h": self.state}
+        extents |= {"c": self.hidden} if self.has_cell_state else {}
+        extents |= {"extra": self.hidden} if self.cell.kind != "rnn" else {}
+        plan: dict[str, tuple[int, ...]] = {}
+        for number in range(self.layers):
+            plan |= {f"{name}{number}": (self.directions, rows, extent) for name, extent in extents.items()}
+        return plan | {f"y{number}": (rows, self.width) for number in range(self.layers - 1)}
+
+    @property
+    def tape_spec(self) -> Spec:
+        """The tape as one array."""
+        return Spec((sum(map(math.prod, self.tape().values())),), self.dtype)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -284,6 +257,7 @@ def _sequence(
     reverse: Any,
     dropout: Any,
     layout: Any,
+    return_tape: Any,
     **options: Any,
 ) -> RecurrentProblem:
     """The problem of `rnn`, `gru` or `lstm`; `rest` is h0, c0 (lstm only) and lengths."""
@@ -310,12 +284,19 @@ def _sequence(
         checks.shape(op, "lengths", lengths, (batch,), "N")
     y = x.like((*x.shape[:2], directions * state))
     finals = tuple(Spec(shapes[name], x.dtype) for name in states)
-    return RecurrentProblem(
+    problem = RecurrentProblem(
         op=op, inputs=(x, weights, *rest), outputs=(y, *finals), returns=RNNOutput if kind == "lstm" else HiddenOutput,
         cell=cell, steps=steps, batch=batch, features=x.shape[2], hidden=hidden, state=state, layers=layers, directions=directions,
         reverse=reverse, batch_first=batch_first, packed=lengths is not None, dropout=dropout if layers > 1 else 0.0,
         projected=entries[0].w_hr is not None, has_cell_state=kind == "lstm", dtype=FLOAT32 if x.dtype in HALF else x.dtype,
     )  # fmt: skip
+    return _with_tape(problem) if checks.boolean(op, "return_tape", return_tape) else problem
+
+
+def _with_tape(problem: RecurrentProblem) -> RecurrentProblem:
+    """A forward that returns its tape as well."""
+    result = TapedRNNOutput if problem.has_cell_state else TapedHiddenOutput
+    return replace(problem, outputs=(*problem.outputs, problem.tape_spec), returns=result, taped=True)
 
 
 def _check_array(op: str, name: str, spec: Any) -> None:
@@ -329,19 +310,33 @@ def _check_states(op: str, states: dict[str, Spec | None], shapes: Mapping[str, 
             checks.shape(op, name, spec, shapes[name], axes)
 
 
-def _sequence_backward(kind: str, op: str, grad: Any, x: Spec, weights: Any, *rest: Spec | None, **options: Any) -> RecurrentProblem:
-    forward = _sequence(kind, op, x, weights, *rest, **options)
+def _sequence_backward(
+    kind: str, op: str, grad: Any, x: Spec, weights: Any, *arrays: Spec | None, return_tape: Any, **options: Any
+) -> RecurrentProblem:
+    *rest, tape = arrays
+    checks.boolean(op, "return_tape", return_tape)
+    forward = _sequence(kind, op, x, weights, *rest, return_tape=False, **options)
+    if tape is not None:
+        _check_tape(op, tape, forward.tape_spec)
     _check_gradients(op, grad, forward.outputs, ("y", "h", "c"))
     kept = [None if w is None else w.like() for entry in weights for w in RNNWeights(*entry)]
     states = [None if s is None else s.like() for s in rest[:-1]]
     result = LSTMGradients if kind == "lstm" else RNNGradients
     return replace(
         forward,
-        inputs=(grad, *forward.inputs),
+        inputs=(grad, *forward.inputs, tape),
         outputs=(x.like(), *kept, *states),
         returns=partial(_grouped, result, len(weights)),
-        passes=3,
+        passes=3 if tape is None else 2,
+        taped=tape is not None,
     )
+
+
+def _check_tape(op: str, tape: Spec, expected: Spec) -> None:
+    if tape.dtype != expected.dtype:
+        fail(DTypeError, op, "tape", tape.dtype.name, f"{expected.dtype.name}, as the forward of the same arrays returns it")
+    if tape.shape != expected.shape:
+        fail(ShapeError, op, "tape", f"of shape {tape.shape}", f"{expected.shape}, as the forward of the same arrays returns it")
 
 
 def _check_gradients(op: str, grad: Any, outputs: Sequence[Spec | None], names: Sequence[str]) -> None:
@@ -377,7 +372,7 @@ def sequence_backward(kind: str) -> Callable[..., RecurrentProblem]:
 
 
 def check_lengths(problem: RecurrentProblem, *arrays: Any) -> None:
-    """The lengths, the last array, lie within the sequence."""
+    """The lengths, the last array of a forward, lie within the sequence."""
     lengths = arrays[-1]
     if lengths is None or not lengths.size:
         return
@@ -385,6 +380,11 @@ def check_lengths(problem: RecurrentProblem, *arrays: Any) -> None:
     if low < 0 or high > problem.steps:
         got = f"from {low} to {high}"
         fail(OptionError, problem.op, "lengths", got, f"from 0 to {problem.steps}, the number of time steps of x")
+
+
+def check_lengths_backward(problem: RecurrentProblem, *arrays: Any) -> None:
+    """`check_lengths` for the gradient, whose last array is the tape."""
+    check_lengths(problem, *arrays[:-1])
 
 
 # --- single steps -----------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class Method:
     deterministic : the same bits from run to run
     precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like
     rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
+    looks : the run itself raises, before it writes anything, what the operation's `values` would raise; the CPU engine does not call that then
     native : the run takes the arrays in their own dtype; otherwise the CPU engine hands half types over as float32
     summary : one line for reports and docs
     """
@@ -58,6 +59,7 @@ class Method:
     precision: str = "highest"
     rounds: bool = False
     native: bool = False
+    looks: bool = False
 
 
 @frozen

@@ -153,7 +153,7 @@ def _weights(scores, ground):
     return total
 
 
-@kernel
+@kernel(counted=False)
 def _few_queries(
     start: int, stop: int, q: In4, k: In4, v: In4, y: Out4, lse: Out3, sizes: Integers1, reach_first: Integers2, reach_last: Integers2,
     scale: float, memory: Out2,

@@ -88,7 +88,7 @@ def _statistics(lse, delta, count, ground, offsets):
             offsets[j] = delta[j]
 
 
-@device
+@device(counted=False)
 def _write_sums(own, keys, d_pitch, v_pitch, dk, dv, add):
     """The gradients of a head's keys and values from a row of sums."""
     for target, source, pitch in ((dk, own, d_pitch), (dv, own[keys * d_pitch :], v_pitch)):
@@ -174,7 +174,7 @@ def backward(
                 _write_sums(sums[slot], keys, d_pitch, v_pitch, dk[b, kv], dv[b, kv], False)
 
 
-@kernel
+@kernel(counted=False)
 def combine(start: int, stop: int, sums: Out2, sizes: Integers1, dk: Out4, dv: Out4) -> None:
     """The gradients of keys and values of the units from `start` to `stop` (heads of the keys): the sums of their splits."""
     kv_heads = sizes[HEADS] // sizes[GROUP]

@@ -17,7 +17,7 @@ Array = np.ndarray
 _WORK = 6
 
 
-@kernel
+@kernel(counted=False)
 def _statistics(start: int, stop: int, z: In2, label: Integers1, peak: Out1, log_sum: Out1, picked: Out1) -> None:
     for r in range(start, stop):
         high = row_max(z[r])
@@ -26,7 +26,7 @@ def _statistics(start: int, stop: int, z: In2, label: Integers1, peak: Out1, log
         picked[r] = z[r, label[r]] - high
 
 
-@kernel
+@kernel(counted=False)
 def _gradient(start: int, stop: int, z: In2, label: Integers1, lse: In1, both: In1, hard: In1, dz: Out2) -> None:
     for r in range(start, stop):
         shift = lse[r] if lse.size else row_max(z[r])

@@ -77,7 +77,7 @@ def _add_parameters(g: Any, x: Any, mean: Any, rstd: Any, dweight: Any, dbias: A
 # --- by rows ----------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(counted=False)
 def _rows(
     start: int,
     stop: int,
@@ -110,7 +110,7 @@ def _rows(
                 _affine(row[a : a + inner], m, scale, bias[base + k] - rest * scale, out[a : a + inner])
 
 
-@kernel
+@kernel(counted=False)
 def _rows_backward(
     start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: Out2, dbias: Out2, period: int, inner: int,
     eps: float, centred: bool,
@@ -239,7 +239,7 @@ def group_norm_backward(problem: NormProblem, outputs: Any, scratch: Any, grad: 
 # --- by planes of channels --------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(counted=False)
 def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean: Out1, rstd: Out1, variance: Out1, eps: float) -> None:
     outer, _, inner = x.shape
     count = outer * inner
@@ -264,7 +264,7 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
             _affine(x[n, c], m, scale, shift, y[n, c])
 
 
-@kernel
+@kernel(counted=False)
 def _planes_backward(
     start: int, stop: int, g: In3, x: In3, weight: In1, mean: In1, rstd: In1, dx: Out3, dweight: Out1, dbias: Out1
 ) -> None:
@@ -284,7 +284,7 @@ def _planes_backward(
             _gradient(g[n, c], x[n, c], m, s, scale, average, projection, dx[n, c])
 
 
-@kernel
+@kernel(counted=False)
 def _planes_affine(start: int, stop: int, x: In2, mean: In1, scale: In1, bias: In1, y: Out2) -> None:
     channels = len(mean)
     for r in range(start, stop):
@@ -292,7 +292,7 @@ def _planes_affine(start: int, stop: int, x: In2, mean: In1, scale: In1, bias: I
         _affine(x[r], mean[c], scale[c], bias[c], y[r])
 
 
-@kernel
+@kernel(counted=False)
 def _columns_affine(start: int, stop: int, x: In2, mean: In1, scale: In1, bias: In1, y: Out2) -> None:
     for r in range(start, stop):
         row, out = x[r], y[r]

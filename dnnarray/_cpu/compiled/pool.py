@@ -23,6 +23,7 @@ from dnnarray._cpu.compiled.kernel import (
     Out2,
     Out3,
     Out4,
+    OutIntegers2,
     OutIntegers3,
     device,
     driver,
@@ -30,7 +31,7 @@ from dnnarray._cpu.compiled.kernel import (
 )
 from dnnarray._cpu.compiled.pool_lanes import means_of_four
 from dnnarray._cpu.compiled.tile import BYTES
-from dnnarray._problems.pool import Axis, PoolProblem
+from dnnarray._problems.pool import Axis, PoolProblem, indices_inside
 
 Array = np.ndarray
 
@@ -251,6 +252,17 @@ def _places(start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, s
 
 
 @kernel(counted=False)
+def _reach(start: int, stop: int, places: Integers2, reach: OutIntegers2) -> None:
+    """The smallest and the largest number of each row."""
+    for n in range(start, stop):
+        row = places[n]
+        low, high = row[0], row[0]
+        for i in range(len(row)):
+            low, high = min(low, row[i]), max(high, row[i])
+        reach[n, 0], reach[n, 1] = low, high
+
+
+@kernel(counted=False)
 def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) -> None:
     for n in range(start, stop):
         plane, where = dx[n], places[n]
@@ -352,7 +364,20 @@ def max_pool_with_indices(problem: PoolProblem, outputs: tuple[Array, ...], scra
         _argmax(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))
 
 
-@driver(_argmax_planes, _scatter_planes)
+def _inside_planes(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array:
+    """The indices by planes. One that lies outside is an error; all threads look for it, since there are half as many bytes of them as of everything else."""
+    if indices.dtype != np.int64 or not indices.size:
+        indices_inside(problem, indices)
+        return taken(indices, form.output_shape, form.order).astype(np.int64)
+    places = taken(indices, form.output_shape, form.order)
+    flat = places.reshape(len(places), -1)
+    reach = np.empty((len(flat), 2), np.int64)
+    _reach(len(flat), flat, reach, work=2 * flat.size)
+    indices_inside(problem, reach)
+    return places
+
+
+@driver(_argmax_planes, _reach, _scatter_planes)
 def max_pool_backward(
     problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, indices: Array | None = None
 ) -> None:
@@ -363,7 +388,7 @@ def max_pool_backward(
         places = np.empty(form.output_shape, np.int64)
         _argmax(form, x, np.empty(form.output_shape, x.dtype), places)
     else:
-        places = taken(indices, form.output_shape, form.order).astype(np.int64, copy=False)
+        places = _inside_planes(problem, indices, form)
     with Written(outputs, form.order) as (dx,):
         flat = taken(grad, (count, -1), form.order)
         _scatter_planes(count, flat, places.reshape(flat.shape), dx.reshape(count, size), work=x.size + 2 * flat.size)

@@ -174,34 +174,35 @@ def _backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarr
     work = _work(run, at.shape[1])
     slices = _shares(run, work)
     shares = slices * len(weights.layers)
-    tapes: dict[str, Any] = {name: run.memory.get(f"{name}{number}") for name in Tape._fields}
-    gates, before = tapes["gates"], tapes["c" if lstm else "h"]
+    tape, slopes = run.tape(number), run.slopes(number)
+    before = tape.c if lstm else tape.h
     products = aligned(shares, BATCH * weights.width, dy.dtype)
     backward_steps(
-        shares, slices, lstm, products[0], at, running, run.problem.batch, run.problem.hidden, gates.shape[1], weights.width,
-        address(weights.packed), weights.packed.strides[0], weights.table, address(gates), _place(before), _place(tapes["extra"]), address(dy),
-        dy.strides[0], address(states[0]), address(states[1] if lstm else run.memory["both"]), address(products), work=work,
+        shares, slices, lstm, products[0], at, running, run.problem.batch, run.problem.hidden, tape.gates.shape[1], weights.width,
+        address(weights.packed), weights.packed.strides[0], weights.table, address(tape.gates), address(before), address(tape.extra),
+        address(slopes.gates), address(slopes.extra), address(dy), dy.strides[0], address(states[0]),
+        address(states[1] if lstm else run.memory["both"]), address(products), work=work,
     )  # fmt: skip
     for state, out in zip(states, gradients.states, strict=True):
         if out is not None:
             for own, k in zip(state, weights.entries, strict=True):
                 run.packing.unsort(own, out[k])
-    _products_of_gradients(run, weights, tapes, x, dx, gradients)
+    _products_of_gradients(run, weights, slopes, x, dx, gradients)
 
 
-def _products_of_gradients(run: Run, weights: _Weights, tapes: dict[str, Any], x: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
+def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
     """What products over all time steps make of the gates' gradients: some gates of the weights' gradients and some rows of the input's in each thread."""
     rows = run.packing.rows
-    by_entry = [Tape(*(None if a is None else a[d, :rows] for a in tapes.values())) for d in range(len(weights.layers))]  # type: ignore[arg-type]
+    by_entry = [slopes.of(d, rows) for d in range(len(weights.layers))]
     work = _product_work(run, rows, 2 * x.shape[1] + run.problem.hidden)
     parts = threads.worth(work // threads.WAKING)
 
     def some(part: int) -> None:
         first, last = rows * part // parts, rows * (part + 1) // parts
         for d, (k, w, tape) in enumerate(zip(weights.entries, weights.layers, by_entry, strict=True)):
-            for left, right, weight, bias in weight_products(w, tape, x, gradients.weights[k]):
+            for left, right, weight, biases in weight_products(w, tape, x, gradients.weights[k]):
                 cut = slice(left.shape[1] * part // parts, left.shape[1] * (part + 1) // parts)
-                sum_up(left[:, cut], right, weight[cut], None if bias is None else bias[cut])
+                sum_up(left[:, cut], right, weight[cut], [b[cut] for b in biases])
             input_gradient(w, tape.rows(first, last), dx[first:last], d > 0)
 
     threads.each(some, [(part,) for part in range(parts)], work=work, products=True)

@@ -104,10 +104,12 @@ def _keep(u: _Units, taped: Any, values: list[tuple[Any, Address]]) -> None:
             u.store(value, address)
 
 
-def _lstm_slopes(u: _Units, gates: Any, step: Any, before: Any, squashed: Any, dy: Any, dh: Any, dc: Any) -> None:
-    """The gates to the gradients of their arguments, dc to that of the cell state before the step; nothing of dh goes past the gates."""
-    at = u.after(gates, step, 4)
-    i, f, g, o = (u.load(each) for each in at)
+def _lstm_slopes(
+    u: _Units, gates: Any, step: Any, before: Any, squashed: Any, into: Any, unused: Any, dy: Any, dh: Any, dc: Any
+) -> None:  # fmt: skip
+    """From the gates the gradients of their arguments, dc to that of the cell state before the step; nothing of dh goes past the gates."""
+    i, f, g, o = (u.load(each) for each in u.after(gates, step, 4))
+    at = u.after(into, step, 4)
     t, whole = u.load(squashed), u.sum(u.load(dh), u.load(dy))
     d = u.sum(u.load(dc), u.product(whole, o, u.rest(u.product(t, t))))
     slopes = (
@@ -120,16 +122,23 @@ def _lstm_slopes(u: _Units, gates: Any, step: Any, before: Any, squashed: Any, d
         u.store(value, address)
 
 
-def _gru_slopes(u: _Units, gates: Any, step: Any, before: Any, share: Any, dy: Any, dh: Any, both: Any) -> None:
-    """As `_lstm_slopes`. `share` becomes the gradient of the n gate's product with the state, dh its part that goes past the gates; `both` is what the weight meets."""
-    at, met = u.after(gates, step, 3), u.after(both, step, 3)
-    r, z, n = (u.load(each) for each in at)
+def _gru_slopes(
+    u: _Units, gates: Any, step: Any, before: Any, share: Any, into: Any, share_into: Any, dy: Any, dh: Any, both: Any
+) -> None:  # fmt: skip
+    """As `_lstm_slopes`. `share_into` receives the gradient of the n gate's product with the state, dh its part that goes past the gates; `both` is what the weight meets."""
+    at, met = u.after(into, step, 3), u.after(both, step, 3)
+    r, z, n = (u.load(each) for each in u.after(gates, step, 3))
     d = u.sum(u.load(dh), u.load(dy))
     dn = u.product(d, u.rest(z), u.rest(u.product(n, n)))
     dr = u.product(dn, u.load(share), r, u.rest(r))
     dz = u.product(d, u.less(u.load(before), n), z, u.rest(z))
     de = u.product(dn, r)
-    for value, address in (*zip((dr, dz, dn), at, strict=True), *zip((dr, dz, de), met, strict=True), (de, share), (u.product(d, z), dh)):
+    for value, address in (
+        *zip((dr, dz, dn), at, strict=True),
+        *zip((dr, dz, de), met, strict=True),
+        (de, share_into),
+        (u.product(d, z), dh),
+    ):
         u.store(value, address)
 
 
@@ -146,8 +155,10 @@ def _units_intrinsic(body: Callable[..., None], masked: bool) -> Any:
 
 
 def _slopes_intrinsic(body: Callable[..., None], masked: bool) -> Any:
-    def typed(typing: Any, like: Any, count: Any, gates: Any, step: Any, before: Any, kept: Any, dy: Any, dh: Any, more: Any) -> Any:
-        return types.void(like, *[types.int64] * 8), _generator(body, masked)
+    def typed(
+        typing: Any, like: Any, count: Any, gates: Any, step: Any, before: Any, kept: Any, into: Any, kept_into: Any, dy: Any, dh: Any, more: Any
+    ) -> Any:  # fmt: skip
+        return types.void(like, *[types.int64] * 10), _generator(body, masked)
 
     return intrinsic(typed)
 

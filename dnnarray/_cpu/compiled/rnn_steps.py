@@ -88,19 +88,19 @@ def _units(like, lstm, count, gates, step, bias, sums, sum_step, state, h, kept,
 
 
 @routine
-def _slopes(like, lstm, count, gates, step, before, kept, dy, dh, more, item, width):
-    """The gradients of a sequence's units; `more` is dc or, of a GRU, what the weight meets."""
+def _slopes(like, lstm, count, gates, step, before, kept, into, kept_into, dy, dh, more, item, width):
+    """The gradients of a sequence's units; `more` is dc or, of a GRU, what the weight meets; `kept_into` is of a GRU alone."""
     apart()
     for u in range(0, count, width):
         at, some = u * item, count - u
         if lstm and some >= width:
-            lstm_slopes(like, some, gates + at, step, before + at, kept + at, dy + at, dh + at, more + at)
+            lstm_slopes(like, some, gates + at, step, before + at, kept + at, into + at, kept_into + at, dy + at, dh + at, more + at)
         elif lstm:
-            masked_lstm_slopes(like, some, gates + at, step, before + at, kept + at, dy + at, dh + at, more + at)
+            masked_lstm_slopes(like, some, gates + at, step, before + at, kept + at, into + at, kept_into + at, dy + at, dh + at, more + at)
         elif some >= width:
-            gru_slopes(like, some, gates + at, step, before + at, kept + at, dy + at, dh + at, more + at)
+            gru_slopes(like, some, gates + at, step, before + at, kept + at, into + at, kept_into + at, dy + at, dh + at, more + at)
         else:
-            masked_gru_slopes(like, some, gates + at, step, before + at, kept + at, dy + at, dh + at, more + at)
+            masked_gru_slopes(like, some, gates + at, step, before + at, kept + at, into + at, kept_into + at, dy + at, dh + at, more + at)
 
 
 @device
@@ -166,11 +166,13 @@ def forward_steps(
 @kernel(asleep=True)
 def backward_steps(
     start: int, stop: int, slices: int, lstm: bool, like: Out1, at: Integers2, running: Integers2, batch: int, hidden: int, rows: int, width: int,
-    packed: int, packed_step: int, table: int, gates: int, before: int, kept: int, dy: int, dy_row: int, dh: int, more: int, memory: int,
+    packed: int, packed_step: int, table: int, gates: int, before: int, kept: int, into: int, kept_into: int, dy: int, dy_row: int, dh: int, more: int,
+    memory: int,
 ) -> None:  # fmt: skip
-    """As `forward_steps`, the steps in the opposite order: `gates` become the gradients of their arguments, dh and dc those of the states before the first step.
+    """As `forward_steps`, the steps in the opposite order: the gradients of the gates' arguments go to `into`, dh and dc become those of the states before the first step.
 
     `before` is the cell state (GRU: h) before each step, `more` is dc (GRU: the gradients that the weight meets, a row for each sequence).
+    `into` may be `gates`, and `kept_into`, where a GRU's gradient of the n gate's product goes, `kept`.
     """
     item, zero = like.itemsize, like.dtype.type(0)
     count, panels, lane = (4 if lstm else 3), (hidden + width - 1) // width, width // VECTORS
@@ -187,10 +189,10 @@ def backward_steps(
             for i in range(first, top):
                 row = d * rows + begin + i
                 _slopes(
-                    zero, lstm, hidden, gates + row * gates_row, state_row, before + row * state_row, kept + row * state_row,
-                    dy + (begin + i) * dy_row + d * state_row, dh_at + i * state_row, more_at + i * more_row, item, lane,
+                    zero, lstm, hidden, gates + row * gates_row, state_row, before + row * state_row, kept + row * state_row, into + row * gates_row,
+                    kept_into + row * state_row, dy + (begin + i) * dy_row + d * state_row, dh_at + i * state_row, more_at + i * more_row, item, lane,
                 )  # fmt: skip
-            source = gates + (d * rows + begin) * gates_row if lstm else more_at
+            source = into + (d * rows + begin) * gates_row if lstm else more_at
             for number in range(panels):
                 unit = number * width
                 for base in range(first, top, BATCH):
@@ -199,6 +201,6 @@ def backward_steps(
                         zero, source + base * gates_row, gates_row, some, weight + unit * gates_row, table, depth, width, item, own
                     )
                     for i in range(some):
-                        into, product = dh_at + (base + i) * state_row + unit * item, own + i * width * item
+                        sums, product = dh_at + (base + i) * state_row + unit * item, own + i * width * item
                         for u in range(min(width, hidden - unit)):
-                            write(zero, into + u * item, read(zero, into + u * item) + read(zero, product + u * item))
+                            write(zero, sums + u * item, read(zero, sums + u * item) + read(zero, product + u * item))

@@ -18,21 +18,21 @@ Array = np.ndarray
 _WORK = 6  # an exponential and three passes
 
 
-@kernel
+@kernel(counted=False)
 def _softmax(start: int, stop: int, x: In2, y: Out2) -> None:
     for r in range(start, stop):
         total = exponentials(x[r], row_max(x[r]), y[r])
         scale(y[r], x.dtype.type(1.0 / total))
 
 
-@kernel
+@kernel(counted=False)
 def _softmin(start: int, stop: int, x: In2, y: Out2) -> None:
     for r in range(start, stop):
         total = falling_exponentials(x[r], row_min(x[r]), y[r])
         scale(y[r], x.dtype.type(1.0 / total))
 
 
-@kernel
+@kernel(counted=False)
 def _log_softmax(start: int, stop: int, x: In2, y: Out2) -> None:
     for r in range(start, stop):
         peak = row_max(x[r])
@@ -45,7 +45,7 @@ def _subtract(x: Any, peak: Any, rest: Any, y: Any) -> Any:
         y[i] = (x[i] - peak) - rest
 
 
-@kernel
+@kernel(counted=False)
 def _softmax_gradient(start: int, stop: int, g: In2, y: In2, dx: Out2, sign: float) -> None:
     for r in range(start, stop):
         _project(g[r], y[r], x_type(g, dot(g[r], y[r])), x_type(g, sign), dx[r])
@@ -63,7 +63,7 @@ def _project(g: Any, y: Any, total: Any, sign: Any, dx: Any) -> Any:
         dx[i] = sign * ((g[i] - total) * y[i])
 
 
-@kernel
+@kernel(counted=False)
 def _log_softmax_gradient(start: int, stop: int, g: In2, y: In2, dx: Out2) -> None:
     for r in range(start, stop):
         _less_share(g[r], y[r], x_type(g, row_sum(g[r])), dx[r])

@@ -165,7 +165,7 @@ def _whole(low: Any, extent: Any) -> Any:
     return int(low) if (low >= 0) & (low <= extent - 1) else -1
 
 
-@kernel
+@kernel(counted=False)
 def _pixels(start: int, stop: int, x: In4, table: Out4) -> None:
     for row in range(start, stop):
         n, h = row // x.shape[2], row % x.shape[2]
@@ -193,9 +193,14 @@ def _blend(top: Any, bottom: Any, left: Any, u: Any, v: Any, out: Any) -> Any:
 
 @kernel
 def _sample(start: int, stop: int, table: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
+    found = np.empty((y.shape[3], table.shape[3]), table.dtype)  # a line of results, pixel by pixel
+    _sample_lines(start, stop, table, grid, y, align_corners, border, found)
+
+
+@device(counted=False)
+def _sample_lines(start: Any, stop: Any, table: Any, grid: Any, y: Any, align_corners: Any, border: Any, found: Any) -> None:
     height, width, channels = table.shape[1:]
     lines, places = y.shape[2:]
-    found = np.empty((places, channels), table.dtype)  # a line of results, pixel by pixel
     one, zero = table.dtype.type(1), table.dtype.type(0)
     for line in range(start, stop):
         n, p = line // lines, line % lines
@@ -239,7 +244,7 @@ def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch:
 # --- embedding --------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(counted=False)
 def _rows(start: int, stop: int, index: Integers1, weight: In2, y: Out2) -> None:
     for r in range(start, stop):
         source, target = weight[index[r]], y[r]

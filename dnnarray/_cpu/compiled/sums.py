@@ -9,7 +9,7 @@ from dnnarray._cpu.compiled.kernel import device
 _RUN = 1024
 
 
-@device(sums=True)
+@device(sums=True, counted=False)
 def row_sum(x: Any) -> Any:
     """The sum of x."""
     total = 0.0
@@ -22,7 +22,7 @@ def row_sum(x: Any) -> Any:
     return total
 
 
-@device(sums=True)
+@device(sums=True, counted=False)
 def row_moments(x: Any, mean: Any) -> Any:
     """The sums of x - mean and of its square."""
     total, squares = 0.0, 0.0
@@ -39,7 +39,7 @@ def row_moments(x: Any, mean: Any) -> Any:
     return total, squares
 
 
-@device(sums=True)
+@device(sums=True, counted=False)
 def row_products(g: Any, x: Any, mean: Any, rstd: Any) -> Any:
     """The sums of g and of g u, with u = (x - mean) rstd."""
     total, along = 0.0, 0.0
@@ -55,7 +55,7 @@ def row_products(g: Any, x: Any, mean: Any, rstd: Any) -> Any:
     return total, along
 
 
-@device(sums=True)
+@device(sums=True, counted=False)
 def weighted_products(g: Any, weight: Any, x: Any, mean: Any, rstd: Any) -> Any:
     """`row_products` of g times weight."""
     total, along = 0.0, 0.0
