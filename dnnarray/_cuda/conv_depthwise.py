@@ -8,9 +8,11 @@ from typing import Any
 from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
 from dnnarray._cuda.channels import View, order_of, partial_bytes, reorder, sums, too_scattered, view, whole_lines
 from dnnarray._cuda.conv_common import too_large
+from dnnarray._cuda.conv_depthwise_band import banded, can_band
 from dnnarray._cuda.conv_depthwise_common import Correlation, memory_of, too_many, turned
 from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
+from dnnarray._cuda.conv_depthwise_plane import can_plane, planes
 from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
 from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
@@ -26,10 +28,14 @@ _THREADS = 128
 
 def _correlate(c: Correlation, device: Device, arrays: tuple[Any, ...]) -> Plan:
     """One launch from x to y. `arrays` are pointers of x, w, bias, residual and y."""
+    if can_band(c, device):
+        return banded(c, device, arrays)
     if can_multiply(c):
         return multiplied(c, device, arrays)
     if can_strip(c):
         return stripped(c, device, arrays)
+    if can_plane(c):
+        return planes(c, device, arrays)
     return tiled(c, device, arrays) if can_tile(c) else direct(c, device, arrays)
 
 
@@ -68,8 +74,10 @@ def _input(problem: ConvProblem, dy: Spec, dx: Spec, device: Device, aligned: bo
 
 def _turned_round(problem: ConvProblem, dy: Spec, dx: Spec, aligned: bool) -> Correlation:
     g = problem.geometry
-    if g.k == 1 and set(g.stride) == {1}:
-        return Correlation(turned(g), dy, dx, problem.layout, aligned, not problem.flip)
+    if set(g.stride) == {1}:
+        c = Correlation(turned(g), dy, dx, problem.layout, aligned, not problem.flip, folded=g.k > 1)
+        if g.k == 1 or can_strip(c):
+            return c
     return Correlation(g, dy, dx, problem.layout, aligned, problem.flip, gradient=True)
 
 
