@@ -210,32 +210,43 @@ struct Strips {
   __device__ __forceinline__ unsigned at(int half, int pitch) const { return (group[half] * pitch + column[half]) * kPixel + in_pixel; }
 };
 
-// The pixels of a lane's strips, by channels.
+// The pixels of a lane's strips: as they come, then by channels.
 struct Row {
-  unsigned at[kOwn][4];
+  uint2 one[2][2], other[2][2];
 
   // From the addresses of its strips' first pixels.
-  __device__ __forceinline__ Row(const unsigned (&smem)[2], unsigned low, unsigned high) {
+  __device__ __forceinline__ Row(const unsigned (&smem)[2]) {
 #pragma unroll
     for (int strip = 0; strip < 2; ++strip) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint2 one = load_pair(smem[strip] + half * 8 * kPixel), other = load_pair((smem[strip] ^ kOther) + half * 8 * kPixel);
-        at[0][2 * half + strip] = __byte_perm(one.x, other.x, low);
-        at[1][2 * half + strip] = __byte_perm(one.x, other.x, high);
-        at[2][2 * half + strip] = __byte_perm(one.y, other.y, low);
-        at[3][2 * half + strip] = __byte_perm(one.y, other.y, high);
+        one[strip][half] = load_pair(smem[strip] + half * 8 * kPixel);
+        other[strip][half] = load_pair((smem[strip] ^ kOther) + half * 8 * kPixel);
+      }
+    }
+  }
+  // `low` and `high` say how bytes go to their places.
+  __device__ __forceinline__ void by_channel(unsigned (&a)[kOwn][4], unsigned low, unsigned high) const {
+#pragma unroll
+    for (int strip = 0; strip < 2; ++strip) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint2 x = one[strip][half], y = other[strip][half];
+        a[0][2 * half + strip] = __byte_perm(x.x, y.x, low);
+        a[1][2 * half + strip] = __byte_perm(x.x, y.x, high);
+        a[2][2 * half + strip] = __byte_perm(x.y, y.y, low);
+        a[3][2 * half + strip] = __byte_perm(x.y, y.y, high);
       }
     }
   }
 };
 
 // What a row of inputs adds to the outputs that it meets: the oldest first, so that each takes the place of the one before.
-__device__ __forceinline__ void add_row(Sums& sum, const Row& row, const Bands& bands) {
+__device__ __forceinline__ void add_row(Sums& sum, const unsigned (&a)[kOwn][4], const Bands& bands) {
 #pragma unroll
   for (int r = kSide - 1; r >= 0; --r) {
 #pragma unroll
-    for (int c = 0; c < kOwn; ++c) multiply_16x8x16(sum[r + 1][c], row.at[c], bands.at[r][c], sum[r][c], T());
+    for (int c = 0; c < kOwn; ++c) multiply_16x8x16(sum[r + 1][c], a[c], bands.at[r][c], sum[r][c], T());
   }
 }
 
@@ -313,21 +324,36 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Places& place
   asm volatile("" : "+r"(x[0]), "+r"(x[1]), "+r"(y[0]), "+r"(y[1]), "+r"(low), "+r"(high));  // not computed again in each row
   Sums sum{};
   Turn turn, of_y{0, 1};
+  int row = -1, index = 0;  // what the step before has completed: a row of outputs of a tile
+  // Puts it, while the pixels of this step are coming and the products of other warps go on.
+  const auto put_last = [&] {
+    barrier_wait(places.free + of_y.at * 8, of_y.parity);
+    const int to_y = of_y.at * places.y_bytes;
+    const unsigned at[2] = {y[0] + to_y, y[1] + to_y};
+    if (!put(at, sum[kSide], bias, strips)) repair(a, Tile(a, index), row, at, strips, channel);
+    of_y.next(kLeaving);
+  };
+  unsigned left = 0;  // its barrier
+  const auto leave = [&] {
+    if (row >= 0) fence_async();
+    __syncwarp();
+    if (left && threadIdx.x % kWarp == 0) barrier_arrive(left);
+  };
   for (Walk walk(a, first, tiles, apart); walk.more(); walk.next(a), turn.next(a.stages)) {
     barrier_wait(places.full + turn.at * 8, turn.parity);
     const int to_x = turn.at * places.x_bytes;
-    add_row(sum, Row({x[0] + to_x, x[1] + to_x}, low, high), bands);
-    if (walk.complete()) {
-      barrier_wait(places.free + of_y.at * 8, of_y.parity);
-      const int to_y = of_y.at * places.y_bytes;
-      const unsigned at[2] = {y[0] + to_y, y[1] + to_y};
-      if (!put(at, sum[kSide], bias, strips)) repair(a, Tile(a, walk.index), walk.step - (kSide - 1), at, strips, channel);
-      fence_async();
-      of_y.next(kLeaving);
-    }
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) barrier_arrive(places.done + turn.at * 8);
+    const Row pixels({x[0] + to_x, x[1] + to_x});
+    if (row >= 0) put_last();
+    unsigned by_channel[kOwn][4];
+    pixels.by_channel(by_channel, low, high);
+    add_row(sum, by_channel, bands);
+    leave();
+    row = walk.step - (kSide - 1);
+    index = walk.index;
+    left = places.done + turn.at * 8;
   }
+  put_last();
+  leave();
 }
 
 // Neighbouring blocks have the same pixels of other channels.
