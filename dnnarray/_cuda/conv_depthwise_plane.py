@@ -8,12 +8,16 @@ from dnnarray._cuda.conv_depthwise_common import Correlation, axes
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
 from dnnarray._records import frozen
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT64, HALF
+from dnnarray._spec import FLOAT64
 
-_STRIP, _THREADS = 8, 128  # neighbouring outputs of a thread
-_MOST_ROWS = 4  # of outputs of a thread
-_MOST_WEIGHTS = 24 << 10  # bytes of shared memory
-_SHAPES = {(1, 1): 5, (1, 2): 5, (4, 1): 4}  # blocks of a multiprocessor, by rows and strips of a thread
+_STRIP = 8  # neighbouring outputs of a thread
+_MOST_ROWS = 4  # of them below each other
+_STAGES = 3  # planes of a tile in shared memory
+_MOST_WEIGHTS, _SHARED = 24 << 10, 100 << 10  # bytes of shared memory: of weights; of a block
+_MOST_THREADS = 256
+_BLOCKS = {1: 3, 4: 2}  # of a multiprocessor, by the rows of a thread
+_COPY = 40  # multiplications that the copy of a piece takes as long as
+_WAVES = 8  # blocks of a multiprocessor that there should be before one has several tiles
 
 
 @frozen
@@ -28,8 +32,7 @@ class DepthwisePlaneConfig(Config):
     vector: int
     shift: int
     rows: int
-    parts: int
-    threads: int
+    most_threads: int
     blocks: int
 
 
@@ -43,9 +46,40 @@ def _bytes_of_a_window(c: Correlation) -> int:
     return c.g.window[0] * c.g.window[1] * ((c.g.window[2] + 3) // 4 * 16)
 
 
-def _parts(c: Correlation, rows: int) -> int:
-    """Strips of a thread: with one row more loads are to be under way."""
-    return 2 if rows == 1 and c.g.stride[2] == 1 and c.x.dtype in HALF else 1
+@frozen
+class _Tile:
+    """Strips beside and below each other of a tile, channels of a block, and the bytes of what a tile reads."""
+
+    across: int
+    down: int
+    together: int
+    plane: int
+
+    @property
+    def threads(self) -> int:
+        return -(-self.across * self.down * self.together // 32) * 32
+
+
+def _tile(c: Correlation, rows: int, shift: int) -> _Tile | None:
+    """The tile that leaves the fewest threads without work; None where no plane fits."""
+    g, vector = c.g, _vector(c)
+    strips, tall, count = -(-g.out[2] // _STRIP), -(-g.out[1] // rows), g.n * c.channels
+    options = []
+    for parts in range(1, 1 + strips):
+        across = -(-strips // parts)
+        for down in range(1, min(tall, _MOST_THREADS // across) + 1):
+            brought = ((down * rows - 1) * g.stride[1] + g.window[1]) * (
+                (shift + (across * _STRIP - 1) * g.stride[2] + g.window[2] - 1) // vector + 1
+            )
+            plane = brought * vector * c.x.dtype.itemsize
+            fit = (_SHARED // _STAGES - 16) // plane, _MOST_THREADS // (across * down), _MOST_WEIGHTS // _bytes_of_a_window(c)
+            tile = _Tile(across, down, min(*fit, count), plane)
+            if tile.together:
+                work = tile.threads * _STRIP * rows * g.window[1] * g.window[2] + _COPY * tile.together * brought
+                options.append((work * parts * -(-tall // down) / tile.together, -tile.threads, tile))
+        if across <= 32 and options:
+            break
+    return min(options, key=lambda option: option[:2])[2] if options else None
 
 
 def can_plane(c: Correlation) -> bool:
@@ -53,27 +87,36 @@ def can_plane(c: Correlation) -> bool:
     undilated = c.g.dilation[1] == 1 or c.g.window[1] == 1
     if not c.fast or not undilated or c.memory.last or c.x.dtype == FLOAT64 or _bytes_of_a_window(c) > _MOST_WEIGHTS:
         return False
-    return all(c.memory.strides(s.shape)[4] == 1 for s in (c.x, c.y)) and _vector(c) > 1
+    innermost = all(c.memory.strides(s.shape)[4] == 1 for s in (c.x, c.y))
+    return innermost and _vector(c) > 1 and _tile(c, _rows(c), _shift(c)) is not None
+
+
+def _rows(c: Correlation) -> int:
+    """Of outputs of a thread."""
+    return _MOST_ROWS if c.g.window[1] > 1 else 1
+
+
+def _shift(c: Correlation) -> int:
+    """Elements of a piece in front of a window."""
+    return -c.g.before[2] % _vector(c)
 
 
 def planes(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
-    g, vector = c.g, _vector(c)
-    rows = _MOST_ROWS if g.window[1] > 1 else 1
-    parts = _parts(c, rows)
-    shift = -g.before[2] % vector
-    strips, tall = -(-g.out[2] // _STRIP), -(-g.out[1] // rows)
-    passes = -(-strips // (parts * _THREADS))
-    across = -(-strips // (parts * passes))
-    down = min(_THREADS // across, tall)
-    together = max(1, min(_THREADS // (across * down), _MOST_WEIGHTS // _bytes_of_a_window(c)))
+    g, vector, rows, shift = c.g, _vector(c), _rows(c), _shift(c)
+    tile = _tile(c, rows, shift)
+    assert tile is not None
     count = g.n * c.channels
-    blocks = passes * -(-tall // down) * g.out[0] * -(-count // together)
-    settings = (g.window[2], g.stride[2], vector, shift, rows, parts, _THREADS, _SHAPES[rows, parts])
+    groups = -(-count // tile.together)
+    tiles = -(-g.out[2] // (tile.across * _STRIP)) * -(-g.out[1] // (tile.down * rows)) * g.out[0]
+    run = max(1, min(groups * tiles // (device.units * _WAVES), tiles))
+    settings = (g.window[2], g.stride[2], vector, shift, rows, _MOST_THREADS, _BLOCKS[rows])
     config = DepthwisePlaneConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_plane_{SHORT[c.x.dtype]}x{vector}{'_added' * c.added}{'_relu' * c.relu}"
-    name += f"_s{g.window[2]}_by_{g.stride[2]}_from{shift}_r{rows}x{parts}"
+    name += f"_s{g.window[2]}_by_{g.stride[2]}_from{shift}_r{rows}"
     xs, ys = (c.memory.strides(s.shape)[:-1] for s in (c.x, c.y))
-    numbers = (count, c.channels, g.k, int(c.flip), across, down, together, *xs, *ys, *axes(g, g.out, g.space))
+    numbers = (count, c.channels, g.k, int(c.flip), tile.across, tile.down, tile.together, run, *xs, *ys, *axes(g, g.out, g.space))
     kernel = Kernel("conv/depthwise_plane.cu", name, config)
-    return Plan(kernel, (blocks, 1, 1), _THREADS, (*pointers, *numbers), together * _bytes_of_a_window(c))
+    stages = min(_STAGES, run * g.window[0])
+    shared = tile.together * _bytes_of_a_window(c) + stages * (-(-tile.together * tile.plane // 16) * 16)
+    return Plan(kernel, (groups * -(-tiles // run), 1, 1), tile.threads, (*pointers, *numbers), shared)
