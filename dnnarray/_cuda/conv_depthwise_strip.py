@@ -15,10 +15,14 @@ _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in ot
 _LANES = (32, 16, 8)  # vectors of channels of a block
 _SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 5, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
 """By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
-_CUBES = {4: (1, 4, 4), 2: (2, 3, 4)}  # the same for windows of 3 x 3 x 3, by the bytes of an element
+_CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (1, 4, 4)}
+"""The same for windows of 3 x 3 x 3, by the planes of outputs of a block and the bytes of an element."""
 _MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
 _BITS = 32  # of a thread's share of a step, some for each row and some more
-_FEW_ROWS = 8  # of a block for a window of 3, where the halo is small: neighbours in memory are under way at the same time
+_FEW_ROWS = {
+    True: 8,
+    False: 14,
+}  # of a block for a window of 3, where the halo is small: neighbours in memory are under way at the same time
 _MOST_APART = 1 << 31  # elements of a tile
 
 
@@ -30,6 +34,7 @@ class DepthwiseStripConfig(Config):
     added: bool
     relu: bool
     depth: int
+    planes: int
     side: int
     stride: int
     lines: int
@@ -48,6 +53,7 @@ class _Shape:
     """What a block is: channels that a thread reads and writes, vectors of them, tiles of strips, and the pixels of a step."""
 
     depth: int
+    planes: int
     lines: int
     reads: int
     writes: int
@@ -62,7 +68,7 @@ class _Shape:
     @property
     def pixels(self) -> int:
         """Of a step."""
-        return self.lines * self.groups * self.depth * self.pitch
+        return self.lines * self.groups * (self.depth + self.planes - 1) * self.pitch
 
     @property
     def share(self) -> int:
@@ -74,13 +80,14 @@ def _shape(c: Correlation) -> _Shape:
     """Of a square window."""
     g, side, size = c.g, c.g.window[2], c.x.dtype.itemsize
     depth = 1 if is_flat(g) else g.window[0]
-    vector, resident, stages = _CUBES[size] if depth > 1 else _SHAPES[side, size] if c.plain else _MULTIPLIED[side]
+    planes = 2 if depth > 1 and g.stride[0] == 1 and g.out[0] > 1 else 1  # of outputs, which share what they read
+    vector, resident, stages = _CUBES[planes, size] if depth > 1 else _SHAPES[side, size] if c.plain else _MULTIPLIED[side]
     reads, writes = (vector * g.k, vector) if c.folded else (vector, vector * g.k)
     lanes = min(_LANES, key=lambda n: (-(-c.channels // (n * writes)) * n, -n))  # the most that leave the fewest idle
     across = min(_THREADS // lanes, -(-g.out[2] // _STRIP))
     groups = 1 if depth > 1 else _THREADS // lanes // across  # images beside each other
     pitch = (across * _STRIP - 1) * g.stride[2] + side
-    return _Shape(depth, 1 if depth > 1 else 2, reads, writes, lanes, across, groups, pitch, resident, stages, lanes * reads * size)
+    return _Shape(depth, planes, 1 if depth > 1 else 2, reads, writes, lanes, across, groups, pitch, resident, stages, lanes * reads * size)
 
 
 def can_strip(c: Correlation) -> bool:
@@ -105,15 +112,13 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
     g, side, stride, s = c.g, c.g.window[2], c.g.stride[2], _shape(c)
     channels = c.x.shape[c.memory.channel]
-    settings = (s.depth, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, s.share, s.stages, _THREADS, s.resident)
+    settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, s.share, s.stages, _THREADS, s.resident)
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
-    name = (
-        f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}' * (s.depth > 1)}_by_{stride}"
-    )
+    name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
     name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{s.share}"
-    tiles = -(-g.n // s.groups) * g.out[0] * -(-g.out[2] // (s.across * _STRIP)) * -(-channels // (s.lanes * s.reads))
+    tiles = -(-g.n // s.groups) * -(-g.out[0] // s.planes) * -(-g.out[2] // (s.across * _STRIP)) * -(-channels // (s.lanes * s.reads))
     rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, s.lines // stride, (side - 1) // stride)
-    rows = min(rows, _FEW_ROWS) if side == 3 and s.depth == 1 else rows
+    rows = min(rows, _FEW_ROWS[c.plain]) if side == 3 and s.depth == 1 else rows
     xs, ys = (c.memory.strides(spec.shape) for spec in (c.x, c.y))
     numbers = (g.n, channels, int(c.flip), s.across, rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
     depths = (xs[2], ys[2], g.out[0] << 32 | g.space[0], g.stride[0] << 32 | g.before[0] & 0xFFFFFFFF)

@@ -2,7 +2,7 @@
 // gradient of a stride of 1 is the same with the weights turned round, summed over the m channels of x that belong to one of y.
 //
 // Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image or of several small ones, or, where the
-//          window is kDepth > 1 deep, of the kDepth planes of an image that one plane of outputs reads, kLines rows a step, which come to
+//          window is kDepth > 1 deep, of the planes of an image that kPlanes planes of outputs read, kLines rows a step, which come to
 //          shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kOut channels, which it computes from kIn channels, kLanes such vectors
 //          beside each other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
 //          registers and move on from row to row.
@@ -18,6 +18,7 @@ struct Config {
   static constexpr bool kAdded = false;
   static constexpr bool kRelu = false;
   static constexpr int kDepth = 1;
+  static constexpr int kPlanes = 1;
   static constexpr int kSide = 7;
   static constexpr int kStride = 1;
   static constexpr int kLines = 2;
@@ -38,23 +39,22 @@ using T = Config::Element;
 constexpr int kSide = Config::kSide, kStride = Config::kStride, kLanes = Config::kLanes, kStrip = Config::kStrip, kStages = Config::kStages;
 constexpr int kIn = Config::kReads, kOut = Config::kWrites, kMaps = kIn > kOut ? kIn : kOut;  // channels that a thread reads, writes, has weights of
 constexpr int kChannels = kLanes * kIn, kPixel = kChannels * sizeof(T);
-constexpr int kDepth = Config::kDepth, kTaps = kDepth * kSide * kSide;
+constexpr int kDepth = Config::kDepth, kPlanes = Config::kPlanes, kTaps = kDepth * kSide * kSide;
 constexpr int kLines = Config::kLines, kWide = (kStrip - 1) * kStride + kSide;  // rows of inputs in a step; inputs of a strip in a row
 constexpr int kAlive = (kSide - 1) / kStride + 1;                               // outputs that a row meets
 constexpr int kRows = kLines / kStride;                                         // of outputs, in a step
 
 extern __shared__ uint4 smem_memory[];
 
-using Sums = float[kAlive][kStrip][kOut];
+using PlaneSums = float[kAlive][kStrip][kOut];
+using Sums = PlaneSums[kPlanes];
 using Weights = float[kDepth][kSide][kSide][kMaps];
 
-// What row kPhase of each kStride rows adds to the outputs that it meets. In the first one of the first plane they move on and new ones begin with
-// the bias: the oldest first, so that each takes the place of the one before.
-template <int kPhase, bool kFirst>
-__device__ __forceinline__ void add_row(Sums& sum, const float (&w)[kSide][kSide][kMaps], const T* smem, const float (&bias)[kOut]) {
-  float x[kWide][kIn];
-#pragma unroll
-  for (int k = 0; k < kWide; ++k) widen_all(x[k], load<T, kIn>(smem + k * kChannels));
+// What row kPhase of each kStride rows adds to the outputs of a plane that it meets. In the first one of the first plane of a window they move on and new
+// ones begin with the bias: the oldest first, so that each takes the place of the one before.
+template <int kPhase>
+__device__ __forceinline__ void add_row(PlaneSums& sum, const float (&x)[kWide][kIn], const float (&w)[kSide][kSide][kMaps], const float (&bias)[kOut],
+                                        bool first) {
 #pragma unroll
   for (int j = kAlive - 1; j >= 0; --j) {
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ __forceinline__ void add_row(Sums& sum, const float (&w)[kSide][kSide
 #pragma unroll
       for (int v = 0; v < kMaps; ++v) {
         const int in = v * kIn / kMaps, out = v * kOut / kMaps;
-        if (kPhase == 0 && kFirst && v * kOut % kMaps == 0) sum[j][t][out] = j > 0 ? sum[j > 0 ? j - 1 : 0][t][out] : bias[out];
+        if (kPhase == 0 && first && v * kOut % kMaps == 0) sum[j][t][out] = j > 0 ? sum[j > 0 ? j - 1 : 0][t][out] : bias[out];
 #pragma unroll
         for (int s = 0; s < kSide; ++s) {
           if (j * kStride + kPhase < kSide) sum[j][t][out] += x[t * kStride + s][in] * w[j * kStride + kPhase][s][v];
@@ -75,9 +75,16 @@ __device__ __forceinline__ void add_row(Sums& sum, const float (&w)[kSide][kSide
 // The same for a row of all planes, `apart` elements from each other.
 template <int kPhase>
 __device__ __forceinline__ void add_rows(Sums& sum, const Weights& w, const T* smem, int apart, const float (&bias)[kOut]) {
-  add_row<kPhase, true>(sum, w[0], smem, bias);
 #pragma unroll
-  for (int o = 1; o < kDepth; ++o) add_row<kPhase, false>(sum, w[o], smem + o * apart, bias);
+  for (int o = 0; o < kDepth + kPlanes - 1; ++o) {
+    float x[kWide][kIn];
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) widen_all(x[k], load<T, kIn>(smem + o * apart + k * kChannels));
+#pragma unroll
+    for (int plane = 0; plane < kPlanes; ++plane) {
+      if (o >= plane && o - plane < kDepth) add_row<kPhase>(sum[plane], x, w[o >= plane ? o - plane : 0], bias, o == plane);
+    }
+  }
 }
 
 // The weights of kLanes * kMaps channels from `first` on, in memory (channel, tap).
@@ -107,18 +114,18 @@ struct WeightSource {
 struct Target {
   const T* residual;
   T* y;
-  long long h, w;
-  int columns;
+  long long d, h, w;
+  int columns, planes;
 
-  __device__ __forceinline__ void put(const float (&sum)[kStrip][kOut]) const {
+  __device__ __forceinline__ void put(const float (&sum)[kStrip][kOut], long long at) const {
     const DepthwiseFinish<T, kOut, Config::kAdded, Config::kRelu> finish{residual, y};
     if (columns == kStrip) {
 #pragma unroll
-      for (int t = 0; t < kStrip; ++t) finish.put(sum[t], t * w);
+      for (int t = 0; t < kStrip; ++t) finish.put(sum[t], at + t * w);
     } else {
 #pragma unroll
       for (int t = 0; t < kStrip; ++t) {
-        if (t < columns) finish.put(sum[t], t * w);
+        if (t < columns) finish.put(sum[t], at + t * w);
       }
     }
   }
@@ -159,18 +166,24 @@ __device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const
   const T* from = reinterpret_cast<const T*>(smem_memory) + place_of_strip * kChannels + threadIdx.x % kLanes * kIn;
   Sums sum;
 #pragma unroll
-  for (int j = 0; j < kAlive; ++j) {
+  for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma unroll
-    for (int t = 0; t < kStrip; ++t) {
+    for (int j = 0; j < kAlive; ++j) {
 #pragma unroll
-      for (int v = 0; v < kOut; ++v) sum[j][t][v] = bias[v];
+      for (int t = 0; t < kStrip; ++t) {
+#pragma unroll
+        for (int v = 0; v < kOut; ++v) sum[plane][j][t][v] = bias[v];
+      }
     }
   }
   int coming = range.p - (kAlive - 1) + range.skipped, left = range.groups, place = 0, ahead = ring.kAhead, last = kStages - 2;
   unsigned parity = 0, last_parity = 1;
   const auto emit = [&](int j) {
     if (coming >= range.p && coming < range.end) {
-      target.put(sum[j]);
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        if (plane < target.planes) target.put(sum[plane][j], plane * target.d);
+      }
       target.next_row();
     }
     ++coming;
@@ -209,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) 
   const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / kChannels + 1);
   const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
   const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / columns + 1);
-  const Quotient by_depth = kDepth > 1 ? divide(by_tile.quotient, high(depths)) : Quotient{by_tile.quotient * groups, 0};
+  const Quotient by_depth = kDepth > 1 ? divide(by_tile.quotient, (high(depths) - 1) / kPlanes + 1) : Quotient{by_tile.quotient * groups, 0};
   const int p = by_part.rest * i(rows), q = by_tile.rest * columns, image = by_depth.quotient;
   const Quotient strip = divide(threadIdx.x / kLanes, i(across));
   const int own = q + strip.rest * kStrip;
@@ -219,16 +232,17 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) 
   float bias[kOut];
 #pragma unroll
   for (int v = 0; v < kOut; ++v) bias[v] = gmem_bias && there ? widen(gmem_bias[to + v]) : 0.0f;
-  const long long at = (image + strip.quotient) * y_n + by_depth.rest * y_d + p * y_h + own * y_w + to;
-  const Target target{gmem_residual + at, gmem_y + at, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0};
+  const long long at = (image + strip.quotient) * y_n + by_depth.rest * kPlanes * y_d + p * y_h + own * y_w + to;
+  const Target target{gmem_residual + at, gmem_y + at, y_d, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0,
+                      kDepth > 1 ? high(depths) - by_depth.rest * kPlanes : 1};
   StreamTile tile{image, i(batch), groups, q * kStride - i(before_w), (columns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
   StreamSource source{x_n, x_h, x_w, i(height), i(width), i(channels)};
   const T* x = gmem_x;
   if constexpr (kDepth > 1) {  // planes take the place of images
     x += image * x_n;
-    tile.image = by_depth.rest * high(depth_steps) - low(depth_steps);
+    tile.image = by_depth.rest * kPlanes * high(depth_steps) - low(depth_steps);
     tile.images = low(depths);
-    tile.groups = kDepth;
+    tile.groups = kDepth + kPlanes - 1;
     source.n = x_d;
   }
   const int place = (min(strip.quotient, groups - 1) * kLines * tile.pitch) + strip.rest * kStrip * kStride;
