@@ -184,14 +184,16 @@ __device__ __forceinline__ uint2 load_pair(unsigned smem) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(smem));
   return v;
 }
-__device__ __forceinline__ void store_pair(unsigned smem, unsigned x, unsigned y) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(smem), "r"(x), "r"(y) : "memory");
+__device__ __forceinline__ void store_pair_if(bool there, unsigned smem, unsigned x, unsigned y) {
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\n@there st.shared.v2.b32 [%0], {%1, %2};\n}" ::"r"(smem), "r"(x), "r"(y),
+               "r"(static_cast<int>(there))
+               : "memory");
 }
 
 // Where a lane's two strips are, of the 16 of a matrix.
 struct Strips {
   int group[2], column[2];  // the image within a tile, the first column of outputs
-  bool there[2], odd;
+  int there[2], odd;
   unsigned in_pixel;  // the lane's first pixel and its channels, swizzled; odd strips begin with the fourth behind it
 
   __device__ __forceinline__ explicit Strips(const Arguments& a) {
@@ -203,7 +205,7 @@ struct Strips {
       group[half] = there[half] ? by_strip.quotient : 0;
       column[half] = by_strip.rest * kStrip;
     }
-    odd = row % 2 != 0;
+    odd = row % 2;
     in_pixel = (j * kPixel + (((warp / 2) ^ (j / 2)) << 4) + warp % 2 * 8) ^ (odd ? kOther : 0);
   }
   // Within a row of `pitch` pixels of each image.
@@ -250,10 +252,10 @@ __device__ __forceinline__ void add_row(Sums& sum, const unsigned (&a)[kOwn][4],
   }
 }
 
-// Stores the outputs of a row to their place in shared memory; false where one is not finite.
+// Stores the outputs of a row to their place in shared memory; whether one is not finite.
 __device__ __forceinline__ bool put(const unsigned (&smem)[2], const float (&sum)[kOwn][4], const float (&bias)[kOwn], const Strips& strips) {
   float y[kOwn][4];
-  unsigned strange = 0;
+  unsigned strange[2] = {};
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) {
 #pragma unroll
@@ -270,14 +272,13 @@ __device__ __forceinline__ bool put(const unsigned (&smem)[2], const float (&sum
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         w[k][c] = narrow_pair(y[2 * c][2 * half + k], y[2 * c + 1][2 * half + k], T());
-        strange = not_finite(w[k][c], strange, T());
+        strange[half] = not_finite(w[k][c], strange[half], T());
       }
     }
-    if (!strips.there[half]) continue;
-    store_pair(smem[half], strips.odd ? w[1][0] : w[0][0], strips.odd ? w[1][1] : w[0][1]);
-    store_pair(smem[half] ^ kOther, strips.odd ? w[0][0] : w[1][0], strips.odd ? w[0][1] : w[1][1]);
+    store_pair_if(strips.there[half], smem[half], strips.odd ? w[1][0] : w[0][0], strips.odd ? w[1][1] : w[0][1]);
+    store_pair_if(strips.there[half], smem[half] ^ kOther, strips.odd ? w[0][0] : w[1][0], strips.odd ? w[0][1] : w[1][1]);
   }
-  return (strange & 0x7fff7fffu) == 0;
+  return ((strange[0] | strange[1]) & 0x7fff7fffu) != 0;
 }
 
 // One output by the definition.
@@ -299,7 +300,7 @@ __device__ __forceinline__ void repair(const Arguments& a, const Tile& tile, int
   for (int i = 0; i < 4 * kOwn; ++i) {
     const bool second = i >= 2 * kOwn, other = i / kOwn % 2 != 0;
     const int c = i % kOwn, n = tile.image + (second ? strips.group[1] : strips.group[0]);
-    const int q = tile.q + (second ? strips.column[1] : strips.column[0]) + static_cast<int>(threadIdx.x) % 4 + (other != strips.odd ? 4 : 0);
+    const int q = tile.q + (second ? strips.column[1] : strips.column[0]) + static_cast<int>(threadIdx.x) % 4 + (other != (strips.odd != 0) ? 4 : 0);
     if (!(second ? strips.there[1] : strips.there[0]) || n >= a.batch || q >= a.out_width || channel + c >= a.channels) continue;
     const unsigned at = ((second ? smem[1] : smem[0]) ^ (other ? kOther : 0)) + c * sizeof(T);
     T value;
@@ -314,14 +315,15 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Places& place
                                          int apart) {
   const int own = threadIdx.x / kWarp * kOwn, channel = first_channel + own;
   const Bands bands(smem_w, own, a.flip);
-  const Strips strips(a);
+  Strips strips(a);
   float bias[kOwn];
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) bias[c] = a.bias && channel + c < a.channels ? widen(a.bias[channel + c]) : 0.0f;
   unsigned low = strips.odd ? 0x1054 : 0x5410, high = strips.odd ? 0x3276 : 0x7632;
   unsigned x[2] = {places.x + strips.at(0, (a.across + 1) * kStrip), places.x + strips.at(1, (a.across + 1) * kStrip)};
   unsigned y[2] = {places.y + strips.at(0, a.across * kStrip), places.y + strips.at(1, a.across * kStrip)};
-  asm volatile("" : "+r"(x[0]), "+r"(x[1]), "+r"(y[0]), "+r"(y[1]), "+r"(low), "+r"(high));  // not computed again in each row
+  asm volatile("" : "+r"(x[0]), "+r"(x[1]), "+r"(y[0]), "+r"(y[1]), "+r"(low), "+r"(high), "+r"(strips.there[0]), "+r"(strips.there[1]),
+               "+r"(strips.odd));  // not computed again in each row
   Sums sum{};
   Turn turn, of_y{0, 1};
   int row = -1, index = 0;  // what the step before has completed: a row of outputs of a tile
@@ -330,7 +332,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Places& place
     barrier_wait(places.free + of_y.at * 8, of_y.parity);
     const int to_y = of_y.at * places.y_bytes;
     const unsigned at[2] = {y[0] + to_y, y[1] + to_y};
-    if (!put(at, sum[kSide], bias, strips)) repair(a, Tile(a, index), row, at, strips, channel);
+    if (put(at, sum[kSide], bias, strips)) repair(a, Tile(a, index), row, at, strips, channel);
     of_y.next(kLeaving);
   };
   unsigned left = 0;  // its barrier
