@@ -9,7 +9,7 @@ from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, str
 from dnnarray._cuda.channels import View, order_of, partial_bytes, reorder, sums, too_scattered, view, whole_lines
 from dnnarray._cuda.conv_common import too_large
 from dnnarray._cuda.conv_depthwise_band import banded, can_band
-from dnnarray._cuda.conv_depthwise_common import Correlation, memory_of, too_many, turned
+from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat, memory_of, too_many, turned
 from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
 from dnnarray._cuda.conv_depthwise_plane import can_plane, planes
@@ -240,18 +240,26 @@ class _Speed:
 
 
 _UNITS = 132  # multiprocessors of the device that was measured
-_MMA, _STRIP, _TILE = _Speed(0.6, 40e12), _Speed(0.65, 25e12), _Speed(0.5, 12e12)
+_BAND, _MMA, _STRIP, _CUBE, _PLANE, _TILE = (
+    _Speed(share, rate) for share, rate in ((0.65, 90e12), (0.6, 40e12), (0.65, 25e12), (0.42, 25e12), (0.5, 20e12), (0.5, 12e12))
+)
 _DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
 _WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = _Speed(0.8, 20e12, 2), _Speed(0.56, 16e12, 2), _Speed(0.5, 6e12, 2)
 
 
-def _speed(c: Correlation) -> _Speed:
+def _speed(c: Correlation, device: Device) -> _Speed:
+    if can_band(c, device):
+        return _BAND
     if can_multiply(c):
         return _MMA
-    if c.gradient:
-        return _GATHER
+    if can_strip(c):
+        return _STRIP if is_flat(c.g) else _CUBE
+    if can_plane(c):
+        return _PLANE
+    if can_tile(c):
+        return _TILE
     direct = _DIRECT if c.memory.last else _DIRECT_FIRST
-    return _STRIP if can_strip(c) else _TILE if can_tile(c) else direct
+    return _GATHER if c.gradient else direct
 
 
 def _weight_speed(c: Correlation) -> _Speed:
@@ -266,10 +274,10 @@ def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     seconds = 0.0
     if op == "conv":
         c = Correlation(g, x, y, problem.layout, True, problem.flip, added=problem.inputs[3] is not None)
-        seconds += _speed(c).seconds(c, device)
+        seconds += _speed(c, device).seconds(c, device)
     if op in ("conv_backward_input", "conv_backward"):
         c = _turned_round(problem, y, x, True)
-        seconds += _speed(c).seconds(c, device)
+        seconds += _speed(c, device).seconds(c, device)
     if op in ("conv_backward_weight", "conv_backward"):
         c = _met(problem, x, y, True)
         speed = _weight_speed(c)
