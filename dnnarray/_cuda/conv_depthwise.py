@@ -241,7 +241,7 @@ class _Speed:
 
 _UNITS = 132  # multiprocessors of the device that was measured
 _BAND, _MMA, _STRIP, _CUBE, _PLANE, _TILE = (
-    _Speed(share, rate) for share, rate in ((0.65, 90e12), (0.6, 40e12), (0.65, 25e12), (0.42, 25e12), (0.5, 20e12), (0.5, 12e12))
+    _Speed(share, rate) for share, rate in ((0.67, 90e12), (0.6, 40e12), (0.65, 25e12), (0.48, 25e12), (0.5, 23e12), (0.5, 12e12))
 )
 _DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
 _WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = _Speed(0.8, 20e12, 2), _Speed(0.56, 16e12, 2), _Speed(0.5, 6e12, 2)

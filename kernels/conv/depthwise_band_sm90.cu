@@ -2,8 +2,8 @@
 // bias[c]). For one channel and one row r of the window, 8 neighbouring outputs are 16 neighbouring inputs times a band matrix of w[c, r, :]: a
 // product on the tensor cores takes 16 such strips, beside each other or of several images. Products are exact, sums in float.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block stays with kChannels channels and walks down one tile after the other: `across` strips of
-//          each of `groups` images, a row of inputs a step. The copy engine brings the rows, kStages at most under way, zeros outside of the image,
+// Layout:  channels innermost in memory, w (K, taps). A block stays with kChannels channels and walks down one tile after the other: `across`
+//          strips of each of `groups` images, a row of inputs a step. The copy engine brings the rows, `stages` of them under way, zeros outside of the image,
 //          and stores rows of outputs. Each warp owns four channels: it takes two pixels apart into pairs of one channel each, and its bands stay in
 //          registers. An input row is used once, for all kSide outputs that it meets; their sums are alive in registers and move on in the product
 //          itself. A thread of one more warpgroup, which leaves its registers to the others, asks for copies.
@@ -29,7 +29,8 @@ struct Config {
 
 using namespace dnnarray;
 using T = Config::Element;
-constexpr int kSide = Config::kSide, kTaps = kSide * kSide, kWarps = 8, kOwn = 4, kChannels = kWarps * kOwn, kThreads = (kWarps + 4) * 32, kPixel = kChannels * sizeof(T);
+constexpr int kSide = Config::kSide, kTaps = kSide * kSide, kWarps = 8, kOwn = 4, kThreads = (kWarps + 4) * 32;
+constexpr int kChannels = kWarps * kOwn, kPixel = kChannels * sizeof(T);
 constexpr int kStrip = 8, kReach = 16;                 // outputs of a strip and the pixels that it reads
 constexpr int kOther = 4 * kPixel | 32;                // from a pixel to the fourth behind it, swizzled: these bits are turned
 constexpr int kMostStages = 16, kLeaving = 4;          // rows of inputs and of outputs under way
@@ -110,7 +111,7 @@ struct Turn {  // a place in a ring
   }
 };
 
-// --- the warp that asks for copies ------------------------------------------------------------------------------------
+// --- the thread that asks for copies ------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void bring_and_store(const Arguments& a, const Places& places, const TensorMap& x, const TensorMap& y, int first_channel,
                                                 int first, int tiles, int apart) {

@@ -106,8 +106,9 @@ struct Share {
 #pragma unroll 1
     for (int i = threadIdx.x; i < total; i += blockDim.x) {
       const int at_h = top + r, at_w = begin + k * kVector;
-      const bool there = static_cast<unsigned>(at_h) < static_cast<unsigned>(a.h.space) && static_cast<unsigned>(at_w) < static_cast<unsigned>(a.w.space) &&
-                         first + c < a.planes;
+      const bool inside = static_cast<unsigned>(at_h) < static_cast<unsigned>(a.h.space) &&
+                          static_cast<unsigned>(at_w) < static_cast<unsigned>(a.w.space);
+      const bool there = inside && first + c < a.planes;
       const Quotient image = divide(there ? first + c : 0, a.channels);
       const int taken = a.multiplier == 1 ? image.rest : divide(image.rest, a.multiplier).quotient;
       const long long from = there ? image.quotient * a.x_n + taken * a.x_c + depth + at_h * a.x_h + at_w : 0;
@@ -202,7 +203,8 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, Config::kBloc
   const int wide = i(across) * kStrip, tall = i(down) * kRows, tiles_w = (w.out - 1) / wide + 1, tiles_h = (h.out - 1) / tall + 1;
   const Problem a{gmem_x, i(planes), i(channels), i(multiplier), x_n, x_c, x_d, x_h, d, h, w, wide, tall, tiles_w, tiles_h};
   const int tiles = tiles_w * tiles_h * d.out;
-  const Quotient by_run = divide(blockIdx.x, (tiles - 1) / i(run) + 1), strip = divide(threadIdx.x, i(across)), line = divide(strip.quotient, i(down));
+  const Quotient by_run = divide(blockIdx.x, (tiles - 1) / i(run) + 1);
+  const Quotient strip = divide(threadIdx.x, i(across)), line = divide(strip.quotient, i(down));
   const int first = by_run.quotient * i(together), begin = by_run.rest * i(run), lines = d.window * h.window;
   const Share share(a, i(together));
   float* smem_w = reinterpret_cast<float*>(smem_memory);

@@ -3,8 +3,8 @@
 //
 // Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image or of several small ones, or, where the
 //          window is kDepth > 1 deep, of the planes of an image that kPlanes planes of outputs read, kLines rows a step, which come to
-//          shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kOut channels, which it computes from kIn channels, kLanes such vectors
-//          beside each other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
+//          shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kOut channels, which it computes from kIn channels,
+//          kLanes such vectors beside each other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
 //          registers and move on from row to row.
 // Needs:   pointers aligned to 16 bytes, channels in whole vectors; a square window of kSide, kStride along both axes, no dilation; less
 //          than 2^31 blocks; images of less than 2^31 elements.
@@ -50,11 +50,11 @@ using PlaneSums = float[kAlive][kStrip][kOut];
 using Sums = PlaneSums[kPlanes];
 using Weights = float[kDepth][kSide][kSide][kMaps];
 
-// What row kPhase of each kStride rows adds to the outputs of a plane that it meets. In the first one of the first plane of a window they move on and new
-// ones begin with the bias: the oldest first, so that each takes the place of the one before.
+// What row kPhase of each kStride rows adds to the outputs of a plane that it meets. In the first one of the first plane of a window they move
+// on and new ones begin with the bias: the oldest first, so that each takes the place of the one before.
 template <int kPhase>
-__device__ __forceinline__ void add_row(PlaneSums& sum, const float (&x)[kWide][kIn], const float (&w)[kSide][kSide][kMaps], const float (&bias)[kOut],
-                                        bool first) {
+__device__ __forceinline__ void add_row(PlaneSums& sum, const float (&x)[kWide][kIn], const float (&w)[kSide][kSide][kMaps],
+                                        const float (&bias)[kOut], bool first) {
 #pragma unroll
   for (int j = kAlive - 1; j >= 0; --j) {
 #pragma unroll
@@ -104,7 +104,9 @@ struct WeightSource {
 #pragma unroll
     for (int v = 0; v < kMaps; ++v) {
 #pragma unroll
-      for (int tap = 0; tap < kTaps; ++tap) w[tap / (kSide * kSide)][tap / kSide % kSide][tap % kSide][v] = widen(smem[own + v * kTaps + (flip ? kTaps - 1 - tap : tap)]);
+      for (int tap = 0; tap < kTaps; ++tap) {
+        w[tap / (kSide * kSide)][tap / kSide % kSide][tap % kSide][v] = widen(smem[own + v * kTaps + (flip ? kTaps - 1 - tap : tap)]);
+      }
     }
     __syncthreads();
   }
@@ -246,5 +248,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) 
     source.n = x_d;
   }
   const int place = (min(strip.quotient, groups - 1) * kLines * tile.pitch) + strip.rest * kStrip * kStride;
-  walk(x, {gmem_w, first * kMaps / kIn, i(channels) * kMaps / kIn, flip != 0}, bias, source, tile, Range(p, min(p + i(rows), i(out_height)), i(before_h), i(height)), target, place);
+  const Range range(p, min(p + i(rows), i(out_height)), i(before_h), i(height));
+  walk(x, {gmem_w, first * kMaps / kIn, i(channels) * kMaps / kIn, flip != 0}, bias, source, tile, range, target, place);
 }
