@@ -8,9 +8,11 @@ from typing import Any
 from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
 from dnnarray._cuda.channels import View, order_of, partial_bytes, reorder, sums, too_scattered, view, whole_lines
 from dnnarray._cuda.conv_common import too_large
-from dnnarray._cuda.conv_depthwise_common import Correlation, memory_of, too_many, turned
+from dnnarray._cuda.conv_depthwise_band import banded, can_band
+from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat, memory_of, too_many, turned
 from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
+from dnnarray._cuda.conv_depthwise_plane import can_plane, planes
 from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
 from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
@@ -26,10 +28,14 @@ _THREADS = 128
 
 def _correlate(c: Correlation, device: Device, arrays: tuple[Any, ...]) -> Plan:
     """One launch from x to y. `arrays` are pointers of x, w, bias, residual and y."""
+    if can_band(c, device):
+        return banded(c, device, arrays)
     if can_multiply(c):
         return multiplied(c, device, arrays)
     if can_strip(c):
         return stripped(c, device, arrays)
+    if can_plane(c):
+        return planes(c, device, arrays)
     return tiled(c, device, arrays) if can_tile(c) else direct(c, device, arrays)
 
 
@@ -68,8 +74,10 @@ def _input(problem: ConvProblem, dy: Spec, dx: Spec, device: Device, aligned: bo
 
 def _turned_round(problem: ConvProblem, dy: Spec, dx: Spec, aligned: bool) -> Correlation:
     g = problem.geometry
-    if g.k == 1 and set(g.stride) == {1}:
-        return Correlation(turned(g), dy, dx, problem.layout, aligned, not problem.flip)
+    if set(g.stride) == {1}:
+        c = Correlation(turned(g), dy, dx, problem.layout, aligned, not problem.flip, folded=g.k > 1)
+        if g.k == 1 or can_strip(c):
+            return c
     return Correlation(g, dy, dx, problem.layout, aligned, problem.flip, gradient=True)
 
 
@@ -232,18 +240,26 @@ class _Speed:
 
 
 _UNITS = 132  # multiprocessors of the device that was measured
-_MMA, _STRIP, _TILE = _Speed(0.6, 40e12), _Speed(0.65, 25e12), _Speed(0.5, 12e12)
+_BAND, _MMA, _STRIP, _CUBE, _PLANE, _TILE = (
+    _Speed(share, rate) for share, rate in ((0.67, 90e12), (0.6, 40e12), (0.65, 25e12), (0.48, 25e12), (0.5, 23e12), (0.5, 12e12))
+)
 _DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
 _WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = _Speed(0.8, 20e12, 2), _Speed(0.56, 16e12, 2), _Speed(0.5, 6e12, 2)
 
 
-def _speed(c: Correlation) -> _Speed:
+def _speed(c: Correlation, device: Device) -> _Speed:
+    if can_band(c, device):
+        return _BAND
     if can_multiply(c):
         return _MMA
-    if c.gradient:
-        return _GATHER
+    if can_strip(c):
+        return _STRIP if is_flat(c.g) else _CUBE
+    if can_plane(c):
+        return _PLANE
+    if can_tile(c):
+        return _TILE
     direct = _DIRECT if c.memory.last else _DIRECT_FIRST
-    return _STRIP if can_strip(c) else _TILE if can_tile(c) else direct
+    return _GATHER if c.gradient else direct
 
 
 def _weight_speed(c: Correlation) -> _Speed:
@@ -258,10 +274,10 @@ def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     seconds = 0.0
     if op == "conv":
         c = Correlation(g, x, y, problem.layout, True, problem.flip, added=problem.inputs[3] is not None)
-        seconds += _speed(c).seconds(c, device)
+        seconds += _speed(c, device).seconds(c, device)
     if op in ("conv_backward_input", "conv_backward"):
         c = _turned_round(problem, y, x, True)
-        seconds += _speed(c).seconds(c, device)
+        seconds += _speed(c, device).seconds(c, device)
     if op in ("conv_backward_weight", "conv_backward"):
         c = _met(problem, x, y, True)
         speed = _weight_speed(c)

@@ -45,7 +45,10 @@ def memory_of(x: Spec, y: Spec, layout: str) -> Memory:
 
 @frozen
 class Correlation:
-    """y from x: `g` is read as a forward or, with `gradient`, backwards as the gradient of one. `added` says that a residual is."""
+    """y from x: `g` is read as a forward or, with `gradient`, backwards as the gradient of one. `added` says that a residual is.
+
+    `folded` says that it is x that has `g.k` channels for one of y, over which y sums: the gradient of a multiplier as a forward.
+    """
 
     g: Geometry
     x: Spec
@@ -56,6 +59,7 @@ class Correlation:
     gradient: bool = False
     added: bool = False
     relu: bool = False
+    folded: bool = False
 
     @cached_property
     def memory(self) -> Memory:
@@ -78,7 +82,10 @@ class Correlation:
     @property
     def whole_vectors(self) -> bool:
         """Whether the channels of a pixel are whole vectors of 16 bytes."""
-        return self.memory.last and vector_length(self.x.dtype, self.aligned, self.channels) * self.x.dtype.itemsize == 16
+        return (
+            self.memory.last
+            and vector_length(self.x.dtype, self.aligned, self.channels, self.x.shape[self.memory.channel]) * self.x.dtype.itemsize == 16
+        )
 
     @property
     def computed(self) -> int:

@@ -10,12 +10,19 @@ from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
-_LINES, _THREADS = 2, 128  # rows of inputs in a step
+_THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
 _LANES = (32, 16, 8)  # vectors of channels of a block
 _SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 5, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
 """By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
-_FEW_ROWS = 8  # of a block for a window of 3, where the halo is small: neighbours in memory are under way at the same time
+_CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2, 4)}
+"""The same for windows of 3 x 3 x 3, by the planes of outputs of a block and the bytes of an element."""
+_MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
+_BITS = 32  # of a thread's share of a step, some for each row and some more
+_FEW_ROWS = {
+    True: 8,
+    False: 14,
+}  # of a block for a window of 3, where the halo is small: neighbours in memory are under way at the same time
 _MOST_APART = 1 << 31  # elements of a tile
 
 
@@ -26,9 +33,13 @@ class DepthwiseStripConfig(Config):
     element: str
     added: bool
     relu: bool
+    depth: int
+    planes: int
     side: int
     stride: int
-    vector: int
+    lines: int
+    reads: int
+    writes: int
     lanes: int
     strip: int
     share: int
@@ -37,33 +48,80 @@ class DepthwiseStripConfig(Config):
     blocks: int
 
 
+@frozen
+class _Shape:
+    """What a block is: channels that a thread reads and writes, vectors of them, tiles of strips, and the pixels of a step."""
+
+    depth: int
+    planes: int
+    lines: int
+    reads: int
+    writes: int
+    lanes: int
+    across: int
+    groups: int
+    pitch: int
+    resident: int
+    stages: int
+    pixel: int
+
+    @property
+    def pixels(self) -> int:
+        """Of a step."""
+        return self.lines * self.groups * (self.depth + self.planes - 1) * self.pitch
+
+    @property
+    def share(self) -> int:
+        """Pieces of 16 bytes of a step for a thread."""
+        return -(-self.pixels // (_THREADS * 16 // self.pixel))
+
+
+def _shape(c: Correlation) -> _Shape:
+    """Of a square window."""
+    g, side, size = c.g, c.g.window[2], c.x.dtype.itemsize
+    depth = 1 if is_flat(g) else g.window[0]
+    planes = 2 if depth > 1 and g.stride[0] == 1 and g.out[0] > 1 else 1  # of outputs, which share what they read
+    vector, resident, stages = _CUBES[planes, size] if depth > 1 else _SHAPES[side, size] if c.plain else _MULTIPLIED[side]
+    reads, writes = (vector * g.k, vector) if c.folded else (vector, vector * g.k)
+    lanes = min(_LANES, key=lambda n: (-(-c.channels // (n * writes)) * n, -n))  # the most that leave the fewest idle
+    across = min(_THREADS // lanes, -(-g.out[2] // _STRIP))
+    groups = 1 if depth > 1 else _THREADS // lanes // across  # images beside each other
+    pitch = (across * _STRIP - 1) * g.stride[2] + side
+    return _Shape(depth, planes, 1 if depth > 1 else 2, reads, writes, lanes, across, groups, pitch, resident, stages, lanes * reads * size)
+
+
 def can_strip(c: Correlation) -> bool:
     """Whether strips can do it."""
     g = c.g
     square = g.window[1] == g.window[2] and g.window[2] in SIDES and g.stride[1] == g.stride[2] and set(g.dilation) == {1}
-    near = max(g.space[1] * g.space[2], g.out[1] * g.out[2]) * c.channels * (_THREADS // _LANES[-1]) < _MOST_APART
-    return c.plain and c.fast and square and near and is_flat(g) and c.whole_vectors and c.x.dtype != FLOAT64
+    if not square or not c.fast or not c.whole_vectors or c.x.dtype == FLOAT64:
+        return False
+    cube = g.window == (3, 3, 3) and g.stride[2] == 1 and c.plain
+    if not ((is_flat(g) and (c.plain or (g.k == 2 and g.window[2] in _MULTIPLIED))) or cube):
+        return False
+    near = (
+        max(g.space[1] * g.space[2], g.out[1] * g.out[2]) * max(c.channels, c.x.shape[c.memory.channel]) * (_THREADS // _LANES[-1])
+        < _MOST_APART
+    )
+    shape = _shape(c)
+    busy = shape.depth == 1 or 2 * shape.across * shape.lanes >= _THREADS  # most threads of a block
+    return near and busy and (shape.lines + 1) * shape.share <= _BITS
 
 
 def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
-    g, side, stride, size = c.g, c.g.window[2], c.g.stride[2], c.x.dtype.itemsize
-    vector, resident, stages = _SHAPES[side, size]
-    lanes = min(_LANES, key=lambda n: (-(-c.channels // (n * vector)) * n, -n))
-    strips, channels = _THREADS // lanes, lanes * vector
-    across = min(strips, -(-g.out[2] // _STRIP))
-    groups = strips // across  # images beside each other
-    pitch = (across * _STRIP - 1) * stride + side
-    pixels = _LINES * groups * pitch
-    share = -(-pixels // (_THREADS * 16 // (channels * size)))
-    settings = (side, stride, vector, lanes, _STRIP, share, stages, _THREADS, resident)
+    g, side, stride, s = c.g, c.g.window[2], c.g.stride[2], _shape(c)
+    channels = c.x.shape[c.memory.channel]
+    settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, s.share, s.stages, _THREADS, s.resident)
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
-    name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}_by_{stride}_l{lanes}x{share}"
-    tiles = -(-g.n // groups) * -(-g.out[2] // (across * _STRIP)) * -(-c.channels // channels)
-    rows = rows_of_a_block(g.out[1], tiles, device.units * resident, _LINES // stride, (side - 1) // stride)
-    rows = min(rows, _FEW_ROWS) if side == 3 else rows
-    xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
-    numbers = (g.n, c.channels, int(c.flip), across, rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
+    name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
+    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{s.share}"
+    tiles = -(-g.n // s.groups) * -(-g.out[0] // s.planes) * -(-g.out[2] // (s.across * _STRIP)) * -(-channels // (s.lanes * s.reads))
+    rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, s.lines // stride, (side - 1) // stride)
+    rows = min(rows, _FEW_ROWS[c.plain]) if side == 3 and s.depth == 1 else rows
+    xs, ys = (c.memory.strides(spec.shape) for spec in (c.x, c.y))
+    numbers = (g.n, channels, int(c.flip), s.across, rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
+    depths = (xs[2], ys[2], g.out[0] << 32 | g.space[0], g.stride[0] << 32 | g.before[0] & 0xFFFFFFFF)
     kernel = Kernel("conv/depthwise_strip.cu", name, config)
-    shared = stages * (pixels * channels * size + 16)
-    return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), _THREADS, (*pointers, *numbers), shared)
+    shared = s.stages * (s.pixels * s.pixel + 16)
+    return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), _THREADS, (*pointers, *numbers, *depths), shared)

@@ -17,8 +17,8 @@ from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32
 
 BYTES = 128  # of a map
 _TYPES = {FLOAT16: 6, FLOAT32: 7, BFLOAT16: 9}  # CUtensorMapDataType
-# CU_TENSOR_MAP_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_L2_256B, _FLOAT_OOB_FILL_NONE
-_HOW = (0, 3, 3, 0)
+# CU_TENSOR_MAP_INTERLEAVE_NONE, _SWIZZLE_64B or _SWIZZLE_128B, _L2_PROMOTION_L2_256B, _FLOAT_OOB_FILL_NONE
+_HOW = {64: (0, 2, 3, 0), 128: (0, 3, 3, 0)}
 _BEGIN = (c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p)  # the map, the element's type, axes, address, extents, strides
 
 
@@ -58,9 +58,9 @@ def encode(driver: Any, m: TensorMap, place: int, address: int) -> int:
     first = (place, _TYPES[m.dtype], len(m.shape), address, _numbers(c_uint64, m.shape), _numbers(c_uint64, m.strides))
     steps = _numbers(c_uint32, m.steps or (1,) * len(m.shape))
     if m.corners is None:
-        return int(driver.cuTensorMapEncodeTiled(*first, _numbers(c_uint32, m.box), steps, *_HOW))
+        return int(driver.cuTensorMapEncodeTiled(*first, _numbers(c_uint32, m.box), steps, *_HOW[m.row]))
     lower, upper = (_numbers(c_int, corner) for corner in m.corners)
-    return int(driver.cuTensorMapEncodeIm2col(*first, lower, upper, *m.box, steps, *_HOW))
+    return int(driver.cuTensorMapEncodeIm2col(*first, lower, upper, *m.box, steps, *_HOW[m.row]))
 
 
 def _numbers(kind: Any, numbers: Sequence[int]) -> Any:

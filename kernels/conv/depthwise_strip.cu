@@ -1,9 +1,10 @@
-// Depthwise convolution by strips: y[n, c, p] = f(sum over r of x[n, c, p * stride + r - before] * w[c, r] + bias[c] + residual). The input
-// gradient of a stride of 1 is the same with the weights turned round.
+// Depthwise convolution by strips: y[n, k, p] = f(sum over r of x[n, k / m, p * stride + r - before] * w[k, r] + bias[k] + residual). The input
+// gradient of a stride of 1 is the same with the weights turned round, summed over the m channels of x that belong to one of y.
 //
-// Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image or of several small ones, kLines
-//          rows a step, which come to shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kVector channels, kLanes such vectors beside each
-//          other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
+// Layout:  channels innermost in memory, w (K, taps). A block walks down a range of columns of one image or of several small ones, or, where the
+//          window is kDepth > 1 deep, of the planes of an image that kPlanes planes of outputs read, kLines rows a step, which come to
+//          shared memory some steps ahead. A thread owns kStrip neighbouring outputs of kOut channels, which it computes from kIn channels,
+//          kLanes such vectors beside each other; its weights stay in registers. A row of inputs is used once, for all outputs that it meets: their sums are alive in
 //          registers and move on from row to row.
 // Needs:   pointers aligned to 16 bytes, channels in whole vectors; a square window of kSide, kStride along both axes, no dilation; less
 //          than 2^31 blocks; images of less than 2^31 elements.
@@ -16,9 +17,13 @@ struct Config {
   using Element = float;
   static constexpr bool kAdded = false;
   static constexpr bool kRelu = false;
+  static constexpr int kDepth = 1;
+  static constexpr int kPlanes = 1;
   static constexpr int kSide = 7;
   static constexpr int kStride = 1;
-  static constexpr int kVector = 1;
+  static constexpr int kLines = 2;
+  static constexpr int kReads = 1;
+  static constexpr int kWrites = 1;
   static constexpr int kLanes = 32;
   static constexpr int kStrip = 7;
   static constexpr int kShare = 5;
@@ -32,40 +37,57 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kStride = Config::kStride, kLanes = Config::kLanes, kStrip = Config::kStrip, kStages = Config::kStages;
-constexpr int kVector = Config::kVector, kChannels = kLanes * kVector, kPixel = kChannels * sizeof(T);
-constexpr int kLines = 2, kWide = (kStrip - 1) * kStride + kSide;  // rows of inputs in a step; inputs of a strip in a row
+constexpr int kIn = Config::kReads, kOut = Config::kWrites, kMaps = kIn > kOut ? kIn : kOut;  // channels that a thread reads, writes, has weights of
+constexpr int kChannels = kLanes * kIn, kPixel = kChannels * sizeof(T);
+constexpr int kDepth = Config::kDepth, kPlanes = Config::kPlanes, kTaps = kDepth * kSide * kSide;
+constexpr int kLines = Config::kLines, kWide = (kStrip - 1) * kStride + kSide;  // rows of inputs in a step; inputs of a strip in a row
 constexpr int kAlive = (kSide - 1) / kStride + 1;                               // outputs that a row meets
 constexpr int kRows = kLines / kStride;                                         // of outputs, in a step
 
 extern __shared__ uint4 smem_memory[];
 
-using Sums = float[kAlive][kStrip][kVector];
-using Weights = float[kSide][kSide][kVector];
+using PlaneSums = float[kAlive][kStrip][kOut];
+using Sums = PlaneSums[kPlanes];
+using Weights = float[kDepth][kSide][kSide][kMaps];
 
-// What row kPhase of each kStride rows adds to the outputs that it meets. In the first one they move on and new ones begin with the bias: the
-// oldest first, so that each takes the place of the one before.
+// What row kPhase of each kStride rows adds to the outputs of a plane that it meets. In the first one of the first plane of a window they move
+// on and new ones begin with the bias: the oldest first, so that each takes the place of the one before.
 template <int kPhase>
-__device__ __forceinline__ void add_row(Sums& sum, const Weights& w, const T* smem, const float (&bias)[kVector]) {
-  float x[kWide][kVector];
-#pragma unroll
-  for (int k = 0; k < kWide; ++k) widen_all(x[k], load<T, kVector>(smem + k * kChannels));
+__device__ __forceinline__ void add_row(PlaneSums& sum, const float (&x)[kWide][kIn], const float (&w)[kSide][kSide][kMaps],
+                                        const float (&bias)[kOut], bool first) {
 #pragma unroll
   for (int j = kAlive - 1; j >= 0; --j) {
 #pragma unroll
     for (int t = 0; t < kStrip; ++t) {
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        if (kPhase == 0) sum[j][t][v] = j > 0 ? sum[j > 0 ? j - 1 : 0][t][v] : bias[v];
+      for (int v = 0; v < kMaps; ++v) {
+        const int in = v * kIn / kMaps, out = v * kOut / kMaps;
+        if (kPhase == 0 && first && v * kOut % kMaps == 0) sum[j][t][out] = j > 0 ? sum[j > 0 ? j - 1 : 0][t][out] : bias[out];
 #pragma unroll
         for (int s = 0; s < kSide; ++s) {
-          if (j * kStride + kPhase < kSide) sum[j][t][v] += x[t * kStride + s][v] * w[j * kStride + kPhase][s][v];
+          if (j * kStride + kPhase < kSide) sum[j][t][out] += x[t * kStride + s][in] * w[j * kStride + kPhase][s][v];
         }
       }
     }
   }
 }
 
-// The weights of kChannels channels from `first` on, in memory (channel, tap).
+// The same for a row of all planes, `apart` elements from each other.
+template <int kPhase>
+__device__ __forceinline__ void add_rows(Sums& sum, const Weights& w, const T* smem, int apart, const float (&bias)[kOut]) {
+#pragma unroll
+  for (int o = 0; o < kDepth + kPlanes - 1; ++o) {
+    float x[kWide][kIn];
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) widen_all(x[k], load<T, kIn>(smem + o * apart + k * kChannels));
+#pragma unroll
+    for (int plane = 0; plane < kPlanes; ++plane) {
+      if (o >= plane && o - plane < kDepth) add_row<kPhase>(sum[plane], x, w[o >= plane ? o - plane : 0], bias, o == plane);
+    }
+  }
+}
+
+// The weights of kLanes * kMaps channels from `first` on, in memory (channel, tap).
 struct WeightSource {
   const T* gmem;
   int first, channels;
@@ -73,16 +95,18 @@ struct WeightSource {
 
   // Those of this thread, by way of shared memory; zeros behind the last channel.
   __device__ __forceinline__ void load(Weights& w, T* smem) const {
-    constexpr int kTaps = kSide * kSide;
-    const int there = min(channels - first, kChannels) * kTaps, own = threadIdx.x % kLanes * kVector * kTaps;
-    for (int i = threadIdx.x; i < kChannels * kTaps; i += Config::kThreads) {
+    constexpr int kAll = kLanes * kMaps * kTaps;
+    const int there = min((channels - first) * kTaps, kAll), own = threadIdx.x % kLanes * kMaps * kTaps;
+    for (int i = threadIdx.x; i < kAll; i += Config::kThreads) {
       smem[i] = i < there ? gmem[static_cast<long long>(first) * kTaps + i] : T{};
     }
     __syncthreads();
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
+    for (int v = 0; v < kMaps; ++v) {
 #pragma unroll
-      for (int tap = 0; tap < kTaps; ++tap) w[tap / kSide][tap % kSide][v] = widen(smem[own + v * kTaps + (flip ? kTaps - 1 - tap : tap)]);
+      for (int tap = 0; tap < kTaps; ++tap) {
+        w[tap / (kSide * kSide)][tap / kSide % kSide][tap % kSide][v] = widen(smem[own + v * kTaps + (flip ? kTaps - 1 - tap : tap)]);
+      }
     }
     __syncthreads();
   }
@@ -92,18 +116,18 @@ struct WeightSource {
 struct Target {
   const T* residual;
   T* y;
-  long long h, w;
-  int columns;
+  long long d, h, w;
+  int columns, planes;
 
-  __device__ __forceinline__ void put(const float (&sum)[kStrip][kVector]) const {
-    const DepthwiseFinish<T, kVector, Config::kAdded, Config::kRelu> finish{residual, y};
+  __device__ __forceinline__ void put(const float (&sum)[kStrip][kOut], long long at) const {
+    const DepthwiseFinish<T, kOut, Config::kAdded, Config::kRelu> finish{residual, y};
     if (columns == kStrip) {
 #pragma unroll
-      for (int t = 0; t < kStrip; ++t) finish.put(sum[t], t * w);
+      for (int t = 0; t < kStrip; ++t) finish.put(sum[t], at + t * w);
     } else {
 #pragma unroll
       for (int t = 0; t < kStrip; ++t) {
-        if (t < columns) finish.put(sum[t], t * w);
+        if (t < columns) finish.put(sum[t], at + t * w);
       }
     }
   }
@@ -126,7 +150,7 @@ struct Range {
   }
 };
 
-__device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const float (&bias)[kVector], const StreamSource& source,
+__device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const float (&bias)[kOut], const StreamSource& source,
                                      const StreamTile& tile, const Range& range, Target target, int place_of_strip) {
   const int steps = (range.groups + kRows - 1) / kRows, stage = kLines * tile.groups * tile.pitch * kPixel;
   constexpr int kPass = Config::kThreads / (kPixel / 16);
@@ -141,21 +165,27 @@ __device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const
   for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
   Weights w;
   of_w.load(w, reinterpret_cast<T*>(smem_memory) + (kStages - 1) * (stage / static_cast<int>(sizeof(T))));  // the last place to be filled
-  const T* from = reinterpret_cast<const T*>(smem_memory) + place_of_strip * kChannels + threadIdx.x % kLanes * kVector;
+  const T* from = reinterpret_cast<const T*>(smem_memory) + place_of_strip * kChannels + threadIdx.x % kLanes * kIn;
   Sums sum;
 #pragma unroll
-  for (int j = 0; j < kAlive; ++j) {
+  for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma unroll
-    for (int t = 0; t < kStrip; ++t) {
+    for (int j = 0; j < kAlive; ++j) {
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) sum[j][t][v] = bias[v];
+      for (int t = 0; t < kStrip; ++t) {
+#pragma unroll
+        for (int v = 0; v < kOut; ++v) sum[plane][j][t][v] = bias[v];
+      }
     }
   }
   int coming = range.p - (kAlive - 1) + range.skipped, left = range.groups, place = 0, ahead = ring.kAhead, last = kStages - 2;
   unsigned parity = 0, last_parity = 1;
   const auto emit = [&](int j) {
     if (coming >= range.p && coming < range.end) {
-      target.put(sum[j]);
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        if (plane < target.planes) target.put(sum[plane][j], plane * target.d);
+      }
       target.next_row();
     }
     ++coming;
@@ -164,11 +194,12 @@ __device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const
     if (step >= 2) ring.wait_for_all(last, last_parity);
     if (step + ring.kAhead < steps) bring(ahead);
     ring.wait_for_inputs(place, parity);
+    const int apart = kLines * tile.pitch * kChannels;
     const T* line = from + place * (stage / static_cast<int>(sizeof(T)));
 #pragma unroll 1
     for (int i = 0; i < min(kRows, left); ++i, line += kStride * tile.pitch * kChannels) {
-      add_row<0>(sum, w, line, bias);
-      if constexpr (kStride == 2) add_row<1>(sum, w, line + tile.pitch * kChannels, bias);
+      add_rows<0>(sum, w, line, apart, bias);
+      if constexpr (kStride == 2) add_rows<1>(sum, w, line + tile.pitch * kChannels, apart, bias);
       emit(kAlive - 1);
     }
     ring.leave(place);
@@ -181,29 +212,42 @@ __device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const
   for (int j = kAlive - 2; j >= 0; --j) emit(j);  // those that end below the image
 }
 
-// Neighbouring blocks have the same pixels of other channels; each does `rows` rows of `across` strips of each of its images.
+// Neighbouring blocks have the same pixels of other channels; each does `rows` rows of `across` strips of each of its images. Pairs hold (output,
+// input) extents and (stride, before) of the axis of depth.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
     T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long across, long long rows, long long x_n, long long x_h, long long x_w,
     long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width,
-    long long before_h, long long before_w) {
+    long long before_h, long long before_w, long long x_d, long long y_d, long long depths, long long depth_steps) {
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const int groups = Config::kThreads / kLanes / i(across), columns = i(across) * kStrip;
+  const int groups = kDepth > 1 ? 1 : Config::kThreads / kLanes / i(across), columns = i(across) * kStrip;
   const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / kChannels + 1);
   const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
   const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / columns + 1);
-  const int p = by_part.rest * i(rows), q = by_tile.rest * columns, image = by_tile.quotient * groups;
+  const Quotient by_depth = kDepth > 1 ? divide(by_tile.quotient, (high(depths) - 1) / kPlanes + 1) : Quotient{by_tile.quotient * groups, 0};
+  const int p = by_part.rest * i(rows), q = by_tile.rest * columns, image = by_depth.quotient;
   const Quotient strip = divide(threadIdx.x / kLanes, i(across));
   const int own = q + strip.rest * kStrip;
-  const int first = by_chunk.rest * kChannels, channel = first + threadIdx.x % kLanes * kVector;
+  const int first = by_chunk.rest * kChannels, channel = first + threadIdx.x % kLanes * kIn;
   const bool there = channel < channels && own < out_width && strip.quotient < groups && image + strip.quotient < batch;
-  float bias[kVector];
+  const int to = channel * kOut / kIn;
+  float bias[kOut];
 #pragma unroll
-  for (int v = 0; v < kVector; ++v) bias[v] = gmem_bias && there ? widen(gmem_bias[channel + v]) : 0.0f;
-  const long long at = (image + strip.quotient) * y_n + p * y_h + own * y_w + channel;
-  const Target target{gmem_residual + at, gmem_y + at, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0};
-  const StreamTile tile{image, i(batch), groups, q * kStride - i(before_w), (columns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
+  for (int v = 0; v < kOut; ++v) bias[v] = gmem_bias && there ? widen(gmem_bias[to + v]) : 0.0f;
+  const long long at = (image + strip.quotient) * y_n + by_depth.rest * kPlanes * y_d + p * y_h + own * y_w + to;
+  const Target target{gmem_residual + at, gmem_y + at, y_d, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0,
+                      kDepth > 1 ? high(depths) - by_depth.rest * kPlanes : 1};
+  StreamTile tile{image, i(batch), groups, q * kStride - i(before_w), (columns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
+  StreamSource source{x_n, x_h, x_w, i(height), i(width), i(channels)};
+  const T* x = gmem_x;
+  if constexpr (kDepth > 1) {  // planes take the place of images
+    x += image * x_n;
+    tile.image = by_depth.rest * kPlanes * high(depth_steps) - low(depth_steps);
+    tile.images = low(depths);
+    tile.groups = kDepth + kPlanes - 1;
+    source.n = x_d;
+  }
   const int place = (min(strip.quotient, groups - 1) * kLines * tile.pitch) + strip.rest * kStrip * kStride;
-  walk(gmem_x, {gmem_w, first, i(channels), flip != 0}, bias, {x_n, x_h, x_w, i(height), i(width), i(channels)}, tile, Range(p, min(p + i(rows), i(out_height)), i(before_h), i(height)),
-       target, place);
+  const Range range(p, min(p + i(rows), i(out_height)), i(before_h), i(height));
+  walk(x, {gmem_w, first * kMaps / kIn, i(channels) * kMaps / kIn, flip != 0}, bias, source, tile, range, target, place);
 }

@@ -1,5 +1,7 @@
 """Depthwise convolution on a card: windows, strides, layouts, multipliers, epilogues, determinism."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -100,14 +102,79 @@ def test_several_tiles(batch, channels, height, width, side, dtype):
         assert cupy.asnumpy(dw).tobytes() == cupy.asnumpy(again).tobytes()
 
 
+_PLANES = {  # shape, multiplier, window and options
+    "1-D": ((3, 5, 1000), 1, (5,), {"padding": 2}),
+    "1-D causal": ((2, 3, 4104), 1, (7,), {"padding": ((6, 0),), "flip": True}),
+    "1-D, two outputs for a channel": ((2, 3, 96), 2, (3,), {"padding": 1, "stride": 2}),
+    "2-D": ((2, 4, 17, 24), 1, (3, 3), {"padding": 1}),
+    "2-D, pieces of four": ((2, 6, 19, 28), 1, (7, 7), {"padding": 3}),
+    "2-D, pieces of two": ((3, 7, 14, 14), 1, (5, 5), {"padding": 2}),
+    "2-D, strided": ((2, 3, 33, 48), 1, (7, 7), {"padding": 3, "stride": 2}),
+    "2-D, uneven window": ((2, 3, 16, 16), 1, (4, 5), {"padding": ((0, 3), (4, 0)), "stride": (2, 1)}),
+    "2-D, cropped": ((2, 3, 16, 24), 1, (3, 7), {"padding": ((0, 0), (3, 3)), "stride": (3, 1)}),
+    "3-D": ((2, 3, 6, 7, 16), 1, (3, 3, 3), {"padding": 1}),
+    "3-D, dilated depth": (
+        (1, 2, 9, 8, 16),
+        2,
+        (2, 3, 3),
+        {"padding": ((3, 1), (1, 1), (1, 1)), "dilation": (3, 1, 1), "stride": (2, 1, 1)},
+    ),
+}
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-def test_infinity_and_nan_stay_in_their_windows(dtype):
+@pytest.mark.parametrize("name", _PLANES)
+def test_planes(name, dtype):
+    shape, multiplier, window, options = _PLANES[name]
+    rng, options = np.random.default_rng(8), options | {"groups": shape[1]}
+    x, w, bias = (
+        rng.standard_normal(shape),
+        rng.standard_normal((multiplier * shape[1], 1, *window)),
+        rng.standard_normal(multiplier * shape[1]),
+    )
+    x, w, bias = (a.astype(dtype) for a in (x, w, bias))
+    x[0, 1, ..., 3], x[-1, 0, ..., -1] = np.inf, np.nan
+    wide = [a.astype(np.float64) for a in (x, w)]
+    there = [cupy.asarray(a) for a in (x, w)]
+    for added in ({}, {"bias": bias, "activation": "relu"}):
+        expected = dnn.conv(*wide, **options | {n: a if n == "activation" else a.astype(np.float64) for n, a in added.items()})
+        y = dnn.conv(*there, **options | {n: a if n == "activation" else cupy.asarray(a) for n, a in added.items()})
+        assert_close(cupy.asnumpy(y), expected, math.prod(window))
+    grad = rng.standard_normal(expected.shape).astype(dtype)
+    dx = dnn.conv_backward_input(cupy.asarray(grad), there[1], input_shape=shape, **options)
+    assert_close(
+        cupy.asnumpy(dx),
+        dnn.conv_backward_input(grad.astype(np.float64), wide[1], input_shape=shape, **options),
+        multiplier * math.prod(window),
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(
+    ("shape", "stride", "before"), [((2, 5, 9, 30, 64), 1, 1), ((1, 7, 20, 57, 40), (2, 1, 1), 1), ((2, 2, 1, 29, 72), 1, 2)], ids=str
+)
+def test_cubes(shape, stride, before, dtype):
+    rng = np.random.default_rng(9)
+    x, w, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, (shape[4], 3, 3, 3, 1), shape[4:]))
+    options = {"padding": ((before, 1),) * 3, "stride": stride, "groups": shape[4], "layout": "channels_last"}
+    wide, there = ([convert(a) for a in (x, w, bias)] for convert in (lambda a: a.astype(np.float64), cupy.asarray))
+    for flip in (False, True):
+        expected = dnn.conv(*wide[:2], bias=wide[2], activation="relu", flip=flip, **options)
+        assert_close(cupy.asnumpy(dnn.conv(*there[:2], bias=there[2], activation="relu", flip=flip, **options)), expected, 27)
+    grad = rng.standard_normal(expected.shape).astype(dtype)
+    expected = dnn.conv_backward_input(grad.astype(np.float64), wide[1], input_shape=shape, **options)
+    assert_close(cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(grad), there[1], input_shape=shape, **options)), expected, 27)
+
+
+@pytest.mark.parametrize("side", [3, 5, 7])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+def test_infinity_and_nan_stay_in_their_windows(dtype, side):
     x = np.random.default_rng(3).standard_normal((1, 28, 28, 16)).astype(dtype)
     x[0, 5, 9, 3], x[0, 20, 27, 0], x[0, 0, 0, 15] = np.inf, -np.inf, np.nan
-    w = np.abs(np.random.default_rng(4).standard_normal((16, 3, 3, 1))).astype(dtype)
-    options = {"padding": 1, "groups": 16, "layout": "channels_last"}
+    w = np.abs(np.random.default_rng(4).standard_normal((16, side, side, 1))).astype(dtype)
+    options = {"padding": side // 2, "groups": 16, "layout": "channels_last"}
     expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), **options)
-    assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, 9)
+    assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, side * side)
 
 
 @pytest.mark.parametrize("name", ["implicit_gemm_sm90", "implicit_tma_sm90"])

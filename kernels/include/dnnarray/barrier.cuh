@@ -13,6 +13,17 @@ __device__ __forceinline__ void copy_async(unsigned smem, const void* gmem, bool
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
 }
 
+// The same for 4, 8 or 16 bytes.
+template <int kBytes>
+__device__ __forceinline__ void copy_piece_async(unsigned smem, const void* gmem, bool there) {
+  if constexpr (kBytes == 16) {
+    copy_async(smem, gmem, there);
+  } else {
+    const int bytes = there ? kBytes : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(smem), "l"(gmem), "r"(bytes), "n"(kBytes) : "memory");
+  }
+}
+
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Until at most kPending of this thread's groups are on their way.

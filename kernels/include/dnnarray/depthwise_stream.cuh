@@ -42,7 +42,8 @@ struct RowStream {
       const Quotient by_column = divide(own.quotient + k * beside, tile.pitch);
       const int group = by_column.quotient / kLines, line = by_column.quotient - group * kLines, at = tile.left + by_column.rest;
       offset[k] = static_cast<int>(group * source.n + line * source.h + by_column.rest * source.w);
-      const bool there = static_cast<unsigned>(at) < static_cast<unsigned>(source.width) && tile.image + group < tile.images;
+      const bool there = static_cast<unsigned>(at) < static_cast<unsigned>(source.width) &&
+                         static_cast<unsigned>(tile.image + group) < static_cast<unsigned>(tile.images);
       if (there && channel < source.channels) bits |= 1u << (line * kShare + k);
       if (own.quotient + k * beside < kLines * tile.groups * tile.pitch) bits |= 1u << (kLines * kShare + k);
     }

@@ -73,6 +73,13 @@ __device__ __forceinline__ void store_windows(unsigned smem, const TensorMap& ma
   }
 }
 
+// The same for a box of an array of five axes.
+__device__ __forceinline__ void store_box(unsigned smem, const TensorMap& map, const BoxPlace& p) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(smem), "l"(&map), "r"(p.at[0]),
+               "r"(p.at[1]), "r"(p.at[2]), "r"(p.at[3]), "r"(p.at[4])
+               : "memory");
+}
+
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Until at most kPending groups have yet to read their shared memory.

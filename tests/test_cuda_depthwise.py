@@ -1,0 +1,152 @@
+"""Depthwise convolution without a GPU: which kernel takes which problem, and the launches of bands in NumPy."""
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._select import Device
+from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._cuda.plan import TensorMap
+
+_DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448)
+_OLDER = Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912)
+_LAST = {"layout": "channels_last"}
+_STRIP = 8
+
+
+def _problem(op, *specs, **options):
+    operation = find(op)
+    bound, chosen = operation.bind(specs, options)
+    return operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
+
+
+def _plan(op, *specs, device=_DEVICE, **options):
+    problem = _problem(op, *specs, **options)
+    method = next(m for m in ALGORITHMS[op] if m.name == "depthwise")
+    assert method.rejects(problem, device) is None
+    return method.run(problem, device, True).plans[0]
+
+
+_KERNELS = {
+    "half, large window": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_band_sm90"),
+    "half, 5 x 5": (_DEVICE, FLOAT16, (2, 14, 14, 64), (64, 5, 5, 1), _LAST, "depthwise_band_sm90"),
+    "half, older device": (_OLDER, BFLOAT16, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_mma"),
+    "float32": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip"),
+    "3 x 3": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
+    "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
+    "3 x 3 x 3, narrow": (_DEVICE, FLOAT32, (2, 4, 7, 7, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_tile"),
+    "two outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (64, 3, 3, 1), _LAST, "depthwise_strip"),
+    "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise"),
+    "planes": (_DEVICE, BFLOAT16, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise_plane"),
+    "planes of one row": (_DEVICE, FLOAT32, (2, 64, 100), (64, 1, 5), {}, "depthwise_plane"),
+    "planes, odd rows": (_DEVICE, BFLOAT16, (2, 64, 13, 13), (64, 1, 3, 3), {}, "depthwise"),
+    "planes, double": (_DEVICE, FLOAT64, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise"),
+}
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_kernels_by_problem(name):
+    device, dtype, x, w, options, source = _KERNELS[name]
+    groups, space = x[-1] if options else x[1], len(x) - 2
+    window = w[1:-1] if options else w[2:]
+    options = options | {"groups": groups, "padding": tuple((s // 2, s // 2) for s in window)}
+    assert len(window) == space
+    forward = _plan("conv", Spec(x, dtype), Spec(w, dtype), device=device, **options)
+    assert forward.kernel.source == f"conv/{source}.cu"
+    y = (*x[:-1], w[0]) if "layout" in options else (x[0], w[0], *x[2:])
+    backward = _plan("conv_backward_input", Spec(y, dtype), Spec(w, dtype), device=device, input_shape=x, **options)
+    assert backward.kernel.source == f"conv/{source}.cu"
+
+
+# --- bands: what the copy engine brings and stores ----------------------------------------------------------------------
+
+
+def _cut(image, box, start):
+    """A box of an array (N, D, H, W, C), zeros outside; both count from the fastest axis."""
+    found = np.zeros(box[::-1])
+    for at in np.ndindex(*found.shape[:-1]):
+        place = tuple(s + i for s, i in zip(start[::-1][:-1], at, strict=True))
+        if all(0 <= p < n for p, n in zip(place, image.shape, strict=False)):
+            row = image[place][start[0] : start[0] + box[0]]
+            found[at][: len(row)] = row
+    return found
+
+
+def _put(image, values, start, written):
+    for at in np.ndindex(*values.shape[:-1]):
+        place = tuple(s + i for s, i in zip(start[::-1][:-1], at, strict=True))
+        if all(0 <= p < n for p, n in zip(place, image.shape, strict=False)):
+            there = image.shape[-1] - start[0]
+            image[place][start[0] :] = np.where(np.arange(there) < values.shape[-1], np.resize(values[at], there), image[place][start[0] :])
+            written[place][start[0] : start[0] + values.shape[-1]] += 1
+
+
+def _walked(plan, x, w):
+    """The result of a launch on arrays (N, H, W, C) and (C, R, S), and how often each element was stored."""
+    maps = [a for a in plan.arguments if isinstance(a, TensorMap)]
+    _, _, channels, flip, across, groups, rows, stages, tiles, *_, height, width, before_h, before_w = (
+        a for a in plan.arguments if isinstance(a, int)
+    )
+    w, side = w[:, ::-1, ::-1] if flip else w, w.shape[1]
+    assert stages >= 2
+    assert across * groups <= 16
+    image = x[:, None]
+    y, written = np.zeros((x.shape[0], 1, height, width, channels)), np.zeros((x.shape[0], 1, height, width, channels), int)
+    assert [m.shape for m in maps] == [image.shape[::-1], y.shape[::-1]]
+    chunks, parts, columns = -(-channels // 32), -(-height // rows), across * _STRIP
+    for block in range(plan.grid[0]):
+        first = block % chunks * 32
+        own = np.zeros((32, side, side))
+        own[: len(w[first : first + 32])] = w[first : first + 32]
+        for tile in range(block // chunks, tiles, plan.grid[0] // chunks):
+            part, column, n = tile % parts, tile // parts % -(-width // columns), tile // parts // -(-width // columns) * groups
+            p, q, brought = part * rows, column * columns, []
+            for row in range(p, min(p + rows, height) + side - 1):
+                brought.append(_cut(image, maps[0].box, (first, q - before_w, row - before_h, 0, n))[:, 0, 0])
+                if len(brought) < side:
+                    continue
+                result = np.zeros((groups, 1, 1, columns, 32))
+                for r, s in np.ndindex(side, side):
+                    result[:, 0, 0] += brought[r - side][:, s : s + columns] * own[:, r, s]
+                _put(y, result, (first, q, row - side + 1, 0, n), written)
+    return y[:, 0], written
+
+
+_BANDS = {  # x (N, H, W, C), side, padding
+    "one tile": ((2, 9, 14, 8), 7, 3),
+    "uneven": ((3, 7, 17, 40), 5, ((0, 3), (4, 1))),
+    "tall": ((1, 40, 5, 16), 7, 3),
+    "wide": ((1, 3, 150, 8), 5, 2),
+    "small images": ((19, 4, 3, 8), 5, 2),
+}
+
+
+@pytest.mark.parametrize("name", _BANDS)
+def test_bands(name):
+    shape, side, padding = _BANDS[name]
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal(shape), rng.standard_normal((shape[3], side, side, 1))
+    options = {"groups": shape[3], "padding": padding} | _LAST
+    plan = _plan("conv", Spec(shape, BFLOAT16), Spec(w.shape, BFLOAT16), **options)
+    assert plan.kernel.source == "conv/depthwise_band_sm90.cu"
+    y, written = _walked(plan, x, w[..., 0])
+    assert (written == 1).all()
+    np.testing.assert_allclose(y, dnn.conv(x, w, **options), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("side", [5, 7])
+@pytest.mark.parametrize("channels", [8, 192, 384, 2304])
+@pytest.mark.parametrize("extent", [1, 7, 14, 56, 100])
+@pytest.mark.parametrize("batch", [1, 64])
+def test_bands_fit_a_device(batch, extent, channels, side):
+    x, w = Spec((batch, extent, extent, channels), FLOAT16), Spec((channels, side, side, 1), FLOAT16)
+    plan = _plan("conv", x, w, groups=channels, padding=side // 2, **_LAST)
+    assert plan.shared_memory <= _DEVICE.shared_memory
+    for m in plan.arguments[:2]:
+        assert max(m.box) <= 256
+        assert m.box[0] * 2 == m.row
+        assert all(s % 16 == 0 for s in m.strides)
