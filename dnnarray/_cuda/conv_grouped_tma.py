@@ -14,7 +14,7 @@ from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
-from dnnarray._cuda.conv_implicit import along, misfit, part_of, sum_splits, target_of
+from dnnarray._cuda.conv_implicit import WeightTerms, along, misfit, part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
@@ -36,7 +36,8 @@ from dnnarray._spec import FLOAT32, HALF, name_of
 
 SIZES = (8, 16, 32)  # channels of a group, on both sides
 _LEAST = 16  # channels of the sum that a product takes
-_THREADS, _CONSUMERS = 512, 3  # of a block, and warpgroups of it that multiply
+_GROUP = 128  # threads of a warpgroup
+_CONSUMERS = 3  # warpgroups of a block that multiply
 _KEPT = 512  # bytes of shared memory for what all threads need
 _VECTOR, _WIDE = 8, 16  # weights of a load, and their bytes
 _COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
@@ -59,6 +60,7 @@ class GroupedTmaConfig(Config):
     real: int
     across: int
     stages: int
+    consumers: int
 
 
 @frozen
@@ -96,6 +98,17 @@ def _corners(g: Geometry, pitch: int) -> Corners:
     return lower, (pitch - g.before[2] - g.space[2], *upper[1:])
 
 
+def tiles_of(g: Geometry, pitch: int) -> tuple[int, int]:
+    """Along the places, `pitch` in a row of the result, and along the channels."""
+    return -(-g.n * g.out[0] * g.out[1] * pitch // BLOCK), -(-g.groups * g.k // BLOCK)
+
+
+def grid_of(tiles: tuple[int, int], units: int) -> tuple[int, int]:
+    """Blocks along both: at most one for each multiprocessor, with tiles of the same channels if that is possible."""
+    across = min(tiles[1], units)
+    return min(tiles[0], units // across), across
+
+
 @remembered
 def choose(g: Geometry, units: int) -> Choice | None:
     """What is done first; None where a window's weights do not fit into shared memory."""
@@ -107,9 +120,10 @@ def choose(g: Geometry, units: int) -> Choice | None:
         fitting = [stages for stages in _STAGES if memory[stages] <= SHARED - _KEPT]
         if not fitting:
             continue
-        tiles = -(-g.n * g.out[0] * g.out[1] * pitch // BLOCK) * -(-g.groups * g.k // BLOCK)
+        tiles = tiles_of(g, pitch)
+        shares = [-(-t // blocks) for t, blocks in zip(tiles, grid_of(tiles, units), strict=True)]
         each = _TILE + g.taps // across * _STAGE + g.taps * _TAP
-        seconds = _BEGIN + _WEIGHT * weights / 2 + -(-tiles // units) * each
+        seconds = _BEGIN + shares[1] * (_WEIGHT * weights / 2 + shares[0] * each)
         found.append((seconds, across, pitch, fitting[0], memory[fitting[0]]))
     if not found:
         return None
@@ -161,24 +175,32 @@ class GroupedTmaMaps:
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
             first: Any = halo_sums if isinstance(split, HaloSplit) else window_sums
             self._steps.add(first(blocks(self._g), split, small, large, partial, self._units, size=self._g.c))
-            self._steps.add(sum_splits(partial, split.count, weight, shape))
+            terms = WeightTerms(self._g, small, large) if split.fills_up else None
+            self._steps.add(sum_splits(partial, split.count, weight, shape, terms))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
         f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units), whole(g)
         assert chosen is not None
         across, places = chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
         flags = e.bias is not None, e.residual is not None, transposed
-        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages)
-        words = ["conv_grouped_tma_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], e.name, f"{axes}d_c{g.c}x{across}x{chosen.stages}"]
+        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages, _CONSUMERS)
+        words = [
+            "conv_grouped_tma_sm90",
+            SHORT[x.dtype],
+            "to",
+            SHORT[y.dtype],
+            e.name,
+            f"{axes}d_c{g.c}x{across}x{chosen.stages}x{_CONSUMERS}",
+        ]
         kernel = Kernel("conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
         behind = _REACH if across > 1 else 0
         images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), BLOCK + behind)
-        tiles = -(-places // BLOCK), -(-wide.k // BLOCK)
+        tiles = tiles_of(g, chosen.pitch)
         form, turned = row_form(w, g.c, g.window)
         pointers: tuple[Any, ...] = (x.array, w.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
         numbers = (places, chosen.pitch, *tiles, wide.k, form, int(turned), *w.strides, *along(x.strides), *along(y.strides), *extents(g))
-        grid = (min(math.prod(tiles), self._units), 1, 1)
-        return Plan(kernel, grid, _THREADS, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
+        grid, threads = (*grid_of(tiles, self._units), 1), (1 + _CONSUMERS) * _GROUP
+        return Plan(kernel, grid, threads, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
 
 
 def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:

@@ -34,6 +34,7 @@ struct Config {
   static constexpr int kReal = 16;
   static constexpr int kAcross = 3;
   static constexpr int kStages = 5;
+  static constexpr int kConsumers = 3;
 };
 #define DNNARRAY_ENTRY conv_grouped_tma_sm90_default
 #endif
@@ -41,12 +42,12 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
-constexpr int kGroup = 128, kConsumers = 3, kThreads = (1 + kConsumers) * kGroup, kTile = 64, kRow = 128;  // a tile is as high as it is wide
+constexpr int kGroup = 128, kConsumers = Config::kConsumers, kThreads = (1 + kConsumers) * kGroup, kTile = 64, kRow = 128;  // a tile is as high as it is wide
 constexpr int kReal = Config::kReal, kSize = kReal < 16 ? 16 : kReal, kGroups = kTile / kSize, kSums = kSize / 2;  // kSums: a thread's of a group
 constexpr int kRowW = kSize * 2, kBytesW = kTile * kRowW, kPart = kSize * kRowW;  // bytes of a tap's weights: of a row, of all, of a group
 constexpr int kAcross = Config::kAcross, kReach = kAcross > 1 ? 8 : 0;            // taps of a box, places behind a tile's last one
 constexpr int kStages = Config::kStages, kStage = (kTile + kReach) * kRow;
-constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
+constexpr int kFewer = kConsumers == 3 ? 56 : 32, kMore = kConsumers == 3 ? 152 : 112;  // registers of asking and of multiplying threads
 constexpr int kVector = 8, kBatch = 6;   // weights of a load, loads of a thread on their way
 
 extern __shared__ char smem_memory[];
@@ -79,14 +80,24 @@ struct Arguments {
   }
 };
 
-// Neighbouring tiles of a block: tile i is part i % tiles_m of the places and channels 64 (i / tiles_m) on.
+// A block's tiles: some of the places, of 64 channels after another. Blocks of the same places have different channels, so that a block packs weights
+// as seldom as can be.
 struct Share {
-  int first, end, tiles_m;
+  int first, end, channels;
 
-  __device__ __forceinline__ Share(int tiles_m_, int tiles_n) : tiles_m(tiles_m_) {
-    const long long all = static_cast<long long>(tiles_m) * tiles_n;
-    first = static_cast<int>(all * blockIdx.x / gridDim.x);
-    end = static_cast<int>(all * (blockIdx.x + 1) / gridDim.x);
+  __device__ __forceinline__ Share(int tiles_m, int tiles_n)
+      : first(cut(tiles_m, blockIdx.x)), end(cut(tiles_m, blockIdx.x + 1)), channels(tiles_n * kTile) {}
+
+  static __device__ __forceinline__ int cut(int tiles, unsigned block) {
+    return static_cast<int>(static_cast<long long>(tiles) * block / gridDim.x);
+  }
+  // Calls `act(m, channel)` for the tiles of one warpgroup, `begin(channel)` before those of each 64 channels.
+  template <typename Begin, typename Act>
+  __device__ __forceinline__ void each(int part, Begin begin, Act act) const {
+    for (int channel = blockIdx.y * kTile; channel < channels; channel += gridDim.y * kTile) {
+      begin(channel);
+      for (int i = first + part; i < end; i += kConsumers) act(static_cast<long long>(i) * kTile, channel);
+    }
   }
 };
 
@@ -316,27 +327,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     give_registers<kFewer>();
     if (one) {
       prefetch_map(map);
-      for (int i = share.first + part; i < share.end; i += kConsumers) {
-        const int n = i / share.tiles_m;
-        ask_tile(a, map, static_cast<long long>(i - n * share.tiles_m) * kTile, n * kTile, smem, ring);
-      }
+      share.each(part, [](int) {}, [&](long long m, int channel) { ask_tile(a, map, m, channel, smem, ring); });
     }
     __syncwarp();
     return;
   }
   take_registers<kMore>();
   const int row = threadIdx.x % kGroup / 32 * 16 + threadIdx.x % 32 / 4;
-  for (int first = share.first, i = first + part; first < share.end;) {
-    const int n = first / share.tiles_m, end = min(share.end, (n + 1) * share.tiles_m);
-    pack_weights(a, n * kTile, smem.weight);
-    for (; i < end; i += kConsumers) {
-      const long long m = static_cast<long long>(i - n * share.tiles_m) * kTile + row, at[2] = {a.at(m), a.at(m + 8)};
-      float sums[kTile / 2];
-      multiply_tile(a, sums, stages, smem, ring);
+  const auto pack = [&](int channel) { pack_weights(a, channel, smem.weight); };
+  share.each(part, pack, [&](long long tile, int channel) {
+    const long long m = tile + row, at[2] = {a.at(m), a.at(m + 8)};
+    float sums[kTile / 2];
+    multiply_tile(a, sums, stages, smem, ring);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) write_row<Config, kTile>(a.target, sums, half, 0, n * kTile, at[half] < 0 ? 0 : at[half], at[half] >= 0);
-      if constexpr (kReal < kSize) repair(a, sums, m, n * kTile);
-    }
-    first = end;
-  }
+    for (int half = 0; half < 2; ++half) write_row<Config, kTile>(a.target, sums, half, 0, channel, at[half] < 0 ? 0 : at[half], at[half] >= 0);
+    if constexpr (kReal < kSize) repair(a, sums, m, channel);
+  });
 }
