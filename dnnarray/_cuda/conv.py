@@ -15,6 +15,7 @@ from dnnarray._cuda import (
     conv_layout,
     conv_parts,
     conv_portable,
+    conv_tf32,
     conv_tma,
     conv_unfold,
     conv_weigh_tma,
@@ -51,6 +52,12 @@ def _grouped_tma(op: str) -> Method:
 def _tma(op: str) -> Method:
     summary = "windows gathered by the copy engine, products by wgmma"
     return methods("implicit_tma_sm90", op, conv_weigh_tma.maps, summary, conv_tma.rejects, conv_weigh_tma.cost)
+
+
+def _tf32(op: str) -> tuple[Method, ...]:
+    if op not in conv_tf32.OPERATIONS:
+        return ()
+    return (methods(conv_tf32.NAME, op, conv_tf32.maps, conv_tf32.SUMMARY, conv_tf32.rejects, conv_tf32.cost, "high"),)
 
 
 def _portable(op: str, name: str, precision: str) -> Method:
@@ -96,6 +103,7 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         _tma(op),
         _implicit(op),
         *_parts(op),
+        *_tf32(op),
         *_few(op),
         *_winograd(op),
         _portable(op, "implicit_gemm", "highest"),

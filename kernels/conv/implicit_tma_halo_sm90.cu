@@ -103,7 +103,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
                                               C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows) {
   Release waiting = {0, 0};
   bias.ask(a.target, tile);
-  C::clear(sums);
+  bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -122,7 +122,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   rows = C::Rows(tile, part, a);
   C::finish(sums);
   waiting.run();
-  bias.add(sums);
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.

@@ -86,7 +86,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
                                               int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
   unsigned before = 0;
   bias.ask(a.target, tile);
-  C::clear(sums);
+  bias.begin(sums);
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
@@ -98,7 +98,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   }
   C::finish(sums);
   C::release(before);
-  bias.add(sums);
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.

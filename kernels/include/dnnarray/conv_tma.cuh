@@ -26,7 +26,7 @@ template <typename Config>
 struct TmaTile {
   using T = typename Config::Element;
   static constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN;
-  static constexpr int kGroup = 128, kTileK = 64, kRow = 128;  // threads of a warpgroup; elements and bytes of a panel's row
+  static constexpr int kGroup = 128, kRow = 128, kTileK = kRow / sizeof(T);  // threads of a warpgroup; elements and bytes of a panel's row
   static constexpr int kMmas = kTileM > 192 ? 2 : 1, kConsumers = kTileM / 64 / kMmas, kThreads = (1 + kConsumers) * kGroup;
   static constexpr int kFewer = 56, kMore = kConsumers == 3 ? 152 : 224;  // registers of asking and of multiplying threads
   static constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow;
@@ -39,7 +39,7 @@ struct TmaTile {
     return {static_cast<long long>(by_m.rest) * kTileM, by_n.rest * kTileN, static_cast<int>(by_m.quotient)};
   }
 
-  // The weight of one tap and 64 channels.
+  // The weight of one tap and kTileK channels.
   static __device__ __forceinline__ void ask_weight(const TmaWeight& a, const TensorMap& map, const TmaPlace& tile, const Place& tap, int c, int outs,
                                                     unsigned target, unsigned barrier) {
     const int w = a.walked(tap.w, a.w, 1), h = a.walked(tap.h, a.h, 2), d = a.walked(tap.d, a.d, 4);
@@ -79,6 +79,20 @@ struct TmaTile {
         const T* from = target.bias + channel + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int j = 0; j < kTileN / 8; ++j) pairs[j] = load<T, 2>(from + (tile.n + j * 8 < target.outs ? j * 8 : 0));
+      }
+    }
+
+    // In the place of `clear`: no addition behind the products. Held, or the compiler brings them into the first products and serialises all.
+    __device__ __forceinline__ void begin(float (&sums)[kMmas][kTileN / 2]) const {
+      if constexpr (Config::kBias) {
+#pragma unroll
+        for (int i = 0; i < kMmas; ++i) {
+#pragma unroll
+          for (int j = 0; j < kTileN / 2; ++j) sums[i][j] = widen(pairs[j / 4].at[j % 2]);
+          hold(sums[i]);
+        }
+      } else {
+        clear(sums);
       }
     }
 
@@ -361,7 +375,7 @@ struct TmaPanels {
         widen_pair(residual[0], residual[1], pieces[k], T());
         v[0] += residual[0], v[1] += residual[1];
       }
-      pieces[k] = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
+      pieces[k] = Finished<typename Config::Activation>::pair(v[0], v[1], target.p, target.q, R());
     }
   }
 };
