@@ -35,6 +35,7 @@ _WAYS = ("none", "found", "guessed", "checked")  # as in the kernel
 _SAMPLED = 1 << 20  # numbers of an array whose scale is guessed first
 _SCALE = np.dtype(np.int64)  # struct Scale
 _PLACES = 1 << 31
+_MANY = 1 << 15  # matrices of taps of a weight, from which on it is brought to another order before
 _SHARE = 0.25  # of the device's memory that parts may take
 
 
@@ -215,7 +216,7 @@ class PartsMaps:
         taps, (_, h, w) = math.prod(window), window
         if taps == 1 and same_memory(shape, weight.strides, (1, k, 0, 0, 0)):
             found = in_parts(self._steps, weight, self._how, (1, c, k), False)
-        elif same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):
+        elif k * c < _MANY and same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):
             found = in_parts(self._steps, weight, self._how, (k, c, taps), False)
         else:
             packed = self._inner.packed(weight, FLOAT32)

@@ -22,6 +22,7 @@ NAME, SUMMARY = "implicit_tma_tf32", "windows gathered and rounded by the copy e
 OPERATIONS = ("conv", "conv_transpose", "conv_backward_input")  # the weight's gradient would ask for operands that run along K
 _CHUNK = 4  # channels of 16 bytes
 _START = 3e-6  # seconds of a launch that turns the weight round
+_READ, _WRITTEN = 1.13, 1.5  # times that images take of what the bandwidth would allow: results leave from registers
 
 
 class Tf32Maps(TmaMaps):
@@ -59,8 +60,11 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     g, asked = problem.geometry, _correlations(op, problem.geometry)
-    seconds = math.fsum(conv_tma_tiles.choose(as_wide(a, FLOAT32), device.units, wide=True).seconds for a in asked)
+    seconds = math.fsum(conv_tma_tiles.choose(as_wide(a, FLOAT32), device.units, False, False, True).seconds for a in asked)
     seconds += _START * len(asked)  # the weight comes in C order, as a rule
     of_peak = unit(FLOAT32, "high")
     peak = device.peak.get(of_peak or "") or device.peak["float32"]
-    return Cost(2 * g.macs, problem.bytes, min(2 * g.macs / (seconds * peak), 1.0), len(asked), of_peak)
+    large, _, small = g.sizes
+    read, written = (large, small) if op == "conv" else (small, large)
+    moved = FLOAT32.itemsize * (_READ * read + _WRITTEN * written)
+    return Cost(2 * g.macs, moved, min(2 * g.macs / (seconds * peak), 1.0), len(asked), of_peak)

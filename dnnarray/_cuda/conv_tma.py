@@ -60,7 +60,7 @@ class TmaMaps(ImplicitMaps):
         pointers = (e.bias or x.array, e.residual or x.array, y.array)
         numbers = (*own, g.c, backwards, *tiles, g.k, *along(y.strides), *extents(g))
         grid = (chosen.blocks(tiles, self._units), 1, 1)
-        return Plan(kernel, grid, chosen.threads, (*maps, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
+        return Plan(kernel, grid, chosen.threads, (*maps, *pointers, *numbers, f.p, f.q), chosen.shared_memory, early=True)
 
 
 def as_wide(g: Geometry, dtype: np.dtype) -> Geometry:

@@ -131,10 +131,9 @@ struct TmaTile {
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
 
-  template <bool kAdds>
-  struct End {  // what is left to do with sums that hold the bias, and the residual or not
+  struct End {  // what is left to do with sums that hold bias and residual
     using Activation = typename Config::Activation;
-    static constexpr bool kBias = false, kResidual = kAdds;
+    static constexpr bool kBias = false, kResidual = false;
   };
 
   // Where the channels of the rows begin whose sums this thread holds, or -1: `image.at(m)`. Best asked for while products run.
@@ -152,16 +151,37 @@ struct TmaTile {
     }
   };
 
-  // The result from registers, four neighbouring lanes 64 bytes of a row.
-  template <bool kResidual, typename R>
-  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
-                                                    const Rows& rows) {
+  // Adds a residual that nobody has brought: before any store, so that no load waits for one.
+  template <typename R>
+  static __device__ __forceinline__ void add_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
+                                                  const Rows& rows) {
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const long long at = rows.at[i][half];
-        write_row<End<kResidual>, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
+        const int column = threadIdx.x % 4 * 2, left = at < 0 ? 0 : target.outs - tile.n - column;
+        const T* from = target.residual + at + tile.group * target.outs + tile.n + column;
+#pragma unroll
+        for (int j = 0; j < kTileN / 8; ++j) {
+          if (8 * j >= left) continue;
+          const Vec<T, 2> residual = load<T, 2>(from + 8 * j);
+          sums[i][4 * j + 2 * half] += widen(residual.at[0]), sums[i][4 * j + 2 * half + 1] += widen(residual.at[1]);
+        }
+      }
+  }
+
+  // The result from registers, four neighbouring lanes 64 bytes of a row.
+  template <bool kResidual, typename R>
+  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
+                                                    const Rows& rows) {
+    if constexpr (kResidual) add_rows(target, sums, tile, rows);
+#pragma unroll
+    for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const long long at = rows.at[i][half];
+        write_row<End, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
       }
   }
 };

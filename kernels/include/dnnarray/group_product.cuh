@@ -38,12 +38,12 @@ __device__ __forceinline__ unsigned long long transposed_panel(unsigned smem, un
   return (1ull << 62) | (64ull << 32) | (static_cast<unsigned long long>(next >> 4) << 16) | ((smem & 0x3ffff) >> 4);
 }
 
-// Of rows of kBytes, 32 or 64, SWIZZLE_32B or SWIZZLE_64B, that are as long as the operand's other extent: eight rows follow each other, along k or,
+// Of rows of kBytes, 32, 64 or 128, SWIZZLE_32B, SWIZZLE_64B or SWIZZLE_128B, that are as long as the operand's other extent: eight rows follow each other, along k or,
 // of a transposed operand, along k too. It begins at a multiple of 8 kBytes.
 template <int kBytes>
 __device__ __forceinline__ unsigned long long narrow_panel(unsigned smem) {
-  static_assert(kBytes == 32 || kBytes == 64, "rows of 128 bytes are a panel");
-  constexpr unsigned long long kSwizzle = kBytes == 32 ? 3 : 2;
+  static_assert(kBytes == 32 || kBytes == 64 || kBytes == 128, "no such swizzle");
+  constexpr unsigned long long kSwizzle = kBytes == 32 ? 3 : kBytes == 64 ? 2 : 1;
   return (kSwizzle << 62) | (static_cast<unsigned long long>(kBytes / 2) << 32) | (1ull << 16) | ((smem & 0x3ffff) >> 4);
 }
 
@@ -53,6 +53,13 @@ template <typename T, bool kTransposedA, bool kTransposedB, int kCount>
 struct Wgmma;
 
 // The statement for one width: lists of operands are what makes it long.
+#define DNNARRAY_WGMMA_8(k, kind, turned)                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k" k ".f32." kind "." kind " {" \
+               "%0, %1, %2, %3" \
+               "}, %4, %5, 1, 1, 1" turned(", %6, %7") ";" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+               : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB))
+
 #define DNNARRAY_WGMMA_16(k, kind, turned)                                                            \
   asm volatile("wgmma.mma_async.sync.aligned.m64n16k" k ".f32." kind "." kind " {" \
                "%0, %1, %2, %3, %4, %5, %6, %7" \
@@ -180,6 +187,9 @@ DNNARRAY_WGMMA(256, float16_t, "f16")
       DNNARRAY_WGMMA_##width("8", "tf32", DNNARRAY_STRAIGHT);                                                       \
     }                                                                                                               \
   };
+DNNARRAY_WGMMA(8)
+DNNARRAY_WGMMA(16)
+DNNARRAY_WGMMA(32)
 DNNARRAY_WGMMA(64)
 DNNARRAY_WGMMA(128)
 DNNARRAY_WGMMA(256)
