@@ -40,11 +40,16 @@ __device__ __forceinline__ void write(T* target, long long apart, const float (&
   }
 }
 
-// Writes the group again that begins with element i of partial.
-__device__ __noinline__ void repair(const WeightTerms<S>& terms, long long i, T* target, long long apart) {
+// A group that is to be written again: it begins with element i of partial.
+struct Repair {
+  WeightTerms<S> terms;
+  long long i, apart;
+  T* target;
+};
+__device__ __noinline__ void repair(const Repair& group) {
   float sums[kGroup];
-  terms.add_up(i, sums);
-  write(target, apart, sums);
+  group.terms.add_up(group.i, sums);
+  write(group.target, group.apart, sums);
 }
 
 // The extents count groups; f and t are the steps of partial and of out. What stands behind them is for a repair.
@@ -90,6 +95,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     if (!strange) return;
     const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
     const auto fits = [](long long value) { return static_cast<int>(value); };
-    repair({dy, x, axes, fits(images), fits(outs), fits(channels), {y_n, y_c, y_d, y_h, y_w}, {x_n, x_c, x_d, x_h, x_w}}, from.at(i), target, apart);
+    const WeightTerms<S> terms = {dy, x, axes, fits(images), fits(outs), fits(channels), {y_n, y_c, y_d, y_h, y_w}, {x_n, x_c, x_d, x_h, x_w}};
+    repair({terms, from.at(i), apart, target});
   }
 }
