@@ -6,6 +6,7 @@ import cupy
 import torch
 
 import dnnarray as dnn
+from asv_bench.gpu_conv_dense import CLASSES, classed
 
 _borrowed = cupy.from_dlpack
 _LAYERS = {  # x, weight, options
@@ -22,6 +23,7 @@ _HALF_LAYERS = {
     "groups of 16 3x3 512 14": ((64, 512, 14, 14), (512, 16, 3, 3), {"padding": 1, "groups": 32}),
     "groups of 32 3x3 1024 7": ((64, 1024, 7, 7), (1024, 32, 3, 3), {"padding": 1, "groups": 32}),
 }
+_GROUPS = "groups of 8 3x3 256 28"  # in float32 too
 _PEERS = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 _LAST = {1: {}, 2: {"memory_format": torch.channels_last}, 3: {"memory_format": torch.channels_last_3d}}
 
@@ -56,9 +58,12 @@ def _rows(name, x_shape, w_shape, options, dtype):
 
 def rows():
     torch.backends.cudnn.benchmark = True
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+    for dtype in (torch.bfloat16, torch.float16):
         for name, layer in _LAYERS.items():
             yield from _rows(name, *layer, dtype)
     for name, layer in _HALF_LAYERS.items():
         yield from _rows(name, *layer, torch.bfloat16)
-    yield from _rows("groups of 8 3x3 256 28", *_HALF_LAYERS["groups of 8 3x3 256 28"], torch.float32)
+    for name, layer in _LAYERS.items():
+        yield from classed(_rows(name, *layer, torch.float32), "highest")
+    for precision in CLASSES:
+        yield from classed(_rows(_GROUPS, *_HALF_LAYERS[_GROUPS], torch.float32), precision)

@@ -21,7 +21,7 @@ _LAYERS = {  # x, weight, options
     "3x3x3 64 32x64x64": ((2, 64, 32, 64, 64), (64, 64, 3, 3, 3), {"padding": 1}),
     "k3/2 512 16000": ((8, 512, 16000), (512, 512, 3), {"padding": 1, "stride": 2}),
 }
-_CLASSES = {"highest": "float32", "high": "tf32"}  # precision classes and how rows are labelled; the peer runs without and with TF32
+CLASSES = {"highest": "float32", "high": "tf32"}  # precision classes and how rows are labelled; the peer runs without and with TF32
 _PEERS = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 
 
@@ -63,12 +63,12 @@ def _rows(name, x_shape, w_shape, options, dtype, last):
         lambda: backward(False, True)), None, ()  # fmt: skip
 
 
-def _classed(rows, precision):
+def classed(rows, precision):
     """Rows in a numerics class of float32, the peer's too."""
     before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, precision != "highest"
     with dnn.options(float32_precision=precision):
         for label, *rest in rows:
-            yield label.replace("float32", _CLASSES[precision]), *rest
+            yield label.replace("float32", CLASSES[precision]), *rest
     torch.backends.cudnn.allow_tf32 = before
 
 
@@ -76,8 +76,8 @@ def rows():
     torch.backends.cudnn.benchmark = True
     for name, (x, w, options) in _LAYERS.items():
         yield from _rows(name, x, w, options, torch.bfloat16, len(x) > 3)
-    for precision in _CLASSES:
+    for precision in CLASSES:
         for name, (x, w, options) in _LAYERS.items():
-            yield from _classed(_rows(name, x, w, options, torch.float32, len(x) > 3), precision)
+            yield from classed(_rows(name, x, w, options, torch.float32, len(x) > 3), precision)
     for name in ("3x3 64 56", "3x3 256 14"):
         yield from _rows(name, *_LAYERS[name], torch.bfloat16, False)

@@ -90,7 +90,7 @@ class _Card:
 def _added_up(plan, partial, size):
     """The second launch: the weight's memory."""
     n, groups, splits, apart, *rest = _numbers(plan)
-    extents, from_steps, to_steps = (groups // int(np.prod(rest[:4])), *rest[:4]), rest[4:9], rest[9:]
+    extents, from_steps, to_steps = (groups // int(np.prod(rest[:4])), *rest[:4]), rest[4:9], rest[9:14]
     flat, out, start = partial.reshape(splits, n), np.full(size, np.nan), plan.arguments[1].offset // 2
     for place in np.ndindex(*extents):
         source, target = (sum(p * s for p, s in zip(place, steps, strict=True)) for steps in (from_steps, to_steps))

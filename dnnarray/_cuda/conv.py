@@ -15,6 +15,7 @@ from dnnarray._cuda import (
     conv_layout,
     conv_parts,
     conv_portable,
+    conv_tf32,
     conv_tma,
     conv_unfold,
     conv_weigh_tma,
@@ -48,9 +49,23 @@ def _grouped_tma(op: str) -> Method:
     return methods("grouped_tma_sm90", op, conv_grouped_tma.maps, summary, conv_grouped_tma.rejects, conv_grouped_tma.cost)
 
 
+def _grouped_tf32(op: str) -> tuple[Method, ...]:
+    if op not in conv_tf32.OPERATIONS:
+        return ()
+    summary = "groups of 4 to 32 channels gathered and rounded by the copy engine, a TF32 product of each by wgmma"
+    rejects = conv_grouped_tma.rejects_single
+    return (methods("grouped_tma_tf32", op, conv_grouped_tma.maps, summary, rejects, conv_grouped_tma.cost, "high"),)
+
+
 def _tma(op: str) -> Method:
     summary = "windows gathered by the copy engine, products by wgmma"
     return methods("implicit_tma_sm90", op, conv_weigh_tma.maps, summary, conv_tma.rejects, conv_weigh_tma.cost)
+
+
+def _tf32(op: str) -> tuple[Method, ...]:
+    if op not in conv_tf32.OPERATIONS:
+        return ()
+    return (methods(conv_tf32.NAME, op, conv_tf32.maps, conv_tf32.SUMMARY, conv_tf32.rejects, conv_tf32.cost, "high"),)
 
 
 def _portable(op: str, name: str, precision: str) -> Method:
@@ -96,6 +111,8 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
         _tma(op),
         _implicit(op),
         *_parts(op),
+        *_tf32(op),
+        *_grouped_tf32(op),
         *_few(op),
         *_winograd(op),
         _portable(op, "implicit_gemm", "highest"),

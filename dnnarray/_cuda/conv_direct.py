@@ -81,7 +81,7 @@ class DirectMaps:
         steps = (*x.strides, *residual, *y.strides, g.k * k, own[1], others[1], *window)
         each = THREADS * (_LOOKED_AT if self._repair else 1)
         grid = (min(-(-total // each), _GATED if gated else _BLOCKS), 1, 1)
-        setting.steps.add(Plan(kernel, grid, THREADS, (*pointers, *sizes, *steps, *extents(g), f.p, f.q)))
+        setting.steps.add(Plan(kernel, grid, THREADS, (*pointers, *sizes, *steps, *extents(g), f.p, f.q), early=gated))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         setting, g = self._setting, self._setting.g

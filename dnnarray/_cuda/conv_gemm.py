@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying, too_large
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
+from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, accumulator, apply, rearrange
-from dnnarray._cuda.plan import MatMul, Matrix
+from dnnarray._cuda.plan import MatMul, Matrix, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -29,6 +30,7 @@ _SLOWEST = 0.3e12  # operations a second of a product of a few rows and columns 
 _ADDED_UP = 1.4  # times that columns are moved which are added up behind the product, in part from the cache
 _GATHERED = {(True, True): 0.8, (False, True): 0.17, (False, False): 0.35}  # of the bandwidth: columns by vectors, by channels, by pixels
 _CROOKED = 2.5  # times that a product takes of what the bandwidth would allow where rows do not begin at multiples of 16 bytes
+_ROUNDED = 1.2  # the same of products of pixels that are rounded to TF32
 _EXTENT = 1 << 31  # that cuBLAS cannot count
 
 
@@ -131,8 +133,16 @@ class GemmMaps:
         if weight.dtype == dtype and same_memory(shape, weight.strides, strides):
             return weight
         target = Operand(self._steps.take(dtype, math.prod(shape)).array, dtype, strides)
-        self._steps.add(rearrange(weight, target, shape))
+        self._steps.add(self._ordered(weight, target, shape) or rearrange(weight, target, shape))
         return target
+
+    def _ordered(self, weight: Operand, target: Operand, shape: tuple[int, ...]) -> Plan | None:
+        """From C order by way of shared memory, as nearly all weights come; None where that is not it."""
+        k, c, *window = shape
+        first = dense_strides(shape, range(len(shape)))
+        if not self._last or weight.dtype != target.dtype or math.prod(window) == 1 or not same_memory(shape, weight.strides, first):
+            return None
+        return weight_order(weight, target, (k, c, math.prod(window)), self._steps.aligned)
 
     def _converted(self, small: Operand, dtype: np.dtype) -> Operand:
         """The small image in another dtype."""
@@ -265,7 +275,7 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)
     behind = _behind(op, problem)
-    own = problem.bytes * (1 if straight else _CROOKED) + behind
+    own = problem.bytes * (1 if straight else _CROOKED) * (_ROUNDED if plain and precision == "high" else 1) + behind
     return Cost(problem.flops, own, min(problem.flops / peak / seconds, 1.0), launches + (behind > 0), peak_of)
 
 

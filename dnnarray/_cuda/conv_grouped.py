@@ -13,6 +13,7 @@ from dnnarray._cuda.conv_implicit import along
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
+from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 
@@ -98,6 +99,7 @@ class Tile:
         return g.n * math.prod(-(-n // m) for n, m in zip(g.out, self.sides, strict=True))
 
 
+@remembered
 def stacked(g: Geometry) -> Geometry:
     """Images of two axes as the depths of one, so that a tile may have several of them."""
     flat = g.window[0] == g.space[0] == g.out[0] == 1 and g.before[0] == 0
@@ -152,24 +154,41 @@ def abreast(slabs: int, inputs: int) -> int:
     return min(options, key=lambda n: (-(-slabs // n) * n, -n))
 
 
+class _Memory:
+    """What the tiles of a geometry take of shared memory."""
+
+    def __init__(self, g: Geometry, result: int) -> None:
+        s = slab(g.c, g.k)
+        self.slabs, pairs, n = -(-g.groups // s.together), -(-g.taps * s.inputs // 2), outputs(s)[0]
+        self.across, self.warps = abreast(self.slabs, s.inputs), warps(n, pairs)
+        self._g, self._chunk = g, self.warps.count // self.across * self.warps.m * 16
+        self._each = 2 * (self.across * s.inputs | 1) * 16
+        self._fixed = 2 * self._chunk * (self.across * n * CHUNK * result // 16 | 1) * 16
+        self._fixed += self.across * n * (pairs * 256 + 4 * CHUNK) + 8 * pairs
+
+    def of(self, found: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Inputs and outputs of a tile, and its bytes."""
+        inputs, pixels = box(self._g, found), -(-math.prod(found) // self._chunk) * self._chunk
+        return inputs, pixels, self._each * inputs + self._fixed + 8 * pixels
+
+
+def fits(g: Geometry, result: int) -> bool:
+    """Whether there is a tile; the best one takes a loop over all."""
+    return _Memory(g, result).of(next(sides(g)))[2] <= SHARED
+
+
 @lru_cache(maxsize=1024)
 def tile(g: Geometry, units: int, result: int) -> Tile | None:
     """The tile that takes the least time, or None where none fits; `result` is the size of an output's element."""
-    s = slab(g.c, g.k)
-    slabs, pairs = -(-g.groups // s.together), -(-g.taps * s.inputs // 2)
-    across, n, parts = abreast(slabs, s.inputs), *outputs(s)
-    w = warps(n, pairs)
-    chunk = w.count // across * w.m * 16
-    fixed = 2 * chunk * (across * n * CHUNK * result // 16 | 1) * 16 + across * n * (pairs * 256 + 4 * CHUNK) + 8 * pairs
-    best: Tile | None = None
+    memory, best = _Memory(g, result), None
+    ranges = -(-memory.slabs // memory.across) * outputs(slab(g.c, g.k))[1]
     for found in sides(g):
-        pixels, inputs = -(-math.prod(found) // chunk) * chunk, box(g, found)
-        shared = 2 * inputs * (across * s.inputs | 1) * 16 + fixed + 8 * pixels
+        inputs, pixels, shared = memory.of(found)
         if shared > SHARED:
             continue
-        t = Tile(*found, across, shared, 0.0)
-        slots = units * _resident(w, shared)
-        rounds = -(-t.count(g) * -(-slabs // across) * parts // slots)
+        t = Tile(*found, memory.across, shared, 0.0)
+        slots = units * _resident(memory.warps, shared)
+        rounds = -(-t.count(g) * ranges // slots)
         t = replace(t, time=rounds * slots / units * (_PIXEL * inputs + _OUTPUT * pixels + _TILE))
         if best is None or t.time < best.time:
             best = t

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
-from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, Tile, correlation, slab, stacked, tile
+from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, SHARED, Tile, correlation, fits, slab, stacked, tile
 from dnnarray._cuda.conv_grouped_float import QUAD, float_correlation, float_tile
 from dnnarray._cuda.conv_grouped_float_weight import FloatSplit, float_split, float_sums
 from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, row_correlation, row_split, row_sums, row_tile
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
-from dnnarray._cuda.conv_implicit import part_of, sum_splits, target_of
+from dnnarray._cuda.conv_implicit import WeightTerms, part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_tiles import adding_up
 from dnnarray._cuda.device import unit
@@ -70,7 +70,8 @@ class GroupedMaps:
         with self._steps.borrowed():
             sums = self._steps.take(FLOAT32, count * math.prod(shape))
             self._steps.add(first(g, small, large, sums))
-            self._steps.add(sum_splits(sums, count, weight, shape))
+            terms = None if large.dtype == FLOAT32 else WeightTerms(g, small, large)  # products of halves are filled up with zeros
+            self._steps.add(sum_splits(sums, count, weight, shape, terms))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
         if x.dtype == FLOAT32:
@@ -133,13 +134,18 @@ def _too_wide(op: str, g: Geometry, device: Device, single: bool) -> str | None:
     wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
     found: list[Tile | RowTile | WeightSplit | RowSplit | FloatSplit | None] = []
     for w in wanted:
-        found.append(float_tile(stacked(w), device.units) if single else tile(stacked(w), device.units, 4))
-        if not single and (walk := row_tile(w, device.units)):
+        if single:
+            found.append(float_tile(stacked(w), device.units))
+        elif walk := row_tile(w, device.units):
             found.append(walk)
+    if wanted and not single:
+        widest = stacked(max(wanted, key=lambda w: w.taps))  # of phases, the one whose window is the widest along each axis
+        if device.shared_memory < SHARED or not fits(widest, 4):
+            found.append(tile(widest, device.units, 4))
     if op in _WEIGHS:
         found.append(float_split(g) if single else row_split(g) or weight_split(g))
-    fits = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
-    return None if fits else f"a window of {g.window}, which does not fit into shared memory"
+    all_fit = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
+    return None if all_fit else f"a window of {g.window}, which does not fit into shared memory"
 
 
 _CLOCK = 1.7e9

@@ -58,11 +58,13 @@ class RowTile:
     time: float
 
 
-@lru_cache(maxsize=1024)
 def row_tile(g: Geometry, units: int) -> RowTile | None:
     """The division that takes the least time, or None where the kernel does not do it."""
-    if not can_walk(g):
-        return None
+    return _best_row_tile(g, units) if can_walk(g) else None  # what is cached is found by a hash, which takes longer than most answers
+
+
+@lru_cache(maxsize=1024)
+def _best_row_tile(g: Geometry, units: int) -> RowTile | None:
     side, chunks = g.window[1], g.groups * g.c // CHUNK
     found = (
         _row_tile(g, units, vectors, m, lines, beside, -(-g.out[1] // parts))

@@ -1,4 +1,7 @@
-"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), products of each group's own by wgmma."""
+"""`grouped_tma_sm90`: groups of 8, 16 or 32 channels, windows gathered by the copy engine (TMA, sm_90a), products of each group's own by wgmma.
+
+`grouped_tma_tf32`: the same in float32, which is rounded to TF32, also for groups of 4.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from dnnarray._cuda import conv_tma
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
-from dnnarray._cuda.conv_implicit import along, misfit, part_of, sum_splits, target_of
+from dnnarray._cuda.conv_implicit import WeightTerms, along, misfit, part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
@@ -34,11 +39,12 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF, name_of
 
-SIZES = (8, 16, 32)  # channels of a group, on both sides
-_LEAST = 16  # channels of the sum that a product takes
-_THREADS, _CONSUMERS = 512, 3  # of a block, and warpgroups of it that multiply
+SIZES = (8, 16, 32)  # channels of a group, on both sides; of float32 4, too
+_LEAST = 32  # bytes of the sum's channels that a product takes
+_GROUP = 128  # threads of a warpgroup
+_CONSUMERS = (3, 4)  # warpgroups of a block that multiply: where groups are put in pairs (whose repair takes registers), and elsewhere
 _KEPT = 512  # bytes of shared memory for what all threads need
-_VECTOR, _WIDE = 8, 16  # weights of a load, and their bytes
+_WIDE = 16  # bytes of a load
 _COLUMNS, _REACH = (3, 5, 7), 8  # of a window that share a box, and places from the first to the last
 _STAGES = (6, 5, 4, 3, 2)  # of the ring of a warpgroup
 _BEGIN, _WEIGHT = 5e-6, 0.3e-9  # seconds of a launch until a block has its weights, beside those of a weight
@@ -59,15 +65,17 @@ class GroupedTmaConfig(Config):
     real: int
     across: int
     stages: int
+    consumers: int
 
 
 @frozen
 class Choice:
-    """Columns of the window that share a box, places of a row, stages of the ring, bytes of shared memory and the seconds that it takes."""
+    """Columns of the window that share a box, places of a row, stages of the ring, warpgroups that multiply, bytes of shared memory, seconds."""
 
     across: int
     pitch: int
     stages: int
+    consumers: int
     shared_memory: int
     seconds: float
 
@@ -96,25 +104,38 @@ def _corners(g: Geometry, pitch: int) -> Corners:
     return lower, (pitch - g.before[2] - g.space[2], *upper[1:])
 
 
+def tiles_of(g: Geometry, pitch: int, itemsize: int) -> tuple[int, int]:
+    """Along the places, `pitch` in a row of the result, and along the channels."""
+    return -(-g.n * g.out[0] * g.out[1] * pitch // BLOCK), -(-g.groups * g.k * itemsize // ROW)
+
+
+def grid_of(tiles: tuple[int, int], units: int) -> tuple[int, int]:
+    """Blocks along both: at most one for each multiprocessor, with tiles of the same channels if that is possible."""
+    across = min(tiles[1], units)
+    return min(tiles[0], units // across), across
+
+
 @remembered
-def choose(g: Geometry, units: int) -> Choice | None:
+def choose(g: Geometry, units: int, itemsize: int = 2) -> Choice | None:
     """What is done first; None where a window's weights do not fit into shared memory."""
-    weights = g.taps * BLOCK * max(g.c, _LEAST) * 2
+    weights = g.taps * ROW // itemsize * max(g.c * itemsize, _LEAST)
+    consumers = _CONSUMERS[g.c * itemsize >= _LEAST]
     found = []
     for across, pitch in filter(None, ((1, g.out[2]), shared_columns(g))):
         stage = (BLOCK + (_REACH if across > 1 else 0)) * ROW
-        memory = {stages: 1024 + weights + _CONSUMERS * stages * (stage + 16) for stages in _STAGES}
+        memory = {stages: 1024 + weights + consumers * stages * (stage + 16) for stages in _STAGES}
         fitting = [stages for stages in _STAGES if memory[stages] <= SHARED - _KEPT]
         if not fitting:
             continue
-        tiles = -(-g.n * g.out[0] * g.out[1] * pitch // BLOCK) * -(-g.groups * g.k // BLOCK)
+        tiles = tiles_of(g, pitch, itemsize)
+        shares = [-(-t // blocks) for t, blocks in zip(tiles, grid_of(tiles, units), strict=True)]
         each = _TILE + g.taps // across * _STAGE + g.taps * _TAP
-        seconds = _BEGIN + _WEIGHT * weights / 2 + -(-tiles // units) * each
+        seconds = _BEGIN + shares[1] * (_WEIGHT * weights / 2 + shares[0] * each)
         found.append((seconds, across, pitch, fitting[0], memory[fitting[0]]))
     if not found:
         return None
     seconds, across, pitch, stages, shared = min(found, key=itemgetter(0))
-    return Choice(across, pitch, stages, shared, seconds)
+    return Choice(across, pitch, stages, consumers, shared, seconds)
 
 
 @remembered
@@ -134,7 +155,7 @@ class GroupedTmaMaps:
         self._grouped = GroupedMaps(setting)
 
     def correlate(self, large: Operand, weight: Operand, small: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
-        if large.dtype not in HALF:
+        if not self._takes(large.dtype):
             self._grouped.correlate(large, weight, small, epilogue)
             return
         self._steps.add(self._launch(self._g, large, weight, small, epilogue, False))
@@ -142,7 +163,7 @@ class GroupedTmaMaps:
     def spread(self, small: Operand, weight: Operand, large: Operand, epilogue: Epilogue = NO_EPILOGUE) -> None:
         """One correlation of stride 1 for each residue of the stride."""
         g = self._g
-        if small.dtype not in HALF or not (g.phases_cover or epilogue.empty):
+        if not self._takes(small.dtype) or not (g.phases_cover or epilogue.empty):
             self._grouped.spread(small, weight, large, epilogue)
             return
         if not g.phases_cover:
@@ -151,6 +172,9 @@ class GroupedTmaMaps:
         for phase in g.phases:
             part, target = part_of(weight, phase), target_of(large, phase)
             self._steps.add(self._launch(phase.geometry, small, part, target, epilogue, True))
+
+    def _takes(self, dtype: np.dtype) -> bool:
+        return dtype in HALF or self._setting.precision == "high"
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
         split, shape = weighing(self._g), self._setting.weight_shape
@@ -161,24 +185,32 @@ class GroupedTmaMaps:
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
             first: Any = halo_sums if isinstance(split, HaloSplit) else window_sums
             self._steps.add(first(blocks(self._g), split, small, large, partial, self._units, size=self._g.c))
-            self._steps.add(sum_splits(partial, split.count, weight, shape))
+            terms = WeightTerms(self._g, small, large) if split.fills_up else None
+            self._steps.add(sum_splits(partial, split.count, weight, shape, terms))
 
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue, transposed: bool) -> Plan:
-        f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units), whole(g)
+        f, axes, chosen, wide = formula(e.activation, x.dtype), axes_of(g), choose(g, self._units, x.dtype.itemsize), whole(g)
         assert chosen is not None
         across, places = chosen.across, g.n * g.out[0] * g.out[1] * chosen.pitch
         flags = e.bias is not None, e.residual is not None, transposed
-        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages)
-        words = ["conv_grouped_tma_sm90", SHORT[x.dtype], "to", SHORT[y.dtype], e.name, f"{axes}d_c{g.c}x{across}x{chosen.stages}"]
+        config = GroupedTmaConfig(TYPES[x.dtype], TYPES[y.dtype], f.type, *flags, axes, g.c, across, chosen.stages, chosen.consumers)
+        words = [
+            "conv_grouped_tma_sm90",
+            SHORT[x.dtype],
+            "to",
+            SHORT[y.dtype],
+            e.name,
+            f"{axes}d_c{g.c}x{across}x{chosen.stages}x{chosen.consumers}",
+        ]
         kernel = Kernel("conv/grouped_tma_sm90.cu", "_".join(words + ["transposed"] * transposed), config, ("activation",))
         behind = _REACH if across > 1 else 0
         images = windows_map(wide, x, _corners(g, chosen.pitch) if across > 1 else corners(g, axes), BLOCK + behind)
-        tiles = -(-places // BLOCK), -(-wide.k // BLOCK)
+        tiles = tiles_of(g, chosen.pitch, x.dtype.itemsize)
         form, turned = row_form(w, g.c, g.window)
         pointers: tuple[Any, ...] = (x.array, w.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
         numbers = (places, chosen.pitch, *tiles, wide.k, form, int(turned), *w.strides, *along(x.strides), *along(y.strides), *extents(g))
-        grid = (min(math.prod(tiles), self._units), 1, 1)
-        return Plan(kernel, grid, _THREADS, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory)
+        grid, threads = (*grid_of(tiles, self._units), 1), (1 + chosen.consumers) * _GROUP
+        return Plan(kernel, grid, threads, (images, *pointers, *numbers, f.p, f.q), chosen.shared_memory, early=True)
 
 
 def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:
@@ -188,7 +220,7 @@ def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:
     signs = {step > 0 for step, n in zip(steps, window, strict=True) if n > 1}
     turned = signs == {False}
     start = sum((n - 1) * step for step, n in zip(steps, window, strict=True)) if turned else 0
-    aligned = row % _VECTOR == 0 and w.at(start).offset % _WIDE == 0
+    aligned = row * w.dtype.itemsize % _WIDE == 0 and w.at(start).offset % _WIDE == 0
     for form, (own, tap) in ((1, (math.prod(window), 1)), (2, (1, c))):
         dense = (height * width * tap, width * tap, tap)
         if (
@@ -223,6 +255,18 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     return _rejects(problem, op, device)
 
 
+def rejects_single(op: str, problem: ConvProblem, device: Device) -> str | None:
+    """Of `grouped_tma_tf32`."""
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    if dtype != FLOAT32:
+        return f"{name_of(dtype)} arrays; it takes float32"
+    if g.groups == 1 or g.c != g.k or g.c not in (4, *SIZES):
+        return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 4, 8, 16 or 32 on both sides"
+    if not lying(op, problem).last:
+        return "memory that is not channels-last"
+    return _misfit(op, problem, device, g, dtype)
+
+
 @remembered
 def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
@@ -234,14 +278,23 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
         return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 8, 16 or 32 on both sides"
     if op == "conv_backward_weight" and weighing(g) is None:
         return f"{g.groups * g.c} channels, no multiple of {BLOCK}, or windows that a tensor map cannot hold"
+    if reason := _misfit(op, problem, device, g, dtype):
+        return reason
+    return rejects_grouped(op, problem, device) if op in _WEIGHS and weighing(g) is None else None
+
+
+def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: np.dtype) -> str | None:
+    """Why the kernel's products do not do it, or None."""
+    if device.capability != (9, 0):
+        return "a device without its matrix instructions (sm_90a)"
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
     wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
     if reason := next(filter(None, (conv_tma.misfit(whole(w)) for w in wanted)), None):
         return reason
-    if any(choose(w, device.units) is None for w in wanted):
+    if any(choose(w, device.units, dtype.itemsize) is None for w in wanted):
         return f"a window of {g.window}, whose weights do not fit into shared memory"
-    return rejects_grouped(op, problem, device) if op in _WEIGHS and weighing(g) is None else None
+    return None
 
 
 _COPIES = 3  # times that the copies to another order take of what the bandwidth would allow
@@ -253,8 +306,8 @@ def _weigh_seconds(g: Geometry, device: Device) -> float:
     return START + split.seconds + 2 * device.launch if split else weigh_seconds(g, device)
 
 
-def _correlates(g: Geometry, device: Device) -> float:
-    found = choose(g, device.units)
+def _correlates(g: Geometry, device: Device, itemsize: int) -> float:
+    found = choose(g, device.units, itemsize)
     return found.seconds + device.launch if found else math.inf
 
 
@@ -262,14 +315,14 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The launches one after the other; the efficiency is of the peak."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     moved = dtype.itemsize * (g.sizes[0] + g.sizes[2]) / (_SHARE * device.bandwidth)
-    found = [_correlates(g, device)] * (op in _CORRELATES)
+    found = [_correlates(g, device, dtype.itemsize)] * (op in _CORRELATES)
     if op in _SPREADS:
-        found.append(sum(_correlates(p.geometry, device) for p in g.phases))
+        found.append(sum(_correlates(p.geometry, device, dtype.itemsize) for p in g.phases))
     if op in _WEIGHS:
         found.append(_weigh_seconds(g, device))
     seconds = sum(max(f, moved) for f in found)
     if not lying(op, problem).last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
-    of_peak = unit(dtype, "highest")
+    of_peak = unit(dtype, "high")
     peak = device.peak.get(of_peak or "") or device.peak["float32"]
     return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, 0, of_peak)

@@ -23,6 +23,7 @@ from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF
 
 _THREADS, _SUM_THREADS = 384, 256
+_REPAIR = 22  # numbers of a repair
 _SLICES = (32, 16, 8, 4, 2)  # threads that share the parts of a weight gradient's sums
 _GROUPS, _WIDEST = (8, 4, 2, 1), 16  # neighbouring channels that a thread adds up, and bytes of the result
 _CHUNK = 8  # elements of a half type in 16 bytes
@@ -45,9 +46,20 @@ class SumsConfig(Config):
     """Compile-time settings of ``kernels/conv/split_sums.cu``."""
 
     element: str
+    source: str
+    repairs: bool
     group: int
     slices: int
     threads: int
+
+
+@frozen
+class WeightTerms:
+    """What a weight gradient is made of, where elements that are NaN are to be computed again by the definition."""
+
+    g: Geometry
+    small: Operand
+    large: Operand
 
 
 @frozen
@@ -125,7 +137,8 @@ class ImplicitMaps:
             return
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
-            self._steps.add(self.partial_sums(split, small, large, partial), sum_splits(partial, split.count, weight, shape))
+            terms = WeightTerms(self._g, small, large) if split.fills_up else None
+            self._steps.add(self.partial_sums(split, small, large, partial), sum_splits(partial, split.count, weight, shape, terms))
 
     def divided(self, g: Geometry) -> Any:
         """How the pixels of a weight gradient are divided: what `partial_sums` takes, with the `count` of its parts."""
@@ -177,8 +190,8 @@ class ImplicitMaps:
         return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), tile.shared_memory)
 
 
-def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...]) -> Plan:
-    """The weight's gradient from its parts, which lie as (K, window, C)."""
+def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...], terms: WeightTerms | None = None) -> Plan:
+    """The weight's gradient from its parts, which lie as (K, window, C). With `terms`, what is NaN is computed again."""
     size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
     widest = _WIDEST // weight.dtype.itemsize
     group = next(n for n in _GROUPS if n <= widest and shape[1] % n == 0)
@@ -187,10 +200,18 @@ def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, 
     axes = [(shape[i] // w, steps[i] * w, weight.strides[i] * w) for i, w in enumerate(wide)]
     axes.sort(key=lambda axis: -abs(axis[2]))  # neighbouring threads write neighbouring places
     inner, from_steps, to_steps = zip(*axes, strict=True)
-    config = SumsConfig(TYPES[weight.dtype], group, slices, _SUM_THREADS)
-    kernel = Kernel("conv/split_sums.cu", f"conv_split_sums_{SHORT[weight.dtype]}_{group}x{slices}", config)
+    source = terms.large.dtype if terms else weight.dtype
+    config = SumsConfig(TYPES[weight.dtype], TYPES[source], terms is not None, group, slices, _SUM_THREADS)
+    words = ["conv_split_sums", SHORT[weight.dtype], f"{group}x{slices}", *(["repair", SHORT[source]] if terms else [])]
     numbers = (size, size // group, count, weight.strides[1], *inner[1:], *from_steps, *to_steps)
-    return Plan(kernel, (-(-size * slices // (group * _SUM_THREADS)), 1, 1), _SUM_THREADS, (partial.array, weight.array, *numbers))
+    arguments = (partial.array, weight.array, *numbers, *(_repair_arguments(terms) if terms else (weight.array,) * 2 + (0,) * _REPAIR))
+    grid = (-(-size * slices // (group * _SUM_THREADS)), 1, 1)
+    return Plan(Kernel("conv/split_sums.cu", "_".join(words), config), grid, _SUM_THREADS, arguments, early=True)
+
+
+def _repair_arguments(terms: WeightTerms) -> tuple[Array | int, ...]:
+    g, small, large = terms.g, terms.small, terms.large
+    return small.array, large.array, g.n, g.k, g.c, *small.strides, *large.strides, *extents(g)
 
 
 def along(strides: Sequence[int]) -> tuple[int, ...]:

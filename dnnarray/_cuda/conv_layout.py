@@ -15,6 +15,7 @@ from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_tiles import BLOCK, Timed, choose, efficiency, split
+from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
@@ -209,7 +210,9 @@ class LayoutMaps:
             if not self._packs(weight):
                 return weight
             target = self._dense_weight(self._steps.take(weight.dtype, size))
-            self._steps.add(transpose(self._steps, weight, target, (g.groups * g.k, g.c, g.taps), g.c, g.taps, g.c))
+            matrices = g.groups * g.k, g.c, g.taps
+            turned = weight_order(weight, target, matrices, self._steps.aligned)
+            self._steps.add(turned or transpose(self._steps, weight, target, matrices, g.c, g.taps, g.c))
             return target
         target = self._dense_weight(self._steps.take(weight.dtype, size))
         self._steps.add(zero(target.array, size * weight.dtype.itemsize, self._steps.aligned))

@@ -35,6 +35,7 @@ _WAYS = ("none", "found", "guessed", "checked")  # as in the kernel
 _SAMPLED = 1 << 20  # numbers of an array whose scale is guessed first
 _SCALE = np.dtype(np.int64)  # struct Scale
 _PLACES = 1 << 31
+_MANY = 1 << 15  # matrices of taps of a weight, from which on it is brought to another order before
 _SHARE = 0.25  # of the device's memory that parts may take
 
 
@@ -137,7 +138,7 @@ def in_parts(steps: Steps, source: Operand, how: Numerics, shape: tuple[int, int
         config = ImageConfig(TYPES[how.dtype], how.parts, _WAYS.index(way), last, vector, _PARTS_THREADS)
         name = f"parts_image_{how.words}_{way}_{'last' if last else 'first'}_x{vector}"
         arguments = (source.array, found, count, scale, guess, whole.array, batch, channels, pixels, width, plane)
-        steps.add(Plan(Kernel("conv/parts_image.cu", name, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments))
+        steps.add(Plan(Kernel("conv/parts_image.cu", name, config), (_BLOCKS, 1, 1), _PARTS_THREADS, arguments, early=True))
     return InParts(tuple(whole.part(i * plane) for i in range(how.parts)), scale)
 
 
@@ -149,7 +150,7 @@ def _ways(steps: Steps, how: Numerics, source: Operand, found: Array, size: int)
         return ("guessed", 0), ("checked", _BLOCKS)
     vector = 4 if steps.aligned else 1
     kernel = Kernel("conv/parts_range.cu", f"parts_range_x{vector}", RangeConfig(vector, _RANGE_THREADS))
-    steps.add(Plan(kernel, (_RANGES, 1, 1), _RANGE_THREADS, (source.array, found, size)))
+    steps.add(Plan(kernel, (_RANGES, 1, 1), _RANGE_THREADS, (source.array, found, size), early=True))
     return (("found", _RANGES),)
 
 
@@ -219,7 +220,9 @@ class PartsMaps:
         taps, (_, h, w) = math.prod(window), window
         if taps == 1 and same_memory(shape, weight.strides, (1, k, 0, 0, 0)):
             found = in_parts(self._steps, weight, self._how, (1, c, k), False)
-        elif taps > 1 and same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1)):  # of one tap it is turned already
+        elif (
+            taps > 1 and k * c < _MANY and same_memory(shape, weight.strides, (c * taps, taps, h * w, w, 1))
+        ):  # of one tap it is turned already
             found = in_parts(self._steps, weight, self._how, (k, c, taps), False)
         else:
             packed = self._inner.packed(weight, FLOAT32)
@@ -249,7 +252,7 @@ class PartsMaps:
         numbers = (rows, g.taps * -(-g.c // BLOCK), g.c, backwards, *tiles, g.k, *y.strides, *extents(g))
         grid = (min(math.prod(tiles), self._setting.units), 1, 1)
         shared = conv_parts_tiles.shared_memory(tile, how.parts)
-        return Plan(kernel, grid, chosen.threads, (*images, *weights, *pointers, *numbers, f.p, f.q), shared)
+        return Plan(kernel, grid, chosen.threads, (*images, *weights, *pointers, *numbers, f.p, f.q), shared, early=True)
 
     def _weigh(self, split: conv_tiles.Split, y: InParts, x: InParts, partial: Operand) -> Plan:
         g, how, tile, axes = self._g, self._how, split.tile, axes_of(self._g)
@@ -263,7 +266,7 @@ class PartsMaps:
         numbers = (rows, tiles.m, tiles.n, tiles.groups, g.k, g.c, split.count, split.blocks, *extents(g))
         grid = (min(tiles.count * split.count, self._setting.units), 1, 1)
         arguments: tuple[TensorMap | Array | int, ...] = (*grads, *images, y.scale, x.scale, partial.array, *numbers)
-        return Plan(kernel, grid, conv_parts_tiles.WEIGHT_THREADS, arguments, conv_parts_tiles.shared_memory(tile, how.parts))
+        return Plan(kernel, grid, conv_parts_tiles.WEIGHT_THREADS, arguments, conv_parts_tiles.shared_memory(tile, how.parts), early=True)
 
     def _sum(self, count: int, partial: Operand, small: tuple[Operand, InParts], large: tuple[Operand, InParts], weight: Operand) -> Plan:
         g, scaled, (y, y_parts), (x, x_parts) = self._g, self._how.scaled, small, large
@@ -272,7 +275,7 @@ class PartsMaps:
         size = math.prod(self._setting.weight_shape)
         pointers = (partial.array, weight.array, y.array, x.array, y_parts.scale, x_parts.scale)
         numbers = (size, count, g.n, g.k, g.c, *weight.strides, *y.strides, *x.strides, *extents(g))
-        return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (*pointers, *numbers))
+        return Plan(kernel, (-(-size // THREADS), 1, 1), THREADS, (*pointers, *numbers), early=True)
 
 
 class _Nothing:

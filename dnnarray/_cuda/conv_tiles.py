@@ -100,6 +100,11 @@ class Split:
     blocks: int
     seconds: float
 
+    @property
+    def fills_up(self) -> bool:
+        """Whether places are taken in that the definition does not have, whose gradients of zero make NaN of infinities."""
+        return False
+
 
 def parts(everything: int, tiles: int) -> Iterator[tuple[int, int]]:
     """Ways to divide the stages of each tile of a weight gradient: parts, and stages of a part."""

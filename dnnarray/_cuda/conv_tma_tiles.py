@@ -100,7 +100,7 @@ def choose(g: Geometry, units: int, residual: bool = False, first: bool = False,
     held = _holding(g, r, units, residual) if r and not wide else None
     if held and held.seconds < seconds:
         return held
-    sets = 2 if blocks <= _SHORT and not (chosen or first) else 1
+    sets = 2 if blocks <= _SHORT and not (chosen or first or wide) else 1
     return Choice(_with_sets(tile, sets), chosen, seconds, sets=sets)
 
 

@@ -37,6 +37,10 @@ class HaloSplit:
     blocks: int
     seconds: float
 
+    @property
+    def fills_up(self) -> bool:
+        return True
+
 
 def tma_split(g: Geometry, kept: Geometry | None = None) -> TmaSplit:
     """The tile and the parts that are done first; the sums of `kept` are added up, by default all."""

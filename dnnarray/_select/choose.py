@@ -128,7 +128,7 @@ def choose(
         return _named(problem, device, options, methods, name)
     best, found = (True, math.inf), None
     for method in methods:
-        if method.rejects(problem, device) or _forbidden(problem, options, method):
+        if _forbidden(problem, options, method) or method.rejects(problem, device):
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue

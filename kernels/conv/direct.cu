@@ -11,6 +11,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/parts.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -45,7 +46,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 2) DNNARRAY_ENTRY
     long long r_h, long long r_w, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long w_group,
     long long w_own, long long w_other, long long w_d, long long w_h, long long w_w, long long d0, long long d1, long long d2, long long h0,
     long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
-  if (Config::kGated && !gate_x->strange && !gate_weight->strange) return;
+  if constexpr (Config::kGated) {
+    let_next_kernel_begin();
+    gate_x = after_previous_kernel(gate_x), gate_weight = after_previous_kernel(gate_weight);
+    if (!gate_x->strange && !gate_weight->strange) return;
+  }
   const ConvAxis d(d0, d1, d2), h(h0, h1, h2), w(w0, w1, w2);
   const int extent_d = Config::kGradient ? d.space : d.out, extent_h = Config::kGradient ? h.space : h.out,
             extent_w = Config::kGradient ? w.space : w.out, all = static_cast<int>(groups * own);

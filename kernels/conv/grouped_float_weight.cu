@@ -8,7 +8,7 @@
 // Needs:   float32; channels of all groups in whole quads, pointers aligned to 16 bytes; images of less than 2^31 elements.
 // Bound:   memory (x and dy once) for thin groups, else float32 arithmetic and shared memory. Sums in a fixed order.
 
-#include "dnnarray/grouped.cuh"
+#include "dnnarray/grouped_weight.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -24,10 +24,6 @@ constexpr int kItems = Config::kItems, kThreads = Config::kThreads, kQuad = 4, k
 extern __shared__ uint4 smem_memory[];
 
 using Sums = float[kItems][kQuad][kQuad];  // (item, output, input)
-
-struct Slabs {
-  int groups, c, k, together, in, out;
-};
 
 // A block's share of the sums: `across` slabs from `first` on, and of each `tasks` tasks, task i being part i % item_parts of the items for quad
 // i / item_parts of the outputs.
@@ -80,12 +76,6 @@ __device__ __forceinline__ void add_copies(float* partial, float* smem, const Su
   }
 }
 
-struct Fixed {
-  Tiling tiles;
-  ConvAxes axes;
-  BoxStream<float> x, dy;
-};
-
 // Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `depths` x `rows` x `columns`
 // outputs.
 extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNARRAY_ENTRY(
@@ -94,15 +84,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
     long long depths, long long rows, long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n,
     long long x_d, long long x_h, long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2,
     long long w0, long long w1, long long w2) {
+  let_next_kernel_begin();
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const int by_range = blockIdx.x / i32(ranges), range = blockIdx.x - by_range * i32(ranges), by_part = by_range / i32(parts);
-  const int part = by_range - by_part * i32(parts), first = range * i32(across);
-  const Slabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kQuad, i32(together * k) / kQuad};
-  const Share share{first, i32(across), i32(tasks), part * i32(tasks), i32(item_parts)};
+  const BlockShare block(ranges, parts);
+  const int first = block.range * i32(across);
+  const Slabs slabs = Slabs::of(groups, c, k, together, kQuad);
+  const Share share{first, i32(across), i32(tasks), block.part * i32(tasks), i32(item_parts)};
   const ConvAxes axes{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const Tiling tiles(i32(depths), i32(rows), i32(columns), axes);
-  const int vectors = share.across * slabs.in, vectors_y = share.across * slabs.out;
-  const Box box = tiles.box(axes, vectors), box_y{tiles.depths, tiles.rows, tiles.columns, vectors_y, (vectors_y | 1) * 16};
+  const WeightTiles<float> given = WeightTiles<float>::of(dy, x, slabs, first, share.across, kQuad, tiles, axes, {y_n, 0, y_d, y_h, y_w}, {x_n, 0, x_d, x_h, x_w});
+  const Box &box = given.x.box, &box_y = given.dy.box;
   const int taps = axes.d.window * axes.h.window * axes.w.window, items = taps * slabs.in, listed = share.item_parts * kItems;
   const int pixels = box_y.pixels(), stage_bytes = box.bytes() + box_y.bytes();
 
@@ -110,18 +101,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
   TilePixel* smem_pixels = reinterpret_cast<TilePixel*>(smem + 2 * stage_bytes);
   int* smem_items = reinterpret_cast<int*>(smem_pixels + pixels);
 
-  const int first_x = first * slabs.in * kQuad, first_y = first * slabs.out * kQuad;
-  const BoxSource of_x{i32(x_d), i32(x_h), i32(x_w), axes.d.space, axes.h.space, axes.w.space, slabs.groups * slabs.c - first_x};
-  const BoxSource of_y{i32(y_d), i32(y_h), i32(y_w), axes.d.out, axes.h.out, axes.w.out, slabs.groups * slabs.k - first_y};
-  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across, splits = gridDim.x / i32(ranges * parts);
-  const Fixed& fixed = keep(Fixed{tiles, axes, {x + first_x, x_n, of_x, box}, {dy + first_y, y_n, of_y, box_y}});
-  const auto bring = [&](int index, int stage) {
-    const TilePlace tile(index, fixed.tiles);
-    const unsigned to = shared_address(smem) + stage * stage_bytes;
-    fixed.x.bring<kThreads>(to, tile.image, tile.inputs(fixed.axes));
-    fixed.dy.bring<kThreads>(to + fixed.x.box.bytes(), tile.image, {tile.d, tile.p, tile.q, 1});
-  };
-  if (by_part < count) bring(by_part, 0);
+  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across;
+  const WeightTiles<float>& fixed = keep(given);
+  const auto bring = [&](int index, int stage) { fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index); };
+  if (block.tile < count) bring(block.tile, 0);
   copy_commit();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
   list_items<kThreads>(smem_items, listed, items, slabs.in, axes, box);
@@ -135,8 +118,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
   for (int i = 0; i < kItems; ++i) offset[i] = busy ? smem_items[share.item(unit) + i] : 0;
   Sums sum = {};
   int stage = 0;
-  for (int index = by_part; index < count; index += splits, stage ^= 1) {
-    if (index + splits < count) bring(index + splits, stage ^ 1);
+  for (int index = block.tile; index < count; index += block.tiles, stage ^= 1) {
+    if (index + block.tiles < count) bring(index + block.tiles, stage ^ 1);
     copy_commit();
     copy_wait<1>();
     __syncthreads();
@@ -154,5 +137,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, kItems > 5 ? 1 : 2) DNNAR
   }
   copy_wait<0>();
   const long long size = static_cast<long long>(slabs.groups) * slabs.k * taps * slabs.c;
-  add_copies(partial + by_part * size, reinterpret_cast<float*>(smem), sum, copies, share, slabs, taps);
+  add_copies(partial + block.tile * size, reinterpret_cast<float*>(smem), sum, copies, share, slabs, taps);
 }

@@ -11,6 +11,7 @@
 //          one channel. Sums in float32, in a fixed order.
 
 #include "dnnarray/grouped_rows.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -126,6 +127,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
     const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long batch, long long groups, long long size,
     long long ranges, long long rows, long long columns, long long y_n, long long y_h, long long y_w, long long x_n, long long x_h,
     long long x_w, long long height, long long width, long long out_height, long long out_width, long long before_h, long long before_w) {
+  let_next_kernel_begin();
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const int vectors = blockDim.x / 32, warp = threadIdx.x / 32, pitch = (vectors | 1) * 16;
   const int split = blockIdx.x / i32(ranges), range = blockIdx.x - split * i32(ranges), first = range * vectors * kChunk;

@@ -1,17 +1,18 @@
-// Convolution of groups of 8, 16 or 32 channels, their windows gathered by the copy engine: y[n, k, p] = f(sum over taps and c of the group of
+// Convolution of groups of 4, 8, 16 or 32 channels, their windows gathered by the copy engine: y[n, k, p] = f(sum over taps and c of the group of
 // x[n, c, p * stride + tap * dilation - before] * w[k, c, tap] + bias[k] + residual[n, k, p]).
 //
 // Layout:  x channels-last in memory behind a tensor map of windows, as in implicit_tma_sm90.cu; y and residual by steps, their channels dense; w by
-//          steps, or each row of it dense. A tile is 64 places x 64 channels, which are whole groups on both sides. A block takes neighbouring tiles,
-//          those of the same channels one after another. Its first warpgroup has a thread for each of the others, which asks for the 64 channels of
+//          steps, or each row of it dense. A tile is 64 places x 64 channels (float32: 32), which are whole groups on both sides. A block takes tiles,
+//          those of the same channels one after another. Its first warpgroup has a thread for each of the others, which asks for the channels of
 //          the places of a tile at each tap, through a ring of kStages: they have tiles of their own, so that one multiplies while another writes.
-//          Together they put the weights of the 64 channels into shared memory, in panels of a tap whose rows are kSize channels of the sum, and each
+//          Together they put the weights of the channels into shared memory, in panels of a tap whose rows are kSize channels of the sum, and each
 //          multiplies the groups' columns of its places by their own rows: a product is kSize channels wide on both sides. kTransposed: the
 //          gradient of the input from the forward's weight.
 //          kAcross > 1: the window's columns take one box together. Then the map makes a raster of each row of the result, `pitch` places with
 //          zeros where the image ends, and a column of the window is a shift of places.
-//          kReal < kSize: groups of 8 in pairs, with zeros between them. What is NaN then is computed again by the definition.
-// Needs:   sm_90a; half types; strides of x multiples of 16 bytes; corners and offsets of the window within what a map can hold. kAcross columns
+//          kReal < kSize: groups of fewer channels than a product takes in pairs, with zeros between them. What is NaN then is computed again by the
+//          definition. float32: both operands are rounded to TF32, x by the copy engine.
+// Needs:   sm_90a; half types or float32; strides of x multiples of 16 bytes; corners and offsets of the window within what a map can hold. kAcross columns
 //          of a window have a stride of 1, and kReach places from the first to the last.
 // Bound:   shared memory, of which the matrix units read 128 bytes of a place for each tap, and the wait for each stage: 0.96 us for a tile of 3 x 3
 //          on an H200 (2026-11-22). Sums in float32.
@@ -19,6 +20,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/group_product.cuh"
 #include "dnnarray/keep.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/tile.cuh"
 #include "dnnarray/tma.cuh"
 
@@ -34,6 +36,7 @@ struct Config {
   static constexpr int kReal = 16;
   static constexpr int kAcross = 3;
   static constexpr int kStages = 5;
+  static constexpr int kConsumers = 3;
 };
 #define DNNARRAY_ENTRY conv_grouped_tma_sm90_default
 #endif
@@ -41,13 +44,16 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using R = Config::Result;
-constexpr int kGroup = 128, kConsumers = 3, kThreads = (1 + kConsumers) * kGroup, kTile = 64, kRow = 128;  // a tile is as high as it is wide
-constexpr int kReal = Config::kReal, kSize = kReal < 16 ? 16 : kReal, kGroups = kTile / kSize, kSums = kSize / 2;  // kSums: a thread's of a group
-constexpr int kRowW = kSize * 2, kBytesW = kTile * kRowW, kPart = kSize * kRowW;  // bytes of a tap's weights: of a row, of all, of a group
+constexpr int kGroup = 128, kConsumers = Config::kConsumers, kThreads = (1 + kConsumers) * kGroup, kTile = 64, kRow = 128;
+constexpr int kWide = kRow / sizeof(T), kChunk = 16 / sizeof(T), kLeast = 2 * kChunk;  // channels of a tile, of 16 bytes, of a product at the least
+constexpr int kReal = Config::kReal, kSize = kReal < kLeast ? kLeast : kReal, kGroups = kWide / kSize, kSums = kSize / 2;  // kSums: a thread's of a group
+constexpr int kRowW = kSize * sizeof(T), kBytesW = kWide * kRowW, kPart = kSize * kRowW;  // bytes of a tap's weights: of a row, of all, of a group
 constexpr int kAcross = Config::kAcross, kReach = kAcross > 1 ? 8 : 0;            // taps of a box, places behind a tile's last one
 constexpr int kStages = Config::kStages, kStage = (kTile + kReach) * kRow;
-constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
-constexpr int kVector = 8, kBatch = 6;   // weights of a load, loads of a thread on their way
+constexpr int kFewer = kConsumers == 3 ? 56 : 32, kMore = kConsumers == 3 ? 152 : 112;  // registers of asking and of multiplying threads
+constexpr int kBatch = 6;  // loads of weights of a thread on their way
+// The gradient of the input: half types stand as the forward's do, and the products take them the other way round; float32 is turned round here.
+constexpr bool kOtherWay = Config::kTransposed && sizeof(T) == 2, kTurns = Config::kTransposed && sizeof(T) == 4;
 
 extern __shared__ char smem_memory[];
 
@@ -79,14 +85,24 @@ struct Arguments {
   }
 };
 
-// Neighbouring tiles of a block: tile i is part i % tiles_m of the places and channels 64 (i / tiles_m) on.
+// A block's tiles: some of the places, of the same channels one after another. Blocks of the same places have different channels, so that a block packs
+// weights as seldom as can be.
 struct Share {
-  int first, end, tiles_m;
+  int first, end, channels;
 
-  __device__ __forceinline__ Share(int tiles_m_, int tiles_n) : tiles_m(tiles_m_) {
-    const long long all = static_cast<long long>(tiles_m) * tiles_n;
-    first = static_cast<int>(all * blockIdx.x / gridDim.x);
-    end = static_cast<int>(all * (blockIdx.x + 1) / gridDim.x);
+  __device__ __forceinline__ Share(int tiles_m, int tiles_n)
+      : first(cut(tiles_m, blockIdx.x)), end(cut(tiles_m, blockIdx.x + 1)), channels(tiles_n * kWide) {}
+
+  static __device__ __forceinline__ int cut(int tiles, unsigned block) {
+    return static_cast<int>(static_cast<long long>(tiles) * block / gridDim.x);
+  }
+  // Calls `act(m, channel)` for the tiles of one warpgroup, `begin(channel)` before those of other channels.
+  template <typename Begin, typename Act>
+  __device__ __forceinline__ void each(int part, Begin begin, Act act) const {
+    for (int channel = blockIdx.y * kWide; channel < channels; channel += gridDim.y * kWide) {
+      begin(channel);
+      for (int i = first + part; i < end; i += kConsumers) act(static_cast<long long>(i) * kTile, channel);
+    }
   }
 };
 
@@ -123,35 +139,73 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
 
 // --- the weights ------------------------------------------------------------------------------------------------------
 
-// Where a weight of output `row` of the 64 stands. Chunks of 16 bytes are exchanged as the matrix units expect them.
+// Where a weight of output `row` of the tile's stands. Chunks of 16 bytes are exchanged as the matrix units expect them.
 __device__ __forceinline__ unsigned place_of(unsigned smem, int tap, int row, int c) {
-  const int n = Config::kTransposed ? row / kReal * kReal + c : row;
-  const int k = Config::kTransposed ? row % kSize : row % kSize / kReal * kReal + c;
-  const int chunk = k / 8 ^ (kSize == 16 ? n >> 2 & 1 : n >> 1 & 3);
-  return smem + tap * kBytesW + n * kRowW + chunk * 16 + k % 8 * 2;
+  const int n = kTurns ? row / kReal * kReal + c : row, k = kTurns ? row % kSize : row % kSize / kReal * kReal + c;
+  constexpr int kChunks = kRowW / 16;
+  const int chunk = k / kChunk ^ n * kChunks / 8 % kChunks;
+  return smem + tap * kBytesW + n * kRowW + chunk * 16 + k % kChunk * static_cast<int>(sizeof(T));
 }
 
-__device__ __forceinline__ void put(unsigned smem, int tap, int row, int c, T value) {
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(place_of(smem, tap, row, c)), "h"(value.bits) : "memory");
+__device__ __forceinline__ void put_at(unsigned smem, float value) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(smem), "f"(value) : "memory"); }
+template <typename Half>
+__device__ __forceinline__ void put_at(unsigned smem, Half value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(smem), "h"(value.bits) : "memory");
+}
+
+// As the products take it.
+__device__ __forceinline__ float rounded(float value) {
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return __uint_as_float(bits);
+}
+template <typename Half>
+__device__ __forceinline__ Half rounded(Half value) {
+  return value;
+}
+
+// A chunk whose channels stay together.
+__device__ __forceinline__ void put_chunk(unsigned smem, const Vec<T, kChunk>& values) {
+  uint4 v;
+  memcpy(&v, &values, sizeof v);
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
 // Neighbours of a dense row, from element e on.
-__device__ __forceinline__ void put_all(unsigned smem, const Arguments& a, int row, int e, const Vec<T, kVector>& values) {
+__device__ __forceinline__ void put_all(unsigned smem, const Arguments& a, int row, int e, const Vec<T, kChunk>& values) {
   const int taps = a.taps, by = a.weight.form == 1 ? taps : kReal;
   int outer = e / by, inner = e - outer * by;
-  if (!Config::kTransposed && a.weight.form == 2) {  // a chunk as it stands
-    uint4 v;
-    memcpy(&v, &values, sizeof v);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place_of(smem, a.weight.turned ? taps - 1 - outer : outer, row, inner)), "r"(v.x),
-                 "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
+  if (!kTurns && a.weight.form == 2) {
+    put_chunk(place_of(smem, a.weight.turned ? taps - 1 - outer : outer, row, inner), values);
     return;
   }
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) {
+  for (int j = 0; j < kChunk; ++j) {
     const int tap = a.weight.form == 1 ? inner : outer, c = a.weight.form == 1 ? outer : inner;
-    put(smem, a.weight.turned ? taps - 1 - tap : tap, row, c, values.at[j]);
+    put_at(place_of(smem, a.weight.turned ? taps - 1 - tap : tap, row, c), values.at[j]);
     if (++inner == by) inner = 0, ++outer;
+  }
+}
+
+// Rows (C, window): a thread has all taps of a chunk of channels, whose places the compiler knows.
+template <int kTaps>
+__device__ __forceinline__ void pack_windows(const Arguments& a, const T* rows, int own, unsigned smem, int thread) {
+  for (int i = thread; i < own * (kReal / kChunk); i += kConsumers * kGroup) {
+    const int part = i / own, row = i - part * own, c = part * kChunk;
+    T values[kChunk * kTaps];
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) {
+      const Vec<T, kChunk> found = load<T, kChunk>(rows + row * a.weight.k + c * kTaps + j * kChunk);
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) values[j * kChunk + e] = rounded(found.at[e]);
+    }
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap) {
+      Vec<T, kChunk> chunk;
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) chunk.at[e] = values[e * kTaps + tap];
+      put_chunk(place_of(smem, a.weight.turned ? kTaps - 1 - tap : tap, row, c), chunk);
+    }
   }
 }
 
@@ -160,31 +214,37 @@ __device__ __forceinline__ void pack_dense(const Arguments& a, int channel, unsi
   const Weight& w = a.weight;
   const T* rows = w.w + channel * w.k + (w.turned ? (axes.d.window - 1) * w.d + (axes.h.window - 1) * w.h + (axes.w.window - 1) * w.s : 0);
   // Lanes have neighbouring rows, which stand in other banks; the taps of a row do not.
-  const int own = min(kTile, a.target.outs - channel), count = own * (kReal * a.taps / kVector);
+  const int own = min(kWide, a.target.outs - channel), count = own * (kReal * a.taps / kChunk);
+  if (!kTurns && w.form == 1 && a.taps == 9) {  // 3 x 3
+    pack_windows<9>(a, rows, own, smem, thread);
+    return;
+  }
   for (int first = thread; first < count; first += kBatch * kConsumers * kGroup) {
-    Vec<T, kVector> values[kBatch];
+    Vec<T, kChunk> values[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = first + i * kConsumers * kGroup, chunk = at / own;
-      if (at < count) values[i] = load<T, kVector>(rows + (at - chunk * own) * w.k + chunk * kVector);
+      if (at < count) values[i] = load<T, kChunk>(rows + (at - chunk * own) * w.k + chunk * kChunk);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = first + i * kConsumers * kGroup, chunk = at / own;
-      if (at < count) put_all(smem, a, at - chunk * own, chunk * kVector, values[i]);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) values[i].at[j] = rounded(values[i].at[j]);
+      if (at < count) put_all(smem, a, at - chunk * own, chunk * kChunk, values[i]);
     }
   }
 }
 
 __device__ __forceinline__ void pack_any(const Arguments& a, int channel, unsigned smem, int thread) {
-  const int count = min(kTile, a.target.outs - channel) * kReal;
+  const int count = min(kWide, a.target.outs - channel) * kReal;
   Place tap = {0, 0, 0};
   int index = 0;
   do {
     const T* from = a.weight.w + tap.d * a.weight.d + tap.h * a.weight.h + tap.w * a.weight.s;
 #pragma unroll 4
     for (int i = thread; i < count; i += kConsumers * kGroup) {
-      put(smem, index, i / kReal, i % kReal, from[(channel + i / kReal) * a.weight.k + i % kReal * a.weight.c]);
+      put_at(place_of(smem, index, i / kReal, i % kReal), rounded(from[(channel + i / kReal) * a.weight.k + i % kReal * a.weight.c]));
     }
     ++index;
   } while (!tap.next(a.axes.d.window, a.axes.h.window, a.axes.w.window));
@@ -218,8 +278,11 @@ __device__ __forceinline__ void multiply(float (&sums)[kGroups][kSums], unsigned
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const unsigned long long w = narrow_panel<kRowW>(weight + i * kBytesW + group * kPart);
+      constexpr int kSteps = kRowW / 32;
 #pragma unroll
-      for (int k = 0; k < kSize / 16; ++k) Wgmma<T, false, false, kSize>::run(sums[group], x + 2 * (group * kSize / 16 + k), w + 2 * k);
+      for (int k = 0; k < kSteps; ++k) {
+        Wgmma<T, false, kOtherWay, kSize>::run(sums[group], x + 2 * (group * kSteps + k), w + (kOtherWay ? kRowW : 2) * k);
+      }
     }
   }
   wgmma_commit();
@@ -230,7 +293,7 @@ __device__ __forceinline__ void release(unsigned empty) {
 }
 
 // The next tile of this warpgroup, its sums in the order of the columns.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kTile / 2], int stages, const Shared& smem, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, float (&sums)[kWide / 2], int stages, const Shared& smem, Ring<kStages>& ring) {
   unsigned before = 0, weight = smem.weight;
   float found[kGroups][kSums] = {};
   for (int i = 0; i < stages; ++i, weight += kAcross * kBytesW) {
@@ -270,10 +333,10 @@ __device__ __noinline__ float definition(const Arguments& a, const WindowPlace& 
 }
 
 // Computes again what is NaN of a thread's sums: `m` is the first of its two places, `n` the tile's first channel.
-__device__ __forceinline__ void repair(const Arguments& a, const float (&sums)[kTile / 2], long long m, int n) {
+__device__ __forceinline__ void repair(const Arguments& a, const float (&sums)[kWide / 2], long long m, int n) {
   unsigned strange = 0;
 #pragma unroll
-  for (int i = 0; i < kTile / 2; ++i) strange |= static_cast<unsigned>(sums[i] != sums[i]) << i;
+  for (int i = 0; i < kWide / 2; ++i) strange |= static_cast<unsigned>(sums[i] != sums[i]) << i;
   if (__any_sync(0xffffffffu, strange != 0)) __syncwarp();  // other lanes have stored them
   while (strange) {
     const int i = __ffs(strange) - 1, channel = n + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
@@ -293,6 +356,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     long long rows, long long pitch, long long tiles_m, long long tiles_n, long long outs, long long form, long long turned, long long w_k,
     long long w_c, long long w_d, long long w_h, long long w_w, long long x_n, long long x_d, long long x_h, long long x_w, long long y_n, long long y_d, long long y_h, long long y_w, long long d0,
     long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  let_next_kernel_begin();
+  y = after_previous_kernel(y);  // the operands are there, too
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const int taps = axes.d.window * axes.h.window * axes.w.window, stages = taps / kAcross;
@@ -316,27 +381,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     give_registers<kFewer>();
     if (one) {
       prefetch_map(map);
-      for (int i = share.first + part; i < share.end; i += kConsumers) {
-        const int n = i / share.tiles_m;
-        ask_tile(a, map, static_cast<long long>(i - n * share.tiles_m) * kTile, n * kTile, smem, ring);
-      }
+      share.each(part, [](int) {}, [&](long long m, int channel) { ask_tile(a, map, m, channel, smem, ring); });
     }
     __syncwarp();
     return;
   }
   take_registers<kMore>();
   const int row = threadIdx.x % kGroup / 32 * 16 + threadIdx.x % 32 / 4;
-  for (int first = share.first, i = first + part; first < share.end;) {
-    const int n = first / share.tiles_m, end = min(share.end, (n + 1) * share.tiles_m);
-    pack_weights(a, n * kTile, smem.weight);
-    for (; i < end; i += kConsumers) {
-      const long long m = static_cast<long long>(i - n * share.tiles_m) * kTile + row, at[2] = {a.at(m), a.at(m + 8)};
-      float sums[kTile / 2];
-      multiply_tile(a, sums, stages, smem, ring);
+  const auto pack = [&](int channel) { pack_weights(a, channel, smem.weight); };
+  share.each(part, pack, [&](long long tile, int channel) {
+    const long long m = tile + row, at[2] = {a.at(m), a.at(m + 8)};
+    float sums[kWide / 2];
+    multiply_tile(a, sums, stages, smem, ring);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) write_row<Config, kTile>(a.target, sums, half, 0, n * kTile, at[half] < 0 ? 0 : at[half], at[half] >= 0);
-      if constexpr (kReal < kSize) repair(a, sums, m, n * kTile);
-    }
-    first = end;
-  }
+    for (int half = 0; half < 2; ++half) write_row<Config, kWide>(a.target, sums, half, 0, channel, at[half] < 0 ? 0 : at[half], at[half] >= 0);
+    if constexpr (kReal < kSize) repair(a, sums, m, channel);
+  });
 }

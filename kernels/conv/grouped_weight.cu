@@ -8,7 +8,7 @@
 // Needs:   sm_80; half types; channels of all groups in whole chunks, pointers aligned to 16 bytes; images of less than 2^31 elements.
 // Bound:   memory (x and dy once) for thin groups, else shared memory and the tensor cores. Sums in float32, in a fixed order.
 
-#include "dnnarray/grouped.cuh"
+#include "dnnarray/grouped_weight.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -71,10 +71,6 @@ struct Task {
   int slab, item, chunk;  // first item, first chunk of outputs
 };
 
-struct Slabs {
-  int groups, c, k, together, in, out;
-};
-
 // The sums between channels of the same group, to (K, taps, C).
 __device__ __forceinline__ void put(float* partial, const float (&sum)[kPairs][kN][4], const Task& task, const Slabs& s, int taps) {
   const int lane = threadIdx.x % 32;
@@ -99,12 +95,6 @@ __device__ __forceinline__ void put(float* partial, const float (&sum)[kPairs][k
   }
 }
 
-struct Fixed {
-  Tiling tiles;
-  ConvAxes axes;
-  BoxStream<T> x, dy;
-};
-
 // Block b has the slabs of range b % ranges, part b / ranges % parts of their tasks, and each so-many-th tile of `depths` x `rows` x
 // `columns` outputs. A
 // slab's tasks are `item_parts` parts of the items for each kN chunks of outputs, of which a block has `tasks`.
@@ -114,14 +104,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
     long long rows, long long columns, long long y_n, long long y_d, long long y_h, long long y_w, long long x_n, long long x_d, long long x_h,
     long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1,
     long long w2) {
+  let_next_kernel_begin();
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const int by_range = blockIdx.x / i32(ranges), range = blockIdx.x - by_range * i32(ranges), by_part = by_range / i32(parts);
-  const int part = by_range - by_part * i32(parts), abreast = i32(across);
-  const Slabs slabs{i32(groups), i32(c), i32(k), i32(together), i32(together * c) / kChunk, i32(together * k) / kChunk};
+  const BlockShare block(ranges, parts);
+  const int abreast = i32(across), first = block.range * abreast;
+  const Slabs slabs = Slabs::of(groups, c, k, together, kChunk);
   const ConvAxes axes{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const Tiling tiles(i32(depths), i32(rows), i32(columns), axes);
-  const int vectors = abreast * slabs.in, vectors_y = abreast * slabs.out;
-  const Box box = tiles.box(axes, vectors), box_y{tiles.depths, tiles.rows, tiles.columns, vectors_y, (vectors_y | 1) * 16};
+  const WeightTiles<T> given = WeightTiles<T>::of(dy, x, slabs, first, abreast, kChunk, tiles, axes, {y_n, 0, y_d, y_h, y_w}, {x_n, 0, x_d, x_h, x_w});
+  const Box &box = given.x.box, &box_y = given.dy.box;
   const int taps = axes.d.window * axes.h.window * axes.w.window, items = taps * slabs.in;
   const int listed = i32(item_parts) * kPairs * 2, pixels = (box_y.pixels() + kStep - 1) / kStep * kStep;
   const int stage_bytes = box.bytes() + pixels * box_y.pitch;
@@ -130,18 +121,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
   TilePixel* smem_pixels = reinterpret_cast<TilePixel*>(smem + 2 * stage_bytes);
   int* smem_items = reinterpret_cast<int*>(smem_pixels + pixels);
 
-  const int first = range * abreast, first_x = first * slabs.in * kChunk, first_y = first * slabs.out * kChunk;
-  const BoxSource of_x{i32(x_d), i32(x_h), i32(x_w), axes.d.space, axes.h.space, axes.w.space, slabs.groups * slabs.c - first_x};
-  const BoxSource of_y{i32(y_d), i32(y_h), i32(y_w), axes.d.out, axes.h.out, axes.w.out, slabs.groups * slabs.k - first_y};
-  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across, splits = gridDim.x / i32(ranges * parts);
-  const Fixed& fixed = keep(Fixed{tiles, axes, {x + first_x, x_n, of_x, box}, {dy + first_y, y_n, of_y, box_y}});
-  const auto bring = [&](int index, int stage) {
-    const TilePlace tile(index, fixed.tiles);
-    const unsigned to = shared_address(smem) + stage * stage_bytes;
-    fixed.x.bring<kThreads>(to, tile.image, tile.inputs(fixed.axes));
-    fixed.dy.bring<kThreads>(to + fixed.x.box.bytes(), tile.image, {tile.d, tile.p, tile.q, 1});
-  };
-  if (by_part < count) bring(by_part, 0);
+  const int count = i32(batch) * tiles.deep * tiles.down * tiles.across;
+  const WeightTiles<T>& fixed = keep(given);
+  const auto bring = [&](int index, int stage) { fixed.bring<kThreads>(shared_address(smem) + stage * stage_bytes, index); };
+  if (block.tile < count) bring(block.tile, 0);
   copy_commit();
   list_pixels<kThreads>(smem_pixels, pixels, tiles, axes, box);
   list_items<kThreads>(smem_items, listed, items, slabs.in, axes, box);
@@ -153,15 +136,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
   __syncthreads();
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_block = abreast * i32(tasks), copies = kWarps / of_block;
-  const int copy = warp / of_block, own = warp - copy * of_block, slab = own / i32(tasks), index_of_task = part * i32(tasks) + own - slab * i32(tasks);
+  const int copy = warp / of_block, own = warp - copy * of_block, slab = own / i32(tasks), index_of_task = block.part * i32(tasks) + own - slab * i32(tasks);
   const int chunk_part = index_of_task / i32(item_parts), item_part = index_of_task - chunk_part * i32(item_parts);
   const Task task{first + slab, item_part * kPairs * 2, chunk_part * kN};
   const bool busy = copy < copies && task.chunk < slabs.out;
   const int* smem_own = smem_items + task.item + lane / 8 % 2;
   float sum[kPairs][kN][4] = {};
   int stage = 0;
-  for (int index = by_part; index < count; index += splits, stage ^= 1) {
-    if (index + splits < count) bring(index + splits, stage ^ 1);
+  for (int index = block.tile; index < count; index += block.tiles, stage ^= 1) {
+    if (index + block.tiles < count) bring(index + block.tiles, stage ^ 1);
     copy_commit();
     copy_wait<1>();
     __syncthreads();
@@ -178,6 +161,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kN > 3 ? 1 : 2) DNNARRAY_
     __syncthreads();  // nobody needs the tile any more
   }
   if (!busy) return;
-  partial += static_cast<long long>(by_part * copies + copy) * slabs.groups * slabs.k * taps * slabs.c;
+  partial += static_cast<long long>(block.tile * copies + copy) * slabs.groups * slabs.k * taps * slabs.c;
   put(partial, sum, task, slabs, taps);
 }

@@ -10,12 +10,14 @@
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
 //          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
 //          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it.
+//          float32 as in implicit_tma_sm90.cu.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach.
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv_raster.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -103,7 +105,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
                                               C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows) {
   Release waiting = {0, 0};
   bias.ask(a.target, tile);
-  C::clear(sums);
+  bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -122,7 +124,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   rows = C::Rows(tile, part, a);
   C::finish(sums);
   waiting.run();
-  bias.add(sums);
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
@@ -132,6 +133,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     long long reach, long long channels, long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n,
     long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
     long long w1, long long w2, double p, double q) {
+  let_next_kernel_begin();
+  y = after_previous_kernel(y);  // the operands are there, too
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};

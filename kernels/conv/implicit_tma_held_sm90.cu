@@ -14,6 +14,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv_raster.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -139,6 +140,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     long long reach, long long channels, long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n,
     long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
     long long w1, long long w2, double p, double q) {
+  let_next_kernel_begin();
+  y = after_previous_kernel(y);  // the operands are there, too
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};

@@ -8,6 +8,7 @@
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
 //          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows. A carrier for each of them
 //          takes the results away in panels of 64 channels and brings the residual, into the panels that it is added in.
+//          float32: both operands are rounded to TF32 by the copy engine, 32 channels where half types have 64; not kTransposed.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
 //          the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
@@ -15,6 +16,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv_tma.cuh"
 #include "dnnarray/gather.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -86,7 +88,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
                                               int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
   unsigned before = 0;
   bias.ask(a.target, tile);
-  C::clear(sums);
+  bias.begin(sums);
   for (int block = 0; block < blocks; ++block) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
@@ -98,7 +100,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   }
   C::finish(sums);
   C::release(before);
-  bias.add(sums);
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
@@ -108,6 +109,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     R* __restrict__ y, long long rows, long long blocks, long long channels, long long backwards, long long tiles_m, long long tiles_n,
     long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2,
     long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
+  let_next_kernel_begin();
+  y = after_previous_kernel(y);  // the operands are there, too
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};

@@ -11,6 +11,7 @@
 
 #include "dnnarray/barrier.cuh"
 #include "dnnarray/gather.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 #include "dnnarray/group_product.cuh"
 
@@ -161,6 +162,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     long long tiles_m, long long tiles_n, long long groups, long long outs, long long splits, long long blocks, long long x_n, long long x_d,
     long long x_h, long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
     long long w1, long long w2) {
+  let_next_kernel_begin();
   const Windows windows = {{{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}}, rows, static_cast<int>(channels), static_cast<int>(total),
                            static_cast<int>(x_n), static_cast<int>(x_d), static_cast<int>(x_h), static_cast<int>(x_w)};
   const Arguments a = {dy, x, partial, windows, tiles_m, tiles_n, groups, outs, splits, blocks};

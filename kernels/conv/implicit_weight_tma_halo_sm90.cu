@@ -15,6 +15,7 @@
 #include "dnnarray/conv_weigh.cuh"
 #include "dnnarray/gather.cuh"
 #include "dnnarray/group_product.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -182,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap x_end, float* __restrict__ partial,
     long long images, long long pitch, long long height, long long channels, long long outs, long long groups, long long splits, long long blocks,
     long long ring, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
+  let_next_kernel_begin();
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const Arguments a{{partial, i(groups), i(outs), axes.d.window * kSide * kSide, i(channels)}, axes, i(images), i(pitch), i(height),

@@ -15,6 +15,7 @@
 #include "dnnarray/conv_weigh.cuh"
 #include "dnnarray/gather.cuh"
 #include "dnnarray/group_product.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -173,6 +174,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     long long rows, long long channels, long long tiles_m, long long tiles_n, long long groups, long long outs, long long splits, long long blocks,
     long long steps_k, long long steps_d, long long steps_h, long long steps_w, long long d0, long long d1,
     long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
+  let_next_kernel_begin();
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const int taps = axes.d.window * axes.h.window * axes.w.window, blocks_c = (i(channels) + 63) / 64;

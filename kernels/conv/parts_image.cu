@@ -11,6 +11,7 @@
 // Needs:   `width` a multiple of 8; kVector (4 or 1) divides channels and, of channels-first images, pixels, and x is aligned to it.
 // Bound:   memory: x read once, the parts written once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/parts.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/vec.cuh"
@@ -142,6 +143,8 @@ __device__ __forceinline__ void from_first(const Arguments& a, float down, float
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long count, Scale* __restrict__ scale, Scale* __restrict__ guess,
                    T* __restrict__ parts, long long batch, long long channels, long long pixels, long long width, long long plane) {
+  let_next_kernel_begin();
+  x = after_previous_kernel(x);
   __shared__ unsigned smem_found[kThreads / kWarp];
   const bool first = blockIdx.x == 0 && threadIdx.x == 0;
   float down = 1;

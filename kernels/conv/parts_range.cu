@@ -5,6 +5,7 @@
 // Needs:   x aligned to a vector.
 // Bound:   memory: x read once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/parts.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/vec.cuh"
@@ -21,6 +22,8 @@ using namespace dnnarray;
 constexpr int kVector = Config::kVector, kThreads = Config::kThreads, kAhead = 4;
 
 extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(const float* __restrict__ x, unsigned* __restrict__ found, long long n) {
+  let_next_kernel_begin();
+  x = after_previous_kernel(x);
   __shared__ unsigned smem_found[kThreads / kWarp];
   const long long vectors = n / kVector, step = static_cast<long long>(gridDim.x) * kThreads;
   const long long own = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;

@@ -5,8 +5,9 @@
 // Needs:   nothing.
 // Bound:   memory: partial read once.
 
-#include "dnnarray/conv.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/parts.cuh"
+#include "dnnarray/weight_terms.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -18,25 +19,6 @@ struct Config {
 
 using namespace dnnarray;
 
-// Steps along batch, channels and space.
-struct Steps {
-  long long n, c, d, h, w;
-};
-
-__device__ __forceinline__ float defined(const float* dy, const float* x, const ConvAxes& axes, int images, const Steps& of_dy, const Steps& of_x,
-                                      int tap_d, int tap_h, int tap_w) {
-  float sum = 0;
-  for (int n = 0; n < images; ++n)
-    for (int d = 0; d < axes.d.out; ++d)
-      for (int h = 0; h < axes.h.out; ++h)
-        for (int w = 0; w < axes.w.out; ++w) {
-          const int from_d = axes.d.input(d, tap_d), from_h = axes.h.input(h, tap_h), from_w = axes.w.input(w, tap_w);
-          if (from_d < 0 || from_h < 0 || from_w < 0) continue;
-          sum += dy[n * of_dy.n + d * of_dy.d + h * of_dy.h + w * of_dy.w] * x[n * of_x.n + from_d * of_x.d + from_h * of_x.h + from_w * of_x.w];
-        }
-  return sum;
-}
-
 // `channels` of x and `outs` of dy are of one group.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const float* __restrict__ partial, float* __restrict__ out, const float* __restrict__ dy, const float* __restrict__ x,
@@ -47,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    long long w2) {
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const long long i = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  partial = after_previous_kernel(partial);
   if (i >= n) return;
   float sum = 0;
 #pragma unroll 8
@@ -55,9 +38,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
               by_d = split(by_h.quotient, axes.d.window);
   const int c = by_c.rest, tap_d = by_d.rest, tap_h = by_h.rest, tap_w = by_w.rest, k = static_cast<int>(by_d.quotient);
   if (Config::kScaled && sum != sum && (dy_scale->strange || x_scale->strange)) {
-    const long long x_channel = k / outs * channels + c;
-    sum = defined(dy + k * y_c, x + x_channel * x_c, axes, static_cast<int>(images), {y_n, y_c, y_d, y_h, y_w}, {x_n, x_c, x_d, x_h, x_w}, tap_d,
-                  tap_h, tap_w);
+    const auto fits = [](long long value) { return static_cast<int>(value); };
+    const WeightTerms<float> terms = {dy, x, axes, fits(images), fits(outs), fits(channels), {y_n, y_c, y_d, y_h, y_w}, {x_n, x_c, x_d, x_h, x_w}};
+    float again[1];
+    terms.add_up(i, again);
+    sum = again[0];
   }
   out[k * t_k + c * t_c + tap_d * t_d + tap_h * t_h + tap_w * t_w] = sum;
 }

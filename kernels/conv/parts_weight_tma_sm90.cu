@@ -13,6 +13,7 @@
 
 #include "dnnarray/conv_tma.cuh"
 #include "dnnarray/gather.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/parts_sums.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -198,6 +199,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     barrier_init_done();
   }
   __syncthreads();
+  let_next_kernel_begin();
+  x_scale = after_previous_kernel(x_scale);  // operands are in parts, and what stood in the result's memory is done with
   const long long each = tiles_m * tiles_n * groups, tiles = each * splits;
   const int part = static_cast<int>(threadIdx.x) / kGroup - 1;
   Ring<kStages> ring;

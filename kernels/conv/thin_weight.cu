@@ -10,6 +10,7 @@
 // Bound:   the tensor cores. Sums in float32.
 
 #include "dnnarray/conv_thin.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -167,6 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ dy, const T* __restrict__ x, float* __restrict__ partial, long long regions, long long channels, long long outs,
     long long regions_h, long long regions_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
     long long w1, long long w2) {
+  let_next_kernel_begin();
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const Arguments a = {dy, partial, axes, {x, axes, static_cast<int>(channels)}, static_cast<int>(outs), static_cast<int>(blockIdx.y) * kChannels};
   char* const pixels = smem_memory + kSide * kSide * kPitch;

@@ -7,6 +7,7 @@
 // Needs:   columns and the pitch of in multiples of kVectorIn, width and the pitch of out of kVectorOut, pointers aligned to them.
 // Bound:   memory: in read once, out written once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 #include "dnnarray/window.cuh"
 
@@ -32,6 +33,7 @@ __device__ __forceinline__ int place(int j, int i) { return j * kTile + (i / kCh
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ in, T* __restrict__ out, long long rows, long long columns, long long width, long long in_pitch,
                    long long out_pitch, long long in_batch, long long out_batch, long long tiles_i, long long tiles_j) {
+  let_next_kernel_begin();
   __shared__ alignas(16) T smem_tile[kTile * kColumns];
   const Split by_i = split(blockIdx.x, static_cast<int>(tiles_i)), by_j = split(by_i.quotient, static_cast<int>(tiles_j));
   const long long i0 = static_cast<long long>(by_i.rest) * kTile, j0 = static_cast<long long>(by_j.rest) * kColumns;

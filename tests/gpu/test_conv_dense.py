@@ -152,6 +152,22 @@ def test_weight_gradient_by_the_copy_engine_in_three_dimensions(way, stride, mon
     _check_weight_gradient((2, 72, 9, 14, 13), (72, 72, 3, 3, 3), {"padding": 1, "stride": stride}, BFLOAT16)
 
 
+@pytest.mark.parametrize("way", ["one input for all taps", "128x128"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_infinities_of_an_image_meet_no_zeros_of_its_raster(way, groups, monkeypatch):
+    """The taps that do not see an edge stay finite where infinities lie on it, and those that see one of NaN are NaN."""
+    _weighed_by(way, monkeypatch)
+    rng = np.random.default_rng(0)
+    x, grad = (rng.standard_normal((2, 128, 9, 11)).astype(BFLOAT16) for _ in range(2))
+    x[0, 3, 4, 10], x[1, 70, 0, 5], x[1, 5, 8, 0], x[0, 127, 8, 10] = np.inf, -np.inf, np.inf, np.nan
+    shape, options = (128, 128 // groups, 3, 3), {"padding": 1, "groups": groups}
+    expected = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), weight_shape=shape, algorithm="direct", **options)
+    assert not np.isfinite(expected).all()
+    assert np.isfinite(expected).reshape(128, -1, 9)[:, 3].any()
+    actual = dnn.conv_backward_weight(*_there((grad, x), True), weight_shape=shape, algorithm="implicit_tma_sm90", **options)
+    assert_close(cupy.asnumpy(actual), expected, 2 * 99)
+
+
 @pytest.mark.parametrize("way", _TILES)
 @pytest.mark.parametrize("shape", ["pointwise", "strided", "1d", "wide", "channels-129"])
 def test_weight_gradient_by_windows(way, shape, monkeypatch):

@@ -26,7 +26,7 @@ template <typename Config>
 struct TmaTile {
   using T = typename Config::Element;
   static constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN;
-  static constexpr int kGroup = 128, kTileK = 64, kRow = 128;  // threads of a warpgroup; elements and bytes of a panel's row
+  static constexpr int kGroup = 128, kRow = 128, kTileK = kRow / sizeof(T);  // threads of a warpgroup; elements and bytes of a panel's row
   static constexpr int kMmas = kTileM > 192 ? 2 : 1, kConsumers = kTileM / 64 / kMmas, kThreads = (1 + kConsumers) * kGroup;
   static constexpr int kFewer = 56, kMore = kConsumers == 3 ? 152 : 224;  // registers of asking and of multiplying threads
   static constexpr int kBytesM = kTileM * kRow, kBytesN = kTileN * kRow;
@@ -39,7 +39,7 @@ struct TmaTile {
     return {static_cast<long long>(by_m.rest) * kTileM, by_n.rest * kTileN, static_cast<int>(by_m.quotient)};
   }
 
-  // The weight of one tap and 64 channels.
+  // The weight of one tap and kTileK channels.
   static __device__ __forceinline__ void ask_weight(const TmaWeight& a, const TensorMap& map, const TmaPlace& tile, const Place& tap, int c, int outs,
                                                     unsigned target, unsigned barrier) {
     const int w = a.walked(tap.w, a.w, 1), h = a.walked(tap.h, a.h, 2), d = a.walked(tap.d, a.d, 4);
@@ -82,6 +82,20 @@ struct TmaTile {
       }
     }
 
+    // In the place of `clear`: no addition behind the products. Held, or the compiler brings them into the first products and serialises all.
+    __device__ __forceinline__ void begin(float (&sums)[kMmas][kTileN / 2]) const {
+      if constexpr (Config::kBias) {
+#pragma unroll
+        for (int i = 0; i < kMmas; ++i) {
+#pragma unroll
+          for (int j = 0; j < kTileN / 2; ++j) sums[i][j] = widen(pairs[j / 4].at[j % 2]);
+          hold(sums[i]);
+        }
+      } else {
+        clear(sums);
+      }
+    }
+
     __device__ __forceinline__ void add(float (&sums)[kMmas][kTileN / 2]) const {
       if constexpr (Config::kBias) {
 #pragma unroll
@@ -117,10 +131,9 @@ struct TmaTile {
     return (part * kMmas + mma) * 64 + in_group / 32 * 16 + in_group % 32 / 4 + half * 8;
   }
 
-  template <bool kAdds>
-  struct End {  // what is left to do with sums that hold the bias, and the residual or not
+  struct End {  // what is left to do with sums that hold bias and residual
     using Activation = typename Config::Activation;
-    static constexpr bool kBias = false, kResidual = kAdds;
+    static constexpr bool kBias = false, kResidual = false;
   };
 
   // Where the channels of the rows begin whose sums this thread holds, or -1: `image.at(m)`. Best asked for while products run.
@@ -138,16 +151,37 @@ struct TmaTile {
     }
   };
 
-  // The result from registers, four neighbouring lanes 64 bytes of a row.
-  template <bool kResidual, typename R>
-  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, const float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
-                                                    const Rows& rows) {
+  // Adds a residual that nobody has brought: before any store, so that no load waits for one.
+  template <typename R>
+  static __device__ __forceinline__ void add_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
+                                                  const Rows& rows) {
 #pragma unroll
     for (int i = 0; i < kMmas; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const long long at = rows.at[i][half];
-        write_row<End<kResidual>, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
+        const int column = threadIdx.x % 4 * 2, left = at < 0 ? 0 : target.outs - tile.n - column;
+        const T* from = target.residual + at + tile.group * target.outs + tile.n + column;
+#pragma unroll
+        for (int j = 0; j < kTileN / 8; ++j) {
+          if (8 * j >= left) continue;
+          const Vec<T, 2> residual = load<T, 2>(from + 8 * j);
+          sums[i][4 * j + 2 * half] += widen(residual.at[0]), sums[i][4 * j + 2 * half + 1] += widen(residual.at[1]);
+        }
+      }
+  }
+
+  // The result from registers, four neighbouring lanes 64 bytes of a row.
+  template <bool kResidual, typename R>
+  static __device__ __forceinline__ void write_rows(const Target<T, R>& target, float (&sums)[kMmas][kTileN / 2], const TmaPlace& tile,
+                                                    const Rows& rows) {
+    if constexpr (kResidual) add_rows(target, sums, tile, rows);
+#pragma unroll
+    for (int i = 0; i < kMmas; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const long long at = rows.at[i][half];
+        write_row<End, kTileN>(target, sums[i], half, tile.group, tile.n, at < 0 ? 0 : at, at >= 0);
       }
   }
 };
@@ -361,7 +395,7 @@ struct TmaPanels {
         widen_pair(residual[0], residual[1], pieces[k], T());
         v[0] += residual[0], v[1] += residual[1];
       }
-      pieces[k] = narrow_pair(Config::Activation::forward(v[0], target.p, target.q), Config::Activation::forward(v[1], target.p, target.q), R());
+      pieces[k] = Finished<typename Config::Activation>::pair(v[0], v[1], target.p, target.q, R());
     }
   }
 };

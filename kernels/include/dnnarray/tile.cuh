@@ -3,6 +3,7 @@
 // Four neighbouring lanes hold a row of 8 columns in pairs, as all mma and wgmma instructions leave it.
 #pragma once
 
+#include "dnnarray/activation.cuh"
 #include "dnnarray/conv.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -24,11 +25,21 @@ struct Target {
   }
 };
 
-template <typename R>
-__device__ __forceinline__ unsigned packed(float low, float high) {
-  const Vec<R, 2> pair = {{narrow<R>(low), narrow<R>(high)}};
-  return *reinterpret_cast<const unsigned*>(&pair);
-}
+// Two neighbours of the result, of a half type.
+template <typename Activation>
+struct Finished {
+  template <typename R>
+  static __device__ __forceinline__ unsigned pair(float low, float high, float p, float q, R kind) {
+    return narrow_pair(Activation::forward(low, p, q), Activation::forward(high, p, q), kind);
+  }
+};
+template <>
+struct Finished<Relu> {
+  template <typename R>
+  static __device__ __forceinline__ unsigned pair(float low, float high, float, float, R kind) {
+    return rectified_pair(low, high, kind);
+  }
+};
 
 // Pair i of lane q of four becomes pair q of lane i: 8 columns in a row for each lane.
 __device__ __forceinline__ void transpose_pairs(unsigned (&v)[4]) {
@@ -68,11 +79,11 @@ __device__ __forceinline__ void write_row(const Target<T, R>& target, const floa
         const Vec<T, 2> residual = load<T, 2>(target.residual + at + n);
         v[0] += widen(residual.at[0]), v[1] += widen(residual.at[1]);
       }
-      v[0] = C::Activation::forward(v[0], target.p, target.q), v[1] = C::Activation::forward(v[1], target.p, target.q);
       if constexpr (sizeof(R) == 4) {
+        v[0] = C::Activation::forward(v[0], target.p, target.q), v[1] = C::Activation::forward(v[1], target.p, target.q);
         if (inside) store(target.y + at + n, Vec<R, 2>{{narrow<R>(v[0]), narrow<R>(v[1])}});
       } else {
-        pairs[i] = packed<R>(v[0], v[1]);
+        pairs[i] = Finished<typename C::Activation>::pair(v[0], v[1], target.p, target.q, R());
       }
     }
     if constexpr (sizeof(R) == 2) {

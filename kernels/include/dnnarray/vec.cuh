@@ -66,6 +66,18 @@ __device__ __forceinline__ unsigned narrow_pair(float low, float high, bfloat16_
   return y;
 }
 
+// The same of max(x, 0), NaN staying NaN, in the same one instruction.
+__device__ __forceinline__ unsigned rectified_pair(float low, float high, float16_t) {
+  unsigned y;
+  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+__device__ __forceinline__ unsigned rectified_pair(float low, float high, bfloat16_t) {
+  unsigned y;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
 template <typename T, int N>
 __device__ __forceinline__ Vec<T, N> narrow_all(const arithmetic_t<T> (&x)[N]) {
   Vec<T, N> y;
