@@ -86,14 +86,14 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
 
     _, h, w = g.axes
     stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
-    shared = 0 if plain and g.first else -(-h.window // h.stride_used)
+    shared = -(-h.window // h.stride_used) - (plain and g.first)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
     group = 1 if g.last else wide if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    steps = _steps(g.outer * groups * inner * count, count, shared, 2 if norm or (g.last and w.window > 3) else 4)
+    steps = _steps(g.outer * groups * inner * count, count, shared, 2 if norm or (w.window > 3 if g.last else plain) else 4)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
