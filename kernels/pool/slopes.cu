@@ -6,7 +6,6 @@
 // Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
 // Bound:   memory: x and grad read about once, dx written once.
 
-#include "dnnarray/plane.cuh"
 #include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -110,28 +109,13 @@ struct Task {
     }
   }
 
-  // The largest magnitude in a window, of channel v; and then the sum of squares with the elements divided by that.
-  template <typename Visit>
-  __device__ __forceinline__ void each(int top, int left, int v, Visit visit) const {
-#pragma unroll 1
-    for (int i = 0; i < kWindowH * kWindowW; ++i) {
-      const int r = top + i / kWindowW, c = left + i % kWindowW;
-      if (source.inside(r, c)) visit(widen(source.x[static_cast<long long>(r) * source.row + c * source.column + v]));
-    }
-  }
-  __device__ __forceinline__ A largest(int top, int left, int v) const {
-    A most = 0;
-    each(top, left, v, [&](A x) { most = wins(magnitude(x), most) ? magnitude(x) : most; });
-    return most;
-  }
-
   // Whether one of these windows of row p, given as bits, does hold anything but zeros.
   __device__ __forceinline__ bool holds(int p, unsigned windows) const {
     bool any = false;
 #pragma unroll 1
     for (; windows != 0; windows &= windows - 1) {
       const int bit = __ffs(windows) - 1;
-      any |= largest(p * kStrideH - h.before, bit / kValues * kStrideW - kLeft, bit % kValues) != A(0);
+      any |= source.largest<kWindowH, kWindowW>(p * kStrideH - h.before, bit / kValues * kStrideW - kLeft, bit % kValues) != A(0);
     }
     return any;
   }
@@ -145,12 +129,9 @@ struct Task {
     for (int p = over_h.first; p <= over_h.last; ++p)
 #pragma unroll 1
       for (int i = over_w.first; i <= over_w.last; ++i) {
-        const int top = p * kStrideH - h.before, left = i * kStrideW - w.before - source.w;
-        const A scale = scale_of(largest(top, left, v));
-        A sum = 0;
-        each(top, left, v, [&](A u) { sum += (u / scale) * (u / scale); });
+        const S::Scaled found = source.scaled_norm<kWindowH, kWindowW>(p * kStrideH - h.before, i * kStrideW - w.before - source.w, v);
         const A g = widen(grad[(static_cast<long long>(p) * w.outputs + i - q) * source.column + v]);
-        all += sum == A(0) ? A(0) : g * (x / scale / root(sum, A(2)));
+        all += found.norm == A(0) ? A(0) : g * (x / found.scale / found.norm);
       }
     return all;
   }

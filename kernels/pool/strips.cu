@@ -1,13 +1,12 @@
 // Pooling with windows of up to 5 x 5: y = the maximum (with its place), mean or Euclidean norm of the elements of x in each window.
 //
 // Layout:  channels-first: a thread owns kGroup neighbouring windows along W, and loads vectors of kWide elements along W; the few elements to
-//          the left and right of them are its neighbours'. Channels-last: it owns one window of kWide neighbouring channels. It walks down
+//          the left and right of them one by one, or as neighbouring lanes have read them (kLends). Channels-last: it owns one window of kWide neighbouring channels. It walks down
 //          kSteps rows of windows; the rows of x that windows share stay in its registers, or what is left of each (channels-last, but for
 //          places). Results that neighbours own side by side, but that no vector can hold, are written by the warp as a whole.
 // Needs:   pointers and W (or the channels) aligned to kWide elements, y to kPiece; dilation 1, no window outside of x; planes below 2^31.
 // Bound:   memory: x read about once (neighbouring strips meet in the caches), y written once.
 
-#include "dnnarray/plane.cuh"
 #include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -48,7 +47,7 @@ constexpr int kKept = kWindowH > kStrideH ? kWindowH - kStrideH : 0;  // rows th
 constexpr bool kHalves = kLast ? __CUDA_ARCH__ >= 1000 && kReduction == kIndices : __CUDA_ARCH__ < 900 && kReduction == kTap;
 constexpr bool kAlone = (sizeof(S::T) == 8 || (sizeof(S::T) == 2 && kHalves)) && S::kTaps > 9;
 
-// What is left of x: the vectors as they are, or one value for each result.
+// Whether one value for each result is kept of a row of x, or the row as it is.
 constexpr bool kByRows = kLast && (kReduction == kMax || kReduction >= kMean);
 
 // The summand of an element; and whether a norm may need its elements scaled.
@@ -182,22 +181,6 @@ struct Results {
   }
 };
 
-// The norm of window o, whose tap 0 is in row h; element by element, since it is seldom asked for.
-__device__ __forceinline__ A scaled_norm(const S& source, int h, int o) {
-  const auto each = [&](auto visit) {
-#pragma unroll 1
-    for (int i = 0; i < S::kTaps; ++i) {
-      const int r = h + i / kWindowW, c = (kLast ? 0 : o * kStrideW) + i % kWindowW - S::kBefore;
-      if (source.inside(r, c)) visit(S::N::widened(source.x[static_cast<long long>(r) * source.row + c * source.column + (kLast ? o : 0)]));
-    }
-  };
-  A largest = 0, sum = 0;
-  each([&](A x) { largest = wins(magnitude(x), largest) ? magnitude(x) : largest; });
-  const A scale = scale_of(largest);
-  each([&](A x) { sum += (x / scale) * (x / scale); });
-  return scale * root(sum, A(2));
-}
-
 // kPiece neighbours of a result at a time; along W only those that exist.
 template <typename U>
 __device__ __forceinline__ void put(U* y, const Vec<U, kResults>& results, int count) {
@@ -243,7 +226,9 @@ struct Task {
   __device__ __forceinline__ void scale(R* gmem_y, int before, unsigned odd) const {
     for (; odd != 0; odd &= odd - 1) {
       const int bit = __ffs(odd) - 1, step = bit / kResults, o = bit % kResults;
-      gmem_y[y + static_cast<long long>(step) * row + o] = Number<R>::narrowed(scaled_norm(source, (p + step) * kStrideH - before, o));
+      const int left = (kLast ? 0 : o * kStrideW) - S::kBefore;
+      const S::Scaled found = source.scaled_norm<kWindowH, kWindowW>((p + step) * kStrideH - before, left, kLast ? o : 0);
+      gmem_y[y + static_cast<long long>(step) * row + o] = Number<R>::narrowed(found.scale * found.norm);
     }
   }
 };

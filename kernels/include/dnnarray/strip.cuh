@@ -169,6 +169,34 @@ struct Strip {
     return r;
   }
 
+  // visit(x) for each element of a window of kH x kW, one by one, whose tap 0 is in row `top` and column `left` from the own one, of channel v; for
+  // what is seldom done.
+  template <int kH, int kW, typename Visit>
+  __device__ __forceinline__ void each(int top, int left, int v, Visit visit) const {
+#pragma unroll 1
+    for (int i = 0; i < kH * kW; ++i) {
+      const int h = top + i / kW, c = left + i % kW;
+      if (inside(h, c)) visit(N::widened(x[static_cast<long long>(h) * row + c * column + v]));
+    }
+  }
+  // The largest magnitude in such a window; its Euclidean norm, as what the elements are divided by and the norm of the shares.
+  template <int kH, int kW>
+  __device__ __forceinline__ A largest(int top, int left, int v) const {
+    A most = 0;
+    each<kH, kW>(top, left, v, [&](A u) { most = wins(magnitude(u), most) ? magnitude(u) : most; });
+    return most;
+  }
+  struct Scaled {
+    A scale, norm;
+  };
+  template <int kH, int kW>
+  __device__ __forceinline__ Scaled scaled_norm(int top, int left, int v) const {
+    const A scale = scale_of(largest<kH, kW>(top, left, v));
+    A sum = 0;
+    each<kH, kW>(top, left, v, [&](A u) { sum += (u / scale) * (u / scale); });
+    return {scale, root(sum, A(2))};
+  }
+
   // The maximum of each column over the rows of a window.
   static __device__ __forceinline__ Row down(const Rows& rows) {
     Row all = rows[0];
