@@ -87,3 +87,18 @@ def test_many_given_places_become_taps_first():
     assert sources(1, "channels_last", 1) == ["pool/tiles.cu"]  # too few for two launches
     assert sources(64, "channels_first", 1) == ["pool/tiles.cu"]  # a thread reads each place once
     assert sources(640, "channels_last", 2) == ["pool/tiles.cu"]  # nor more than four times where few windows meet
+
+
+def test_neighbours_lend_halves_beside_large_windows_only():
+    for dtype, size, layout, lends in ((FLOAT16, 5, "channels_first", True), (FLOAT16, 3, "channels_first", False),
+                                       (FLOAT32, 5, "channels_first", False), (FLOAT16, 5, "channels_last", False)):  # fmt: skip
+        for op in ("max_pool", "avg_pool"):
+            forward = _plans(op, (2, 16, 16, 16), dtype, kernel_size=size, stride=2, padding=1, layout=layout)[0]
+            assert forward.kernel.config.lends == lends
+
+
+def test_windows_that_begin_and_end_with_vectors_need_no_shared_memory():
+    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 14))[0] == "pool/aligned.cu"
+    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 16))[0] == "pool/columns.cu"  # seven columns
+    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4))[0] == "pool/aligned.cu"  # two columns are left over
+    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4), ceil_mode=True)[0] == "pool/columns.cu"

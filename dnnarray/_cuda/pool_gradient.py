@@ -242,7 +242,7 @@ def _pairs(x: Spec, strips: Strips, pointers: tuple[Array, ...]) -> Plan:
 def _slopes(g: Geometry, problem: PoolProblem, aligned: bool) -> Plan:
     """The gradient of a norm over small windows, in one launch."""
     dtype, exponent = problem.inputs[1].dtype, int(problem.p)
-    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=True)
+    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=g.last)
     config = SlopesConfig(**strips.settings, exponent=exponent)
     kernel = Kernel("pool/slopes.cu", "_".join([f"norm_pool_slopes_{POOL_SHORT[dtype]}_l{exponent}", *strips.words]), config)
     return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))

@@ -27,6 +27,7 @@ from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
+from dnnarray._spec import HALF
 
 _SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
 _PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to pool it
@@ -182,7 +183,8 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
     _, h, w = g.axes
     strips = strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == MAX, reduction == NORM)
     exponent = int(p) if reduction == NORM else 0
-    lends = g.first and reduction in (MAX, MEAN) and (w.window > 3 or (reduction == MAX and w.stride_used == 1))
+    # Beside two vectors, three single loads take the first-level cache longer than these do; floats and places are bound by instructions.
+    lends = g.first and w.window > 3 and dtype in HALF and reduction in (MAX, MEAN)
     config = StripsConfig(
         **strips.settings,
         result=POOL_TYPES[result],

@@ -196,8 +196,11 @@ __device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (
   }
 }
 
+// Blocks of a multiprocessor for which there are registers.
+constexpr int kBlocks = kLast && kWide == 8 ? (kBack > 1 ? 2 : 3) : 16 / static_cast<int>(sizeof(A));
+
 // Arguments as in strips.cu; `groups` and `strips` cover the elements of x.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, kLast && kWide == 8 ? 3 : 16 / static_cast<int>(sizeof(A)))
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long total, long long inner,
                    long long by_inner, long long groups, long long by_group, long long strips, long long by_strip, long long height,
                    long long h_padding, long long width, long long w_padding) {
