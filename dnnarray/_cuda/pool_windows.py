@@ -138,7 +138,7 @@ def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtyp
         return _aligned(g, dtype, result, reduction, pointers, magnitude, padded, *sharing)
     if reduction != NORM and _by_columns(g, dtype, aligned):
         return _columns(g, dtype, result, reduction, aligned, pointers, magnitude, padded)
-    few = g.whole and g.first and g.outer < _FEW  # short planes too, then: one copy to shared memory would be two ways in place of one
+    few = g.whole and g.first and g.outer < _FEW  # a warp reduces a short plane in fewer steps than a block that copies it first
     if not few and _fits(g, dtype, device):
         return _planes(g, device, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if g.whole and g.length < 1 << 30:
