@@ -4,7 +4,7 @@ import pytest
 
 from dnnarray._cuda.pool import ALGORITHMS
 from dnnarray._operation import find
-from dnnarray._spec import FLOAT16, FLOAT32, Spec
+from dnnarray._spec import FLOAT16, FLOAT32, INT64, Spec
 from tests.test_kernels import _DEVICES, _backward_problem, _planned
 
 _H200 = _DEVICES["sm_90a"]
@@ -57,3 +57,48 @@ def test_a_thread_walks_further_where_windows_share_more(size, stride, layout, r
     large = _plans("avg_pool", (64, 64, 112, 112) if layout == "channels_first" else (64, 112, 112, 64), FLOAT16, **options)
     assert [plan.kernel.config.steps for plan in large] == [rows, rows]
     assert [plan.kernel.config.steps for plan in _plans("avg_pool", (1, 16, 16, 16), FLOAT16, **options)] == [1, 1]
+
+
+def test_small_windows_of_a_norm_take_one_launch_back():
+    for p in (1.0, 2.0):
+        assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p) == ["pool/strips.cu", "pool/slopes.cu"]
+    assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=3.0)[-1] == "pool/gather.cu"
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_gradients_of_means_walk_down_where_two_rows_of_windows_meet_at_the_most(layout):
+    shape, options = ((2, 16, 56, 56) if layout == "channels_first" else (2, 56, 56, 16)), {"layout": layout}
+    assert _sources("adaptive_avg_pool", shape, output_size=13, **options)[1] == "pool/walk.cu"
+    assert _sources("adaptive_avg_pool", shape, output_size=40, **options)[1] == "pool/walk.cu"
+    assert _sources("avg_pool", shape, kernel_size=8, stride=4, **options)[1] == "pool/walk.cu"
+    assert _sources("avg_pool", shape, kernel_size=9, stride=4, **options)[1] != "pool/walk.cu"
+
+
+def test_many_given_places_become_taps_first():
+    def sources(batch, layout, stride):
+        shape = (batch, 32, 32, 64) if layout == "channels_last" else (batch, 64, 32, 32)
+        options = {"kernel_size": 3, "stride": stride, "layout": layout}
+        x = Spec(shape, FLOAT16)
+        _, forward = _planned("max_pool", x, **options)
+        _, problem = _planned("max_pool_backward", forward.outputs[0], x, Spec(forward.outputs[0].shape, INT64), **options)
+        return [plan.kernel.source for plan in ALGORITHMS["max_pool_backward"][0].run(problem, _H200, True).plans]
+
+    assert sources(64, "channels_last", 1) == ["pool/codes.cu", "pool/pairs.cu"]
+    assert sources(1, "channels_last", 1) == ["pool/tiles.cu"]  # too few for two launches
+    assert sources(64, "channels_first", 1) == ["pool/tiles.cu"]  # a thread reads each place once
+    assert sources(640, "channels_last", 2) == ["pool/tiles.cu"]  # nor more than four times where few windows meet
+
+
+def test_neighbours_lend_halves_beside_large_windows_only():
+    for dtype, size, layout, lends in ((FLOAT16, 5, "channels_first", True), (FLOAT16, 3, "channels_first", False),
+                                       (FLOAT32, 5, "channels_first", False), (FLOAT16, 5, "channels_last", False)):  # fmt: skip
+        for op in ("max_pool", "avg_pool"):
+            forward = _plans(op, (2, 16, 16, 16), dtype, kernel_size=size, stride=2, padding=1, layout=layout)[0]
+            assert forward.kernel.config.lends == lends
+
+
+def test_windows_that_begin_and_end_with_vectors_need_no_shared_memory():
+    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 14))[0] == "pool/aligned.cu"
+    assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 16))[0] == "pool/columns.cu"  # seven columns
+    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4))[0] == "pool/aligned.cu"  # two columns are left over
+    assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4), ceil_mode=True)[0] == "pool/columns.cu"

@@ -71,6 +71,8 @@ def _large():
         pooled = {"kernel_size": 3, "stride": 2, "padding": 1, "layout": "channels_last"}
         yield _planned("max_pool_backward", Spec((2, 8, 8, 8), dtype), Spec((2, 16, 16, 8), dtype), **pooled)
         yield _planned("pixel_unshuffle", Spec((4, 32, 128, 256), dtype), factor=2)
+        seen = Spec((64, 64, 64, 64), dtype)
+        yield _planned("max_pool_backward", seen, seen, Spec(seen.shape, INT64), kernel_size=3, stride=1, padding=1, layout="channels_last")
         yield _planned("softmax", long)
         yield _planned("log_softmax_backward", long, long)
         yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))

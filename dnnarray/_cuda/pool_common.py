@@ -9,6 +9,7 @@ import numpy as np
 from dnnarray._cuda.plan import SHORT, TYPES, Config, vector_length
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._records import frozen
+from dnnarray._spec import HALF
 
 INTEGERS = {
     np.dtype(name): text
@@ -86,14 +87,14 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
 
     _, h, w = g.axes
     stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
-    shared = 0 if plain and g.first else -(-h.window // h.stride_used)
+    shared = -(-h.window // h.stride_used) - (plain and g.first)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
     group = 1 if g.last else wide if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    steps = _steps(g.outer * groups * inner * count, count, shared, 2 if norm or (g.last and w.window > 3) else 4)
+    steps = _steps(g.outer * groups * inner * count, count, shared, _most_rows(g, dtype, plain, norm))
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
@@ -105,6 +106,14 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
     words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
     return Strips(settings, words, numbers, (-(-total // THREADS), 1, 1))
+
+
+def _most_rows(g: Geometry, dtype: np.dtype, plain: bool, norm: bool) -> int:
+    """How many rows a thread may walk down: fewer where more would take too many registers, or bring nothing."""
+    large = g.axes[2].window > 3
+    if g.first and plain:
+        return 4 if large and dtype not in HALF else 2
+    return 2 if norm or (g.last and large) else 4
 
 
 def _steps(items: int, count: int, shared: int, most: int) -> int:

@@ -65,6 +65,14 @@ class WindowAxis:
             return AdaptiveAxis(self.extent, self.outputs).dual().window if self.outputs else 1
         return min(-(-((self.window - 1) * self.dilation + 1) // self.stride), max(self.outputs, 1))
 
+    def met_by(self, columns: int) -> int:
+        """The most windows, of dilation 1, that so many neighbouring elements meet."""
+        if self.uneven:
+            met = -(-columns * self.outputs // max(self.extent, 1)) + 1
+        else:
+            met = (columns + self.window - 2) // self.stride + 1
+        return min(met, max(self.outputs, 1))
+
 
 @frozen
 class Geometry:

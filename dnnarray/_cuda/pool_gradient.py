@@ -21,12 +21,14 @@ from dnnarray._cuda.pool_common import (
     window_numbers,
 )
 from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, divider, geometry_of
-from dnnarray._cuda.pool_shared import shared_plan
+from dnnarray._cuda.pool_shared import shared_plan, walk_plan
 from dnnarray._cuda.pool_windows import reduction_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, Spec
+
+_CODED = 1 << 20  # windows
 
 
 @frozen
@@ -51,6 +53,12 @@ class TilesConfig(StripConfig):
 
     saved: str
     rule: int
+
+
+@frozen
+class SlopesConfig(StripConfig):
+    """Compile-time settings of ``kernels/pool/slopes.cu``."""
+
     exponent: int
 
 
@@ -64,6 +72,16 @@ class DisjointConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/disjoint.cu``."""
 
     magnitude: bool = False
+    lends: bool = False
+
+
+@frozen
+class CodesConfig(Config):
+    """Compile-time settings of ``kernels/pool/codes.cu``."""
+
+    saved: str
+    wide: int
+    threads: int
 
 
 @frozen
@@ -81,14 +99,41 @@ class SpreadConfig(Config):
     threads: int
 
 
+def _norm(problem: PoolProblem) -> bool:
+    """Whether the problem is of a norm other than the largest magnitude."""
+    return problem.op.startswith("lp") and not math.isinf(problem.p)
+
+
 def _saved_dtype(problem: PoolProblem) -> np.dtype | None:
     """What the first launch of a gradient leaves for the second, None if there is no first: a tap per window, or its norm."""
-    x = problem.inputs[1]
-    if "avg" in problem.op or problem.inputs[2] is not None or _disjoint(problem, geometry_of(x, problem.axes, problem.layout)):
+    x, indices = problem.inputs[1:]
+    g = geometry_of(x, problem.axes, problem.layout)
+    if indices is not None and _coded(g, indices):
+        return np.dtype(np.uint8)
+    if "avg" in problem.op or indices is not None or _disjoint(problem, g):
         return None
-    if problem.op.startswith("lp") and not math.isinf(problem.p):
+    if _norm(problem):
+        if g.at_once(problem.p) and not g.whole:
+            return None
         return FLOAT32 if x.dtype in HALF else x.dtype
     return np.dtype(np.uint8) if math.prod(a.window for a in problem.axes) < CODES else np.dtype(np.int32)
+
+
+def _coded(g: Geometry, indices: Spec) -> bool:
+    """Whether a launch makes taps of places: where these, of 8 bytes, would be read again and again, and there are enough for two launches."""
+    return g.last and g.at_once() and not g.whole and g.axes[2].cover() > 2 and indices.size >= _CODED
+
+
+def _codes(g: Geometry, indices: Spec, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
+    """Places of maxima to the numbers of their taps."""
+    _, h, w = g.axes
+    wide = vector_length(FLOAT32, aligned, g.channels)
+    inner, total = g.channels // wide, indices.size // wide
+    config = CodesConfig(POOL_TYPES[indices.dtype], wide, THREADS)
+    dividers = [n for divisor in (inner, w.outputs, h.outputs) for n in divider(divisor, total)]
+    numbers = (total, *dividers, *divider(w.extent, (1 << 31) - 1), *h.packed(), *w.packed())
+    kernel = Kernel("pool/codes.cu", f"max_pool_codes_of_{POOL_SHORT[indices.dtype]}x{wide}", config)
+    return Plan(kernel, (-(-total // THREADS), 1, 1), THREADS, (*pointers, *numbers))
 
 
 def _disjoint(problem: PoolProblem, g: Geometry) -> bool:
@@ -111,11 +156,15 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     g = geometry_of(x, problem.axes, problem.layout)
     if _disjoint(problem, g):
         return Program((_disjoint_plan(g, x.dtype, aligned),), (g.order, g.order))
+    if _norm(problem) and g.at_once(problem.p) and not g.whole:
+        return Program((_slopes(g, problem, aligned),), (g.order, g.order))
     given = 2 if indices is None else 3
     output, scratch, saved = Array(given), Array(given + 1), _saved_dtype(problem)
-    norm, magnitude = problem.op.startswith("lp") and not math.isinf(problem.p), problem.op.startswith("lp")
+    norm, magnitude = _norm(problem), problem.op.startswith("lp")
     plans = []
-    if saved is not None and grad.size:
+    if saved is not None and indices is not None and grad.size:
+        plans.append(_codes(g, indices, aligned, (Array(2), scratch)))
+    elif saved is not None and grad.size:
         reduction = NORM if norm else TAP
         plans.append(reduction_plan(g, device, x.dtype, saved, reduction, aligned, (Array(1), scratch, scratch), magnitude, p=problem.p))
     if saved is not None:
@@ -130,10 +179,14 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
 
 def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
+    walks = rule == 2 and not (g.whole or g.small or (g.tiled and g.last))
+    walk = walk_plan(g, x, problem.padded, aligned, (pointers[0], pointers[3])) if walks else None
+    if walk is not None:
+        return walk
     if (g.whole or (g.tiled and not g.small)) and g.length < 1 << 30:
         return _spread(g, problem, x, saved, rule, magnitude, aligned, pointers)
     positions = rule == 1 and g.last and max(a.window for a in g.axes) > 3  # of 8 bytes, more than there are registers for
-    if g.at_once(problem.p if magnitude else None) and not positions:
+    if g.at_once() and not magnitude and not positions:
         return _tiles(g, problem, x, saved, rule, aligned, pointers)
     shared = shared_plan(g, x, saved, rule, device, problem.padded, aligned, pointers) if not magnitude else None
     if shared is not None:
@@ -186,6 +239,15 @@ def _pairs(x: Spec, strips: Strips, pointers: tuple[Array, ...]) -> Plan:
     )
 
 
+def _slopes(g: Geometry, problem: PoolProblem, aligned: bool) -> Plan:
+    """The gradient of a norm over small windows, in one launch."""
+    dtype, exponent = problem.inputs[1].dtype, int(problem.p)
+    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=g.last)
+    config = SlopesConfig(**strips.settings, exponent=exponent)
+    kernel = Kernel("pool/slopes.cu", "_".join([f"norm_pool_slopes_{POOL_SHORT[dtype]}_l{exponent}", *strips.words]), config)
+    return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
+
+
 def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
     """Maxima found and their gradient spread in one pass."""
     strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before)
@@ -196,12 +258,11 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
 
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
-    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=rule == 3)
+    grad, _, third, output = pointers
+    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
     if rule == 0 and x.dtype in HALF and g.last and max(g.axes[1].cover(), g.axes[2].cover()) <= 3 and strips.settings["wide"] % 4 == 0:
         return _pairs(x, strips, pointers)
-    exponent = int(problem.p) if rule == 3 else 0
-    config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule, exponent=exponent)
-    words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"l{exponent}"] * (exponent > 0)
-    words += [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + strips.words
+    config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule)
+    words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + strips.words
     kernel = Kernel("pool/tiles.cu", "_".join(words), config)
-    return Plan(kernel, strips.grid, THREADS, (*pointers, *strips.numbers, int(problem.padded)))
+    return Plan(kernel, strips.grid, THREADS, (grad, third, output, *strips.numbers, int(problem.padded)))

@@ -21,6 +21,8 @@ _LARGE = 76 << 10  # bytes of a band
 _COVER = 8  # bytes that say which windows cover a row
 _KINDS = 16  # rounds of windows that do not overlap
 _COLUMNS = 4  # that a thread owns in channels-last memory
+_MET = 6  # windows that the columns of a thread meet
+_WALK, _WALKERS = 8, 1 << 16  # rows that a thread walks down where so many threads remain
 
 
 @frozen
@@ -60,6 +62,18 @@ class GatherColumnsConfig(Config):
     threads: int
 
 
+@frozen
+class WalkConfig(Config):
+    """Compile-time settings of ``kernels/pool/walk.cu``."""
+
+    element: str
+    last: bool
+    adaptive: bool
+    most: int
+    wide: int
+    threads: int
+
+
 class Bands(NamedTuple):
     """How blocks share planes: planes of a block, rows of a band, bands of a plane."""
 
@@ -81,6 +95,33 @@ def shared_plan(g: Geometry, x: Spec, saved: np.dtype, rule: int, device: Device
     if g.first and g.flat and rule == 2 and dense:
         return _shares(g, x, room, padded, aligned, (grad, output))
     return None
+
+
+def walk_plan(g: Geometry, x: Spec, padded: bool, aligned: bool, pointers: tuple[Array, ...]) -> Plan | None:
+    """The gradient of means where a row lies in at most two rows of windows; None where it may not, or where memory or windows do not suit it."""
+    _, h, w = g.axes
+    wide = vector_length(x.dtype, aligned, g.channels if g.last else w.extent)
+    most = w.met_by(1 if g.last else wide)
+    if (
+        not g.flat
+        or not (g.first or g.last)
+        or h.cover() > 2
+        or not h.dilation == w.dilation == 1
+        or most > _MET
+        or h.extent * w.extent >= 1 << 31
+    ):
+        return None
+    if wide * x.dtype.itemsize < 8:
+        return None
+    inner, groups = (g.channels // wide, w.extent) if g.last else (1, w.extent // wide)
+    rows = min(h.extent, _WALK if g.outer * inner * groups * h.extent >= _WALK * _WALKERS else 4)
+    strips = -(-h.extent // rows)
+    total = g.outer * strips * groups * inner
+    config = WalkConfig(POOL_TYPES[x.dtype], g.last, g.adaptive, most, wide, THREADS)
+    words = [f"mean_pool_walk_{POOL_SHORT[x.dtype]}x{wide}", "last" if g.last else "first"] + ["adaptive"] * g.adaptive + [f"m{most}"]
+    dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
+    numbers = (total, *dividers, rows, *h.packed(g.adaptive), *w.packed(g.adaptive), int(padded))
+    return Plan(Kernel("pool/walk.cu", "_".join(words), config), (-(-total // THREADS), 1, 1), THREADS, (*pointers, *numbers))
 
 
 def _width(x: Spec) -> int:

@@ -27,6 +27,7 @@ from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
+from dnnarray._spec import HALF
 
 _SHORT_PLANE = 4096  # bytes of a plane that a block reduces together with others
 _PLANE = 96 << 10  # bytes of a plane that a block holds in shared memory to pool it
@@ -35,6 +36,7 @@ _ROW = 4096  # elements of a row that is pooled by columns
 _COLUMNS = 48 << 10  # bytes of shared memory for what is left of several rows
 _COLUMN_THREADS, _ENOUGH = 256, 264  # of a block that pools by columns; blocks that keep a card busy
 _BUSY, _LARGE_WINDOW = 1 << 17, 16  # threads that keep a card busy; taps of a window that is worth more of them
+_FLIGHT = 12  # rows of a window that are loaded together
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
 
@@ -62,6 +64,7 @@ class StripsConfig(StripConfig):
     reduction: int
     magnitude: bool
     exponent: int
+    lends: bool
 
 
 @frozen
@@ -95,6 +98,22 @@ class PlanesConfig(Config):
 
 
 @frozen
+class AlignedConfig(Config):
+    """Compile-time settings of ``kernels/pool/aligned.cu``."""
+
+    element: str
+    result: str
+    reduction: int
+    magnitude: bool
+    adaptive: bool
+    wide: int
+    flight: int
+    lanes: int
+    own: int
+    threads: int
+
+
+@frozen
 class ColumnsConfig(Config):
     """Compile-time settings of ``kernels/pool/columns.cu``."""
 
@@ -104,6 +123,7 @@ class ColumnsConfig(Config):
     magnitude: bool
     adaptive: bool
     wide: int
+    flight: int
     lanes: int
     row: int
     threads: int
@@ -114,9 +134,12 @@ def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtyp
     """The reduction of each window."""
     if g.at_once(p if reduction == NORM else None) and not g.whole:
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
+    if reduction != NORM and (sharing := _aligned_windows(g, dtype, aligned)) is not None:
+        return _aligned(g, dtype, result, reduction, pointers, magnitude, padded, *sharing)
     if reduction != NORM and _by_columns(g, dtype, aligned):
         return _columns(g, dtype, result, reduction, aligned, pointers, magnitude, padded)
-    if _fits(g, dtype, device):
+    few = g.whole and g.first and g.outer < _FEW  # a warp reduces a short plane in fewer steps than a block that copies it first
+    if not few and _fits(g, dtype, device):
         return _planes(g, device, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if g.whole and g.length < 1 << 30:
         return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
@@ -160,14 +183,22 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
     _, h, w = g.axes
     strips = strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == MAX, reduction == NORM)
     exponent = int(p) if reduction == NORM else 0
+    # Beside two vectors, three single loads take the first-level cache longer than these do; floats and places are bound by instructions.
+    lends = g.first and w.window > 3 and dtype in HALF and reduction in (MAX, MEAN)
     config = StripsConfig(
-        **strips.settings, result=POOL_TYPES[result], reduction=reduction, magnitude=magnitude and reduction != NORM, exponent=exponent
+        **strips.settings,
+        result=POOL_TYPES[result],
+        reduction=reduction,
+        magnitude=magnitude and reduction != NORM,
+        exponent=exponent,
+        lends=lends,
     )
     words = [f"{REDUCTIONS[reduction]}_pool_strips_{POOL_SHORT[dtype]}"]
     words += (
         [f"to_{POOL_SHORT[result]}"] * (result != dtype)
         + ["magnitude"] * config.magnitude
         + [f"l{exponent}"] * (exponent > 0)
+        + ["lends"] * lends
         + strips.words
     )
     return Plan(Kernel("pool/strips.cu", "_".join(words), config), strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)))
@@ -194,7 +225,7 @@ def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
     """(columns of a block, threads that share one): enough blocks for the card, then about eight loads a thread."""
 
     if along:
-        return (8, 32) if steps <= 1024 else (1, 256)
+        return (8 if columns >= 2048 else 2, 32) if steps <= 1024 else (1, 256)
     lanes = next(n for n in (32, 16, 8, 4) if columns >= 256 * n or n == 4)
     taps = 8
     while taps * 8 < steps and taps * lanes < 512:
@@ -209,6 +240,37 @@ def _by_columns(g: Geometry, dtype: np.dtype, aligned: bool) -> bool:
     return g.first and g.flat and not g.whole and whole_vectors and w.extent <= _ROW and h.outputs * w.outputs > 0
 
 
+def _aligned_windows(g: Geometry, dtype: np.dtype, aligned: bool) -> tuple[int, int, int] | None:
+    """(elements of a vector, lanes that share a window, windows of a vector) where windows stand beside each other and begin and end with vectors."""
+    _, _, w = g.axes
+    apart = not w.uneven and (w.stride_used, w.dilation, w.before) == (w.window, 1, 0) and w.outputs * w.window <= w.extent
+    if not (apart and g.first and g.flat) or g.whole or g.length == 0 or g.axes[1].outputs * w.outputs == 0:
+        return None
+    wide = vector_length(dtype, aligned, w.extent)
+    lanes, own = max(w.window // wide, 1), max(wide // w.window, 1)
+    fits = lanes * wide == own * w.window and lanes in (1, 2, 4, 8, 16, 32) and w.outputs % own == 0
+    return (wide, lanes, own) if fits and wide * dtype.itemsize >= 8 else None
+
+
+def _aligned(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, pointers: tuple[Array, ...], magnitude: bool, padded: bool,
+             wide: int, lanes: int, own: int) -> Plan:  # fmt: skip
+    """The reduction of windows that lie apart along the rows, each thread on its own but for the lanes that share one."""
+    _, h, w = g.axes
+    vectors = w.outputs * w.window // wide
+    total, flight = g.outer * h.outputs * vectors, _flight(h)
+    config = AlignedConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, wide, flight, lanes, own, THREADS)
+    words = [f"{REDUCTIONS[reduction]}_pool_aligned_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}o{own}f{flight}"]
+    dividers = [n for divisor in (vectors, h.outputs) for n in divider(divisor, total)]
+    numbers = (total, *dividers, w.extent, *h.packed(g.adaptive), int(padded))
+    return Plan(Kernel("pool/aligned.cu", "_".join(words), config), (-(-total // THREADS), 1, 1), THREADS, (*pointers, *numbers))
+
+
+def _flight(h: WindowAxis) -> int:
+    """Loads of a thread under way, down a window: all of it where there are registers for that."""
+    return h.window if 8 < h.window <= _FLIGHT else 8
+
+
 def _columns(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool, padded: bool) -> Plan:  # fmt: skip
     """The reduction of windows of any kind, first down the columns and then along the rows."""
@@ -220,9 +282,12 @@ def _columns(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, ali
     kept = w.extent * (max(dtype.itemsize, 4) + (4 if reduction in (INDICES, TAP) else 0))  # bytes that are left of a row
     rows = max(_COLUMN_THREADS // vectors // several, 1) * several
     rows = max(1, min(rows, total // _ENOUGH, _COLUMNS // kept))
-    config = ColumnsConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, wide, lanes, row, _COLUMN_THREADS)
+    flight = _flight(h)
+    config = ColumnsConfig(
+        POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, wide, flight, lanes, row, _COLUMN_THREADS
+    )
     words = [f"{REDUCTIONS[reduction]}_pool_columns_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
-    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}r{row}"]
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + [f"l{lanes}r{row}"] + [f"f{flight}"] * (flight > 8)
     dividers = [n for divisor, most in ((vectors, rows * vectors), (h.outputs, total)) for n in divider(divisor, most)]
     numbers = (total, rows, *dividers, *h.packed(g.adaptive), *w.packed(g.adaptive), int(padded))
     kernel = Kernel("pool/columns.cu", "_".join(words), config)

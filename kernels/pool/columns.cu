@@ -6,7 +6,7 @@
 // Needs:   pointers and W aligned to kWide elements; dynamic shared memory for `rows` x W results, and as many places.
 // Bound:   memory: x read about once (rows that windows share meet in the caches).
 
-#include "dnnarray/plane.cuh"
+#include "dnnarray/down.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -16,6 +16,7 @@ struct Config {
   static constexpr bool kMagnitude = false;
   static constexpr bool kAdaptive = false;
   static constexpr int kWide = 4;
+  static constexpr int kFlight = 8;
   static constexpr int kLanes = 8;
   static constexpr int kRow = 32;
   static constexpr int kThreads = 256;
@@ -24,47 +25,15 @@ struct Config {
 #endif
 
 using namespace dnnarray;
-using T = Config::Element;
-using N = Number<T>;
-using A = N::type;
+using D = Down<Config>;
+using T = D::T;
+using A = D::A;
+using P = D::P;
 using R = Config::Result;
-using P = Partial<A>;
 using WindowAxis = Axis<Config::kAdaptive>;
-constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kRow = Config::kRow, kThreads = Config::kThreads, kFlight = 8;
+constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kRow = Config::kRow, kThreads = Config::kThreads;
 constexpr int kIndices = 1, kTap = 2, kMean = 3, kReduction = Config::kReduction;  // as in windows.cu
-constexpr bool kPlaces = kReduction == kIndices || kReduction == kTap, kSum = kReduction == kMean;
-
-__device__ __forceinline__ A term(A x) { return Config::kMagnitude ? magnitude(x) : x; }
-__device__ __forceinline__ P nothing() { return {kSum || Config::kMagnitude ? A(0) : N::lowest(), kNowhere}; }
-
-// What a column has found so far, and the next element down, number `place`.
-__device__ __forceinline__ void take(P& own, A x, int place) {
-  if constexpr (kPlaces) {
-    if (!wins(x, own.value) && own.place != kNowhere) return;
-    own = {x, place};
-  } else {
-    own = combined<kSum, false>(own, P{x, 0});
-  }
-}
-
-// The columns of a row of windows, each reduced over the rows [first, last) of `taps`; kFlight loads are under way at once.
-__device__ __forceinline__ void reduce_down(P (&own)[kWide], const T* x, const Taps& taps, long long step) {
-#pragma unroll
-  for (int j = 0; j < kWide; ++j) own[j] = nothing();
-  for (int first = taps.first; first < taps.last; first += kFlight) {
-    Vec<T, kWide> reg_x[kFlight];
-#pragma unroll
-    for (int f = 0; f < kFlight; ++f) {
-      if (first + f < taps.last) reg_x[f] = load<T, kWide>(x + (first + f) * step);
-    }
-#pragma unroll
-    for (int f = 0; f < kFlight; ++f) {
-      if (first + f >= taps.last) break;
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) take(own[j], term(N::widened(reg_x[f].at[j])), first + f);
-    }
-  }
-}
+constexpr bool kPlaces = D::kPlaces, kSum = D::kSum;
 
 // `total` counts rows of windows; divided is by `vectors` of a row of x, and by the outputs along H.
 extern "C" __global__ void __launch_bounds__(kThreads, kPlaces ? 2 : 3)
@@ -85,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kPlaces ? 2 : 3)
     const Taps h = axis_h.taps(place.rest);
     const T* x = gmem_x + (place.quotient * axis_h.extent + h.start) * width + row.rest * kWide;
     P own[kWide];
-    reduce_down(own, x, h, static_cast<long long>(axis_h.dilation) * width);
+    D::reduce(own, x, h, static_cast<long long>(axis_h.dilation) * width);
     const int to = static_cast<int>(row.quotient) * width + row.rest * kWide;
     Vec<A, kWide> values;
     Vec<int, kWide> found;
@@ -105,8 +74,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kPlaces ? 2 : 3)
       const int own = q0 + threadIdx.x % kRow / kLanes, lane = threadIdx.x % kLanes, q = own < axis_w.outputs ? own : 0;
       const Taps w = axis_w.taps(q);
       const int from = row * width + w.start;
-      P found = nothing();
-      for (int s = w.first + lane; s < w.last; s += kLanes) {
+      P found = D::nothing();
+      // Alone with a window, threads begin at different columns: those of a warp would meet in few banks.
+      const int taps = w.last - w.first, turn = kLanes == 1 ? min(q / 4 % 8, taps) : 0;
+      for (int i = lane; i < taps; i += kLanes) {
+        const int turned = i + turn, s = w.first + (turned < taps ? turned : turned - taps);
         const int at = from + s * axis_w.dilation;
         found = combined<kSum, kPlaces>(found, P{smem_values[at], kPlaces ? smem_rows[at] * axis_w.window + s : 0});
       }

@@ -10,6 +10,7 @@
 struct Config {
   using Element = float;
   static constexpr bool kMagnitude = false;
+  static constexpr bool kLends = false;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 2;
   static constexpr int kStrideH = 2;

@@ -37,12 +37,6 @@ struct CodeOf<true> {
 };
 using Code = CodeOf<kRule == kPlace>::type;
 
-// The bits of the thread's columns, of which w is the first, that lie in a window.
-__device__ __forceinline__ unsigned inside(const Taps& window, int w) {
-  const int first = max(window.start + window.first - w, 0), last = min(window.start + window.last - w, kColumns);
-  return first < last ? (~0u << first) & ~(~0u << last) : 0;
-}
-
 // What one window gives to the columns inside; of a maximum, to the one that `number`, the tap or the place of column 0, says.
 __device__ __forceinline__ void add(A (&sum)[kColumns][kWide], const Vec<T, kWide>& grad, const Vec<Saved, kWide>& saved, A share,
                                     Code number, unsigned columns) {
@@ -88,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 4) DNNARRAY_ENTRY
         Vec<Saved, kWide> reg_saved{};
         if constexpr (kRule != kMean) reg_saved = load_wide<Saved, kWide>(gmem_saved + at);
         const A share = kRule == kMean ? inverse(count * A(axis_w.count(in_w, padded))) : A(1);
-        add(sum, reg_grad, reg_saved, share, kRule == kPlace ? place : row + w - in_w.start, inside(in_w, w));
+        add(sum, reg_grad, reg_saved, share, kRule == kPlace ? place : row + w - in_w.start, columns_inside<kColumns>(in_w, w));
       }
     }
   }

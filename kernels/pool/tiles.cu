@@ -1,6 +1,6 @@
 // Gradient of pooling with windows of up to 5 x 5: dx = the sum over the windows that cover an element of what they give to it.
 //
-// Maximum: all of its gradient, if the window's maximum stands here; mean: its share; norm: sign(x) (L1), x / norm (L2).
+// Maximum: all of its gradient, if the window's maximum stands here; mean: its share. (Norms: slopes.cu.)
 // Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements; channels-last: kStrideW
 //          columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
 //          window starts and is kStrideH high: the same few windows cover all of a tile, which tap of which window stands where is known at
@@ -15,7 +15,6 @@ struct Config {
   using Element = float;
   using Saved = unsigned char;
   static constexpr int kRule = 0;
-  static constexpr int kExponent = 0;
   static constexpr bool kLast = false;
   static constexpr int kWindowH = 3;
   static constexpr int kStrideH = 2;
@@ -38,7 +37,7 @@ using Saved = Config::Saved;
 constexpr bool kLast = Config::kLast;
 constexpr int kWide = Config::kWide, kPiece = Config::kPiece, kSteps = Config::kSteps, kBefore = Config::kBefore;
 constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
-constexpr int kTap = 0, kPlace = 1, kMean = 2, kNorm = 3, kRule = Config::kRule, kExponent = Config::kExponent;  // as in gather.cu
+constexpr int kTap = 0, kPlace = 1, kMean = 2, kRule = Config::kRule;  // as in gather.cu
 
 // Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
 constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = kLast ? 1 : Config::kGroup, kValues = kLast ? kWide : 1;
@@ -46,21 +45,17 @@ constexpr int kVectors = kLast ? kStrideW : kOwn * kStrideW / kWide;
 constexpr int kColumns = kOwn * kStrideW;
 constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
 
-constexpr bool kSaves = kRule == kTap || kRule == kPlace || kExponent == 2, kReadsX = kRule == kNorm;
+constexpr bool kSaves = kRule != kMean;
 using V = Vec<T, kWide>;
 
-// What the windows of a row say: their gradient (divided by scale x norm, for a norm); and where their maximum stands, as the tap or the
-// distance along the plane from their first tap. Of a mean, the sums of shares for each column are enough, and the share that a row of taps gets.
+// What the windows of a row say: their gradient, and where their maximum stands, as the tap or the distance along the plane from their first
+// tap. Of a mean, the sums of shares for each column are enough, and the share that a row of taps gets.
 struct Row {
   A columns[kColumns][kValues];
   A down;
   A grad[kWindows][kValues];
-  A scale[kWindows][kValues];
   int saved[kWindows][kValues];
 };
-
-// What a norm is multiplied by, so that neither it nor 1 / norm leaves the range of float.
-__device__ __forceinline__ A scale_of(A norm) { return norm == A(0) ? A(1) : norm < A(1e-18) ? A(1e30) : norm > A(1e18) ? A(1e-30) : A(1); }
 
 struct Source {
   const T* grad;       // of the first own window, in row 0
@@ -88,7 +83,7 @@ struct Source {
     Packed<T, N> reg_grad;
     Codes<Saved, N> reg_saved;
     reg_grad.fill(T{});
-    reg_saved.fill(kExponent == 2 ? Saved(0) : static_cast<Saved>(-1));
+    reg_saved.fill(static_cast<Saved>(-1));
     if (there) {
       reg_grad.read(grad + at);
       if constexpr (kSaves) reg_saved.read(saved + at);
@@ -96,13 +91,7 @@ struct Source {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const int window = b + (kLast ? 0 : k), value = kLast ? k : 0;
-      A g = widen(reg_grad.at(k));
-      if constexpr (kExponent == 2) {
-        const A norm = A(reg_saved.at(k));
-        row.scale[window][value] = scale_of(norm);
-        g = norm == A(0) ? A(0) : g * inverse(norm * scale_of(norm));
-      }
-      row.grad[window][value] = g;
+      row.grad[window][value] = widen(reg_grad.at(k));
       if constexpr (kRule == kTap) row.saved[window][value] = static_cast<int>(reg_saved.at(k));
       if constexpr (kRule == kPlace) row.saved[window][value] = distance(static_cast<long long>(reg_saved.at(k)), p, q + window - kLeft);
     }
@@ -145,7 +134,7 @@ struct Source {
 };
 
 // The gradient of the element in row i of the tile and column c of the thread's columns; rows[a] is the a-th row of windows above.
-__device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, int value, int width, A x) {
+__device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, int value, int width) {
   A sum = 0;
 #pragma unroll
   for (int a = kRows - 1; a >= 0; --a) {
@@ -154,22 +143,16 @@ __device__ __forceinline__ A gradient(const Row (&rows)[kRows], int i, int c, in
     for (int b = 0; b < kWindows && kRule != kMean; ++b) {
       const int r = i + a * kStrideH, s = c + kBefore - (b - kLeft) * kStrideW;
       if (r >= kWindowH || s < 0 || s >= kWindowW) continue;
-      const A g = rows[a].grad[b][value];
-      if constexpr (kRule == kTap || kRule == kPlace) {
-        const int tap = kRule == kTap ? tap_code(r, s) : r * width + s;
-        if (rows[a].saved[b][value] == tap) sum += g;  // one predicated addition; to add 0 instead is a choice besides
-      } else {
-        sum += kExponent == 2 ? g * (x * rows[a].scale[b][value]) : g;
-      }
+      const int tap = kRule == kTap ? tap_code(r, s) : r * width + s;
+      if (rows[a].saved[b][value] == tap) sum += rows[a].grad[b][value];  // one predicated addition; to add 0 instead is a choice besides
     }
   }
-  return kExponent == 1 ? sum * sign(x) : sum;
+  return sum;
 }
 
 // Arguments as in strips.cu; `groups` and `strips` cover the elements of x.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_saved,
-                   T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner, long long groups, long long by_group,
+    DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner, long long groups, long long by_group,
                    long long strips, long long by_strip, long long height, long long h_padding, long long width, long long w_padding,
                    long long padded) {
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
@@ -198,11 +181,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
       for (int v = 0; v < kVectors; ++v) {
         if (q * kStrideW + v * (kLast ? 1 : kWide) >= axis_w.extent) continue;
         const long long at = to + (static_cast<long long>(top + i) * axis_w.extent + v * (kLast ? 1 : kWide)) * column;
-        V reg_x{}, reg_dx;
-        if constexpr (kReadsX) reg_x = load<T, kWide>(gmem_x + at);
+        V reg_dx;
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {
-          reg_dx.at[j] = narrow<T>(gradient(rows, i, kLast ? v : v * kWide + j, kLast ? j : 0, axis_w.extent, widen(reg_x.at[j])));
+          reg_dx.at[j] = narrow<T>(gradient(rows, i, kLast ? v : v * kWide + j, kLast ? j : 0, axis_w.extent));
         }
         store(gmem_dx + at, reg_dx);
       }

@@ -36,10 +36,12 @@ constexpr int kIndices = 1, kTap = 2, kMean = 3, kNorm = 4;  // as in windows.cu
 constexpr int kReduction = Config::kReduction;
 constexpr bool kPlaces = kReduction == kIndices || kReduction == kTap;
 
+constexpr bool kAWarp = Config::kAlong && kTaps == kWarp;  // has a row, and meets by shuffles
+
 using P = Partial<A>;
 
-__shared__ A smem_values[kOwned][kTaps * kLanes];
-__shared__ int smem_places[kPlaces ? kOwned : 1][kPlaces ? kTaps * kLanes : 1];
+__shared__ A smem_values[kOwned][kAWarp ? 1 : kTaps * kLanes];
+__shared__ int smem_places[kPlaces ? kOwned : 1][kPlaces && !kAWarp ? kTaps * kLanes : 1];
 
 __device__ __forceinline__ P stored(int j, int i) { return {smem_values[j][i], kPlaces ? smem_places[kPlaces ? j : 0][kPlaces ? i : 0] : 0}; }
 __device__ __forceinline__ void keep(const P& part, int j, int i) {
@@ -50,23 +52,27 @@ __device__ __forceinline__ void keep(const P& part, int j, int i) {
 // The parts of kTaps threads, combined in place; all of them get the result.
 template <bool kSum>
 __device__ __forceinline__ void meet(P (&own)[kOwned], int tap, int lane) {
+  if constexpr (kAWarp) {
+    own[0] = combine_lanes<kWarp, kSum, kPlaces>(own[0]);
+  } else {
 #pragma unroll
-  for (int j = 0; j < kOwned; ++j) keep(own[j], j, tap * kLanes + lane);
+    for (int j = 0; j < kOwned; ++j) keep(own[j], j, tap * kLanes + lane);
 #pragma unroll
-  for (int step = kTaps / 2; step > 0; step /= 2) {
-    __syncthreads();
-    if (tap < step) {
+    for (int step = kTaps / 2; step > 0; step /= 2) {
+      __syncthreads();
+      if (tap < step) {
 #pragma unroll
-      for (int j = 0; j < kOwned; ++j) {
-        own[j] = combined<kSum, kPlaces>(own[j], stored(j, (tap + step) * kLanes + lane));
-        keep(own[j], j, tap * kLanes + lane);
+        for (int j = 0; j < kOwned; ++j) {
+          own[j] = combined<kSum, kPlaces>(own[j], stored(j, (tap + step) * kLanes + lane));
+          keep(own[j], j, tap * kLanes + lane);
+        }
       }
     }
-  }
-  __syncthreads();
+    __syncthreads();
 #pragma unroll
-  for (int j = 0; j < kOwned; ++j) own[j] = stored(j, lane);
-  __syncthreads();
+    for (int j = 0; j < kOwned; ++j) own[j] = stored(j, lane);
+    __syncthreads();
+  }
 }
 
 // own = the reduction of what this thread sees; term(x, j) is the summand or the candidate. kUnroll loads are in flight at once.

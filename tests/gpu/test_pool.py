@@ -76,6 +76,65 @@ def test_windows_of_four_and_five(op, order, dtype, window):
     _both_ways(op, x[:, :3, :, :11], {"kernel_size": size, "stride": stride, "padding": padding}, _ORDERS[order], reduction=100)
 
 
+_RANGES = {
+    "tiny and huge": [1e-30, -1e-24, 3e-19, 1e24, -1e30, 0.0], "zeros": [0.0, 0.0, 0.0, 0.0, 1.5], "infinities": [np.inf, 1.0, 0.0], "nan": [np.nan, 0.5, 0.0, 2.0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("values", _RANGES)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("window", [(3, 2, 0), (3, 1, 1), ((3, 2), (1, 2), 1), (2, 3, 1)], ids=str)
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_norms_of_what_squares_may_not_leave(p, window, order, dtype, values):
+    size, stride, padding = window
+    if dtype is np.float16 and values == "tiny and huge":
+        drawn = np.array([6e-8, -1e-5, 6e3, -3e3, 1.0, 0.0])
+    else:
+        drawn = np.array(_RANGES[values])
+    x = np.random.default_rng(0).choice(drawn, (2, 8, 19, 56)).astype(dtype)
+    x[:, 1] = 0
+    x[:, 2] = drawn[:3].astype(dtype)[np.arange(19) % 3, None]
+    options = {"kernel_size": size, "stride": stride, "padding": padding, "p": p}
+    if np.isfinite(drawn).all():
+        _both_ways("lp_pool", x, options, _ORDERS[order])
+    else:
+        y = dnn.lp_pool(_in_order(x, _ORDERS[order]), **options)
+        assert_close(cupy.asnumpy(y), dnn.lp_pool(as_float64(x), **options), 64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("window", [(3, 1, 1), (5, 2, 2), ((3, 2), (2, 1), (1, 0))], ids=str)
+def test_the_gradient_of_many_given_places_is_that_of_sought_ones(window, dtype):
+    size, stride, padding = window
+    options = {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}
+    x = cupy.asarray(_drawn((6, 90, 83, 96)).astype(dtype))
+    y, places = dnn.max_pool_with_indices(x, **options)
+    grad = cupy.asarray(_drawn(y.shape).astype(dtype))
+    given, sought = dnn.max_pool_backward(grad, x, indices=places, **options), dnn.max_pool_backward(grad, x, **options)
+    np.testing.assert_array_equal(cupy.asnumpy(given), cupy.asnumpy(sought))
+    places[:, ::2] = -1
+    places[:, 1::4] += 1 << 40
+    grad[:, ::2] = 0
+    grad[:, 1::4] = 0
+    given, sought = dnn.max_pool_backward(grad, x, indices=places, **options), dnn.max_pool_backward(grad, x, **options)
+    np.testing.assert_array_equal(cupy.asnumpy(given), cupy.asnumpy(sought))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("op", ["avg_pool", "adaptive_avg_pool"])
+def test_gradients_of_means_down_many_rows(op, order, dtype):
+    x = _drawn((40, 64, 61, 48), dtype)
+    for size in ((7, 5), (40, 13)) if op.startswith("adaptive") else ():
+        _both_ways(op, x, {"output_size": size}, _ORDERS[order])
+    if op == "avg_pool":
+        _both_ways(
+            op, x, {"kernel_size": (7, 9), "stride": (4, 2), "padding": (3, 0), "count_include_pad": False}, _ORDERS[order], reduction=100
+        )
+        _both_ways(op, x, {"kernel_size": (6, 4), "stride": (7, 6)}, _ORDERS[order])
+
+
 _WHERE_MAXIMA_STAND = {
     "both zeros": [-0.0, 0.0, -1.0], "infinities": [np.inf, -np.inf, 1.0, 0.0], "nan": [np.nan, np.inf, -np.inf, 1.0], "only -inf": [-np.inf],
 }  # fmt: skip

@@ -60,16 +60,4 @@ __device__ __forceinline__ Partial<A> combine_lanes(Partial<A> own) {
   return own;
 }
 
-// What a norm's elements are divided by where their powers would leave the range of numbers.
-template <typename A>
-__device__ __forceinline__ A scale_of(A largest) {
-  return largest > A(0) && largest - largest == A(0) ? largest : A(1);
-}
-
-// Whether a sum of powers may have lost terms, or gained infinity, at the ends of the range of numbers.
-template <typename A>
-__device__ __forceinline__ bool out_of_range(A sum) {
-  return !(sum > A(1e-30) && sum < A(1e30));
-}
-
 }  // namespace dnnarray

@@ -6,11 +6,28 @@
 
 namespace dnnarray {
 
+// What another lane of the warp has; of what is smaller than a word, its bits.
+template <typename T>
+__device__ __forceinline__ T shuffled(T x, int lane) {
+  if constexpr (sizeof(T) >= 4) {
+    return __shfl_sync(kAllLanes, x, lane);
+  } else {
+    unsigned bits = 0;
+    memcpy(&bits, &x, sizeof x);
+    bits = __shfl_sync(kAllLanes, bits, lane);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+  }
+}
+
 // A vector in registers; halves lie in words, so that what may or may not have been loaded is moved by words.
 template <typename T, int N, bool kWords = sizeof(T) == 2 && !Number<T>::kInteger && N % 2 == 0>
 struct Packed {
   Vec<T, N> v;
   __device__ __forceinline__ T at(int i) const { return v.at[i]; }
+  static constexpr int kPart = 1;  // elements of a word
+  __device__ __forceinline__ T word(int i) const { return v.at[i]; }
+  static __device__ __forceinline__ T of_word(T word, int i) { return word; }
   __device__ __forceinline__ void fill(T x) {
 #pragma unroll
     for (int j = 0; j < N; ++j) v.at[j] = x;
@@ -26,6 +43,9 @@ template <typename T, int N>
 struct Packed<T, N, true> {
   Vec<unsigned, N / 2> v;
   __device__ __forceinline__ T at(int i) const { return {static_cast<unsigned short>(v.at[i / 2] >> i % 2 * 16)}; }
+  static constexpr int kPart = 2;
+  __device__ __forceinline__ unsigned word(int i) const { return v.at[i / 2]; }
+  static __device__ __forceinline__ T of_word(unsigned word, int i) { return {static_cast<unsigned short>(word >> i % 2 * 16)}; }
   __device__ __forceinline__ void fill(T x) {
 #pragma unroll
     for (int j = 0; j < N / 2; ++j) v.at[j] = x.bits * 0x10001u;
@@ -81,7 +101,7 @@ __device__ __forceinline__ A share_of(int n) {
 
 // C is the Config of a kernel. Channels-last (kLast): a thread has one window of kWide neighbouring channels. Channels-first: kGroup windows
 // beside each other, and reads vectors of kWide elements along W (kGroup x kStrideW is a multiple of kWide) with single elements on both
-// sides. kLowest: what is outside of x is less than every number, else 0. kMagnitude: elements are taken without their sign.
+// sides; kLends: these are fetched from neighbouring lanes, so that all lanes of a warp read together. kLowest: what is outside of x is less than every number, else 0. kMagnitude: elements are taken without their sign.
 template <typename C, bool kLowest>
 struct Strip {
   using T = typename C::Element;
@@ -97,14 +117,16 @@ struct Strip {
   static constexpr int kLeft = kLast ? 0 : kBefore, kRight = kLast || kColumns - kBefore < kSpan ? 0 : kColumns - kBefore - kSpan;
   static constexpr int kBody = kLast ? kWindowW : (kColumns - kLeft - kRight + kWide - 1) / kWide, kHalo = kLeft + kRight;
   static constexpr int kCells = kBody * kWide + kHalo;
+  static constexpr bool kLends = C::kLends && kHalo > 0 && kBody * kWide == kSpan && kSpan >= kLeft && kSpan >= kRight;
 
   // Which cell of a row is tap s of the window of result o.
   static __device__ constexpr int cell_of(int o, int s) {
     const int column = o * kStrideW + s - kBefore, beyond = kBody * kWide + kLeft + column;
     return kLast ? s * kWide + o : column < 0 ? beyond : column < kSpan ? column : beyond - kSpan;
   }
+  using Body = Packed<T, kWide>;
   struct Row {
-    Packed<T, kWide> body[kBody];
+    Body body[kBody];
     T halo[kHalo > 0 ? kHalo : 1];
     __device__ __forceinline__ T cell(int i) const { return i < kBody * kWide ? body[i / kWide].at(i % kWide) : halo[i - kBody * kWide]; }
     __device__ __forceinline__ T tap(int o, int s) const { return cell(cell_of(o, s)); }
@@ -116,6 +138,7 @@ struct Strip {
 
   const T* x;  // the first own column, in row 0
   int height, width, row, column, w;
+  bool first = true, last = true;  // of the lanes that have this row: those that no neighbour lends what stands to the left, to the right
 
   __device__ __forceinline__ bool inside(int h, int c) const {
     return static_cast<unsigned>(h) < static_cast<unsigned>(height) && static_cast<unsigned>(w + c) < static_cast<unsigned>(width);
@@ -130,13 +153,48 @@ struct Strip {
       if (inside(h, c)) r.body[b].read(from + static_cast<long long>(c) * column);
       if constexpr (C::kMagnitude) r.body[b].unsign();
     }
+    decltype(r.body[0].word(0)) lent{};  // by a neighbour
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) {
       const int c = i < kLeft ? i - kLeft : kSpan + i - kLeft;
-      r.halo[i] = inside(h, c) ? from[c] : N::narrowed(nothing());
+      const bool own = !kLends || (i < kLeft ? first : last);
+      r.halo[i] = own && inside(h, c) ? from[c] : N::narrowed(nothing());
+      if constexpr (kLends) {
+        const int theirs = i < kLeft ? kSpan + c : c - kSpan, lane = threadIdx.x + (i < kLeft ? kWarp - 1 : 1);
+        if (i == 0 || i == kLeft || theirs % Body::kPart == 0) lent = shuffled(r.body[theirs / kWide].word(theirs % kWide), lane % kWarp);
+        if (!own) r.halo[i] = Body::of_word(lent, theirs);
+      }
       if constexpr (C::kMagnitude) r.halo[i] = N::narrowed(magnitude(N::widened(r.halo[i])));
     }
     return r;
+  }
+
+  // visit(x) for each element of a window of kH x kW, one by one, whose tap 0 is in row `top` and column `left` from the own one, of channel v; for
+  // what is seldom done.
+  template <int kH, int kW, typename Visit>
+  __device__ __forceinline__ void each(int top, int left, int v, Visit visit) const {
+#pragma unroll 1
+    for (int i = 0; i < kH * kW; ++i) {
+      const int h = top + i / kW, c = left + i % kW;
+      if (inside(h, c)) visit(N::widened(x[static_cast<long long>(h) * row + c * column + v]));
+    }
+  }
+  // The largest magnitude in such a window; its Euclidean norm, as what the elements are divided by and the norm of the shares.
+  template <int kH, int kW>
+  __device__ __forceinline__ A largest(int top, int left, int v) const {
+    A most = 0;
+    each<kH, kW>(top, left, v, [&](A u) { most = wins(magnitude(u), most) ? magnitude(u) : most; });
+    return most;
+  }
+  struct Scaled {
+    A scale, norm;
+  };
+  template <int kH, int kW>
+  __device__ __forceinline__ Scaled scaled_norm(int top, int left, int v) const {
+    const A scale = scale_of(largest<kH, kW>(top, left, v));
+    A sum = 0;
+    each<kH, kW>(top, left, v, [&](A u) { sum += (u / scale) * (u / scale); });
+    return {scale, root(sum, A(2))};
   }
 
   // The maximum of each column over the rows of a window.
@@ -315,5 +373,12 @@ struct Share {
     column = C::kLast ? high(inner) * C::kWide : 1;
   }
 };
+
+// The number of the thread, such that nothing that was computed from it before has to be kept for what is seldom done.
+__device__ __forceinline__ unsigned late_thread() {
+  unsigned tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
 
 }  // namespace dnnarray

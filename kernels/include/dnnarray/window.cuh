@@ -33,6 +33,50 @@ __device__ __forceinline__ A root(A x, A p) {
   }
 }
 
+// The root of x of 0 or more, to one unit of the last place for float where x is a normal number.
+template <typename A>
+__device__ __forceinline__ A near_root(A x) {
+  return root(x, A(2));
+}
+__device__ __forceinline__ float near_root(float x) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return sqrtf(x);
+#endif
+}
+
+// 1 / root of x above 0, likewise.
+template <typename A>
+__device__ __forceinline__ A near_inverse_root(A x) {
+  return A(1) / root(x, A(2));
+}
+__device__ __forceinline__ float near_inverse_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Whether sums of squares of a type stay in the range of what it is computed in.
+template <typename T>
+constexpr bool kSquaresFit = false;
+template <>
+constexpr bool kSquaresFit<float16_t> = true;
+
+// What a norm's elements are divided by where their powers would leave the range of numbers.
+template <typename A>
+__device__ __forceinline__ A scale_of(A largest) {
+  return largest > A(0) && largest - largest == A(0) ? largest : A(1);
+}
+
+// Whether a sum of powers may have lost terms, or gained infinity, at the ends of the range of numbers.
+template <typename A>
+__device__ __forceinline__ bool out_of_range(A sum) {
+  return !(sum > A(1e-30) && sum < A(1e30));
+}
+
 // 1 / x, to one unit of the last place for float.
 template <typename A>
 __device__ __forceinline__ A inverse(A x) {
@@ -221,6 +265,13 @@ struct Axis<true> {
   }
   __device__ __forceinline__ int tap_at(int place, int i) const { return place - start(i); }
 };
+
+// Which of the columns [w, w + kColumns) lie in a window, as bits.
+template <int kColumns>
+__device__ __forceinline__ unsigned columns_inside(const Taps& window, int w) {
+  const int first = max(window.start + window.first - w, 0), last = min(window.start + window.last - w, kColumns);
+  return first < last ? (~0u << first) & ~(~0u << last) : 0;
+}
 
 // Steps in memory, in elements, along batch, channel and the three spatial axes.
 struct Strides {
