@@ -16,7 +16,7 @@ from dnnarray._spec import FLOAT64, Spec
 _LANES = (4, 8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
-_UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
+_UNITS = 132  # multiprocessors that blocks, and those of a gradient, which stay, are meant to fill
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
 _APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice takes less than a second launch
@@ -34,6 +34,7 @@ class RowsConfig(Config):
     centred: bool
     add: bool
     channels: bool
+    full: bool
     vector: int
     vectors: int
     lanes: int
@@ -117,6 +118,11 @@ class Rows(NamedTuple):
     lanes: int
 
     @property
+    def columns(self) -> int:
+        """Of a row that leaves no thread without a value."""
+        return self.vector * self.vectors * self.lanes
+
+    @property
     def threads(self) -> int:
         return max(self.lanes, _THREADS)
 
@@ -169,16 +175,26 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     add = specs.residual is not None
     y, *rest = arguments.outputs
     total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
-    kernel = _kernel(x, specs.weight, specs.bias, problem.centred, add, how)
+    threads = _threads(how, rows)
+    kernel = _kernel(x, specs.weight, specs.bias, problem.centred, add, problem.centred and columns == how.columns, how, threads)
     pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
     launch = (*pointers, rows, columns, 1, 1, 1.0 / max(columns, 1), problem.eps, 0.0, 0.0)
-    plan = Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, launch)
+    plan = Plan(kernel, (blocks_of(rows, threads // how.lanes), 1, 1), threads, launch)
     return Program((plan,), orders(problem, x))
 
 
-def _kernel(x: Spec, weight: Spec | None, bias: Spec | None, centred: bool, add: bool, how: Rows) -> Kernel:
-    config = RowsConfig(TYPES[x.dtype], type_of(weight, x), type_of(bias, x), "dnnarray::Identity", centred, add, False, *how, how.threads)
-    name = f"{'add_' if add else ''}{'layer' if centred else 'rms'}_norm_rows_{SHORT[x.dtype]}{how.text}"
+def _threads(how: Rows, rows: int) -> int:
+    """Of a block of the forward: fewer where there are not blocks enough for all multiprocessors."""
+    threads = how.threads
+    while threads > max(how.lanes, 32) and blocks_of(rows, threads // how.lanes) < _UNITS:
+        threads //= 2
+    return threads
+
+
+def _kernel(x: Spec, weight: Spec | None, bias: Spec | None, centred: bool, add: bool, full: bool, how: Rows, threads: int) -> Kernel:
+    types = (TYPES[x.dtype], type_of(weight, x), type_of(bias, x), "dnnarray::Identity")
+    config = RowsConfig(*types, centred, add, False, full, *how, threads)
+    name = f"{'add_' if add else ''}{'layer' if centred else 'rms'}_norm_rows_{SHORT[x.dtype]}{how.text}x{threads}{'_full' * full}"
     return Kernel("norm/rows.cu", f"{name}_{short(weight, x)}_{short(bias, x)}", config, ("activation", "norm"))
 
 

@@ -4,7 +4,8 @@
 //          `each`, in registers; thread t the vectors t, t + kThreads, ...
 // Needs:   an image a multiple of kVector elements; at most kThreads kVectors vectors; pointers aligned to kVector elements; fewer than 2^31
 //          elements.
-// Bound:   latency. The mean, then the distances from it; sums of threads in the arithmetic type, in a fixed order.
+// Bound:   latency: all that is read is under way at once. The mean, then the distances from it; sums of threads in the arithmetic type, in a
+//          fixed order.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channel_block.cuh"
@@ -34,28 +35,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    long long wide_bias, long long wide_running_mean, long long wide_running_var, long long vectors, long long each,
                    long long each_divisor, long long pitch, long long span, long long members, double count, double share, double momentum,
                    double eps, double p64, double q64) {
-  __shared__ A smem[2][2 * kThreads / kWarp];
+  __shared__ __align__(16) A smem[kThreads / kWarp][4];
   const int statistic = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x), first = static_cast<int>(blockIdx.x) * static_cast<int>(members);
   const Owned<T, kVector, kVectors, kThreads> own(threadIdx.x, statistic * static_cast<int>(span), static_cast<int>(vectors),
                                                   Divisor(each, each_divisor), static_cast<int>(pitch), true);
-  A values[kVectors][kVector], more[kVectors][kVector] = {};
-  own.read(values, x);
-  if (residual != nullptr) own.read(more, residual);
+  const auto of_x = own.fetch(x), of_residual = own.fetch(residual);
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0}, absent = {nullptr, false};
-  A weights[kChannels], biases[kChannels];
+  typename Parameter<T>::Fetched weights[kChannels], biases[kChannels];
 #pragma unroll
   for (int k = 0; k < kChannels; ++k) {
     const int channel = first + (Config::kGroup && own.there[k] ? own.image[k] : 0);
-    weights[k] = w.at(channel, A(1)), biases[k] = b.at(channel, A(0));
+    weights[k] = w.fetch(channel), biases[k] = b.fetch(channel);
   }
-  const auto found = find_brief<T, kThreads, 1>(own, values, A(share), A(eps), smem);
+  A values[kVectors][kVector], more[kVectors][kVector];
+  own.widen_pieces(values, of_x);
+  const auto found = find_brief<kThreads, 1>(own, values, static_cast<int>(vectors), A(share), A(eps), smem);
+  own.widen_pieces(more, of_residual);
   if (threadIdx.x == 0) {
     if (mean_of != nullptr) mean_of[statistic] = found.mean;
     if (rstd_of != nullptr) rstd_of[statistic] = found.rstd;
   }
   Affine<A> affine[kChannels];
 #pragma unroll
-  for (int k = 0; k < kChannels; ++k) affine[k] = found.affine(weights[k], biases[k]);
+  for (int k = 0; k < kChannels; ++k) affine[k] = found.affine(w.value(weights[k], A(1)), b.value(biases[k], A(0)));
   const A p = A(p64), q = A(q64);
   own.each([&](int k, int v) {
     const Affine<A>& c = affine[Config::kGroup ? k : 0];

@@ -67,30 +67,36 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    const void* given_mean, const void* given_rstd, T* __restrict__ dx, T* __restrict__ dresidual, void* dweight, void* dbias,
                    long long wide_weight, long long wide_bias, long long wide_mean, long long wide_rstd, long long rows, long long vectors,
                    long long each, long long each_divisor, long long pitch, long long span, long long members, double share, double eps, double p64, double q64) {
-  __shared__ A smem[3][2 * kWarps];
+  __shared__ __align__(16) A smem[kWarps][4], smem_sums[2 * kWarps];
   const int row = threadIdx.x / kLanes, group = static_cast<int>(blockIdx.x), first = group * static_cast<int>(members);
   const Own own(threadIdx.x % kLanes, (row * static_cast<int>(gridDim.x) + group) * static_cast<int>(span), static_cast<int>(vectors), Divisor(each, each_divisor),
                 static_cast<int>(pitch), row < rows);
-  A d[kVectors][kVector], g[kVectors][kVector], more[kVectors][kVector] = {};
-  own.read(d, x);
-  own.read(g, grad);
-  if (residual != nullptr) own.read(more, residual);
+  const auto of_x = own.fetch(x), of_grad = own.fetch(grad), of_residual = own.fetch(residual);
   const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
   const Parameter<T> old_mean = {given_mean, wide_mean != 0}, old_rstd = {given_rstd, wide_rstd != 0};
-  A weights[kChannels], biases[kChannels];
+  const auto saved_mean = old_mean.fetch(group), saved_rstd = old_rstd.fetch(group);  // saved statistics go with channels
+  typename Parameter<T>::Fetched fetched[2][kChannels];
 #pragma unroll
   for (int k = 0; k < kChannels; ++k) {
     const int channel = first + (kGroup && own.there[k] ? own.image[k] : 0);
-    weights[k] = w.at(channel, A(1)), biases[k] = b.at(channel, A(0));
+    fetched[0][k] = w.fetch(channel), fetched[1][k] = b.fetch(channel);
   }
+  A d[kVectors][kVector], g[kVectors][kVector], more[kVectors][kVector], weights[kChannels];
+  own.widen_pieces(d, of_x);
   Brief<T> found = {};
-  if (given_mean == nullptr || given_rstd == nullptr) found = find_brief<T, kThreads, kRows>(own, d, A(share), A(eps), smem);
-  if (given_mean != nullptr) found.mean = old_mean.at(group, A(0)), found.rest = A(0);  // saved statistics go with channels
-  if (given_rstd != nullptr) found.rstd = old_rstd.at(group, A(0));
+  if (given_mean == nullptr || given_rstd == nullptr)
+    found = find_brief<kThreads, kRows>(own, d, static_cast<int>(vectors), A(share), A(eps), smem);
+  if (given_mean != nullptr) found.mean = old_mean.value(saved_mean, A(0)), found.rest = A(0);
+  if (given_rstd != nullptr) found.rstd = old_rstd.value(saved_rstd, A(0));
+  own.widen_pieces(g, of_grad);
+  own.widen_pieces(more, of_residual);
   const A p = A(p64), q = A(q64);
   Affine<A> affine[kChannels];
 #pragma unroll
-  for (int k = 0; k < kChannels; ++k) affine[k] = found.affine(weights[k], biases[k]);
+  for (int k = 0; k < kChannels; ++k) {
+    weights[k] = w.value(fetched[0][k], A(1));
+    affine[k] = found.affine(weights[k], b.value(fetched[1][k], A(0)));
+  }
   Sums of_vector[kVectors];
   own.each([&](int k, int v) {
     const Affine<A>& c = affine[kGroup ? k : 0];
@@ -105,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     all.plain += kGroup ? rounded_product(of_vector[k].plain, weights[k % kChannels]) : of_vector[k].plain;
     all.along += kGroup ? rounded_product(of_vector[k].along, weights[k % kChannels]) : of_vector[k].along;
   }
-  sum_parts<kThreads, kRows>(all.plain, all.along, smem[2]);
+  sum_parts<kThreads, kRows>(all.plain, all.along, smem_sums);
   const A rstd = found.rstd, factor = kGroup ? A(1) : weights[0];
   const A average = rounded_product(all.plain, factor) * A(share), slope = rstd * rstd * (all.along * factor) * A(share);
   if (dresidual != nullptr) own.write(dresidual, g);

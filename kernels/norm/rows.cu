@@ -5,7 +5,8 @@
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: x (and residual) read once, y (and the sum) written once. H200, 2026-11-21, 16384 x 4096: layer norm 3,975 GB/s float32,
 //          3,823 bfloat16, rms norm after an addition 4,062 and 4,009, of 4,235 copied.
-// Maths:   the mean, then the distances from it, whose own mean corrects the first (which rounds where x is far from 0).
+// Maths:   the mean, then the distances from it, whose own mean corrects the first (which rounds where x is far from 0). With kFull, where every
+//          thread has as many values, one round of sums: the distances from the row's first value, then mean and squares of each thread, merged.
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/norm.cuh"
@@ -20,6 +21,7 @@ struct Config {
   static constexpr bool kCentred = true;
   static constexpr bool kAdd = false;
   static constexpr bool kChannels = false;
+  static constexpr bool kFull = false;
   static constexpr int kVector = 4;
   static constexpr int kVectors = 8;
   static constexpr int kLanes = 128;
@@ -33,6 +35,7 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
 
+constexpr bool kFull = Config::kFull && Config::kCentred;
 constexpr bool kEarly = !Config::kChannels && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
 
 struct Registers {
@@ -81,7 +84,38 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
   return reg;
 }
 
-// Leaves the distances from the mean in the registers; gives the mean and rstd.
+// The same as `statistics` for kFull, with `origin` some value of the row.
+__device__ __forceinline__ void statistics_at_once(Registers& reg, A origin, A share, A eps, A& mean, A& rstd, A* smem) {
+  A square = A(0);
+  mean = A(0);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    A of_vector = A(0);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) of_vector += reg.at[k][v] -= origin;
+    mean += of_vector;
+  }
+  mean *= A(1) / A(kVectors * kVector);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    A squares = A(0);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      const A distance = reg.at[k][v] - mean;
+      squares += distance * distance;
+    }
+    square += squares;
+  }
+  merge_evenly<kLanes>(mean, square, A(kVectors * kVector), smem);
+  rstd = rstd_for<T>(square * share, eps);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k)
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) reg.at[k][v] = (reg.at[k][v] - mean) * rstd;
+  mean += origin;
+}
+
+// Leaves the distances from the mean over their root mean square in the registers; gives the mean and rstd.
 __device__ __forceinline__ void statistics(Registers& reg, long long columns, A share, A eps, A& mean, A& rstd, A* smem) {
   A distance = A(0), square = A(0);
   mean = A(0);
@@ -183,9 +217,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly
   const unsigned first = Config::kChannels ? static_cast<unsigned>(row % groups * (columns / space)) : 0;
   Early<Config::Weight> early_weight(weight, columns);
   Early<Config::Bias> early_bias(bias, columns);
+  A origin = A(0), mean, rstd;
+  if constexpr (kFull) {
+    origin = widen(x[row * columns]);
+    if constexpr (Config::kAdd) origin += widen(residual[row * columns]);
+  }
   Registers reg = read(x, residual, sum, row * columns, columns, mine);
-  A mean, rstd;
-  statistics(reg, columns, A(share), A(eps), mean, rstd, smem);
+  if constexpr (kFull) {
+    statistics_at_once(reg, origin, A(share), A(eps), mean, rstd, smem);
+  } else {
+    statistics(reg, columns, A(share), A(eps), mean, rstd, smem);
+  }
   if (!mine) return;
   if (threadIdx.x % kLanes == 0) {
     if (mean_of != nullptr) mean_of[row] = mean;

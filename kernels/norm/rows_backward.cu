@@ -63,7 +63,7 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
 // A row as it comes from memory, with its statistics where they were saved.
 struct Row {
   A mean, rstd;
-  Vec<T, kVector> grad[kVectors], x[kVectors], residual[Config::kAdd ? kVectors : 1];
+  Wordwise<T, kVector> grad[kVectors], x[kVectors], residual[Config::kAdd ? kVectors : 1];
 };
 
 struct Arrays {
@@ -80,9 +80,9 @@ __device__ __forceinline__ void fetch(Row& row, const Arrays& from, long long in
   for (int k = 0; k < kVectors; ++k) {
     const long long j = column(k);
     if (j >= columns) continue;
-    row.grad[k] = load<T, kVector>(from.grad + start + j);
-    row.x[k] = load<T, kVector>(from.x + start + j);
-    if constexpr (Config::kAdd) row.residual[k] = load<T, kVector>(from.residual + start + j);
+    row.grad[k] = load_wordwise<T, kVector>(from.grad + start + j);
+    row.x[k] = load_wordwise<T, kVector>(from.x + start + j);
+    if constexpr (Config::kAdd) row.residual[k] = load_wordwise<T, kVector>(from.residual + start + j);
   }
 }
 
@@ -198,14 +198,14 @@ __device__ __forceinline__ void add_columns(const Arrays& from, void* dweight, v
   A of_weight[kVector] = {}, of_bias[kVector] = {};
   if (first + own < columns) {
     for (int r = slot; r < rows; r += kSlots * kFlight) {
-      Vec<T, kVector> grad[kFlight] = {}, x[kFlight] = {};
+      Wordwise<T, kVector> grad[kFlight] = {}, x[kFlight] = {};
       A mean[kFlight] = {}, rstd[kFlight] = {};
 #pragma unroll
       for (int k = 0; k < kFlight; ++k) {
         const int row = r + k * kSlots;
         if (row >= rows) break;
         const long long at = row * columns + first + own;
-        grad[k] = load<T, kVector>(from.grad + at), x[k] = load<T, kVector>(from.x + at);
+        grad[k] = load_wordwise<T, kVector>(from.grad + at), x[k] = load_wordwise<T, kVector>(from.x + at);
         rstd[k] = widen(from.rstd[row]);
         if constexpr (Config::kCentred) mean[k] = widen(from.mean[row]);
       }
