@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_block, norm_channels, norm_cluster, norm_local, norm_long, norm_rows, norm_slab, norm_strided
+from dnnarray._cuda import norm_block, norm_channels, norm_cluster, norm_group, norm_local, norm_long, norm_rows, norm_slab, norm_strided
 from dnnarray._select import Method
 
 _ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
@@ -14,6 +14,13 @@ _STRIDED = Method("strided", norm_strided.forward, "any axes, element by element
 _ROWS_BACKWARD = Method("rows", norm_rows.backward, "a row in the registers of a block that stays", norm_rows.fits, norm_rows.workspace)
 _APART_BACKWARD = Method(
     "rows_apart", norm_rows.apart, "small: blocks of rows beside blocks of columns, in one launch", norm_rows.apart_fits
+)
+_BEHIND_BACKWARD = Method(
+    "rows_then_columns",
+    norm_rows.behind,
+    "small: rows, then columns with the statistics that the rows found, in two launches that overlap",
+    norm_rows.behind_fits,
+    norm_rows.behind_workspace,
 )
 _CLUSTER = Method("cluster_rows", norm_cluster.forward, "a row in the shared memory of a cluster", norm_cluster.fits)
 _CLUSTER_BACKWARD = Method(
@@ -48,15 +55,18 @@ _IN_BLOCK = "small: a statistic in the registers of a block"
 _BLOCK = Method("block", norm_block.forward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
 _BLOCK_BACKWARD = Method("block", norm_block.backward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
 
+_GROUP = Method("rows", norm_group.forward, "the values of a group in the registers of a warp or a block", norm_group.fits)
+
 _GRADIENTS = (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD)
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
 ALGORITHMS = (
     dict.fromkeys(_LAYER, (_CLUSTER, _ROWS, _LONG, _STRIDED))
     | {f"{name}_backward": _GRADIENTS for name in _LAYER}
-    | {f"{name}_backward": (_APART_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
+    | {f"{name}_backward": (_APART_BACKWARD, _BEHIND_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
     | {"batch_norm": (_CHANNELS,)}
-    | dict.fromkeys(_FOUND, (_BLOCK, _SLAB, _CHANNELS))
+    | {"batch_norm_train": (_BLOCK, _SLAB, _CHANNELS)}
+    | dict.fromkeys(("group_norm", "instance_norm"), (_BLOCK, _GROUP, _SLAB, _CHANNELS))
     | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {f"{name}_backward": (_BLOCK_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _FOUND}
     | {

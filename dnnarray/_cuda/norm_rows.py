@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, orders, short, type_of, wide
+from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, memory_order, orders, short, type_of, wide
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
@@ -33,7 +33,7 @@ class RowsConfig(Config):
     activation: str
     centred: bool
     add: bool
-    channels: bool
+    images: int
     full: bool
     vector: int
     vectors: int
@@ -59,6 +59,7 @@ class RowsBackwardConfig(Config):
     resident: int
     once: bool
     side: int
+    behind: bool
 
 
 @frozen
@@ -172,15 +173,32 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         return Program(())
     how = _spread(problem, columns, aligned)
     assert how is not None
-    add = specs.residual is not None
     y, *rest = arguments.outputs
-    total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
-    threads = _threads(how, rows)
-    kernel = _kernel(x, specs.weight, specs.bias, problem.centred, add, problem.centred and columns == how.columns, how, threads)
+    total, mean, rstd = (rest[0], 0, 0) if specs.residual is not None else (0, *rest) if problem.centred else (0, 0, *rest)
     pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
-    launch = (*pointers, rows, columns, 1, 1, 1.0 / max(columns, 1), problem.eps, 0.0, 0.0)
-    plan = Plan(kernel, (blocks_of(rows, threads // how.lanes), 1, 1), threads, launch)
-    return Program((plan,), orders(problem, x))
+    return Program((launch(problem, specs, pointers, how, (rows, columns)),), orders(problem, x))
+
+
+def launch(
+    problem: NormProblem,
+    specs: Operands,
+    pointers: tuple[Any, ...],
+    how: Rows,
+    extents: tuple[int, int],
+    images: tuple[int, int, int] = (0, 1, 1),
+) -> Plan:
+    """The launch for rows of columns; `images` say how often a border of images falls into a vector (2: any number of them), after how many rows the
+    parameters begin anew, and how many columns each is of.
+    """
+    (rows, columns), (borders, groups, space), threads = extents, images, _threads(how, extents[0])
+    full = problem.centred and columns == how.columns
+    types = (TYPES[specs.x.dtype], type_of(specs.weight, specs.x), type_of(specs.bias, specs.x), "dnnarray::Identity")
+    config = RowsConfig(*types, problem.centred, specs.residual is not None, borders, full, *how, threads)
+    words = {"full": full, f"images{borders}": borders}
+    name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}x{threads}{''.join(f'_{w}' for w, on in words.items() if on)}"
+    kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))
+    numbers = (rows, columns, groups, space, divisor(space), 1.0 / max(columns, 1), problem.eps, 0.0, 0.0)
+    return Plan(kernel, (blocks_of(rows, threads // how.lanes), 1, 1), threads, (*pointers, *numbers))
 
 
 def _threads(how: Rows, rows: int) -> int:
@@ -189,13 +207,6 @@ def _threads(how: Rows, rows: int) -> int:
     while threads > max(how.lanes, 32) and blocks_of(rows, threads // how.lanes) < _UNITS:
         threads //= 2
     return threads
-
-
-def _kernel(x: Spec, weight: Spec | None, bias: Spec | None, centred: bool, add: bool, full: bool, how: Rows, threads: int) -> Kernel:
-    types = (TYPES[x.dtype], type_of(weight, x), type_of(bias, x), "dnnarray::Identity")
-    config = RowsConfig(*types, centred, add, False, full, *how, threads)
-    name = f"{'add_' if add else ''}{'layer' if centred else 'rms'}_norm_rows_{SHORT[x.dtype]}{how.text}x{threads}{'_full' * full}"
-    return Kernel("norm/rows.cu", f"{name}_{short(weight, x)}_{short(bias, x)}", config, ("activation", "norm"))
 
 
 def _resident(how: Rows, problem: NormProblem) -> int:
@@ -243,57 +254,117 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     of_bias = arguments.scratch(share if dweight else 0) if dbias and share else 0
     plans = []
     if x.size:
-        plans.append(_gradient(problem, how, (blocks, _resident(how, problem), 0), (of_weight, of_bias)))
+        plans.append(_gradient(problem, how, _Blocks(blocks, _resident(how, problem)), (of_weight, of_bias)))
     if columns and (dweight or dbias):
         plans.append(fold(x, of_weight, of_bias, dweight, dbias, blocks if x.size else 0, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))
 
 
-def _gradient(problem: NormProblem, how: Rows, blocks: tuple[int, int, int], parameters: tuple[Any, ...]) -> Plan:
-    """The launch of `blocks`: how many, at once on a multiprocessor, and vectors beside each other of those that are of columns, if there are any;
-    `parameters` take the shares of the gradients of the parameters, or with blocks of columns these gradients.
+class _Blocks(NamedTuple):
+    """Those of a gradient: how many, at once on a multiprocessor; of those that are of columns, vectors beside each other, and whether there are no others."""
+
+    number: int
+    resident: int
+    side: int = 0
+    behind: bool = False
+
+
+def _gradient(problem: NormProblem, how: Rows, blocks: _Blocks, parameters: tuple[Any, Any], found: tuple[Any, Any] = (0, 0)) -> Plan:
+    """A launch; `parameters` take the shares of the gradients of the parameters, or with blocks of columns these gradients, `found` the statistics,
+    which blocks of columns behind such a launch take from there.
     """
     specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
-    given, x, (grid, resident, side) = operands(problem, arguments.inputs, 0), specs.x, blocks
+    given, x, side = operands(problem, arguments.inputs, 0), specs.x, blocks.side
+    if blocks.behind:
+        specs, given, found = specs._replace(mean=None, rstd=None), given._replace(mean=found[0], rstd=found[1]), (0, 0)
     dx, dresidual, _, _ = results(problem, arguments)
-    add, shares, found = specs.residual is not None, wants_parameters(problem) and not side, extents(problem)
-    assert found is not None
-    once = side > 0 or (grid * how.per_block >= found[0] and x.dtype != FLOAT64)  # a weight in double is more than registers hold
+    sizes = extents(problem)
+    assert sizes is not None
+    add, shares = specs.residual is not None, bool(parameters[0] or parameters[1]) and not side
+    alone = blocks.number * how.per_block >= sizes[0] and x.dtype != FLOAT64  # a weight in double is more than registers hold
+    once = side > 0 or alone
     weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
-    config = RowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, shares, *how, how.threads, resident, once, side)
+    settings = (*how, how.threads, blocks.resident, once, side, blocks.behind)
+    config = RowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, shares, *settings)
+    words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind}
     name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
-    name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
-    kernel = Kernel(
-        "norm/rows_backward.cu", f"{name}{'_parameters' * shares}{'_once' * once}{f'_columns{side}' * (side > 0)}", config, ("norm",)
+    name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
+    pointers = (
+        given.grad,
+        given.grad_sum,
+        given.x,
+        given.residual,
+        given.weight,
+        given.mean,
+        given.rstd,
+        dx,
+        dresidual,
+        *parameters,
+        *found,
     )
-    pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, given.mean, given.rstd, dx, dresidual, *parameters)
-    launch = (*pointers, *found, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
-    return Plan(kernel, (grid, 1, 1), how.threads, launch)
+    launch = (*pointers, *sizes, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
+    return Plan(Kernel("norm/rows_backward.cu", name, config, ("norm",)), (blocks.number, 1, 1), how.threads, launch, early=blocks.behind)
 
 
-def apart_fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the array is not a small one whose statistics were saved, or None."""
+def _saved(problem: NormProblem) -> bool:
+    """Whether the forward's statistics are among the inputs."""
+    specs = operands(problem, problem.inputs, None)
+    return specs.rstd is not None and not (problem.centred and specs.mean is None)
+
+
+def _small(problem: NormProblem, device: Device) -> str | None:
+    """Why the array is not one whose second reading takes less than what it saves, or None."""
     specs, found = operands(problem, problem.inputs, None), extents(problem)
-    if not wants_parameters(problem) or specs.rstd is None or (problem.centred and specs.mean is None):
-        return "only for the gradients of parameters where the statistics were saved"
+    if not wants_parameters(problem):
+        return "only for the gradients of parameters"
     if found is None or specs.x.nbytes > _APART_BYTES or found[0] > _APART_ROWS or not specs.x.size:
         return f"only up to {_APART_ROWS} rows and {_APART_BYTES:,} bytes, and not nothing"
     return fits(problem, device)
 
 
-def apart(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """One launch: blocks of rows for the gradient of x, beside them blocks of columns for those of the parameters."""
+def apart_fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the array is not a small one whose statistics were saved, or None."""
+    return _small(problem, device) if _saved(problem) else "only where the statistics were saved"
+
+
+def behind_fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the array is not a small one whose statistics were not saved, or None."""
+    return "only where the statistics were not saved" if _saved(problem) else _small(problem, device)
+
+
+def _columns(problem: NormProblem, aligned: bool) -> tuple[Rows, int, int, int]:
+    """How rows are spread, blocks of rows, blocks of columns, and the vectors of these beside each other."""
     found = extents(problem)
     assert found is not None
     rows, columns = found
     how = _spread(problem, columns, aligned)
     assert how is not None
-    x = operands(problem, problem.inputs, None).x
     few, many = (n // how.vector for n in _APART_COLUMNS)
     side = few if how.threads // few <= rows else many
-    blocks = blocks_of(rows, how.per_block) + blocks_of(columns, how.vector * side)
-    plan = _gradient(problem, how, (blocks, 1, side), results(problem, Arguments(problem))[2:])
-    return Program((plan,), orders(problem, x))
+    return how, blocks_of(rows, how.per_block), blocks_of(columns, how.vector * side), side
+
+
+def apart(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch: blocks of rows for the gradient of x, beside them blocks of columns for those of the parameters."""
+    how, rows, columns, side = _columns(problem, aligned)
+    plan = _gradient(problem, how, _Blocks(rows + columns, 1, side), results(problem, Arguments(problem))[2:])
+    return Program((plan,), orders(problem, operands(problem, problem.inputs, None).x))
+
+
+def behind_workspace(problem: NormProblem) -> int:
+    """The statistics of the rows."""
+    found = extents(problem)
+    return 2 * found[0] * statistics_dtype(operands(problem, problem.inputs, None).x).itemsize if found else 0
+
+
+def behind(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """Blocks of rows, which find the statistics; blocks of columns, which fetch all else that they need meanwhile."""
+    how, rows, columns, side = _columns(problem, aligned)
+    arguments, x = Arguments(problem), operands(problem, problem.inputs, None).x
+    found = (arguments.scratch(), arguments.scratch(behind_workspace(problem) // 2))
+    first = _gradient(problem, how, _Blocks(rows, 1), (0, 0), found)
+    second = _gradient(problem, how, _Blocks(columns, 1, side, behind=True), results(problem, arguments)[2:], found)
+    return Program((first, second), orders(problem, x))
 
 
 def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, Any]:
