@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from dnnarray._cuda.activation import formula
 from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, memory_order, orders, short, type_of, wide
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
@@ -192,12 +193,12 @@ def launch(
     """
     (rows, columns), (borders, groups, space), threads = extents, images, _threads(how, extents[0])
     full = problem.centred and columns == how.columns
-    types = (TYPES[specs.x.dtype], type_of(specs.weight, specs.x), type_of(specs.bias, specs.x), "dnnarray::Identity")
-    config = RowsConfig(*types, problem.centred, specs.residual is not None, borders, full, *how, threads)
-    words = {"full": full, f"images{borders}": borders}
+    curve, types = formula(problem.activation, specs.x.dtype), [type_of(s, specs.x) for s in (specs.weight, specs.bias)]
+    config = RowsConfig(TYPES[specs.x.dtype], *types, curve.type, problem.centred, specs.residual is not None, borders, full, *how, threads)
+    words = {curve.name: problem.activation is not None, "full": full, f"images{borders}": borders}
     name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}x{threads}{''.join(f'_{w}' for w, on in words.items() if on)}"
     kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))
-    numbers = (rows, columns, groups, space, divisor(space), 1.0 / max(columns, 1), problem.eps, 0.0, 0.0)
+    numbers = (rows, columns, groups, space, divisor(space), 1.0 / max(columns, 1), problem.eps, curve.p, curve.q)
     return Plan(kernel, (blocks_of(rows, threads // how.lanes), 1, 1), threads, (*pointers, *numbers))
 
 
