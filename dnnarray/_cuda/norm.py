@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_block, norm_channels, norm_cluster, norm_group, norm_local, norm_long, norm_rows, norm_slab, norm_strided
+from dnnarray._cuda import (
+    norm_block,
+    norm_channels,
+    norm_cluster,
+    norm_group,
+    norm_local,
+    norm_long,
+    norm_rows,
+    norm_slab,
+    norm_strided,
+    norm_tile,
+)
 from dnnarray._select import Method
 
 _ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
@@ -57,6 +68,8 @@ _BLOCK_BACKWARD = Method("block", norm_block.backward, _IN_BLOCK, norm_block.fit
 
 _GROUP = Method("rows", norm_group.forward, "the values of a group in the registers of a warp or a block", norm_group.fits)
 
+_TILE = Method("tile", norm_tile.forward, "whole channels in the registers of a block, read once", norm_tile.fits)
+
 _GRADIENTS = (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD)
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
@@ -65,8 +78,8 @@ ALGORITHMS = (
     | {f"{name}_backward": _GRADIENTS for name in _LAYER}
     | {f"{name}_backward": (_APART_BACKWARD, _BEHIND_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
     | {"batch_norm": (_CHANNELS,)}
-    | {"batch_norm_train": (_BLOCK, _SLAB, _CHANNELS)}
-    | dict.fromkeys(("group_norm", "instance_norm"), (_BLOCK, _GROUP, _SLAB, _CHANNELS))
+    | {"batch_norm_train": (_BLOCK, _TILE, _SLAB, _CHANNELS)}
+    | dict.fromkeys(("group_norm", "instance_norm"), (_BLOCK, _GROUP, _TILE, _SLAB, _CHANNELS))
     | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {f"{name}_backward": (_BLOCK_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _FOUND}
     | {

@@ -1,0 +1,113 @@
+"""Batch, group and instance norm of half types whose channels fit the registers of a block, read once: images that are no whole vectors, or channels last."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dnnarray._cuda import norm_slab
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.norm_channels import View, inputs, shares, view
+from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, orders, wide
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
+from dnnarray._problems.norm_base import NormProblem
+from dnnarray._records import frozen
+from dnnarray._select import Device
+from dnnarray._spec import HALF
+
+_VECTOR = 8  # elements of 16 bytes
+_THREADS = (256, 512)
+_VECTORS = (4, 7, 10, 13, 16)  # pieces of a thread
+_SECTOR = 32  # bytes that memory is read by
+
+
+@frozen
+class TileConfig(Config):
+    """Compile-time settings of ``kernels/norm/channel_tile.cu``."""
+
+    element: str
+    activation: str
+    residual: bool
+    vector: int
+    vectors: int
+    threads: int
+
+
+class Tile(NamedTuple):
+    """Columns of a block, threads, pieces of a thread."""
+
+    columns: int
+    threads: int
+    vectors: int
+
+
+class Columns(NamedTuple):
+    """x as pieces of columns: how many of each, elements between pieces and between batch indices, columns of a statistic and of a channel."""
+
+    pieces: int
+    count: int
+    pitch: int
+    batch_pitch: int
+    span: int
+    width: int
+
+
+def _columns(v: View) -> Columns:
+    members = v.channels // v.groups
+    if v.last:
+        return Columns(v.inner, v.channels, v.channels, v.inner * v.channels, members, 1)
+    return Columns(v.outer, v.channels * v.inner, v.channels * v.inner, 0, members * v.inner, v.inner)
+
+
+def _tile(c: Columns, device: Device) -> Tile | None:
+    """As few statistics as make whole vectors and sectors; None where the largest block does not hold them."""
+    columns = c.span
+    while columns < c.count and (columns % _VECTOR or 2 * columns < _SECTOR):
+        columns *= 2
+    columns = min(columns, c.count)
+    for threads in _THREADS:
+        step = threads * _VECTOR // columns
+        vectors = next((n for n in _VECTORS if step and n * step >= c.pieces), None)
+        if vectors is not None and columns // min(c.span, c.width) <= threads:
+            return Tile(columns, threads, vectors)
+    return None
+
+
+def fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the problem is not one of such channels, or None."""
+    v, x = view(problem), inputs(problem, problem.inputs, None).x
+    if v is None or v.size == 0 or x.dtype not in HALF:
+        return "only half types, and not nothing, in memory in which batch, channels and space are not interleaved"
+    if not v.last and (v.per_batch or v.inner % _VECTOR == 0):
+        return "channels first only batch norm of images that are no whole vectors"
+    c = _columns(v)
+    how = _tile(c, device)
+    if c.count % _VECTOR or how is None:
+        return "the channels of a block, with rows that are worth reading, are more than its threads hold in registers"
+    if blocks_of(c.count, how.columns) * v.batch < device.units // 2 or v.batch >= 1 << 16 or v.size >= 1 << 31:
+        return "too few blocks, or more than a grid has"
+    return norm_slab.fits(problem, device)  # which takes what is not aligned
+
+
+def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
+    """One launch."""
+    if not aligned:
+        return norm_slab.forward(problem, device, aligned)
+    v, specs, arguments = view(problem), inputs(problem, problem.inputs, None), Arguments(problem)
+    assert v is not None
+    c, x, g, curve = _columns(v), specs.x, inputs(problem, arguments.inputs, 0), formula(problem.activation, specs.x.dtype)
+    how = _tile(c, device)
+    assert how is not None
+    config = TileConfig(TYPES[x.dtype], curve.type, specs.residual is not None, _VECTOR, how.vectors, how.threads)
+    kernel = Kernel(
+        "norm/channel_tile.cu",
+        f"norm_channel_tile_{'residual_' * config.residual}{SHORT[x.dtype]}x{_VECTOR}x{how.vectors}x{how.threads}_{curve.name}",
+        config,
+        ("activation", "norm"),
+    )
+    results = (*arguments.outputs, 0, 0, 0, 0)[:5]
+    flags = (wide(s, x) for s in (specs.weight, specs.bias, specs.running_mean, specs.running_var))
+    sizes = (c.pieces, c.pitch, c.batch_pitch, c.count, how.columns, v.groups, c.span, divisor(c.span), c.width, divisor(c.width))
+    numbers = (*sizes, *shares(problem), float(problem.momentum), float(problem.eps), curve.p, curve.q)
+    pointers = (g.x, g.residual, g.weight, g.bias, g.running_mean, g.running_var, *results)
+    plan = Plan(kernel, (blocks_of(c.count, how.columns), v.batch, 1), how.threads, (*pointers, *flags, *numbers))
+    return Program((plan,), orders(problem, x))
