@@ -17,6 +17,7 @@ from dnnarray._spec import HALF
 _VECTOR = 8  # elements of 16 bytes
 _THREADS = (256, 512)
 _VECTORS = (4, 7, 10, 13, 16)  # pieces of a thread
+_SHARED = 2  # multiprocessors for each block, at the most
 _SECTOR = 32  # bytes that memory is read by
 
 
@@ -83,7 +84,7 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     how = _tile(c, device)
     if c.count % _VECTOR or how is None:
         return "the channels of a block, with rows that are worth reading, are more than its threads hold in registers"
-    if blocks_of(c.count, how.columns) * v.batch < device.units // 2 or v.batch >= 1 << 16 or v.size >= 1 << 31:
+    if blocks_of(c.count, how.columns) * v.batch * _SHARED < device.units or v.batch >= 1 << 16 or v.size >= 1 << 31:
         return "too few blocks, or more than a grid has"
     return norm_slab.fits(problem, device)  # which takes what is not aligned
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._cuda import norm_tile
 from dnnarray._cuda.norm import ALGORITHMS
 from dnnarray._operation import forget
 from dnnarray._problems.base import leaves, tree_map
@@ -146,6 +147,34 @@ def test_groups_as_rows(shape, dtype, monkeypatch):
         _check("group_norm", (x, w, b), x.size // shape[0] // groups, num_groups=groups, activation="relu")
         _check("group_norm", (x, None, w), x.size // shape[0] // groups, num_groups=groups)
     _check("instance_norm", (x, b, w), x.size // shape[0] // shape[1])
+    forget()
+
+
+@pytest.mark.parametrize("shape", [(16, 600, 7, 7), (64, 536, 7, 7), (3, 1064, 3, 3), (70, 2400, 1, 1), (1, 600, 7, 9)], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", _DTYPES[2:], ids=str)
+def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
+    """Several pieces a thread, fewer pieces than threads, blocks with fewer channels; both kinds of parameters; far from zero; memory that is not aligned."""
+    for op in ("batch_norm_train", "group_norm", "instance_norm"):
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "tile"))
+    monkeypatch.setattr(norm_tile, "_SHARED", 1 << 20)
+    forget()
+    n, channels, *space = shape
+    shape = (n, *space, channels) if last else shape
+    options = {"layout": "channels_last" if last else "channels_first"}
+    x, r = _draw(shape, dtype) + dtype.type(3), _draw(shape, dtype, 1)
+    w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, np.float32, 5)
+    count = x.size // channels
+    _check("batch_norm_train", (x, w, b, b, np.abs(b)), count, **options)
+    _check("batch_norm_train", (x, None, w), count, residual=r, activation="relu", **options)
+    there = cupy.asarray(x)
+    odd = cupy.concatenate([cupy.zeros(1, there.dtype), there.ravel()])[1:].reshape(shape)
+    for a, e in zip(leaves(dnn.batch_norm_train(odd, **options)), leaves(dnn.batch_norm_train(there, **options)), strict=True):
+        assert_close(cupy.asnumpy(a), cupy.asnumpy(e).astype(np.float64), count)
+    if last:
+        _check("group_norm", (x, w, b), count, num_groups=channels // 8, activation="gelu", **options)
+    if last and np.prod(space) > 1:
+        _check("instance_norm", (x, w, b), count, **options)
     forget()
 
 
