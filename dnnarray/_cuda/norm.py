@@ -79,7 +79,7 @@ ALGORITHMS = (
     | {f"{name}_backward": (_APART_BACKWARD, _BEHIND_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
     | {"batch_norm": (_CHANNELS,)}
     | {"batch_norm_train": (_BLOCK, _TILE, _SLAB, _CHANNELS)}
-    | dict.fromkeys(("group_norm", "instance_norm"), (_BLOCK, _GROUP, _TILE, _SLAB, _CHANNELS))
+    | {"group_norm": (_BLOCK, _GROUP, _SLAB, _CHANNELS), "instance_norm": (_BLOCK, _SLAB, _CHANNELS)}
     | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {f"{name}_backward": (_BLOCK_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _FOUND}
     | {

@@ -12,12 +12,12 @@ from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT64, Spec
+from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 _LANES = (4, 8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _THREADS = 128  # of a block whose rows take a warp or less
-_UNITS = 132  # multiprocessors that blocks, and those of a gradient, which stay, are meant to fill
+_UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
 _APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice takes less than a second launch
@@ -140,8 +140,9 @@ class Rows(NamedTuple):
 def spread(columns: int, x: Spec, gradient: bool, vector: int) -> Rows | None:
     """As few threads as hold the row in their registers; None where 1024 (512 for a gradient) do not."""
     values = (16 if gradient else 32) // (2 if x.dtype == FLOAT64 else 1)
+    few = (128, 1024) if x.dtype == FLOAT32 and not gradient else (1024,)
     for lanes in _LANES[: -1 if gradient else None]:
-        most = 2 if lanes < 8 else (values // 2 if lanes < 32 or lanes == 1024 else values) // vector
+        most = 2 if lanes < 8 else (values // 2 if lanes < 32 or lanes in few else values) // vector
         needed = max(blocks_of(columns, lanes * vector), 1)
         if needed <= min(most, _VECTORS[-1]):
             return Rows(vector, next(v for v in _VECTORS if v >= needed), lanes)
@@ -176,8 +177,8 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     assert how is not None
     y, *rest = arguments.outputs
     total, mean, rstd = (rest[0], 0, 0) if specs.residual is not None else (0, *rest) if problem.centred else (0, 0, *rest)
-    pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
-    return Program((launch(problem, specs, pointers, how, (rows, columns)),), orders(problem, x))
+    pointers = (given.x, given.weight, given.bias, y, mean, rstd)
+    return Program((launch(problem, specs, pointers, how, (rows, columns), (given.residual, total)),), orders(problem, x))
 
 
 def launch(
@@ -186,28 +187,22 @@ def launch(
     pointers: tuple[Any, ...],
     how: Rows,
     extents: tuple[int, int],
+    sums: tuple[Any, Any] = (0, 0),
     images: tuple[int, int, int] = (0, 1, 1),
 ) -> Plan:
-    """The launch for rows of columns; `images` say how often a border of images falls into a vector (2: any number of them), after how many rows the
-    parameters begin anew, and how many columns each is of.
+    """The launch for rows of columns; `sums` are the residual and where its sum with x goes; `images` say how often a border of images falls into a
+    vector (2: any number of them), after how many rows the parameters begin anew, and how many columns each is of.
     """
-    (rows, columns), (borders, groups, space), threads = extents, images, _threads(how, extents[0])
+    (rows, columns), (borders, groups, space) = extents, images
     full = problem.centred and columns == how.columns
     curve, types = formula(problem.activation, specs.x.dtype), [type_of(s, specs.x) for s in (specs.weight, specs.bias)]
-    config = RowsConfig(TYPES[specs.x.dtype], *types, curve.type, problem.centred, specs.residual is not None, borders, full, *how, threads)
+    settings = (borders, full, *how, how.threads)
+    config = RowsConfig(TYPES[specs.x.dtype], *types, curve.type, problem.centred, specs.residual is not None, *settings)
     words = {curve.name: problem.activation is not None, "full": full, f"images{borders}": borders}
-    name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}x{threads}{''.join(f'_{w}' for w, on in words.items() if on)}"
+    name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}{''.join(f'_{w}' for w, on in words.items() if on)}"
     kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))
-    numbers = (rows, columns, groups, space, divisor(space), 1.0 / max(columns, 1), problem.eps, curve.p, curve.q)
-    return Plan(kernel, (blocks_of(rows, threads // how.lanes), 1, 1), threads, (*pointers, *numbers))
-
-
-def _threads(how: Rows, rows: int) -> int:
-    """Of a block of the forward: fewer where there are not blocks enough for all multiprocessors."""
-    threads = how.threads
-    while threads > max(how.lanes, 32) and blocks_of(rows, threads // how.lanes) < _UNITS:
-        threads //= 2
-    return threads
+    numbers = (rows, columns, 1.0 / max(columns, 1), problem.eps, *sums, curve.p, curve.q, groups, space, divisor(space))
+    return Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, (*pointers, *numbers))
 
 
 def _resident(how: Rows, problem: NormProblem) -> int:

@@ -212,12 +212,13 @@ struct Early {
   }
 };
 
-// `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel.
+// `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel. What every
+// configuration reads comes first: each further 64 bytes of arguments are a miss of the constant cache, 0.05 us of a small array.
 extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config::kImages > 0 || (kEarly && kVectors > 2))
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
-                   const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, A* __restrict__ mean_of,
-                   A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, long long space_divisor,
-                   double share, double eps, double p64, double q64) {
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Weight* __restrict__ weight, const Config::Bias* __restrict__ bias, T* __restrict__ y,
+                   A* __restrict__ mean_of, A* __restrict__ rstd_of_row, long long rows, long long columns, double share, double eps,
+                   const T* __restrict__ residual, T* __restrict__ sum, double p64, double q64, long long groups, long long space,
+                   long long space_divisor) {
   __shared__ A smem[2 * kThreads / kWarp];
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool mine = wanted < rows;
