@@ -25,7 +25,7 @@ _SHARES = 16  # bytes of the result of a part
 _FINISH, _TASKS, _FEW = 128, 2048, 8  # threads of a block; tasks that are enough for the card with a warp each, or with so few threads
 _SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
 _SIDE, _APPLY_SIDE = 32, 128  # threads beside each other along the channels, at the most; in the last pass rows as long as they can be
-_APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
+_APPLY_BLOCKS = 132 * 32, 132 * 128  # blocks of `apply`, channels last: of half types, of others
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
 _BATCH, _WIDE_BATCH = 3, 4  # vectors of each array that a thread of `apply` has under way, channels last: of half types, of others
 _EXACT = ("relu", "relu6", "clipped_relu", "hard_tanh", "threshold")  # activations whose gradient is grad or 0, which half types hold
@@ -382,7 +382,7 @@ class Launches:
         steps, tiles = _APPLY // config.side, blocks_of(v.channels // config.vector, config.side)
         rows = (
             min(
-                max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS * x.dtype.itemsize), config.batch),
+                max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS[x.dtype.itemsize > 2]), config.batch),
                 _ROWS * (4 // x.dtype.itemsize or 1),
             )
             * steps

@@ -1,10 +1,9 @@
-// Batch, group and instance norm in one launch that reads x once, of what fits the registers of a block: y = act((x - mean) * scale + shift + residual).
+// Batch norm in one launch that reads x once, of channels that fit the registers of a block: y = act((x - mean) * scale + shift + residual).
 //
-// Layout:  pieces of `run` neighbouring elements, `pitch` apart: the images of some channels in each batch index, or (channels last) some channels in
+// Layout:  pieces of `run` neighbouring elements: the images of some channels in each batch index, or (channels last) some channels in
 //          each row. kThreads / (vectors of a piece) pieces are worked on at a time; a thread has the same kVector columns of every one of its pieces,
-//          so that nothing about a column is looked up twice. `span` columns share a statistic, `width` a channel, whole ones in a block.
-// Needs:   runs and pitches multiples of kVector elements; at most kVectors pieces a thread, kThreads statistics and channels a
-//          block; pointers aligned to kVector elements.
+//          so that nothing about a column is looked up twice. `width` columns are of a channel, whole ones of a block.
+// Needs:   runs and columns multiples of kVector elements; at most kVectors pieces a thread, kMost channels a block; pointers aligned to kVector elements.
 // Bound:   memory: x and residual read once, y written once. Sums of a column in the arithmetic type: first for the mean, then of the distances from it,
 //          whose own sum corrects it; threads meet in shared memory, in a fixed order.
 
@@ -28,11 +27,12 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads, kWarps = kThreads / kWarp;
-constexpr int kColumns = kThreads * kVector;  // of shared memory: at least a number for each column of each piece that is worked on at a time
-constexpr int kTables = 2;
 constexpr int kPart = kVector * sizeof(A) > 16 ? 16 / sizeof(A) : kVector;
+constexpr int kMost = 128;                                                // statistics and channels of a block
+constexpr int kColumns = kThreads * kVector + kThreads * kPart / 2;       // of a table: a number for each column of the pieces at work, of at least two
+constexpr int kTables = 2;                                                // vectors, with a gap behind each so that they begin in different banks
 
-// What a statistic becomes: its mean, what rounding took from that, and rstd.
+// What a channel becomes: its mean, what rounding took from that, and rstd.
 struct Known {
   A mean, rest, rstd;
 };
@@ -41,10 +41,10 @@ struct Known {
 struct Place {
   int vectors, column, slot, step, pieces;
 
-  __device__ __forceinline__ Place(int run, int count) : vectors(run / kVector), step(kThreads / vectors), pieces(count) {
+  __device__ __forceinline__ Place(int run, int count) : vectors(run / kVector), step(kThreads / max(vectors, 2)), pieces(count) {
     slot = threadIdx.x / vectors;
     column = threadIdx.x % vectors * kVector;
-    if (slot >= step) slot = pieces;  // more threads than whole pieces
+    if (slot >= step) slot = pieces;  // more threads than whole pieces, or than tables have room for
   }
   __device__ __forceinline__ bool there(int k) const { return slot + k * step < pieces; }
 };
@@ -65,15 +65,15 @@ __device__ __forceinline__ void put_sums(A (*smem)[kColumns], const A (&sums)[kT
   __syncthreads();
 }
 
-// A warp adds up the sums of the columns of a statistic over `rows` pieces; every lane gets them.
+// A warp adds up the sums of the columns of a channel over `rows` pieces; every lane gets them.
 template <int kCount>
-__device__ __forceinline__ void over_columns(A (&sums)[kTables], const A (*smem)[kColumns], int first, int run, int rows, const Divisor& span) {
-  const int width = static_cast<int>(span.n);
+__device__ __forceinline__ void over_columns(A (&sums)[kTables], const A (*smem)[kColumns], int first, int run, int rows, const Divisor& columns) {
+  const int width = static_cast<int>(columns.n);
 #pragma unroll
   for (int t = 0; t < kTables; ++t) sums[t] = A(0);
 #pragma unroll 2
   for (int i = threadIdx.x % kWarp; i < rows * width; i += kWarp) {
-    const int row = static_cast<int>(span.quotient(static_cast<unsigned>(i))), at = row * (run - width) + first + i;
+    const int row = static_cast<int>(columns.quotient(static_cast<unsigned>(i))), at = row * (run + kPart - width) + first + i;
 #pragma unroll
     for (int t = 0; t < kCount; ++t) sums[t] += smem[t][at];
   }
@@ -81,23 +81,22 @@ __device__ __forceinline__ void over_columns(A (&sums)[kTables], const A (*smem)
   for (int t = 0; t < kCount; ++t) sums[t] = warp_sum(sums[t]);
 }
 
-// Null: what is absent or not asked for. Block (tile, batch index); `groups` statistics and `channels` to a batch index, `tile` columns to a block.
+// Null: what is absent or not asked for. `tile` of the `columns` of a piece go to a block.
 extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const void* weight, const void* bias, const void* running_mean,
                    const void* running_var, T* __restrict__ y, A* mean_of, A* rstd_of, void* next_mean, void* next_var, long long wide_weight,
-                   long long wide_bias, long long wide_running_mean, long long wide_running_var, long long pieces, long long pitch, long long batch_pitch,
-                   long long columns, long long tile, long long groups, long long span_of, long long span_divisor, long long width_of,
-                   long long width_divisor, double count, double share, double momentum, double eps, double p64, double q64) {
+                   long long wide_bias, long long wide_running_mean, long long wide_running_var, long long pieces, long long columns,
+                   long long tile, long long width_of, long long width_divisor, double count, double share, double momentum, double eps, double p64, double q64) {
   __shared__ __align__(16) A smem[kTables][kColumns];
-  __shared__ Known smem_known[kThreads];
-  __shared__ A smem_weight[kThreads], smem_bias[kThreads];
-  const Divisor span(span_of, span_divisor), width(width_of, width_divisor);
+  __shared__ Known smem_known[kMost];
+  __shared__ A smem_weight[kMost], smem_bias[kMost];
+  const Divisor width(width_of, width_divisor);
   const int first = static_cast<int>(blockIdx.x) * static_cast<int>(tile), run = min(static_cast<int>(tile), static_cast<int>(columns) - first);
   const Place place(run, static_cast<int>(pieces));
-  const int rows = min(place.step, place.pieces), statistics = static_cast<int>(span.quotient(static_cast<unsigned>(run)));
-  const long long base = static_cast<long long>(blockIdx.y) * batch_pitch + first + place.column + place.slot * pitch, step = place.step * pitch;
+  const int rows = min(place.step, place.pieces), channels = static_cast<int>(width.quotient(static_cast<unsigned>(run)));
+  const long long base = first + place.column + place.slot * columns, step = place.step * columns;
   const bool mine = place.slot < rows;
-  const int own = place.slot * run + place.column;
+  const int own = place.slot * (run + kPart) + place.column;
   Wordwise<T, kVector> held[kVectors];
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
@@ -106,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   }
 
   const Parameter<T> absent = {nullptr, false}, w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
-  if (threadIdx.x < width.quotient(static_cast<unsigned>(run))) {  // while x is on its way
+  if (threadIdx.x < channels) {  // while x is on its way
     const unsigned channel = width.quotient(static_cast<unsigned>(first)) + threadIdx.x;
     smem_weight[threadIdx.x] = w.at(channel, A(1)), smem_bias[threadIdx.x] = b.at(channel, A(0));
   }
@@ -123,8 +122,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   const int warp = threadIdx.x / kWarp;
   A all[kTables];
 #pragma unroll 1
-  for (int s = warp; s < statistics; s += kWarps) {
-    over_columns<1>(all, smem, s * static_cast<int>(span.n), run, rows, span);
+  for (int s = warp; s < channels; s += kWarps) {
+    over_columns<1>(all, smem, s * static_cast<int>(width.n), run, rows, width);
     if (threadIdx.x % kWarp == 0) smem_known[s].mean = all[0] * A(share);
   }
   __syncthreads();
@@ -132,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   A origin[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    origin[v] = smem_known[span.quotient(static_cast<unsigned>(place.column + v))].mean;
+    origin[v] = smem_known[width.quotient(static_cast<unsigned>(place.column + v))].mean;
     sums[0][v] = sums[1][v] = A(0);
   }
 #pragma unroll
@@ -151,9 +150,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   const Statistic<T> statistic = {absent,    absent,   absent, {running_mean, wide_running_mean != 0}, {running_var, wide_running_var != 0}, mean_of, rstd_of,
                                   next_mean, next_var, count,  share, momentum, eps};
 #pragma unroll 1
-  for (int s = warp; s < statistics; s += kWarps) {
-    over_columns<2>(all, smem, s * static_cast<int>(span.n), run, rows, span);
-    const long long index = blockIdx.y * groups + span.quotient(static_cast<unsigned>(first)) + s;
+  for (int s = warp; s < channels; s += kWarps) {
+    over_columns<2>(all, smem, s * static_cast<int>(width.n), run, rows, width);
+    const long long index = width.quotient(static_cast<unsigned>(first)) + s;
     const auto found = statistic.find({double(all[0]), double(all[1])}, double(smem_known[s].mean), index, threadIdx.x % kWarp == 0);
     const A near = A(found.mean);
     __syncwarp();
@@ -164,9 +163,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   A mean[kVector], scale[kVector], shift[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    const unsigned column = static_cast<unsigned>(place.column + v);
-    const Known known = smem_known[span.quotient(column)];
-    const unsigned channel = width.quotient(column);
+    const unsigned channel = width.quotient(static_cast<unsigned>(place.column + v));
+    const Known known = smem_known[channel];
     mean[v] = known.mean, scale[v] = known.rstd * smem_weight[channel], shift[v] = smem_bias[channel] - known.rest * scale[v];
     if (sizeof(T) == 2) shift[v] -= mean[v] * scale[v], mean[v] = A(0);  // what is rounded to a half type has digits to spare for the mean in the shift
   }
