@@ -68,7 +68,9 @@ _BLOCK_BACKWARD = Method("block", norm_block.backward, _IN_BLOCK, norm_block.fit
 
 _GROUP = Method("rows", norm_group.forward, "the values of a group in the registers of a warp or a block", norm_group.fits)
 
-_TILE = Method("tile", norm_tile.forward, "whole channels in the registers of a block, read once", norm_tile.fits)
+_IN_TILE = "whole channels in the registers of a block, read once"
+_TILE = Method("tile", norm_tile.forward, _IN_TILE, norm_tile.fits)
+_TILE_BACKWARD = Method("tile", norm_tile.backward, _IN_TILE, norm_tile.fits)
 
 _GRADIENTS = (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD)
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
@@ -82,6 +84,7 @@ ALGORITHMS = (
     | {"group_norm": (_BLOCK, _GROUP, _SLAB, _CHANNELS), "instance_norm": (_BLOCK, _SLAB, _CHANNELS)}
     | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {f"{name}_backward": (_BLOCK_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _FOUND}
+    | {"batch_norm_train_backward": (_BLOCK_BACKWARD, _TILE_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {
         "local_response_norm": (
             Method("window", norm_local.window, "the window in registers", norm_local.window_fits),

@@ -221,6 +221,11 @@ def shares(problem: NormProblem) -> tuple[float, float]:
     return float(count), 1.0 / max(count, 1)
 
 
+def exact_gradient(problem: NormProblem) -> bool:
+    """Whether the gradient before the activation is a value of the dtype of x, not only rounded to one."""
+    return inputs(problem, problem.inputs, None).x.dtype not in HALF or problem.activation is None or problem.activation.name in _EXACT
+
+
 class Launches:
     """The plans of one problem."""
 
@@ -253,9 +258,7 @@ class Launches:
         """Whether the sums write the gradient of the residual, which the last pass then reads in place of grad and residual: one pass of bytes
         less. It must be what would have been found anew, not its rounding.
         """
-        if self.specs.residual is None or self.problem.activation is None:
-            return False
-        return self.x.dtype not in HALF or self.problem.activation.name in _EXACT
+        return self.specs.residual is not None and self.problem.activation is not None and exact_gradient(self.problem)
 
     @property
     def _partial_bytes(self) -> int:
