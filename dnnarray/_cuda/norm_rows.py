@@ -195,9 +195,9 @@ def launch(
     """
     (rows, columns), (borders, groups, space) = extents, images
     full = problem.centred and columns == how.columns
-    curve, types = formula(problem.activation, specs.x.dtype), [type_of(s, specs.x) for s in (specs.weight, specs.bias)]
-    settings = (borders, full, *how, how.threads)
-    config = RowsConfig(TYPES[specs.x.dtype], *types, curve.type, problem.centred, specs.residual is not None, *settings)
+    curve, weight, bias = formula(problem.activation, specs.x.dtype), type_of(specs.weight, specs.x), type_of(specs.bias, specs.x)
+    settings = (specs.residual is not None, borders, full, *how, how.threads)
+    config = RowsConfig(TYPES[specs.x.dtype], weight, bias, curve.type, problem.centred, *settings)
     words = {curve.name: problem.activation is not None, "full": full, f"images{borders}": borders}
     name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}{''.join(f'_{w}' for w, on in words.items() if on)}"
     kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))

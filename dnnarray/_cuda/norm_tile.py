@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnarray._cuda import norm_slab
@@ -58,7 +59,7 @@ class Columns(NamedTuple):
     """x as pieces of columns, neighbours in memory: how many of each, and columns of a channel."""
 
     pieces: int
-    count: int
+    total: int
     width: int
 
 
@@ -69,9 +70,9 @@ def _columns(v: View) -> Columns:
 def _tile(c: Columns, gradient: bool) -> Tile | None:
     """As few channels as make whole vectors and sectors; None where the largest block does not hold them."""
     columns = c.width
-    while columns < c.count and (columns % _VECTOR or columns < 2 * _VECTOR):
+    while columns < c.total and (columns % _VECTOR or columns < 2 * _VECTOR):
         columns *= 2
-    columns = min(columns, c.count)
+    columns = min(columns, c.total)
     for threads in _THREADS:
         step = threads * _VECTOR // columns
         vectors = next((n for n in (_PAIRS if gradient else _VECTORS) if step and n * step >= c.pieces), None)
@@ -97,9 +98,9 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return "a residual: registers are short where the compiler works on pairs of numbers"
     c = _columns(v)
     how = _tile(c, _gradient(problem))
-    if c.count % _VECTOR or how is None:
+    if c.total % _VECTOR or how is None:
         return "the channels of a block, with rows that are worth reading, are more than its threads hold in registers"
-    if blocks_of(c.count, how.columns) * _SHARED < device.units:
+    if blocks_of(c.total, how.columns) * _SHARED < device.units:
         return "too few blocks for all multiprocessors"
     return norm_slab.fits(problem, device)  # which takes what is not aligned
 
@@ -108,7 +109,9 @@ def _gradient(problem: NormProblem) -> bool:
     return problem.op.endswith("_backward")
 
 
-def _program(problem: NormProblem, config: type[Config], settings: tuple[Any, ...], arguments: tuple[tuple[Any, ...], ...]) -> Program:
+def _program(
+    problem: NormProblem, config: Callable[..., Config], settings: tuple[Any, ...], arguments: tuple[tuple[Any, ...], ...]
+) -> Program:
     """The launch; `settings` stand between the element type and the sizes in its configuration, the sizes between the `arguments`, pointers and numbers."""
     v, x, gradient = view(problem), inputs(problem, problem.inputs, None).x, _gradient(problem)
     assert v is not None
@@ -119,8 +122,8 @@ def _program(problem: NormProblem, config: type[Config], settings: tuple[Any, ..
     name = f"norm_{stage}_{'residual_' * (True in settings)}{SHORT[x.dtype]}x{_VECTOR}x{how.vectors}x{how.threads}_{curve.name}"
     kernel = Kernel(f"norm/{stage}.cu", name, config(TYPES[x.dtype], *settings, _VECTOR, how.vectors, how.threads), ("activation", "norm"))
     pointers, numbers = arguments
-    launch = (*pointers, c.pieces, c.count, how.columns, c.width, divisor(c.width), *numbers)
-    return Program((Plan(kernel, (blocks_of(c.count, how.columns), 1, 1), how.threads, launch),), orders(problem, x))
+    launch = (*pointers, c.pieces, c.total, how.columns, c.width, divisor(c.width), *numbers)
+    return Program((Plan(kernel, (blocks_of(c.total, how.columns), 1, 1), how.threads, launch),), orders(problem, x))
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
