@@ -10,6 +10,7 @@ from dnnarray._cuda import (
     norm_local,
     norm_long,
     norm_rows,
+    norm_rows_small,
     norm_slab,
     norm_strided,
     norm_tile,
@@ -24,14 +25,14 @@ _LONG_BACKWARD = Method(
 _STRIDED = Method("strided", norm_strided.forward, "any axes, element by element", norm_strided.fits, cost=norm_strided.cost)
 _ROWS_BACKWARD = Method("rows", norm_rows.backward, "a row in the registers of a block that stays", norm_rows.fits, norm_rows.workspace)
 _APART_BACKWARD = Method(
-    "rows_apart", norm_rows.apart, "small: blocks of rows beside blocks of columns, in one launch", norm_rows.apart_fits
+    "rows_apart", norm_rows_small.apart, "small: blocks of rows beside blocks of columns, in one launch", norm_rows_small.apart_fits
 )
 _BEHIND_BACKWARD = Method(
     "rows_then_columns",
-    norm_rows.behind,
+    norm_rows_small.behind,
     "small: rows, then columns with the statistics that the rows found, in two launches that overlap",
-    norm_rows.behind_fits,
-    norm_rows.behind_workspace,
+    norm_rows_small.behind_fits,
+    norm_rows_small.behind_workspace,
 )
 _CLUSTER = Method("cluster_rows", norm_cluster.forward, "a row in the shared memory of a cluster", norm_cluster.fits)
 _CLUSTER_BACKWARD = Method(

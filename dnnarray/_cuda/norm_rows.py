@@ -20,8 +20,6 @@ _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
-_APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice takes less than a second launch
-_APART_COLUMNS = 16, 32  # of a block of columns; the latter where there are few rows for its threads
 
 
 @frozen
@@ -154,12 +152,12 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     found = extents(problem)
     if found is None:
         return "the normalised axes are not the fastest in memory"
-    if any(_spread(problem, found[1], aligned) is None for aligned in (True, False)):
+    if any(spread_of(problem, found[1], aligned) is None for aligned in (True, False)):
         return f"rows of {found[1]} are more than a block holds in registers"
     return None
 
 
-def _spread(problem: NormProblem, columns: int, aligned: bool) -> Rows | None:
+def spread_of(problem: NormProblem, columns: int, aligned: bool) -> Rows | None:
     x = operands(problem, problem.inputs, None).x
     return spread(columns, x, problem.op.endswith("_backward"), vector_length(x.dtype, aligned, columns))
 
@@ -173,7 +171,7 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     rows, columns = found
     if rows == 0:
         return Program(())
-    how = _spread(problem, columns, aligned)
+    how = spread_of(problem, columns, aligned)
     assert how is not None
     y, *rest = arguments.outputs
     total, mean, rstd = (rest[0], 0, 0) if specs.residual is not None else (0, *rest) if problem.centred else (0, 0, *rest)
@@ -224,7 +222,7 @@ def workspace(problem: NormProblem) -> int:
     specs, found = operands(problem, problem.inputs, None), extents(problem)
     if found is None or not wants_parameters(problem):
         return 0
-    parts = max((_stay(how, problem, found[0]) for how in (_spread(problem, found[1], a) for a in (True, False)) if how), default=0)
+    parts = max((_stay(how, problem, found[0]) for how in (spread_of(problem, found[1], a) for a in (True, False)) if how), default=0)
     return parts * found[1] * statistics_dtype(specs.x).itemsize * sum(s is not None for s in (specs.weight, specs.bias))
 
 
@@ -241,7 +239,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     if specs.grad is None:
         return pass_on(problem, aligned)
     rows, columns = found
-    how = _spread(problem, columns, aligned)
+    how = spread_of(problem, columns, aligned)
     assert how is not None
     _, _, dweight, dbias = results(problem, arguments)
     blocks = _stay(how, problem, rows)
@@ -250,13 +248,13 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     of_bias = arguments.scratch(share if dweight else 0) if dbias and share else 0
     plans = []
     if x.size:
-        plans.append(_gradient(problem, how, _Blocks(blocks, _resident(how, problem)), (of_weight, of_bias)))
+        plans.append(gradient(problem, how, Blocks(blocks, _resident(how, problem)), (of_weight, of_bias)))
     if columns and (dweight or dbias):
         plans.append(fold(x, of_weight, of_bias, dweight, dbias, blocks if x.size else 0, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))
 
 
-class _Blocks(NamedTuple):
+class Blocks(NamedTuple):
     """Those of a gradient: how many, at once on a multiprocessor; of those that are of columns, vectors beside each other, and whether there are no others."""
 
     number: int
@@ -265,7 +263,7 @@ class _Blocks(NamedTuple):
     behind: bool = False
 
 
-def _gradient(problem: NormProblem, how: Rows, blocks: _Blocks, parameters: tuple[Any, Any], found: tuple[Any, Any] = (0, 0)) -> Plan:
+def gradient(problem: NormProblem, how: Rows, blocks: Blocks, parameters: tuple[Any, Any], found: tuple[Any, Any] = (0, 0)) -> Plan:
     """A launch; `parameters` take the shares of the gradients of the parameters, or with blocks of columns these gradients, `found` the statistics,
     which blocks of columns behind such a launch take from there.
     """
@@ -300,67 +298,6 @@ def _gradient(problem: NormProblem, how: Rows, blocks: _Blocks, parameters: tupl
     )
     launch = (*pointers, *sizes, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
     return Plan(Kernel("norm/rows_backward.cu", name, config, ("norm",)), (blocks.number, 1, 1), how.threads, launch, early=blocks.behind)
-
-
-def _saved(problem: NormProblem) -> bool:
-    """Whether the forward's statistics are among the inputs."""
-    specs = operands(problem, problem.inputs, None)
-    return specs.rstd is not None and not (problem.centred and specs.mean is None)
-
-
-def _small(problem: NormProblem, device: Device) -> str | None:
-    """Why the array is not one whose second reading takes less than what it saves, or None."""
-    specs, found = operands(problem, problem.inputs, None), extents(problem)
-    if not wants_parameters(problem):
-        return "only for the gradients of parameters"
-    if found is None or specs.x.nbytes > _APART_BYTES or found[0] > _APART_ROWS or not specs.x.size:
-        return f"only up to {_APART_ROWS} rows and {_APART_BYTES:,} bytes, and not nothing"
-    return fits(problem, device)
-
-
-def apart_fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the array is not a small one whose statistics were saved, or None."""
-    return _small(problem, device) if _saved(problem) else "only where the statistics were saved"
-
-
-def behind_fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the array is not a small one whose statistics were not saved, or None."""
-    return "only where the statistics were not saved" if _saved(problem) else _small(problem, device)
-
-
-def _columns(problem: NormProblem, aligned: bool) -> tuple[Rows, int, int, int]:
-    """How rows are spread, blocks of rows, blocks of columns, and the vectors of these beside each other."""
-    found = extents(problem)
-    assert found is not None
-    rows, columns = found
-    how = _spread(problem, columns, aligned)
-    assert how is not None
-    few, many = (n // how.vector for n in _APART_COLUMNS)
-    side = few if how.threads // few <= rows else many
-    return how, blocks_of(rows, how.per_block), blocks_of(columns, how.vector * side), side
-
-
-def apart(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """One launch: blocks of rows for the gradient of x, beside them blocks of columns for those of the parameters."""
-    how, rows, columns, side = _columns(problem, aligned)
-    plan = _gradient(problem, how, _Blocks(rows + columns, 1, side), results(problem, Arguments(problem))[2:])
-    return Program((plan,), orders(problem, operands(problem, problem.inputs, None).x))
-
-
-def behind_workspace(problem: NormProblem) -> int:
-    """The statistics of the rows."""
-    found = extents(problem)
-    return 2 * found[0] * statistics_dtype(operands(problem, problem.inputs, None).x).itemsize if found else 0
-
-
-def behind(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """Blocks of rows, which find the statistics; blocks of columns, which fetch all else that they need meanwhile."""
-    how, rows, columns, side = _columns(problem, aligned)
-    arguments, x = Arguments(problem), operands(problem, problem.inputs, None).x
-    found = (arguments.scratch(), arguments.scratch(behind_workspace(problem) // 2))
-    first = _gradient(problem, how, _Blocks(rows, 1), (0, 0), found)
-    second = _gradient(problem, how, _Blocks(columns, 1, side, behind=True), results(problem, arguments)[2:], found)
-    return Program((first, second), orders(problem, x))
 
 
 def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, Any]:
