@@ -283,9 +283,20 @@ def gradient(problem: NormProblem, how: Rows, blocks: Blocks, parameters: tuple[
     words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind}
     name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
     name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
-    pointers = (given.grad, given.x, given.weight, given.mean, given.rstd, dx, *parameters)
-    rest = (wide(specs.weight, x), wide(specs.bias, x), problem.eps, given.grad_sum, given.residual, dresidual)
-    launch = (*pointers, *sizes, *found[::-1], *rest)
+    pointers = (
+        given.grad,
+        given.grad_sum,
+        given.x,
+        given.residual,
+        given.weight,
+        given.mean,
+        given.rstd,
+        dx,
+        dresidual,
+        *parameters,
+        *found,
+    )
+    launch = (*pointers, *sizes, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
     return Plan(Kernel("norm/rows_backward.cu", name, config, ("norm",)), (blocks.number, 1, 1), how.threads, launch, early=blocks.behind)
 
 

@@ -254,13 +254,12 @@ __device__ __forceinline__ long long row_of(long long group, long long rows) {
 
 // dweight and dbias are the blocks' shares, in the arithmetic dtype, or with kSide the results; found_mean and found_rstd take the statistics for
 // a launch behind this one. Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight, dbias, found_mean and found_rstd where absent.
-// What every configuration reads comes first.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const Config::Weight* __restrict__ weight,
-                   const Config::Mean* __restrict__ mean_of, const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx,
-                   void* __restrict__ dweight, void* __restrict__ dbias, long long rows, long long columns, A* __restrict__ found_rstd,
-                   A* __restrict__ found_mean, long long wide_weight, long long wide_bias, double eps, const T* __restrict__ grad_sum,
-                   const T* __restrict__ residual, T* __restrict__ dresidual) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
+                   const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
+                   const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, void* __restrict__ dweight,
+                   void* __restrict__ dbias, A* __restrict__ found_mean, A* __restrict__ found_rstd, long long rows, long long columns,
+                   long long wide_weight, long long wide_bias, double eps) {
   __shared__ A smem[2 * kThreads / kWarp];
   let_next_kernel_begin();
   Registers of_weight, of_bias;
