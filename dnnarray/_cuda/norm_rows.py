@@ -135,10 +135,10 @@ class Rows(NamedTuple):
         return f"x{self.vector}x{self.vectors}x{self.lanes}"
 
 
-def spread(columns: int, x: Spec, gradient: bool, vector: int) -> Rows | None:
+def spread(columns: int, x: Spec, gradient: bool, vector: int, add: bool = False) -> Rows | None:
     """As few threads as hold the row in their registers; None where 1024 (512 for a gradient) do not."""
     values = (16 if gradient else 32) // (2 if x.dtype == FLOAT64 else 1)
-    few = (128, 1024) if x.dtype == FLOAT32 and not gradient else (1024,)
+    few = (128, 1024) if x.dtype == FLOAT32 and not gradient and not add else (1024,)
     for lanes in _LANES[: -1 if gradient else None]:
         most = 2 if lanes < 8 else (values // 2 if lanes < 32 or lanes in few else values) // vector
         needed = max(blocks_of(columns, lanes * vector), 1)
@@ -158,8 +158,9 @@ def fits(problem: NormProblem, device: Device) -> str | None:
 
 
 def spread_of(problem: NormProblem, columns: int, aligned: bool) -> Rows | None:
-    x = operands(problem, problem.inputs, None).x
-    return spread(columns, x, problem.op.endswith("_backward"), vector_length(x.dtype, aligned, columns))
+    specs = operands(problem, problem.inputs, None)
+    vector = vector_length(specs.x.dtype, aligned, columns)
+    return spread(columns, specs.x, problem.op.endswith("_backward"), vector, specs.residual is not None)
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:

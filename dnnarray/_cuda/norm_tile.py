@@ -20,7 +20,7 @@ _THREADS = (256, 512)
 _VECTORS = (4, 7, 10, 13, 16)  # pieces of a thread
 _PAIRS = (4, 7)  # of a thread that holds x and grad
 _PAIRS_FROM = (10, 0)
-_SHARED = 2  # multiprocessors for each block, at the most
+_SHARED = 3  # multiprocessors for each block, at the most
 _MOST = 128  # channels of a block
 _WALKED = 4  # elements: as large as a vector of an image has to be for blocks with channels in shared memory to walk them as fast
 
