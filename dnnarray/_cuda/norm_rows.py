@@ -281,7 +281,7 @@ def gradient(problem: NormProblem, how: Rows, blocks: Blocks, parameters: tuple[
     weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
     settings = (*how, how.threads, blocks.resident, once, side, blocks.behind)
     config = RowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, shares, *settings)
-    words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind}
+    words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind, "found": any(found)}
     name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
     name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
     pointers = (
