@@ -126,3 +126,22 @@ def test_what_is_held_on_chip_channels_last(op, shape, dtype, expected):
     specs, options = operation.bind((x,), {"num_groups": 32} if op == "group_norm" else {})
     problem = operation.problem(specs, {n: v for n, v in options.items() if n in operation.static})
     assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "expected"),
+    [
+        ("batch_norm_train", (64, 2048, 7, 7), "bfloat16", "tile"),
+        ("batch_norm_train", (64, 512, 7, 7), "float16", "tile"),
+        ("batch_norm_train", (64, 1024, 14, 14), "bfloat16", "slab"),
+        ("batch_norm_train", (64, 2048, 7, 7), "float32", "slab"),
+        ("group_norm", (64, 2048, 7, 7), "float32", "rows"),
+        ("group_norm", (64, 1024, 14, 14), "bfloat16", "slab"),
+    ],
+)
+def test_what_is_held_on_chip_channels_first(op, shape, dtype, expected):
+    """As measured: images that are no whole vectors are walked by columns, or as rows."""
+    operation = find(op)
+    specs, options = operation.bind((Spec(shape, dtype),), {"num_groups": 32} if op == "group_norm" else {})
+    problem = operation.problem(specs, {n: v for n, v in options.items() if n in operation.static})
+    assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected

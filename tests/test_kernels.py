@@ -81,6 +81,9 @@ def _large():
             rows, row, saved = Spec((64, columns), dtype), Spec((columns,), dtype), Spec((64, 1), dtype if dtype == FLOAT64 else FLOAT32)
             yield _planned("layer_norm_backward", rows, rows, row, row, mean=saved, rstd=saved)
             yield _planned("rms_norm_backward", rows, rows, row, rstd=saved)
+        small, each = Spec((64, 2048, 7, 7), dtype), Spec((2048,), dtype if dtype == FLOAT64 else FLOAT32)
+        yield _planned("batch_norm_train", small, residual=small)
+        yield _planned("batch_norm_train_backward", small, small, each, each, mean=each, rstd=each)
         image = Spec((64, 56, 56, 64), dtype)
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 64), padding=1, layout="channels_last")
         options = {"groups": 4, "padding": 1, "layout": "channels_last"}

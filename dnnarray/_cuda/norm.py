@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import norm_block, norm_channels, norm_cluster, norm_local, norm_long, norm_rows, norm_slab, norm_strided
+from dnnarray._cuda import (
+    norm_block,
+    norm_channels,
+    norm_cluster,
+    norm_group,
+    norm_local,
+    norm_long,
+    norm_rows,
+    norm_rows_small,
+    norm_slab,
+    norm_strided,
+    norm_tile,
+)
 from dnnarray._select import Method
 
 _ROWS = Method("rows", norm_rows.forward, "a row in the registers of a warp or a block", norm_rows.fits)
@@ -13,7 +25,14 @@ _LONG_BACKWARD = Method(
 _STRIDED = Method("strided", norm_strided.forward, "any axes, element by element", norm_strided.fits, cost=norm_strided.cost)
 _ROWS_BACKWARD = Method("rows", norm_rows.backward, "a row in the registers of a block that stays", norm_rows.fits, norm_rows.workspace)
 _APART_BACKWARD = Method(
-    "rows_apart", norm_rows.apart, "small: blocks of rows beside blocks of columns, in one launch", norm_rows.apart_fits
+    "rows_apart", norm_rows_small.apart, "small: blocks of rows beside blocks of columns, in one launch", norm_rows_small.apart_fits
+)
+_BEHIND_BACKWARD = Method(
+    "rows_then_columns",
+    norm_rows_small.behind,
+    "small: rows, then columns with the statistics that the rows found, in two launches that overlap",
+    norm_rows_small.behind_fits,
+    norm_rows_small.behind_workspace,
 )
 _CLUSTER = Method("cluster_rows", norm_cluster.forward, "a row in the shared memory of a cluster", norm_cluster.fits)
 _CLUSTER_BACKWARD = Method(
@@ -48,17 +67,25 @@ _IN_BLOCK = "small: a statistic in the registers of a block"
 _BLOCK = Method("block", norm_block.forward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
 _BLOCK_BACKWARD = Method("block", norm_block.backward, _IN_BLOCK, norm_block.fits, norm_block.workspace, norm_block.cost)
 
+_GROUP = Method("rows", norm_group.forward, "the values of a group in the registers of a warp or a block", norm_group.fits)
+
+_IN_TILE = "whole channels in the registers of a block, read once"
+_TILE = Method("tile", norm_tile.forward, _IN_TILE, norm_tile.fits)
+_TILE_BACKWARD = Method("tile", norm_tile.backward, _IN_TILE, norm_tile.fits)
+
 _GRADIENTS = (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD)
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
 ALGORITHMS = (
     dict.fromkeys(_LAYER, (_CLUSTER, _ROWS, _LONG, _STRIDED))
     | {f"{name}_backward": _GRADIENTS for name in _LAYER}
-    | {f"{name}_backward": (_APART_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
+    | {f"{name}_backward": (_APART_BACKWARD, _BEHIND_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
     | {"batch_norm": (_CHANNELS,)}
-    | dict.fromkeys(_FOUND, (_BLOCK, _SLAB, _CHANNELS))
+    | {"batch_norm_train": (_BLOCK, _TILE, _SLAB, _CHANNELS)}
+    | {"group_norm": (_BLOCK, _GROUP, _SLAB, _CHANNELS), "instance_norm": (_BLOCK, _SLAB, _CHANNELS)}
     | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {f"{name}_backward": (_BLOCK_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _FOUND}
+    | {"batch_norm_train_backward": (_BLOCK_BACKWARD, _TILE_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {
         "local_response_norm": (
             Method("window", norm_local.window, "the window in registers", norm_local.window_fits),

@@ -101,8 +101,14 @@ def cost(problem: NormProblem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes, launches=1)
 
 
-def _plan(problem: NormProblem, aligned: bool, pointers: tuple[Pointer, ...], flags: tuple[int, ...]) -> Program:
-    """The launch; `pointers` are its arrays, `flags` tell the types of its parameters."""
+def _plan(
+    problem: NormProblem,
+    aligned: bool,
+    pointers: tuple[Pointer, ...],
+    parameters: tuple[Spec | None, ...],
+    statistics: tuple[Pointer, ...] = (),
+) -> Program:
+    """The launch; `pointers` are its arrays, `statistics` the running ones, the types of `parameters` are told to it."""
     found, x, gradient = view(problem), inputs(problem, problem.inputs, None).x, _gradient(problem)
     assert found is not None
     share, how = _share(found, x, gradient, aligned), formula(problem.activation, x.dtype)
@@ -113,13 +119,16 @@ def _plan(problem: NormProblem, aligned: bool, pointers: tuple[Pointer, ...], fl
     stage = f"channel_block{'_backward' * gradient}"
     name = f"norm_{stage}_{'group' if group else 'batch'}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
     span, pitch = (members * found.inner, found.inner) if group else (found.inner, found.channels * found.inner)
-    each = found.inner // share.vector
-    sizes = (_elements(found) // share.vector, each, divisor(each), pitch, span, members, *shares(problem)[gradient:])
-    options = () if gradient else (float(problem.momentum),)
-    launch = (*pointers, *flags, *(found.batch,) * gradient, *sizes, *options, float(problem.eps), how.p, how.q)
+    each, flags = found.inner // share.vector, sum(wide(s, x) << i for i, s in enumerate(parameters))
+    sizes = (flags, _elements(found) // share.vector << 32 | each, divisor(each), pitch << 32 | span)
+    count, part = shares(problem)
+    if gradient:
+        numbers: tuple[Pointer | float, ...] = (part, found.batch, float(problem.eps), members)
+    else:
+        numbers = (part, float(problem.eps), members, *statistics, count, float(problem.momentum))
     grid = (found.groups, 1 if gradient else found.batch, 1)
     kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation", "norm"))
-    return Program((Plan(kernel, grid, threads, launch),), orders(problem, x))
+    return Program((Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q)),), orders(problem, x))
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
@@ -128,9 +137,10 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
         return norm_slab.forward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
-    results = (*arguments.outputs, 0, 0, 0, 0)[:5]
-    flags = tuple(wide(s, specs.x) for s in (specs.weight, specs.bias, specs.running_mean, specs.running_var))
-    return _plan(problem, aligned, (g.x, g.residual, g.weight, g.bias, g.running_mean, g.running_var, *results), flags)
+    y, mean, rstd, next_mean, next_var = (*arguments.outputs, 0, 0, 0, 0)[:5]
+    parameters = (specs.weight, specs.bias, specs.running_mean, specs.running_var)
+    statistics = (g.running_mean, g.running_var, next_mean, next_var)
+    return _plan(problem, aligned, (g.x, g.weight, g.bias, y, mean, rstd, g.residual), parameters, statistics)
 
 
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
@@ -140,6 +150,6 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     dx, dweight, dbias, dresidual = (*arguments.outputs, 0)[:4]
-    flags = tuple(wide(s, specs.x) for s in (specs.weight, specs.bias, specs.mean, specs.rstd))
     residual = g.residual if problem.activation else 0
-    return _plan(problem, aligned, (g.grad, g.x, residual, g.weight, g.bias, g.mean, g.rstd, dx, dresidual, dweight, dbias), flags)
+    pointers = (g.grad, g.x, g.weight, g.bias, g.mean, g.rstd, dx, dweight, dbias, residual, dresidual)
+    return _plan(problem, aligned, pointers, (specs.weight, specs.bias, specs.mean, specs.rstd))

@@ -16,7 +16,7 @@ from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import Spec
+from dnnarray._spec import HALF, Spec
 
 _SUM_BLOCKS = 132 * 8, 132 * 16  # blocks that a pass of sums is split into: of x, of the gradient (smaller ones, two rounds of them)
 _LAST_BLOCKS = 132 * 4, 132 * 5  # and channels last, where they are all to be at work at once; with statistics per batch index
@@ -24,9 +24,11 @@ _PART = 8192  # elements that are worth a block
 _SHARES = 16  # bytes of the result of a part
 _FINISH, _TASKS, _FEW = 128, 2048, 8  # threads of a block; tasks that are enough for the card with a warp each, or with so few threads
 _SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
-_APPLY_BLOCKS = 132 * 16  # blocks of `apply`, channels last, times the bytes of an element
+_SIDE, _APPLY_SIDE = 32, 128  # threads beside each other along the channels, at the most; in the last pass rows as long as they can be
+_APPLY_BLOCKS = 132 * 32, 132 * 128  # blocks of `apply`, channels last: of half types, of others
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
 _BATCH, _WIDE_BATCH = 3, 4  # vectors of each array that a thread of `apply` has under way, channels last: of half types, of others
+_EXACT = ("relu", "relu6", "clipped_relu", "hard_tanh", "threshold")  # activations whose gradient is grad or 0, which half types hold
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
@@ -39,6 +41,7 @@ class SumsConfig(Config):
     gradient: bool
     both: bool
     residual: bool
+    more: bool
     last: bool
     vector: int
     side: int
@@ -56,6 +59,7 @@ class ApplyConfig(Config):
     given: bool
     residual: bool
     more: bool
+    settled: bool
     plain: bool
     straddle: int
     wide: bool
@@ -203,10 +207,10 @@ def _lanes(terms: int, tasks: int) -> int:
     return 32 if terms <= 256 else _FINISH
 
 
-def _side(v: View, vector: int, threads: int) -> int:
+def _side(v: View, vector: int, most: int) -> int:
     """Threads beside each other along the channels."""
     side = 1
-    while side * vector < v.channels and side < min(32, threads):
+    while side * vector < v.channels and side < most:
         side *= 2
     return side
 
@@ -215,6 +219,11 @@ def shares(problem: NormProblem) -> tuple[float, float]:
     """How many values there are behind a statistic, and 1 over it."""
     count = problem.geometry.count
     return float(count), 1.0 / max(count, 1)
+
+
+def exact_gradient(problem: NormProblem) -> bool:
+    """Whether the gradient before the activation is a value of the dtype of x, not only rounded to one."""
+    return inputs(problem, problem.inputs, None).x.dtype not in HALF or problem.activation is None or problem.activation.name in _EXACT
 
 
 class Launches:
@@ -245,6 +254,13 @@ class Launches:
         return bool(saved) and self.problem.activation is None and v.size > 0
 
     @property
+    def settles(self) -> bool:
+        """Whether the sums write the gradient of the residual, which the last pass then reads in place of grad and residual: one pass of bytes
+        less. It must be what would have been found anew, not its rounding.
+        """
+        return self.specs.residual is not None and self.problem.activation is not None and exact_gradient(self.problem)
+
+    @property
     def _partial_bytes(self) -> int:
         return self.split.parts * self.view.channels * _SHARES
 
@@ -264,26 +280,27 @@ class Launches:
     def slopes(self) -> Array:
         return self.arguments.scratch(2 * self._partial_bytes + _COEFFICIENTS * self.view.instances * self.item)
 
-    def sums(self, gradient: bool, both: bool = False) -> Plan:
-        """Sums of x, or of the gradient, or of both."""
+    def sums(self, gradient: bool, both: bool = False, more: Pointer = 0) -> Plan:
+        """Sums of x, or of the gradient, or of both; `more` takes the gradient before the activation."""
         v, s = self.view, self.split
         vector = vector_length(self.x.dtype, self.aligned, v.channels if v.last else v.inner)
         part = s.inner_step if v.last else s.outer_step * s.inner_step
         threads = _SUMS // 2 if gradient or v.per_batch else _SUMS
         while threads > 32 and not v.last and part // vector < threads:
             threads //= 2
-        side = _side(v, vector, threads) if v.last else 1
+        side = _side(v, vector, min(_SIDE, threads)) if v.last else 1
         activation = self.formula if gradient else formula(None, self.x.dtype)
         residual = self.given.residual if gradient and self.problem.activation else 0
-        config = SumsConfig(TYPES[self.x.dtype], activation.type, gradient, both, bool(residual), v.last, vector, side, threads)
-        name = f"{'both_' if both else 'backward_' if gradient else ''}{'residual_' if residual else ''}{_layout(v, side)}_{SHORT[self.x.dtype]}x{vector}_{threads}_{activation.name}"
+        config = SumsConfig(TYPES[self.x.dtype], activation.type, gradient, both, bool(residual), bool(more), v.last, vector, side, threads)
+        words = {"both": both, "backward": gradient and not both, "residual": residual, "more": more}
+        name = f"{''.join(f'{w}_' for w, on in words.items() if on)}{_layout(v, side)}_{SHORT[self.x.dtype]}x{vector}_{threads}_{activation.name}"
         kernel = Kernel("norm/channel_sums.cu", f"norm_channel_sums_{name}", config, ("activation", "norm"))
         tiles = blocks_of(v.channels // vector, side) if v.last else v.channels
         means = self.given.mean if self.direct else self.coefficients
         pointers = (self.given.x, self.given.grad if gradient else 0, residual, means if gradient else 0)
         sizes = (v.outer, v.channels, v.inner, s.outer_step, s.inner_step, s.inner_parts, v.channels // v.groups, int(v.per_batch))
         numbers = (*sizes, 1 if self.direct else _COEFFICIENTS)
-        launch = (*pointers, self.partial, self.partial_gradient, *numbers, self.formula.p, self.formula.q)
+        launch = (*pointers, more, self.partial, self.partial_gradient, *numbers, self.formula.p, self.formula.q)
         return Plan(kernel, (s.parts * tiles, 1, 1), threads, launch, early=gradient)
 
     def _parts(self) -> int:
@@ -325,40 +342,50 @@ class Launches:
         grid = (blocks + blocks_of(v.channels, _FINISH // over), 1, 1)
         return Plan(kernel, grid, _FINISH, (*pointers, *flags, *numbers), early=True)
 
-    def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool) -> tuple[Kernel, ApplyConfig]:
+    def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool, settled: bool) -> tuple[Kernel, ApplyConfig]:
         v, specs, x = self.view, self.specs, self.x
+        activation = formula(None, x.dtype) if settled else self.formula
         vector = vector_length(x.dtype, self.aligned, *(v.channels,) * v.last)
         config = ApplyConfig(
             TYPES[x.dtype],
-            self.formula.type,
+            activation.type,
             gradient,
             v.last,
             given,
             residual,
             more,
+            settled,
             plain=not given or all(s is None or wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias)),
             straddle=0 if v.last or v.inner % vector == 0 else 1 if v.inner >= vector else 2,
             wide=x.size >= 1 << 31 and not v.last,
             vector=vector,
-            side=_side(v, vector, _APPLY) if v.last else 1,
+            side=_side(v, vector, _APPLY_SIDE) if v.last else 1,
             batch=1 if not v.last else _BATCH - (gradient and residual) if x.dtype.itemsize == 2 else _WIDE_BATCH,
             threads=_APPLY,
         )
-        words = {"backward": gradient, "given": given, "residual": residual, "more": more, "mixed": not config.plain, "wide": config.wide}
+        words = {
+            "backward": gradient,
+            "given": given,
+            "residual": residual,
+            "more": more,
+            "settled": settled,
+            "mixed": not config.plain,
+            "wide": config.wide,
+        }
         words[f"straddle{config.straddle}"] = config.straddle > 0
         name = "_".join([*(w for w, on in words.items() if on), _layout(v, config.side)])
-        symbol = f"norm_channel_apply_{name}_{SHORT[x.dtype]}x{vector}_{self.formula.name}"
+        symbol = f"norm_channel_apply_{name}_{SHORT[x.dtype]}x{vector}_{activation.name}"
         return Kernel("norm/channel_apply.cu", symbol, config, ("activation", "norm")), config
 
-    def apply(self, gradient: bool, out: Pointer, more: Pointer = 0, given: bool = False) -> Plan:
-        """The last pass; with `given` straight from the statistics among the inputs."""
+    def apply(self, gradient: bool, out: Pointer, more: Pointer = 0, given: bool = False, settled: Pointer = 0) -> Plan:
+        """The last pass; with `given` straight from the statistics among the inputs, with `settled`, the gradient before the activation, from that."""
         v, g, specs, x = self.view, self.given, self.specs, self.x
-        residual = g.residual if not gradient or self.problem.activation else 0
-        kernel, config = self._apply_kernel(gradient, bool(residual), bool(more), given)
+        residual = g.residual if not gradient or (self.problem.activation and not settled) else 0
+        kernel, config = self._apply_kernel(gradient, bool(residual), bool(more), given, bool(settled))
         steps, tiles = _APPLY // config.side, blocks_of(v.channels // config.vector, config.side)
         rows = (
             min(
-                max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS * x.dtype.itemsize), config.batch),
+                max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS[x.dtype.itemsize > 2]), config.batch),
                 _ROWS * (4 // x.dtype.itemsize or 1),
             )
             * steps
@@ -368,7 +395,7 @@ class Launches:
         widths = (wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))
         sizes = (v.size, v.batch, v.channels, v.inner, rows, blocks_of(v.inner, rows), divisor(v.inner), divisor(v.instances))
         numbers = (*sizes, float(self.problem.eps), self.formula.p, self.formula.q)
-        launch = (g.x, g.grad, residual, *known, out, more, *widths, *numbers)
+        launch = (g.x, settled or g.grad, residual, *known, out, more, *widths, *numbers)
         return Plan(kernel, (blocks, 1, 1), _APPLY, launch, early=not given)
 
     def program(self, *plans: Plan) -> Program:
@@ -431,6 +458,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     both = found and problem.activation is None
     plans = [launches.sums(both, both)] if found else []
     plans += [] if launches.direct else [launches.finish(found)]
-    plans += [] if both else [launches.sums(True)]
+    settled, more = (dresidual, 0) if launches.settles else (0, dresidual)
+    plans += [] if both else [launches.sums(True, more=settled)]
     plans.append(launches.finish_backward(dweight, dbias, dmean, dvariance, both))
-    return launches.program(*plans, launches.apply(True, dx, dresidual))
+    return launches.program(*plans, launches.apply(True, dx, more, settled=settled))

@@ -18,7 +18,6 @@ _SHORT, _SHORT_HALF = 1024, 767  # columns up to which the gradient gives a row 
 _RIGHT = "only float and half types in whole 16-byte vectors whose rows a cluster holds on the chip"
 _UNITS = 132  # multiprocessors that the clusters of a gradient, which stay, are meant to fill
 _RESIDENT = 1024  # threads of a multiprocessor, with 64 registers each
-_FEW_BLOCKS = 2  # of a multiprocessor, which are to have the next row on its way
 _LARGEST = 8  # blocks of a cluster that every card of this kind can place
 _CLUSTERS_FROM, _COPIES_FROM = (9, 0), (8, 0)
 _LARGE = 1 << 22  # elements from which the barriers that it takes to add up sums on chip are worth it
@@ -123,7 +122,7 @@ def _share(columns: int, problem: NormProblem, device: Device) -> Share | None:
         resident = _RESIDENT // threads if most == 8 else 1
         if blocks > 1 and half and _splits(each * threads, problem, device):
             return Share(0, blocks, _fold(blocks, resident, problem, device), threads, each, _SPLIT_STAGES, resident, True)
-        wanted = 2 if half and (problem.centred or resident <= _FEW_BLOCKS) else 1
+        wanted = 2 if half else 1
         stages = min(_stages(each * threads, resident, problem, device), wanted)
         if stages > 0:
             return Share(0, blocks, _fold(blocks, resident, problem, device), threads, each, stages, resident)

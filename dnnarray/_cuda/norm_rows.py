@@ -5,13 +5,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from dnnarray._cuda.norm_common import Arguments, blocks_of, memory_order, orders, short, type_of, wide
+from dnnarray._cuda.activation import formula
+from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, memory_order, orders, short, type_of, wide
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT64, Spec
+from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 _LANES = (4, 8, 16, 32, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -19,8 +20,6 @@ _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
-_APART_BYTES, _APART_ROWS = 1 << 20, 512  # of x, up to which reading it twice takes less than a second launch
-_APART_COLUMNS = 16, 32  # of a block of columns; the latter where there are few rows for its threads
 
 
 @frozen
@@ -33,7 +32,8 @@ class RowsConfig(Config):
     activation: str
     centred: bool
     add: bool
-    channels: bool
+    images: int
+    full: bool
     vector: int
     vectors: int
     lanes: int
@@ -58,6 +58,7 @@ class RowsBackwardConfig(Config):
     resident: int
     once: bool
     side: int
+    behind: bool
 
 
 @frozen
@@ -117,6 +118,11 @@ class Rows(NamedTuple):
     lanes: int
 
     @property
+    def columns(self) -> int:
+        """Of a row that leaves no thread without a value."""
+        return self.vector * self.vectors * self.lanes
+
+    @property
     def threads(self) -> int:
         return max(self.lanes, _THREADS)
 
@@ -129,11 +135,12 @@ class Rows(NamedTuple):
         return f"x{self.vector}x{self.vectors}x{self.lanes}"
 
 
-def spread(columns: int, x: Spec, gradient: bool, vector: int) -> Rows | None:
+def spread(columns: int, x: Spec, gradient: bool, vector: int, add: bool = False) -> Rows | None:
     """As few threads as hold the row in their registers; None where 1024 (512 for a gradient) do not."""
     values = (16 if gradient else 32) // (2 if x.dtype == FLOAT64 else 1)
+    few = (128, 1024) if x.dtype == FLOAT32 and not gradient and not add else (1024,)
     for lanes in _LANES[: -1 if gradient else None]:
-        most = 2 if lanes < 8 else (values // 2 if lanes < 32 or lanes == 1024 else values) // vector
+        most = 2 if lanes < 8 else (values // 2 if lanes < 32 or lanes in few else values) // vector
         needed = max(blocks_of(columns, lanes * vector), 1)
         if needed <= min(most, _VECTORS[-1]):
             return Rows(vector, next(v for v in _VECTORS if v >= needed), lanes)
@@ -145,14 +152,15 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     found = extents(problem)
     if found is None:
         return "the normalised axes are not the fastest in memory"
-    if any(_spread(problem, found[1], aligned) is None for aligned in (True, False)):
+    if any(spread_of(problem, found[1], aligned) is None for aligned in (True, False)):
         return f"rows of {found[1]} are more than a block holds in registers"
     return None
 
 
-def _spread(problem: NormProblem, columns: int, aligned: bool) -> Rows | None:
-    x = operands(problem, problem.inputs, None).x
-    return spread(columns, x, problem.op.endswith("_backward"), vector_length(x.dtype, aligned, columns))
+def spread_of(problem: NormProblem, columns: int, aligned: bool) -> Rows | None:
+    specs = operands(problem, problem.inputs, None)
+    vector = vector_length(specs.x.dtype, aligned, columns)
+    return spread(columns, specs.x, problem.op.endswith("_backward"), vector, specs.residual is not None)
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
@@ -164,22 +172,36 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     rows, columns = found
     if rows == 0:
         return Program(())
-    how = _spread(problem, columns, aligned)
+    how = spread_of(problem, columns, aligned)
     assert how is not None
-    add = specs.residual is not None
     y, *rest = arguments.outputs
-    total, mean, rstd = (rest[0], 0, 0) if add else (0, *rest) if problem.centred else (0, 0, *rest)
-    kernel = _kernel(x, specs.weight, specs.bias, problem.centred, add, how)
-    pointers = (given.x, given.residual, given.weight, given.bias, y, total, mean, rstd)
-    launch = (*pointers, rows, columns, 1, 1, 1.0 / max(columns, 1), problem.eps, 0.0, 0.0)
-    plan = Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, launch)
-    return Program((plan,), orders(problem, x))
+    total, mean, rstd = (rest[0], 0, 0) if specs.residual is not None else (0, *rest) if problem.centred else (0, 0, *rest)
+    pointers = (given.x, given.weight, given.bias, y, mean, rstd)
+    return Program((launch(problem, specs, pointers, how, (rows, columns), (given.residual, total)),), orders(problem, x))
 
 
-def _kernel(x: Spec, weight: Spec | None, bias: Spec | None, centred: bool, add: bool, how: Rows) -> Kernel:
-    config = RowsConfig(TYPES[x.dtype], type_of(weight, x), type_of(bias, x), "dnnarray::Identity", centred, add, False, *how, how.threads)
-    name = f"{'add_' if add else ''}{'layer' if centred else 'rms'}_norm_rows_{SHORT[x.dtype]}{how.text}"
-    return Kernel("norm/rows.cu", f"{name}_{short(weight, x)}_{short(bias, x)}", config, ("activation", "norm"))
+def launch(
+    problem: NormProblem,
+    specs: Operands,
+    pointers: tuple[Any, ...],
+    how: Rows,
+    extents: tuple[int, int],
+    sums: tuple[Any, Any] = (0, 0),
+    images: tuple[int, int, int] = (0, 1, 1),
+) -> Plan:
+    """The launch for rows of columns; `sums` are the residual and where its sum with x goes; `images` say how often a border of images falls into a
+    vector (2: any number of them), after how many rows the parameters begin anew, and how many columns each is of.
+    """
+    (rows, columns), (borders, groups, space) = extents, images
+    full = problem.centred and columns == how.columns
+    curve, weight, bias = formula(problem.activation, specs.x.dtype), type_of(specs.weight, specs.x), type_of(specs.bias, specs.x)
+    settings = (specs.residual is not None, borders, full, *how, how.threads)
+    config = RowsConfig(TYPES[specs.x.dtype], weight, bias, curve.type, problem.centred, *settings)
+    words = {curve.name: problem.activation is not None, "full": full, f"images{borders}": borders}
+    name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}{''.join(f'_{w}' for w, on in words.items() if on)}"
+    kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))
+    numbers = (rows, columns, 1.0 / max(columns, 1), problem.eps, *sums, curve.p, curve.q, groups, space, divisor(space))
+    return Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, (*pointers, *numbers))
 
 
 def _resident(how: Rows, problem: NormProblem) -> int:
@@ -201,7 +223,7 @@ def workspace(problem: NormProblem) -> int:
     specs, found = operands(problem, problem.inputs, None), extents(problem)
     if found is None or not wants_parameters(problem):
         return 0
-    parts = max((_stay(how, problem, found[0]) for how in (_spread(problem, found[1], a) for a in (True, False)) if how), default=0)
+    parts = max((_stay(how, problem, found[0]) for how in (spread_of(problem, found[1], a) for a in (True, False)) if how), default=0)
     return parts * found[1] * statistics_dtype(specs.x).itemsize * sum(s is not None for s in (specs.weight, specs.bias))
 
 
@@ -218,7 +240,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     if specs.grad is None:
         return pass_on(problem, aligned)
     rows, columns = found
-    how = _spread(problem, columns, aligned)
+    how = spread_of(problem, columns, aligned)
     assert how is not None
     _, _, dweight, dbias = results(problem, arguments)
     blocks = _stay(how, problem, rows)
@@ -227,57 +249,56 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     of_bias = arguments.scratch(share if dweight else 0) if dbias and share else 0
     plans = []
     if x.size:
-        plans.append(_gradient(problem, how, (blocks, _resident(how, problem), 0), (of_weight, of_bias)))
+        plans.append(gradient(problem, how, Blocks(blocks, _resident(how, problem)), (of_weight, of_bias)))
     if columns and (dweight or dbias):
         plans.append(fold(x, of_weight, of_bias, dweight, dbias, blocks if x.size else 0, columns, specs.weight, specs.bias, aligned))
     return Program(tuple(plans), orders(problem, x))
 
 
-def _gradient(problem: NormProblem, how: Rows, blocks: tuple[int, int, int], parameters: tuple[Any, ...]) -> Plan:
-    """The launch of `blocks`: how many, at once on a multiprocessor, and vectors beside each other of those that are of columns, if there are any;
-    `parameters` take the shares of the gradients of the parameters, or with blocks of columns these gradients.
+class Blocks(NamedTuple):
+    """Those of a gradient: how many, at once on a multiprocessor; of those that are of columns, vectors beside each other, and whether there are no others."""
+
+    number: int
+    resident: int
+    side: int = 0
+    behind: bool = False
+
+
+def gradient(problem: NormProblem, how: Rows, blocks: Blocks, parameters: tuple[Any, Any], found: tuple[Any, Any] = (0, 0)) -> Plan:
+    """A launch; `parameters` take the shares of the gradients of the parameters, or with blocks of columns these gradients, `found` the statistics,
+    which blocks of columns behind such a launch take from there.
     """
     specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
-    given, x, (grid, resident, side) = operands(problem, arguments.inputs, 0), specs.x, blocks
+    given, x, side = operands(problem, arguments.inputs, 0), specs.x, blocks.side
+    if blocks.behind:
+        specs, given, found = specs._replace(mean=None, rstd=None), given._replace(mean=found[0], rstd=found[1]), (0, 0)
     dx, dresidual, _, _ = results(problem, arguments)
-    add, shares, found = specs.residual is not None, wants_parameters(problem) and not side, extents(problem)
-    assert found is not None
-    once = side > 0 or (grid * how.per_block >= found[0] and x.dtype != FLOAT64)  # a weight in double is more than registers hold
+    sizes = extents(problem)
+    assert sizes is not None
+    add, shares = specs.residual is not None, bool(parameters[0] or parameters[1]) and not side
+    alone = blocks.number * how.per_block >= sizes[0] and x.dtype != FLOAT64  # a weight in double is more than registers hold
+    once = side > 0 or alone
     weight, mean, rstd = (type_of(s, x) for s in (specs.weight, specs.mean, specs.rstd))
-    config = RowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, shares, *how, how.threads, resident, once, side)
+    settings = (*how, how.threads, blocks.resident, once, side, blocks.behind)
+    config = RowsBackwardConfig(TYPES[x.dtype], weight, mean, rstd, problem.centred, add, shares, *settings)
+    words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind, "found": any(found)}
     name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
-    name += "".join(f"_{short(s, x)}" for s in (specs.weight, specs.mean, specs.rstd))
-    kernel = Kernel(
-        "norm/rows_backward.cu", f"{name}{'_parameters' * shares}{'_once' * once}{f'_columns{side}' * (side > 0)}", config, ("norm",)
+    name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
+    pointers = (
+        given.grad,
+        given.grad_sum,
+        given.x,
+        given.residual,
+        given.weight,
+        given.mean,
+        given.rstd,
+        dx,
+        dresidual,
+        *parameters,
+        *found,
     )
-    pointers = (given.grad, given.grad_sum, given.x, given.residual, given.weight, given.mean, given.rstd, dx, dresidual, *parameters)
-    launch = (*pointers, *found, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
-    return Plan(kernel, (grid, 1, 1), how.threads, launch)
-
-
-def apart_fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the array is not a small one whose statistics were saved, or None."""
-    specs, found = operands(problem, problem.inputs, None), extents(problem)
-    if not wants_parameters(problem) or specs.rstd is None or (problem.centred and specs.mean is None):
-        return "only for the gradients of parameters where the statistics were saved"
-    if found is None or specs.x.nbytes > _APART_BYTES or found[0] > _APART_ROWS or not specs.x.size:
-        return f"only up to {_APART_ROWS} rows and {_APART_BYTES:,} bytes, and not nothing"
-    return fits(problem, device)
-
-
-def apart(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """One launch: blocks of rows for the gradient of x, beside them blocks of columns for those of the parameters."""
-    found = extents(problem)
-    assert found is not None
-    rows, columns = found
-    how = _spread(problem, columns, aligned)
-    assert how is not None
-    x = operands(problem, problem.inputs, None).x
-    few, many = (n // how.vector for n in _APART_COLUMNS)
-    side = few if how.threads // few <= rows else many
-    blocks = blocks_of(rows, how.per_block) + blocks_of(columns, how.vector * side)
-    plan = _gradient(problem, how, (blocks, 1, side), results(problem, Arguments(problem))[2:])
-    return Program((plan,), orders(problem, x))
+    launch = (*pointers, *sizes, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
+    return Plan(Kernel("norm/rows_backward.cu", name, config, ("norm",)), (blocks.number, 1, 1), how.threads, launch, early=blocks.behind)
 
 
 def results(problem: NormProblem, arguments: Arguments) -> tuple[Any, Any, Any, Any]:

@@ -27,6 +27,7 @@ _WORK = (
     (1.3, 2.3),
     (1.7, 2.6),
 )  # times that the arithmetic of channels last takes: forward and gradient of float32 (and wider), of half types
+_GROUPED = 1.75  # times longer still that half types take where the statistics are of several channels of a batch index
 _PER_THREAD = 200  # bytes of shared memory: so many hide the latency of memory when registers leave room for 1024 threads
 
 
@@ -144,7 +145,8 @@ def _slower(v: View, held: Tile, itemsize: int, gradient: bool, device: Device) 
     narrow = max(_SECTORS[gradient] / (held.channels * itemsize), 1.0)
     idle = max(device.units / blocks, 1.0)
     alone = _ALONE_ON_ONE if 2 * held.memory > device.shared_memory - _RESERVED else 1.0
-    return narrow * idle * alone * _WORK[gradient][itemsize == 2]
+    grouped = _GROUPED if itemsize == 2 and v.per_batch and v.groups < v.channels and not gradient else 1.0
+    return narrow * idle * alone * grouped * _WORK[gradient][itemsize == 2]
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:

@@ -2,6 +2,8 @@
 // dx = rstd * (g * weight - average - slope * (x - mean)). The coefficients belong to an instance, a (batch, channel) or a channel, and come
 // from kernels/norm/channel_finish.cu, or (kGiven) straight from the statistics.
 //
+// With kSettled grad is what the sums left: the gradient before the activation, already the result `dresidual`.
+//
 // Layout:  channels first: flat memory, a vector a thread; instance = (i / inner) % instances. Channels last (batch, rows, channels): a block
 //          owns kSide vectors of channels over `rows_step` rows, thread t the vector t % kSide of every kThreads / kSide-th row, with the
 //          coefficients of its channels in registers. Blocks go from the end of the array to its start: what the sums read last is still in
@@ -23,6 +25,7 @@ struct Config {
   static constexpr bool kGiven = false;
   static constexpr bool kResidual = false;
   static constexpr bool kMore = false;
+  static constexpr bool kSettled = false;
   static constexpr bool kPlain = true;
   static constexpr int kStraddle = 0;
   static constexpr bool kWide = false;
@@ -193,7 +196,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
                    T* __restrict__ more, long long wide_mean, long long wide_variance, long long wide_weight, long long wide_bias,
                    long long size, long long batch, long long channels, long long inner, long long rows_step, long long steps,
                    long long inner_divisor, long long instances_divisor, double eps, double p64, double q64) {
-  const Arrays arrays = {x, grad, residual, out, more, A(p64), A(q64)};
+  Arrays arrays = {x, grad, residual, out, more, A(p64), A(q64)};
+  if constexpr (Config::kSettled) arrays.grad = after_previous_kernel(arrays.grad);
   Source from = {coefficients,          slopes, {mean, wide_mean != 0}, {variance, wide_variance != 0}, {weight, wide_weight != 0},
                        {bias, wide_bias != 0}, A(eps)};
   const auto settle = [&] {  // x is on its way while the kernel before ends

@@ -61,36 +61,44 @@ __device__ __forceinline__ void put_channels(const Sums (&mine)[kVectors], A rst
   }
 }
 
-// Null: what is absent or not asked for. `span` elements of x belong to a channel of a batch index, or to a group.
+// Null: what is absent or not asked for. `span` elements of x belong to a channel of a batch index, or to a group; `wide` has a bit for each of weight,
+// bias, mean and rstd.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const T* __restrict__ residual, const void* weight, const void* bias,
-                   const void* given_mean, const void* given_rstd, T* __restrict__ dx, T* __restrict__ dresidual, void* dweight, void* dbias,
-                   long long wide_weight, long long wide_bias, long long wide_mean, long long wide_rstd, long long rows, long long vectors,
-                   long long each, long long each_divisor, long long pitch, long long span, long long members, double share, double eps, double p64, double q64) {
-  __shared__ A smem[3][2 * kWarps];
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const void* weight, const void* bias, const void* given_mean,
+                   const void* given_rstd, T* __restrict__ dx, void* dweight, void* dbias, const T* __restrict__ residual, T* __restrict__ dresidual,
+                   long long wide, long long vectors_and_each, long long each_divisor, long long pitch_and_span, double share, long long rows, double eps,
+                   long long members, double p64, double q64) {
+  __shared__ __align__(16) A smem[kWarps][4], smem_sums[2 * kWarps];
+  const int vectors = static_cast<int>(vectors_and_each >> 32), each = static_cast<int>(vectors_and_each);
+  const int pitch = static_cast<int>(pitch_and_span >> 32), span = static_cast<int>(pitch_and_span);
   const int row = threadIdx.x / kLanes, group = static_cast<int>(blockIdx.x), first = group * static_cast<int>(members);
-  const Own own(threadIdx.x % kLanes, (row * static_cast<int>(gridDim.x) + group) * static_cast<int>(span), static_cast<int>(vectors), Divisor(each, each_divisor),
-                static_cast<int>(pitch), row < rows);
-  A d[kVectors][kVector], g[kVectors][kVector], more[kVectors][kVector] = {};
-  own.read(d, x);
-  own.read(g, grad);
-  if (residual != nullptr) own.read(more, residual);
-  const Parameter<T> w = {weight, wide_weight != 0}, b = {bias, wide_bias != 0};
-  const Parameter<T> old_mean = {given_mean, wide_mean != 0}, old_rstd = {given_rstd, wide_rstd != 0};
-  A weights[kChannels], biases[kChannels];
+  const Own own(threadIdx.x % kLanes, (row * static_cast<int>(gridDim.x) + group) * span, vectors, Divisor(each, each_divisor), pitch, row < rows);
+  const auto of_x = own.fetch(x), of_grad = own.fetch(grad), of_residual = own.fetch(residual);
+  const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0};
+  const Parameter<T> old_mean = {given_mean, (wide & 4) != 0}, old_rstd = {given_rstd, (wide & 8) != 0};
+  const auto saved_mean = old_mean.fetch(group), saved_rstd = old_rstd.fetch(group);  // saved statistics go with channels
+  typename Parameter<T>::Fetched fetched[2][kChannels];
 #pragma unroll
   for (int k = 0; k < kChannels; ++k) {
     const int channel = first + (kGroup && own.there[k] ? own.image[k] : 0);
-    weights[k] = w.at(channel, A(1)), biases[k] = b.at(channel, A(0));
+    fetched[0][k] = w.fetch(channel), fetched[1][k] = b.fetch(channel);
   }
+  A d[kVectors][kVector], g[kVectors][kVector], more[kVectors][kVector], weights[kChannels];
+  own.widen_pieces(d, of_x);
   Brief<T> found = {};
-  if (given_mean == nullptr || given_rstd == nullptr) found = find_brief<T, kThreads, kRows>(own, d, A(share), A(eps), smem);
-  if (given_mean != nullptr) found.mean = old_mean.at(group, A(0)), found.rest = A(0);  // saved statistics go with channels
-  if (given_rstd != nullptr) found.rstd = old_rstd.at(group, A(0));
+  if (given_mean == nullptr || given_rstd == nullptr)
+    found = find_brief<kThreads, kRows>(own, d, vectors, A(share), A(eps), smem);
+  if (given_mean != nullptr) found.mean = old_mean.value(saved_mean, A(0)), found.rest = A(0);
+  if (given_rstd != nullptr) found.rstd = old_rstd.value(saved_rstd, A(0));
+  own.widen_pieces(g, of_grad);
+  own.widen_pieces(more, of_residual);
   const A p = A(p64), q = A(q64);
   Affine<A> affine[kChannels];
 #pragma unroll
-  for (int k = 0; k < kChannels; ++k) affine[k] = found.affine(weights[k], biases[k]);
+  for (int k = 0; k < kChannels; ++k) {
+    weights[k] = w.value(fetched[0][k], A(1));
+    affine[k] = found.affine(weights[k], b.value(fetched[1][k], A(0)));
+  }
   Sums of_vector[kVectors];
   own.each([&](int k, int v) {
     const Affine<A>& c = affine[kGroup ? k : 0];
@@ -105,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     all.plain += kGroup ? rounded_product(of_vector[k].plain, weights[k % kChannels]) : of_vector[k].plain;
     all.along += kGroup ? rounded_product(of_vector[k].along, weights[k % kChannels]) : of_vector[k].along;
   }
-  sum_parts<kThreads, kRows>(all.plain, all.along, smem[2]);
+  sum_parts<kThreads, kRows>(all.plain, all.along, smem_sums);
   const A rstd = found.rstd, factor = kGroup ? A(1) : weights[0];
   const A average = rounded_product(all.plain, factor) * A(share), slope = rstd * rstd * (all.along * factor) * A(share);
   if (dresidual != nullptr) own.write(dresidual, g);
@@ -115,9 +123,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   });
   own.write(dx, d);
   if constexpr (kGroup) {
-    put_channels(of_vector, rstd, first, static_cast<int>(members), static_cast<int>(each), dweight, dbias, wide_weight != 0, wide_bias != 0);
+    put_channels(of_vector, rstd, first, static_cast<int>(members), each, dweight, dbias, w.wide, b.wide);
   } else if (threadIdx.x == 0) {
-    if (dweight != nullptr) put<T>(dweight, wide_weight != 0, group, all.along * rstd);
-    if (dbias != nullptr) put<T>(dbias, wide_bias != 0, group, all.plain);
+    if (dweight != nullptr) put<T>(dweight, w.wide, group, all.along * rstd);
+    if (dbias != nullptr) put<T>(dbias, b.wide, group, all.plain);
   }
 }

@@ -1,6 +1,7 @@
 // Per channel over a part of the batch and of space: the sums of x and x^2 around the first value of the statistic; or, for the gradient, of
 // g and g * (x - mean), where g is grad before the activation of z = (x - mean) * scale + shift + residual; or (kBoth), where statistics are
-// not known yet and there is no activation, both in one pass, with the first value in the place of the mean.
+// not known yet and there is no activation, both in one pass, with the first value in the place of the mean. With kMore g itself is a result,
+// the gradient of the residual, so that the last pass need not find it again.
 //
 // Layout:  channels first (outer, channels, inner): a block owns a channel of `outer_step` outer indices and `inner_step` inner ones; its
 //          threads walk them in vectors. Channels last (batch, rows, channels): a block owns kSide vectors of channels, thread t the vector
@@ -21,6 +22,7 @@ struct Config {
   static constexpr bool kGradient = false;
   static constexpr bool kBoth = false;
   static constexpr bool kResidual = false;
+  static constexpr bool kMore = false;
   static constexpr bool kLast = false;
   static constexpr int kVector = 4;
   static constexpr int kSide = 1;
@@ -42,6 +44,7 @@ constexpr bool kCurved = kGradient && !is_same<Config::Activation, Identity>;
 
 struct Arrays {
   const T *x, *grad, *residual;
+  T* more;
   A p, q;
 };
 
@@ -50,13 +53,14 @@ struct Channel {
   Shifted<A> moments;
   A mean, scale, shift, plain, along;
 
-  __device__ __forceinline__ void add(A x, A g, A residual, A p, A q) {
+  // Leaves the gradient before the activation in g.
+  __device__ __forceinline__ void add(A x, A& g, A residual, A p, A q) {
     if constexpr (kMoments) moments.add(x);
     if constexpr (kGradient) {
       const A d = x - (Config::kBoth ? moments.shift : mean);
-      const A before = Config::kBoth ? g : Config::Activation::gradient(g, d * scale + shift + residual, p, q);
-      plain += before;
-      along += before * d;
+      if constexpr (!Config::kBoth) g = Config::Activation::gradient(g, d * scale + shift + residual, p, q);
+      plain += g;
+      along += g * d;
     }
   }
   __device__ __forceinline__ Shares gradient_shares(double common) const {
@@ -96,10 +100,11 @@ __device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficient
 // Up to kBatch vectors: all loads, then all sums.
 struct Batch {
   Vec<T, kVector> x[kBatch], g[kBatch], r[kBatch];
+  long long place[kBatch];
   bool here[kBatch];
 
   __device__ __forceinline__ void fetch(int k, const Arrays& arrays, long long at, bool wanted) {
-    here[k] = wanted;
+    here[k] = wanted, place[k] = at;
     if (!wanted) return;
     x[k] = load<T, kVector>(arrays.x + at);
     if constexpr (kGradient) {
@@ -122,6 +127,7 @@ struct Batch {
         if constexpr (Config::kResidual) widen_all(of_r, r[k]);
 #pragma unroll
         for (int v = 0; v < kVector; ++v) channels[Config::kLast ? v : 0].add(of_x[v], of_g[v], of_r[v], arrays.p, arrays.q);
+        if constexpr (Config::kMore) store(arrays.more + place[k], narrow_all<T, kVector>(of_g));
       }
   }
 };
@@ -190,17 +196,17 @@ __device__ __forceinline__ int vectors_of(long long row, long long rows, long lo
   return static_cast<int>(before * kBatch + min((left + kSteps - 1) / kSteps, static_cast<long long>(kBatch)));
 }
 
-// `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
+// `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual, more and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
 // Without an activation `coefficients` may be the means alone, `mean_step` numbers apart.
 extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? kThreads == 128 ? 5 : 4 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
-                   const A* __restrict__ coefficients, Shares* __restrict__ partial, Shares* __restrict__ gradients, long long outer, long long channels,
-                   long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
+                   const A* __restrict__ coefficients, T* __restrict__ more, Shares* __restrict__ partial, Shares* __restrict__ gradients,
+                   long long outer, long long channels, long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
                    long long mean_step, double p64, double q64) {
   __shared__ Shares smem[kThreads / kWarp * kSide * kOwn];
   let_next_kernel_begin();
   if constexpr (kGradient) coefficients = after_previous_kernel(coefficients);
-  const Arrays arrays = {x, grad, residual, A(p64), A(q64)};
+  const Arrays arrays = {x, grad, residual, more, A(p64), A(q64)};
   const unsigned tiles = static_cast<unsigned>(Config::kLast ? (channels / kVector + kSide - 1) / kSide : channels);
   const unsigned along = static_cast<unsigned>(inner_parts), part = blockIdx.x / tiles;  // long division takes longer than a small block
   const long long tile = blockIdx.x % tiles, first_outer = part / along * outer_step, first_inner = part % along * inner_step;

@@ -1,13 +1,16 @@
 // y[r, :] = act((s[r, :] - mean) * rstd * weight + bias) with s = x (+ residual); rms norm leaves the mean out.
 //
 // Layout:  rows of contiguous columns. kLanes threads hold a row in registers, thread l the vectors l, l + kLanes, ...; kThreads / kLanes rows
-//          a block. weight and bias run along the columns, or (kChannels) there is one value for each `space` columns, `groups` rows on.
+//          a block. weight and bias run along the columns, or (kImages, group norm) there is one value for each image of `space` columns, and
+//          every `groups` rows the same ones again; 1 says that a vector holds no more than one border of images, 2 that it may hold any number.
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: x (and residual) read once, y (and the sum) written once. H200, 2026-11-21, 16384 x 4096: layer norm 3,975 GB/s float32,
 //          3,823 bfloat16, rms norm after an addition 4,062 and 4,009, of 4,235 copied.
-// Maths:   the mean, then the distances from it, whose own mean corrects the first (which rounds where x is far from 0).
+// Maths:   the mean, then the distances from it, whose own mean corrects the first (which rounds where x is far from 0). With kFull, where every
+//          thread has as many values, one round of sums: the distances from the row's first value, then mean and squares of each thread, merged.
 
 #include "dnnarray/activation.cuh"
+#include "dnnarray/division.cuh"
 #include "dnnarray/norm.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -19,7 +22,8 @@ struct Config {
   using Activation = dnnarray::Identity;
   static constexpr bool kCentred = true;
   static constexpr bool kAdd = false;
-  static constexpr bool kChannels = false;
+  static constexpr int kImages = 0;
+  static constexpr bool kFull = false;
   static constexpr int kVector = 4;
   static constexpr int kVectors = 8;
   static constexpr int kLanes = 128;
@@ -33,7 +37,8 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = Config::kLanes, kThreads = Config::kThreads;
 
-constexpr bool kEarly = !Config::kChannels && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
+constexpr bool kFull = Config::kFull && Config::kCentred;
+constexpr bool kEarly = Config::kImages == 0 && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
 
 struct Registers {
   A at[kVectors][kVector];
@@ -81,7 +86,38 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
   return reg;
 }
 
-// Leaves the distances from the mean in the registers; gives the mean and rstd.
+// The same as `statistics` for kFull, with `origin` some value of the row.
+__device__ __forceinline__ void statistics_at_once(Registers& reg, A origin, A share, A eps, A& mean, A& rstd, A* smem) {
+  A square = A(0);
+  mean = A(0);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    A of_vector = A(0);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) of_vector += reg.at[k][v] -= origin;
+    mean += of_vector;
+  }
+  mean *= A(1) / A(kVectors * kVector);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    A squares = A(0);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      const A distance = reg.at[k][v] - mean;
+      squares += distance * distance;
+    }
+    square += squares;
+  }
+  merge_evenly<kLanes>(mean, square, A(kVectors * kVector), smem);
+  rstd = rstd_for<T>(square * share, eps);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k)
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) reg.at[k][v] = (reg.at[k][v] - mean) * rstd;
+  mean += origin;
+}
+
+// Leaves the distances from the mean over their root mean square in the registers; gives the mean and rstd.
 __device__ __forceinline__ void statistics(Registers& reg, long long columns, A share, A eps, A& mean, A& rstd, A* smem) {
   A distance = A(0), square = A(0);
   mean = A(0);
@@ -122,16 +158,22 @@ __device__ __forceinline__ void statistics(Registers& reg, long long columns, A 
 
 // A vector of weight or bias for the columns from j on.
 template <typename P>
-__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, long long j, unsigned first, unsigned space) {
+__device__ __forceinline__ void parameter(A (&to)[kVector], const P* p, A absent, long long j, long long columns, unsigned first, const Divisor& space) {
   if (p == nullptr) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) to[v] = absent;
-  } else if constexpr (Config::kChannels) {
-    unsigned channel = static_cast<unsigned>(j) / space, left = space - static_cast<unsigned>(j) % space;
+  } else if constexpr (Config::kImages > 0) {
+    unsigned channel = space.quotient(static_cast<unsigned>(j)), left = (channel + 1) * space.n - static_cast<unsigned>(j);
+    if constexpr (Config::kImages == 1) {
+      const A own = widen(p[first + channel]), next = widen(p[first + channel + (j + left < columns)]);
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      to[v] = widen(p[first + channel]);
-      if (--left == 0) left = space, ++channel;
+      for (int v = 0; v < kVector; ++v) to[v] = v < left ? own : next;
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        to[v] = widen(p[first + channel]);
+        if (--left == 0) left = space.n, ++channel;
+      }
     }
   } else {
     constexpr int kPiece = kVector * sizeof(P) > 16 ? 16 / sizeof(P) : kVector;
@@ -170,22 +212,32 @@ struct Early {
   }
 };
 
-// `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel.
-extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly && kVectors > 2))
-    DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ residual, const Config::Weight* __restrict__ weight,
-                   const Config::Bias* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum, A* __restrict__ mean_of,
-                   A* __restrict__ rstd_of_row, long long rows, long long columns, long long groups, long long space, double share, double eps,
-                   double p64, double q64) {
+// `share` is 1 / columns. `mean_of` and `rstd_of_row` are null where nobody asks for the statistics; `first` of a row is its first channel. What every
+// configuration reads comes first: each further 64 bytes of arguments are a miss of the constant cache, 0.05 us of a small array.
+extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config::kImages > 0 || (kEarly && kVectors > 2))
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Weight* __restrict__ weight, const Config::Bias* __restrict__ bias, T* __restrict__ y,
+                   A* __restrict__ mean_of, A* __restrict__ rstd_of_row, long long rows, long long columns, double share, double eps,
+                   const T* __restrict__ residual, T* __restrict__ sum, double p64, double q64, long long groups, long long space,
+                   long long space_divisor) {
   __shared__ A smem[2 * kThreads / kWarp];
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool mine = wanted < rows;
   const long long row = mine ? wanted : rows - 1;
-  const unsigned first = Config::kChannels ? static_cast<unsigned>(row % groups * (columns / space)) : 0;
+  const Divisor image(space, space_divisor);
+  const unsigned first = Config::kImages > 0 ? static_cast<unsigned>(row) % static_cast<unsigned>(groups) * image.quotient(static_cast<unsigned>(columns)) : 0;
   Early<Config::Weight> early_weight(weight, columns);
   Early<Config::Bias> early_bias(bias, columns);
+  A origin = A(0), mean, rstd;
+  if constexpr (kFull) {
+    origin = widen(x[row * columns]);
+    if constexpr (Config::kAdd) origin += widen(residual[row * columns]);
+  }
   Registers reg = read(x, residual, sum, row * columns, columns, mine);
-  A mean, rstd;
-  statistics(reg, columns, A(share), A(eps), mean, rstd, smem);
+  if constexpr (kFull) {
+    statistics_at_once(reg, origin, A(share), A(eps), mean, rstd, smem);
+  } else {
+    statistics(reg, columns, A(share), A(eps), mean, rstd, smem);
+  }
   if (!mine) return;
   if (threadIdx.x % kLanes == 0) {
     if (mean_of != nullptr) mean_of[row] = mean;
@@ -200,8 +252,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || (kEarly
       early_weight.read(w, k, weight != nullptr, A(1));
       early_bias.read(b, k, bias != nullptr, A(0));
     } else {
-      parameter(w, weight, A(1), j, first, static_cast<unsigned>(space));
-      parameter(b, bias, A(0), j, first, static_cast<unsigned>(space));
+      parameter(w, weight, A(1), j, columns, first, image);
+      parameter(b, bias, A(0), j, columns, first, image);
     }
 #pragma unroll
     for (int v = 0; v < kVector; ++v) w[v] = Config::Activation::forward(reg.at[k][v] * w[v] + b[v], A(p64), A(q64));

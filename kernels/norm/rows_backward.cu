@@ -8,7 +8,8 @@
 //          Block b writes its sums to partial[b, :]; kernels/norm/fold.cu adds them up in a fixed order.
 //          With kOnce, for small arrays, a block has one group of rows.
 //          With kSide, for small arrays whose statistics were saved, the first blocks are of columns in place of that: each adds up dweight and
-//          dbias of kSide vectors of columns over all rows, which are read twice then, and nobody waits for anybody.
+//          dbias of kSide vectors of columns over all rows, which are read twice then, and nobody waits for anybody. Where they were not saved, a
+//          launch of rows leaves them behind, and one of columns alone (kBehind) has its vectors on their way meanwhile.
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once, dx written once.
 
@@ -32,6 +33,7 @@ struct Config {
   static constexpr int kResident = 2;
   static constexpr bool kOnce = false;
   static constexpr int kSide = 0;
+  static constexpr bool kBehind = false;
 };
 #define DNNARRAY_ENTRY norm_rows_backward_default
 #endif
@@ -43,6 +45,7 @@ constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = C
 constexpr int kRows = kThreads / kLanes, kValues = kVectors * kVector;
 constexpr bool kOnce = Config::kOnce, kApart = Config::kSide > 0;
 constexpr int kSide = kApart ? Config::kSide : 1;
+static_assert(kApart || !Config::kBehind, "only columns wait for rows");
 static_assert(!kApart || (kOnce && !Config::kParameters && !Config::kAdd), "sums of whole columns, or shares of the blocks");
 
 struct Registers {
@@ -63,7 +66,7 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
 // A row as it comes from memory, with its statistics where they were saved.
 struct Row {
   A mean, rstd;
-  Vec<T, kVector> grad[kVectors], x[kVectors], residual[Config::kAdd ? kVectors : 1];
+  Wordwise<T, kVector> grad[kVectors], x[kVectors], residual[Config::kAdd ? kVectors : 1];
 };
 
 struct Arrays {
@@ -80,9 +83,9 @@ __device__ __forceinline__ void fetch(Row& row, const Arrays& from, long long in
   for (int k = 0; k < kVectors; ++k) {
     const long long j = column(k);
     if (j >= columns) continue;
-    row.grad[k] = load<T, kVector>(from.grad + start + j);
-    row.x[k] = load<T, kVector>(from.x + start + j);
-    if constexpr (Config::kAdd) row.residual[k] = load<T, kVector>(from.residual + start + j);
+    row.grad[k] = load_wordwise<T, kVector>(from.grad + start + j);
+    row.x[k] = load_wordwise<T, kVector>(from.x + start + j);
+    if constexpr (Config::kAdd) row.residual[k] = load_wordwise<T, kVector>(from.residual + start + j);
   }
 }
 
@@ -187,7 +190,7 @@ __device__ __forceinline__ void write_share(A* partial, const Registers& sums, l
 }
 
 // dweight and dbias of the kSide vectors of columns of this block: kSide neighbouring threads take every kSlots-th row, and meet in shared memory.
-__device__ __forceinline__ void add_columns(const Arrays& from, void* dweight, void* dbias, bool wide_weight, bool wide_bias, long long rows,
+__device__ __forceinline__ void add_columns(Arrays from, void* dweight, void* dbias, bool wide_weight, bool wide_bias, long long rows,
                                             long long columns) {
   constexpr int kSlots = kThreads / kSide, kColumns = kSide * kVector, kSums = 2 * kColumns;
   constexpr int kFlight = 4;  // that a thread has under way
@@ -198,14 +201,20 @@ __device__ __forceinline__ void add_columns(const Arrays& from, void* dweight, v
   A of_weight[kVector] = {}, of_bias[kVector] = {};
   if (first + own < columns) {
     for (int r = slot; r < rows; r += kSlots * kFlight) {
-      Vec<T, kVector> grad[kFlight] = {}, x[kFlight] = {};
+      Wordwise<T, kVector> grad[kFlight] = {}, x[kFlight] = {};
       A mean[kFlight] = {}, rstd[kFlight] = {};
 #pragma unroll
       for (int k = 0; k < kFlight; ++k) {
         const int row = r + k * kSlots;
         if (row >= rows) break;
         const long long at = row * columns + first + own;
-        grad[k] = load<T, kVector>(from.grad + at), x[k] = load<T, kVector>(from.x + at);
+        grad[k] = load_wordwise<T, kVector>(from.grad + at), x[k] = load_wordwise<T, kVector>(from.x + at);
+      }
+      if constexpr (Config::kBehind) from.rstd = after_previous_kernel(from.rstd), from.mean = after_previous_kernel(from.mean);
+#pragma unroll
+      for (int k = 0; k < kFlight; ++k) {
+        const int row = r + k * kSlots;
+        if (row >= rows) break;
         rstd[k] = widen(from.rstd[row]);
         if constexpr (Config::kCentred) mean[k] = widen(from.mean[row]);
       }
@@ -243,12 +252,14 @@ __device__ __forceinline__ long long row_of(long long group, long long rows) {
   return min(group * kRows + threadIdx.x / kLanes, rows - 1);
 }
 
-// dweight and dbias are the blocks' shares, in the arithmetic dtype, or with kSide the results. Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight and dbias where absent.
+// dweight and dbias are the blocks' shares, in the arithmetic dtype, or with kSide the results; found_mean and found_rstd take the statistics for
+// a launch behind this one. Null: grad_sum, residual, weight, mean_of, rstd_of_row, dresidual, dweight, dbias, found_mean and found_rstd where absent.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ grad_sum, const T* __restrict__ x, const T* __restrict__ residual,
                    const Config::Weight* __restrict__ weight, const Config::Mean* __restrict__ mean_of,
                    const Config::Rstd* __restrict__ rstd_of_row, T* __restrict__ dx, T* __restrict__ dresidual, void* __restrict__ dweight,
-                   void* __restrict__ dbias, long long rows, long long columns, long long wide_weight, long long wide_bias, double eps) {
+                   void* __restrict__ dbias, A* __restrict__ found_mean, A* __restrict__ found_rstd, long long rows, long long columns,
+                   long long wide_weight, long long wide_bias, double eps) {
   __shared__ A smem[2 * kThreads / kWarp];
   let_next_kernel_begin();
   Registers of_weight, of_bias;
@@ -257,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
   long long first = blockIdx.x, step = gridDim.x;
   if constexpr (kApart) {
     const unsigned sums = (static_cast<unsigned>(columns) + kSide * kVector - 1) / (kSide * kVector);  // blocks of columns
-    if (blockIdx.x < sums) {
+    if (Config::kBehind || blockIdx.x < sums) {
       add_columns(arrays, dweight, dbias, wide_weight != 0, wide_bias != 0, rows, columns);
       return;
     }
@@ -277,6 +288,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kResident)
     if (!kApart && ((Config::kCentred && mean_of == nullptr) || rstd_of_row == nullptr)) find_statistics(u, columns, share, A(eps), mean, rstd, smem);
     if (Config::kCentred && mean_of != nullptr) mean = saved_mean;
     if (rstd_of_row != nullptr) rstd = saved_rstd;
+    if (found_rstd != nullptr && mine && threadIdx.x % kLanes == 0) {
+      found_rstd[row] = rstd;
+      if (Config::kCentred) found_mean[row] = mean;
+    }
     A average = A(0), projection = A(0);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {

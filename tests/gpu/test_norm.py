@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._cuda import norm_tile
 from dnnarray._cuda.norm import ALGORITHMS
 from dnnarray._operation import forget
 from dnnarray._problems.base import leaves, tree_map
@@ -108,6 +109,9 @@ def test_small_gradients_whose_statistics_were_saved(rows, columns, dtype):
     _check("layer_norm_backward", (grad, x, w, w.astype(kind)), max(rows, columns), **saved)
     _check("layer_norm_backward", (grad, x, None, w), max(rows, columns), **saved)
     _check("rms_norm_backward", (grad, x, w.astype(kind)), max(rows, columns), **root)
+    _check("layer_norm_backward", (grad, x, w, w.astype(kind)), max(rows, columns))
+    _check("layer_norm_backward", (grad, x, w, None), max(rows, columns), rstd=saved["rstd"])
+    _check("rms_norm_backward", (grad, x, w.astype(kind)), max(rows, columns))
     there = {n: cupy.asarray(a) for n, a in saved.items()}
     odd = [cupy.concatenate([cupy.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape) for a in map(cupy.asarray, (grad, x))]
     expected = call("layer_norm_backward", (cupy.asarray(grad), cupy.asarray(x), cupy.asarray(w), cupy.asarray(w)), there)
@@ -118,6 +122,62 @@ def test_small_gradients_whose_statistics_were_saved(rows, columns, dtype):
     found = [np.isnan(cupy.asnumpy(a).astype(np.float64)) for a in spoilt]
     assert found[0].any(1).tolist() == [i == rows // 2 for i in range(rows)]
     assert all(f.tolist() == [i == columns // 2 for i in range(columns)] for f in found[1:])
+
+
+@pytest.mark.parametrize("columns", [4, 16, 96, 512, 768, 1024, 4096])
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_rows_far_from_zero_with_an_outlier_first(columns, dtype):
+    """Rows that leave no thread without a value: the first one is what all others are taken from."""
+    x = _draw((5, columns), np.float64) + 30
+    x[1, 0], x[2, :] = 3000, 17.5
+    x = x.astype(dtype)
+    _check("layer_norm", (x,), columns, return_stats=True)
+    _check("add_layer_norm", (x, x[::-1].copy()), columns)
+
+
+@pytest.mark.parametrize("shape", [(3, 12, 7, 7), (2, 64, 7, 7), (2, 40, 3, 1), (5, 8, 2, 3), (1, 32, 1, 1), (2, 8, 31, 33)], ids=str)
+@pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
+def test_groups_as_rows(shape, dtype, monkeypatch):
+    """Borders of images within vectors, several of them; parameters of either dtype."""
+    monkeypatch.setitem(ALGORITHMS, "group_norm", tuple(m for m in ALGORITHMS["group_norm"] if m.name == "rows"))
+    forget()
+    x, w, b = _draw(shape, dtype), _draw(shape[1], dtype, 1), _draw(shape[1], np.float32, 2)
+    for groups in (g for g in (1, 2, 5) if shape[1] % (4 * g) == 0):
+        _check("group_norm", (x, w, b), x.size // shape[0] // groups, num_groups=groups, activation="relu")
+        _check("group_norm", (x, None, w), x.size // shape[0] // groups, num_groups=groups)
+    forget()
+
+
+@pytest.mark.parametrize("shape", [(16, 600, 7, 7), (64, 536, 7, 7), (3, 1064, 3, 3), (70, 2400, 1, 1), (1, 600, 7, 9)], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", _DTYPES[2:], ids=str)
+def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
+    """Several pieces a thread, fewer pieces than threads, blocks with fewer channels; both kinds of parameters; far from zero; memory that is not aligned."""
+    for op in ("batch_norm_train", "batch_norm_train_backward"):
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "tile"))
+    monkeypatch.setattr(norm_tile, "_SHARED", 1 << 20)
+    forget()
+    n, channels, *space = shape
+    shape = (n, *space, channels) if last else shape
+    options = {"layout": "channels_last" if last else "channels_first"}
+    x, r = _draw(shape, dtype) + dtype.type(3), _draw(shape, dtype, 1)
+    w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, np.float32, 5)
+    count = x.size // channels
+    _check("batch_norm_train", (x, w, b, b, np.abs(b)), count, **options)
+    _check("batch_norm_train", (x, None, w), count, residual=r, activation="relu", **options)
+    there = cupy.asarray(x)
+    odd = cupy.concatenate([cupy.zeros(1, there.dtype), there.ravel()])[1:].reshape(shape)
+    for a, e in zip(leaves(dnn.batch_norm_train(odd, **options)), leaves(dnn.batch_norm_train(there, **options)), strict=True):
+        assert_close(cupy.asnumpy(a), cupy.asnumpy(e).astype(np.float64), count)
+    axes, exact = tuple(i for i in range(x.ndim) if i != (x.ndim - 1 if last else 1)), x.astype(np.float64)
+    saved = {"mean": exact.mean(axes).astype(np.float32), "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32)}
+    if last and count > 7 * 256:
+        return forget()  # pairs of pieces are more than a block holds
+    grad = _draw(shape, dtype, 6)
+    _check("batch_norm_train_backward", (grad, x, w, b), count, **saved, **options)
+    _check("batch_norm_train_backward", (grad, x, None, w), count, **saved, **options)
+    _check("batch_norm_train_backward", (grad, x, b, None), count, **saved, **options)
+    forget()
 
 
 def test_gradients_over_many_rows():
@@ -159,7 +219,8 @@ def test_channels_of_any_shape(shape, last, algorithm, dtype):
     w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, dtype, 5)
     count, same = x.size // channels, {"layout": layout}
     _check("batch_norm_train", (x, w, b, b, w), count, residual=r, activation="relu", **same)
-    _check("batch_norm_train_backward", (grad, x, w, b), count, residual=r, activation="gelu", **same)
+    for activation in ("gelu", "relu"):  # whose gradient a half type rounds, or holds
+        _check("batch_norm_train_backward", (grad, x, w, b), count, residual=r, activation=activation, **same)
     axes = tuple(i for i in range(x.ndim) if i != (x.ndim - 1 if last else 1))
     exact = x.astype(np.float64)
     saved = {"mean": exact.mean(axes).astype(np.float32), "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32)}

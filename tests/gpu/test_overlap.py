@@ -37,6 +37,12 @@ def _channels(name, shape, layout, **options):
     return lambda g, x, w: function(*(g,) * gradient, x, weight=w, bias=w, layout=layout, **options), _sets(shape, 64, np.float32)
 
 
+def _residual(shape, layout, dtype):
+    """Whose gradient the sums write, for the last pass to read."""
+    options = {"activation": "relu", "layout": layout}
+    return lambda g, x, w: dnn.batch_norm_train_backward(g, x, w, w, residual=g, **options), _sets(shape, 64, dtype)
+
+
 def _sets(shape, parameters, dtype):
     """Two sets of arrays: gradient, x, a weight."""
     return [[_draw(*shape, seed=s + k, dtype=dtype) for k in (0, 1)] + [abs(_draw(parameters, seed=s + 2, dtype=dtype))] for s in (0, 5)]
@@ -64,6 +70,11 @@ _PROBLEMS = (
             ("group_norm_backward", {"num_groups": 8}),
         )
         for shape, layout in _SHAPES
+    }
+    | {
+        f"residual {shape} {dtype.__name__}": partial(_residual, shape, layout, dtype)
+        for shape, layout in _SHAPES
+        for dtype in (np.float32, np.float16)
     }
 )
 

@@ -38,16 +38,20 @@ struct Owned {
       at[k] = base + image[k] * pitch + (i - image[k] * static_cast<int>(each.n)) * kVector;
     }
   }
-  // The values, 0 where there are none; every load is under way before the first is used.
-  __device__ __forceinline__ void read(A (&to)[kVectors][kVector], const T* from) const {
-    Vec<T, kVector> pieces[kVectors];
+  // The vectors as they come, 0 where there are none, and their values.
+  struct Fetched {
+    Wordwise<T, kVector> piece[kVectors] = {};
+  };
+  __device__ __forceinline__ Fetched fetch(const T* from) const {
+    Fetched to;
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      pieces[k] = {};
-      if (there[k]) pieces[k] = load<T, kVector>(from + at[k]);
-    }
+    for (int k = 0; k < kVectors; ++k)
+      if (from != nullptr && there[k]) to.piece[k] = load_wordwise<T, kVector>(from + at[k]);
+    return to;
+  }
+  __device__ __forceinline__ static void widen_pieces(A (&to)[kVectors][kVector], const Fetched& from) {
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k) widen_all(to[k], pieces[k]);
+    for (int k = 0; k < kVectors; ++k) widen_all(to[k], from.piece[k]);
   }
   __device__ __forceinline__ void write(T* to, const A (&values)[kVectors][kVector]) const {
 #pragma unroll
@@ -80,19 +84,43 @@ struct Brief {
   }
 };
 
-// Of the values of a thread and its fellows: first the mean, then the distances from it, whose own sum is what rounding took from it.
-template <typename T, int kThreads, int kRows, typename O, typename A, int kVectors, int kVector>
-__device__ __forceinline__ Brief<T> find_brief(const O& own, const A (&x)[kVectors][kVector], A share, A eps, A (*smem)[2 * kThreads / kWarp]) {
-  A sum = A(0), unused = A(0), distance = A(0), square = A(0);
-  own.each([&](int k, int v) { sum += x[k][v]; });
-  sum_parts<kThreads, kRows>(sum, unused, smem[0]);
-  const A origin = sum * share;
+// How many of a statistic's `vectors` vectors the threads of a warp have, which begin at `lane` of kLanes.
+template <int kVectors, int kLanes>
+__device__ __forceinline__ int vectors_of_warp(int vectors, int lane) {
+  int count = 0;
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) count += max(min(vectors - k * kLanes - lane, kWarp), 0);
+  return count;
+}
+
+// Of the values of a thread and its fellows: the mean of those of a warp, then the distances from it; warps then meet once, around the mean of the first
+// of them, from which the mean of all is no farther than a few times the spread. `smem` holds four values for each warp, for this call alone.
+template <int kThreads, int kRows, typename T, int kVector, int kVectors, int kLanes, typename A>
+__device__ __forceinline__ Brief<T> find_brief(const Owned<T, kVector, kVectors, kLanes>& own, const A (&x)[kVectors][kVector], int vectors, A share,
+                                               A eps, A (*smem)[4]) {
+  constexpr int kOwn = kLanes / kWarp;
+  const int warp = threadIdx.x / kWarp, begin = warp / kOwn * kOwn;
+  const A count = A(kVector * vectors_of_warp<kVectors, kLanes>(vectors, (warp - begin) * kWarp)), inverse = quick_reciprocal(max(count, A(1)));
+  A origin = A(0), distance = A(0), square = A(0);
+  own.each([&](int k, int v) { origin += x[k][v]; });
+  origin = warp_sum(origin) * inverse;
   own.each([&](int k, int v) {
     const A d = x[k][v] - origin;
     distance += d;
     square += d * d;
   });
-  sum_parts<kThreads, kRows>(distance, square, smem[1]);
+  distance = warp_sum(distance), square = warp_sum(square);
+  if constexpr (kOwn > 1) {
+    if (threadIdx.x % kWarp == 0) smem[warp][0] = origin, smem[warp][1] = distance, smem[warp][2] = square, smem[warp][3] = count;
+    __syncthreads();
+    origin = smem[begin][0], distance = smem[begin][1], square = smem[begin][2];
+#pragma unroll
+    for (int w = 1; w < kOwn; ++w) {
+      const A *of = smem[begin + w], far = of[0] - origin, shift = of[3] * far;
+      distance += of[1] + shift;
+      square += of[2] + far * (A(2) * of[1] + shift);
+    }
+  }
   const A delta = distance * share, mean = origin + delta;
   return {mean, delta - (mean - origin), rstd_for<T>(square * share - delta * delta, eps), {double(distance), double(square)}, origin};
 }

@@ -7,13 +7,6 @@
 
 namespace dnnarray {
 
-// 1 / sqrt(x), within two units of the last place.
-__device__ __forceinline__ float quick_reciprocal_root(float x) {
-  float y;
-  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 template <typename A, typename B>
 constexpr bool is_same = false;
 template <typename A>

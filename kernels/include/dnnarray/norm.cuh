@@ -3,6 +3,7 @@
 
 #include "dnnarray/math.cuh"
 #include "dnnarray/reduce.cuh"
+#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 
@@ -15,15 +16,52 @@ __device__ __forceinline__ A rstd_of(A variance, A eps) {
   return A(1) / root_of((variance < A(0) ? A(0) : variance) + eps);
 }
 
-// The same to within 2e-7 of the result, without divisions, for results that are rounded to a half type T; else exactly as above.
+// 1 / sqrt(x), within two units of the last place.
+__device__ __forceinline__ float quick_reciprocal_root(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The same without root or division, which every thread of a row would wait for: to within 2e-7 of the result where that is rounded to a half
+// type T; for float one step of Newton's method brings it to the rounding of the exact formula, except from 0 and infinity, which are right as they are.
 template <typename T>
 __device__ __forceinline__ arithmetic_t<T> rstd_for(arithmetic_t<T> variance, arithmetic_t<T> eps) {
-  if constexpr (sizeof(T) == 2) {
-    float y;
-    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"((variance < 0.0f ? 0.0f : variance) + eps));
-    return y;
-  } else {
+  if constexpr (sizeof(T) == 8) {
     return rstd_of(variance, eps);
+  } else {
+    const float x = (variance < 0.0f ? 0.0f : variance) + eps;
+    const float y = quick_reciprocal_root(x);
+    if constexpr (sizeof(T) == 2) return y;
+    const float near = y + 0.5f * y * (1.0f - x * y * y);
+    return near == near ? near : y;
+  }
+}
+
+// The mean and the sum of squared distances from it, of kLanes times `count` numbers, from those of `count` numbers of each of kLanes neighbouring
+// lanes: two sets of equally many meet exactly, in one round in place of one for the mean and one for the distances. All lanes get the same bits.
+template <int kLanes, typename A>
+__device__ __forceinline__ void merge_lanes(A& mean, A& square, A count) {
+#pragma unroll
+  for (int lane = 1; lane < kLanes; lane *= 2, count += count) {
+    const A other = __shfl_xor_sync(kAllLanes, mean, lane), more = __shfl_xor_sync(kAllLanes, square, lane), distance = other - mean;
+    mean = A(0.5) * (mean + other);
+    square += more + distance * distance * (A(0.5) * count);
+  }
+}
+
+// The same over kLanes neighbouring lanes of a warp, or over a whole block of kLanes threads; `smem` holds two values for each warp, for this call alone.
+template <int kLanes, typename A>
+__device__ __forceinline__ void merge_evenly(A& mean, A& square, A count, A* smem) {
+  if constexpr (kLanes <= kWarp) {
+    merge_lanes<kLanes>(mean, square, count);
+  } else {
+    constexpr int kWarps = kLanes / kWarp;
+    merge_lanes<kWarp>(mean, square, count);
+    if (threadIdx.x % kWarp == 0) smem[threadIdx.x / kWarp] = mean, smem[kWarps + threadIdx.x / kWarp] = square;
+    __syncthreads();
+    mean = smem[threadIdx.x % kWarps], square = smem[kWarps + threadIdx.x % kWarps];
+    merge_lanes<kWarps>(mean, square, count * kWarp);
   }
 }
 
@@ -35,6 +73,24 @@ struct Parameter {
   __device__ __forceinline__ arithmetic_t<T> at(long long i, arithmetic_t<T> absent) const {
     if (data == nullptr) return absent;
     return wide ? static_cast<const arithmetic_t<T>*>(data)[i] : widen(static_cast<const T*>(data)[i]);
+  }
+
+  // The same in two steps: under way, and, where it is needed, its value.
+  struct Fetched {
+    arithmetic_t<T> wide;
+    Wordwise<T, 1> narrow;
+  };
+  __device__ __forceinline__ Fetched fetch(long long i) const {
+    Fetched to = {};
+    if (data != nullptr && wide) to.wide = static_cast<const arithmetic_t<T>*>(data)[i];
+    if (sizeof(T) == 2 && data != nullptr && !wide) to.narrow = load_wordwise<T, 1>(static_cast<const T*>(data) + i);
+    return to;
+  }
+  __device__ __forceinline__ arithmetic_t<T> value(const Fetched& from, arithmetic_t<T> absent) const {
+    if (sizeof(T) > 2 || wide) return data == nullptr ? absent : from.wide;
+    arithmetic_t<T> narrow[1];
+    widen_all(narrow, from.narrow);
+    return data == nullptr ? absent : narrow[0];
   }
 };
 

@@ -15,6 +15,27 @@ __device__ __forceinline__ Vec<T, N> load(const T* p) {
   return *reinterpret_cast<const Vec<T, N>*>(p);
 }
 
+// A vector as it comes, in words. The compiler keeps the elements of a half type in registers of 16 bits and takes a vector that was loaded under
+// a predicate apart at once, waiting for it; words stay under way until they are widened.
+template <typename T, int N>
+struct Wordwise {
+  static constexpr int kWords = (N * sizeof(T) + 3) / 4;
+  unsigned at[kWords];
+};
+
+template <typename T, int N>
+__device__ __forceinline__ Wordwise<T, N> load_wordwise(const T* p) {
+  Wordwise<T, N> words;
+  if constexpr (sizeof(T) * N < 4) {
+    words.at[0] = *reinterpret_cast<const unsigned short*>(p);
+  } else {
+    const auto whole = *reinterpret_cast<const Vec<unsigned, Wordwise<T, N>::kWords>*>(p);
+#pragma unroll
+    for (int i = 0; i < Wordwise<T, N>::kWords; ++i) words.at[i] = whole.at[i];
+  }
+  return words;
+}
+
 // By one instruction, to global or shared memory: the compiler takes a structure apart and does not always put its stores together again.
 template <typename T, int N>
 __device__ __forceinline__ void store(T* p, const Vec<T, N>& v) {
@@ -51,6 +72,18 @@ __device__ __forceinline__ void widen_all(arithmetic_t<T> (&y)[N], const Vec<T, 
   } else {
 #pragma unroll
     for (int j = 0; j < N; ++j) y[j] = widen(x.at[j]);
+  }
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void widen_all(arithmetic_t<T> (&y)[N], const Wordwise<T, N>& x) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) widen_pair(y[2 * j], y[2 * j + 1], x.at[j], T());
+  } else {
+    Vec<T, N> elements;
+    memcpy(&elements, &x, sizeof elements);
+    widen_all(y, elements);
   }
 }
 
