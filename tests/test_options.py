@@ -1,6 +1,8 @@
 """Options, telemetry and check_finite: scope, threads, tasks, values."""
 
 import asyncio
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -40,6 +42,12 @@ def test_wrong_options_change_nothing(name, value):
     with pytest.raises(dnn.OptionError, match=name):
         dnn.set_options(**{name: value})
     assert current() is before
+
+
+def test_copies_of_settings_are_the_settings():
+    with dnn.options(deterministic=True, workspace_limit=5) as inside:
+        assert pickle.loads(pickle.dumps(inside)) is inside
+        assert copy.deepcopy(inside) is copy.copy(inside) is inside
 
 
 @pytest.mark.parametrize(
