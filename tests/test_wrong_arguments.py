@@ -156,9 +156,10 @@ def test_the_memory_that_there_is_bounds_results_and_workspace(monkeypatch):
 
 def test_the_memory_that_there_is_is_found_out(monkeypatch, tmp_path):
     assert memory.most() > 2**20
-    (tmp_path / "max").write_text("max\n")
-    (tmp_path / "limit").write_text("12345\n")
-    monkeypatch.setattr(memory, "_LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit"), str(tmp_path / "none")))
+    for name, content in {"max": "max", "limit": "12000", "swap": "345"}.items():
+        (tmp_path / name).write_text(content + "\n")
+    files = [("limit", "swap"), ("limit", "max"), ("none",)]
+    monkeypatch.setattr(memory, "_LIMITS", tuple(tuple(str(tmp_path / f) for f in names) for names in files))
     assert memory.most.__wrapped__() == 12345
 
 
