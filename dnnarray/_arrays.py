@@ -239,7 +239,8 @@ def _door(array: Any, where: str) -> tuple[Door, ModuleType]:
     family = _family(array)
     if family == "none":
         raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array (NumPy, CuPy, PyTorch, JAX or another that speaks "
-                             f"DLPack). Convert it first, for example with numpy.asarray(..., dtype='float32').")  # fmt: skip
+                             f"DLPack). Convert it first, for example with numpy.asarray(..., dtype='float32'), or dtype='int64' where "
+                             f"it holds indices or lengths.")  # fmt: skip
     if family == "jax" and isinstance(array, sys.modules["jax"].core.Tracer):
         return _JAX_CPU, _cpu()  # its take() says what is wrong
     if _is_cuda(array, where):

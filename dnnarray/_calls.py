@@ -12,6 +12,7 @@ import ast
 import inspect
 import shlex
 import threading
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _written: dict[str, set[str]] = {}
+_unwritable: set[str] = set()
 
 
 def write_spec(spec: Spec) -> str:
@@ -95,17 +97,26 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def record(path: str, op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> None:
-    """Add the line of a call to a file, unless it is there. Appended in one write, so that several processes may record to one file."""
+    """Add the line of a call to a file, unless it is there. A file that cannot be written is reported once: the call itself went well."""
     line = write_call(op, arrays, options)
     with _lock:
-        if line is None or line in (known := _written.setdefault(path, set())):
+        if line is None or path in _unwritable or line in (known := _written.setdefault(path, set())):
             return
-        if not known and Path(path).exists():
-            known.update(read_lines(Path(path)))
-        if line not in known:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-            known.add(line)
+        try:
+            _append(path, line, known)
+        except (OSError, UnicodeDecodeError) as error:
+            _unwritable.add(path)
+            warnings.warn(f"dnnarray: calls cannot be recorded to {path} ({error}); none are from now on.", stacklevel=2)
+
+
+def _append(path: str, line: str, known: set[str]) -> None:
+    """In one write, so that several processes may record to one file."""
+    if not known and Path(path).is_file():
+        known.update(read_lines(Path(path)))
+    if line not in known:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        known.add(line)
 
 
 def read_lines(path: Path) -> list[str]:

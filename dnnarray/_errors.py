@@ -24,7 +24,7 @@ class UnsupportedError(NotImplementedError):
 
 
 class WorkspaceError(MemoryError):
-    """The scratch memory given, or the memory of the device, is too small."""
+    """The scratch memory that is given or allowed, or the memory of the machine or the device, is too small."""
 
 
 class DeviceError(RuntimeError):

@@ -39,6 +39,10 @@ class Options:
     def __post_init__(self) -> None:
         object.__setattr__(self, "observed", self.telemetry or self.check_finite or self.record is not None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, those of other processes too, are the one object of these settings."""
+        return _restored, tuple(getattr(self, n) for n in _NAMES)
+
 
 _interned: dict[tuple, Options] = {}
 CURRENT: ContextVar[Options] = ContextVar("dnnarray_options")
@@ -49,6 +53,10 @@ _NAMES = tuple(f.name for f in fields(Options) if f.init)
 
 def _intern(options: Options) -> Options:
     return _interned.setdefault(tuple(getattr(options, n) for n in _NAMES), options)
+
+
+def _restored(*values: Any) -> Options:
+    return _intern(Options(*values))
 
 
 DEFAULT = _intern(Options())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from dnnarray._arrays import spec_of
-from dnnarray._errors import UnsupportedError
+from dnnarray._errors import OptionError, UnsupportedError
 from dnnarray._operation import Operation, find, lookup
 
 
@@ -21,7 +22,8 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     *arrays : array
         The arrays of the call in signature order, None where omitted.
     **options
-        Everything else, by name. Keyword-only arrays (``residual``, ``mask``) may be given by name too.
+        Everything else, by name. Keyword-only arrays (``residual``, ``mask``) may be given by name too. ``algorithm`` is that of the
+        forward; the gradients go by the algorithm of the same name where there is one that does them.
 
     Returns
     -------
@@ -70,10 +72,18 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
 
     def pullback(grad: Any) -> tuple[Any, ...]:
         arrays_of_backward, rest = backward.bind((_only_first(operation, backward, grad),), kept)
-        gradients = _by_name(operation, backward.call(arrays_of_backward, rest | forced))
+        gradients = _by_name(operation, _run(backward, arrays_of_backward, rest, forced))
         return tuple(gradients.get(name) for name in passed)
 
     return output, pullback
+
+
+def _run(backward: Operation, arrays: tuple[Any, ...], options: dict[str, Any], forced: dict[str, Any]) -> Any:
+    """The backward by the algorithm named for the forward, where it has one of that name which does the problem; else by the best."""
+    if forced:
+        with suppress(OptionError, UnsupportedError):
+            return backward.call(arrays, options | forced)
+    return backward.call(arrays, options)
 
 
 def _only_first(operation: Operation, backward: Operation, grad: Any) -> Any:

@@ -113,12 +113,12 @@ def call(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return operation.call(bound, chosen | plain)
 
 
-def call_by(algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def call_by(algorithm: str, op: str, arrays: tuple[Any, ...], options: dict[str, Any], out: Any = None) -> Any:
     """`call` by the algorithm of this name, also where the public function has no argument for it."""
     operation = find(op)
     bound, chosen = operation.bind(arrays, options)
     static, runtime = (tuple(chosen[n] for n in names) for names in (operation.static, operation.runtime))
-    return dispatch(operation, bound, static, runtime, None, None, algorithm)
+    return dispatch(operation, bound, static, runtime, out, None, algorithm)
 
 
 def candidates(op: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> list[str]:

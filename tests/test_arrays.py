@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
+from dnnarray._operation import find, lookup
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import Spec
 from tests.registry import CASES, FIRST
-from tests.support import FLOAT32, FLOAT64, assert_close, call, flat
+from tests.support import FLOAT32, FLOAT64, assert_close, call, call_by, candidates, flat
 
 _FLOAT_CASES = [c for c in FIRST if FLOAT64 in c.dtypes]
 
@@ -74,6 +74,46 @@ def test_any_memory_gives_the_same_gradient(case, memory):
     moved = memory(grad)
     for a, e in zip(flat(other((moved, *absent) if absent is not None else moved)), expected, strict=True):
         assert_close(a, e, max(case.reduction, e.size), case.condition)
+
+
+def _forward_and_gradient(case):
+    """The calls of a case: name, arrays, options."""
+    arrays = case.draw(FLOAT64)
+    yield case.op, arrays, case.options
+    backward = lookup(f"{case.op}_backward")
+    if backward is None or not case.gradient:
+        return
+    rng = np.random.default_rng(2)
+    grads = tuple(rng.standard_normal(a.shape) for a in flat(call(case.op, arrays, case.options)))
+    named = dict(zip(find(case.op).arrays, arrays, strict=False))
+    of_backward = (grads if "grad" in backward.nested else grads[0], *(named.get(name) for name in backward.arrays[1:]))
+    yield backward.name, of_backward, {n: v for n, v in case.options.items() if n in (*backward.arrays, *backward.defaults)}
+
+
+@pytest.mark.parametrize("memory", [_fortran, _every_other, _backwards, _unaligned], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("case", _FLOAT_CASES, ids=str)
+def test_every_algorithm_writes_into_any_memory_and_nothing_beside(case, memory):
+    for op, arrays, options in _forward_and_gradient(case):
+        expected = flat(call(op, arrays, options))
+        moved = tuple(tree_map(memory, a) for a in arrays)
+        for algorithm in candidates(op, moved, options):
+            out = tuple(np.asarray(memory(np.full(e.shape, 99).astype(e.dtype))) for e in expected)
+            around = [_beside(o) for o in out]
+            call_by(algorithm, op, moved, options, out if len(out) > 1 else out[0])
+            for a, e, before in zip(out, expected, around, strict=True):
+                assert_close(a, e, max(case.reduction, e.size), case.condition, f"{op} {algorithm}")
+                np.testing.assert_array_equal(_beside(a), before)
+
+
+def _beside(array):
+    """What the memory of an array holds beside its elements."""
+    whole = array if array.base is None else array.base
+    copy, elements = whole.copy(), array.copy()
+    array[...] = 0
+    beside = whole.copy()
+    array[...] = elements
+    assert np.array_equal(whole, copy, equal_nan=True)
+    return beside
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

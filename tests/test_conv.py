@@ -483,6 +483,16 @@ def test_infer_takes_arrays_as_options_as_the_call_does():
     assert dnn.infer("conv_transpose", x, w, padding=np.array([1, 0])).output.shape == (1, 1, 3, 5)
 
 
+def test_a_named_algorithm_without_gradients_leaves_them_to_the_others():
+    x, w, grad = np.ones((1, 2, 8, 8)), np.ones((3, 2, 3, 3)), np.ones((1, 3, 6, 6))
+    _, pullback = dnn.vjp("conv", x, w, algorithm="winograd")
+    expected = dnn.conv_backward(grad, x, w)
+    for got, want in zip(pullback(grad), expected[:2], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+    with pytest.raises(dnn.ShapeError, match="conv_backward: grad is"):
+        pullback(grad[:, :, 1:])
+
+
 def test_padding_that_no_memory_can_hold_is_a_workspace_error():
     with pytest.raises(dnn.WorkspaceError, match="conv: the workspace is of "):
         dnn.conv(np.ones((1, 2, 6, 5)), np.ones((3, 2, 3, 3)), padding=2**31 - 1, stride=2**31 - 1)

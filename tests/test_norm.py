@@ -447,3 +447,23 @@ def test_a_statistic_of_very_many_elements_is_not_taken_in_one_block(monkeypatch
     norm_folded._form.cache_clear()
     assert_close(dnn.batch_norm_train(x).y, expected, 3200)
     norm_folded._form.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((4, 3, 500), (0, 2)), ((1, 200, 200), (0, 2)), ((2, 3, 40, 50), (0, 2, 3)), ((1, 5000), (1,))]
+)
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_parameters_along_normalised_axes_around_one_that_is_kept(name, shape, axis):
+    """Large enough for the ways that take both sums in one pass; an axis of extent 1 has any stride."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape)
+    x = np.lib.stride_tricks.as_strided(x, shape, tuple(8 if n == 1 else s for n, s in zip(shape, x.strides, strict=True)))
+    weight = rng.standard_normal(tuple(shape[i] for i in axis))
+    along = np.expand_dims(weight, tuple(i for i in range(len(shape)) if i not in axis))
+    centred = x - x.mean(axis, keepdims=True) * (name == "layer_norm")
+    scale = 1 / np.sqrt((centred**2).mean(axis, keepdims=True) + (1e-5 if name == "layer_norm" else 1e-6))
+    y, pullback = dnn.vjp(name, x, weight, axis=axis)
+    np.testing.assert_allclose(y, centred * scale * along, atol=1e-12)
+    grad = rng.standard_normal(shape)
+    kept = next(i for i in range(len(shape)) if i not in axis)
+    np.testing.assert_allclose(pullback(grad)[1], (grad * centred * scale).sum(kept), atol=1e-9)

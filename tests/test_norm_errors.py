@@ -182,3 +182,10 @@ def test_the_gradient_of_both_results_is_checked():
             dnn.add_rms_norm_backward(bad, _ROWS, _ROWS)
     with pytest.raises(dnn.ShapeError, match=r"add_layer_norm_backward: grad\[1\] is of shape"):
         dnn.add_layer_norm_backward((None, _ROWS[0]), _ROWS, _ROWS)
+
+
+def test_an_array_without_axes_has_none_to_normalise():
+    with pytest.raises(
+        dnn.OptionError, match="layer_norm: axis is -1; expected an array with one dimension or more; this one is 0-dimensional"
+    ):
+        dnn.layer_norm(np.array(1.0))

@@ -1,7 +1,10 @@
 """Options, telemetry and check_finite: scope, threads, tasks, values."""
 
 import asyncio
+import copy
+import pickle
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -40,6 +43,12 @@ def test_wrong_options_change_nothing(name, value):
     with pytest.raises(dnn.OptionError, match=name):
         dnn.set_options(**{name: value})
     assert current() is before
+
+
+def test_copies_of_settings_are_the_settings():
+    with dnn.options(deterministic=True, workspace_limit=5) as inside:
+        assert pickle.loads(pickle.dumps(inside)) is inside
+        assert copy.deepcopy(inside) is copy.copy(inside) is inside
 
 
 @pytest.mark.parametrize(
@@ -169,3 +178,20 @@ def test_a_workspace_limit_of_nonsense_is_an_option_error(wrong):
 def test_a_precision_of_nonsense_is_an_option_error():
     with pytest.raises(dnn.OptionError, match="options: float32_precision is"):
         dnn.options(float32_precision=np.array([1, 2]))
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"], ids=["no folder", "no text"])
+def test_a_record_that_cannot_be_written_is_reported_once_and_the_call_goes_on(tmp_path, content):
+    path = tmp_path / "folder" / "calls"
+    path.parent.mkdir()
+    settings = dnn.options(record=path)
+    if content is None:
+        path.parent.rmdir()
+    else:
+        path.write_bytes(content)
+    with settings:
+        with pytest.warns(UserWarning, match="calls cannot be recorded to"):
+            assert dnn.relu(np.ones(3)).sum() == 3
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert dnn.gelu(np.zeros(3)).sum() == 0

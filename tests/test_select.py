@@ -85,9 +85,15 @@ def test_workspace_limit_takes_the_next():
 
 
 def test_nothing_left_says_why_for_each():
-    table = [_method("a", rejects=lambda p, d: "reason one"), _method("b", workspace=lambda p: 10)]
-    with pytest.raises(dnn.UnsupportedError, match=r"op: no algorithm does .*a: reason one; b: it needs 10 bytes"):
-        choose(PROBLEM, CPU, Options(workspace_limit=0), table)
+    table = [_method("a", rejects=lambda p, d: "reason one"), _method("b", deterministic=False)]
+    with pytest.raises(dnn.UnsupportedError, match=r"op: no algorithm does .*a: reason one; b: its result may differ from run to run"):
+        choose(PROBLEM, CPU, Options(deterministic=True), table)
+
+
+def test_a_workspace_limit_that_nothing_keeps_to_says_what_would_do():
+    table = [_method("a", workspace=lambda p: 2000), _method("b", workspace=lambda p: 1000), _method("c", rejects=lambda p, d: "never")]
+    with pytest.raises(dnn.WorkspaceError, match=r"op: workspace_limit is 999 bytes; expected 1,000 or more, what the algorithm 'b' needs"):
+        choose(PROBLEM, CPU, Options(workspace_limit=999), table)
 
 
 def test_a_named_algorithm_is_taken_or_refused_with_the_reason():

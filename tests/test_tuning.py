@@ -36,7 +36,20 @@ def test_what_is_remembered_is_found_again_by_another_reader():
     assert [p.suffix for p in tuning.folder().iterdir()] == [".json"]
 
 
-@pytest.mark.parametrize("content", ["{half", "[]", '{"schema": 0, "rows": {}}', '{"schema": 1, "rows": {"k": "fast"}}', ""])
+_NOT_OURS = {
+    "half": "{half",
+    "list": "[]",
+    "schema": '{"schema": 0, "rows": {}}',
+    "row": '{"schema": 1, "rows": {"k": "fast"}}',
+    "empty": "",
+    "nested": "[" * 100_000,
+    "nan": '{"schema": 1, "rows": {"k": {"a": NaN}}}',
+    "infinity": '{"schema": 1, "rows": {"k": {"a": Infinity}}}',
+    "negative": '{"schema": 1, "rows": {"k": {"a": -1.0}}}',
+}
+
+
+@pytest.mark.parametrize("content", _NOT_OURS.values(), ids=_NOT_OURS)
 def test_a_file_that_is_not_ours_is_left_alone_and_reported_once(content):
     path = tuning.path_of(DEVICE)
     path.write_text(content)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._cpu import memory
 from dnnarray._operation import find, operations
 from tests.registry import FIRST
 from tests.support import call
@@ -133,9 +134,33 @@ def test_byte_swapped_out_says_so():
         dnn.relu(_X, out=np.zeros(_X.shape, np.dtype(np.float64).newbyteorder()))
 
 
-def test_results_beyond_memory_are_a_workspace_error():
-    with pytest.raises(dnn.WorkspaceError, match=r"one_hot: the result is of shape \(1, 1000000000000000\)"):
-        dnn.one_hot(np.zeros(1, int), 10**15)
+@pytest.mark.parametrize("classes", [10**13, 10**15, 10**18])
+def test_results_beyond_memory_are_a_workspace_error(classes):
+    """Also where the system would promise the memory and end the process when it is written to."""
+    with pytest.raises(dnn.WorkspaceError, match=rf"one_hot: the result is of shape \(1, {classes}\)"):
+        dnn.one_hot(np.zeros(1, int), classes)
+
+
+def test_the_memory_that_there_is_bounds_results_and_workspace(monkeypatch):
+    x, w = np.ones((1, 8, 40, 40), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    expected = dnn.conv(x, w, algorithm="direct")
+    sizes = {a.name: a.workspace for a in dnn.algorithms("conv", x, w)}
+    monkeypatch.setattr(memory, "most", lambda: sizes["fft"] - 1)
+    np.testing.assert_allclose(dnn.conv(x, w, padding="valid", algorithm="fft"), expected, rtol=1e-5)  # by a smaller one
+    out = np.empty((1, 8, 100, 100), np.float32)
+    monkeypatch.setattr(memory, "most", lambda: out.nbytes - 1)
+    with pytest.raises(dnn.WorkspaceError, match="interpolate: the result is of shape"):
+        dnn.interpolate(x, size=100)
+    assert dnn.interpolate(x, size=100, out=out) is out
+
+
+def test_the_memory_that_there_is_is_found_out(monkeypatch, tmp_path):
+    assert memory.most() > 2**20
+    for name, content in {"max": "max", "limit": "12000", "swap": "345"}.items():
+        (tmp_path / name).write_text(content + "\n")
+    files = [("limit", "swap"), ("limit", "max"), ("none",)]
+    monkeypatch.setattr(memory, "_LIMITS", tuple(tuple(str(tmp_path / f) for f in names) for names in files))
+    assert memory.most.__wrapped__() == 12345
 
 
 def test_a_seed_is_asked_for_before_any_work_but_not_by_infer():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnarray import _observe
-from dnnarray._cpu import compiled, threads
+from dnnarray._cpu import compiled, memory, threads
 from dnnarray._errors import WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
@@ -114,6 +114,7 @@ class Prepared:
         self.op, self.problem, self.method, self.workspace = op, problem, method, workspace
         self._config, self._table = config, table
         self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
+        self._fits = sum(o.spec.nbytes for o in self._outputs) <= memory.most()
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
@@ -154,6 +155,8 @@ class Prepared:
 
     def _new_results(self) -> list[Any]:
         try:
+            if not self._fits:
+                raise MemoryError
             return [o.empty(np.empty) for o in self._outputs]
         except (MemoryError, ValueError):  # NumPy's ValueError: beyond what an address can reach
             shapes = " and ".join(str(o.shape) for o in self._outputs)
@@ -180,6 +183,8 @@ class Prepared:
         """The caller's scratch memory, checked, or our own; a smaller algorithm takes over where memory runs out."""
         if workspace is not None:
             return check_workspace(self.problem.op, workspace, self.workspace, np.ndarray)
+        if self.workspace > memory.most():
+            return self._fall_back()
         try:
             return np.empty(self.workspace, np.uint8)
         except MemoryError:

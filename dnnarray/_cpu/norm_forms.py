@@ -30,7 +30,7 @@ class Rows:
 
 @frozen
 class Planes:
-    """x in the order of its memory as (outer, channels, inner), a statistic for each channel; `order` are the axes from the slowest on."""
+    """x in the order of its memory as (outer, channels, inner), a statistic and a parameter for each channel; `order` are the axes from the slowest on."""
 
     outer: int
     channels: int
@@ -69,6 +69,8 @@ def planes(problem: NormProblem) -> Planes | None:
     geometry, x = problem.geometry, x_of(problem)
     order = x.axis_order()
     if len(geometry.kept) != 1 or order is None or math.prod(geometry.view) == 0 or geometry.view != x.shape:
+        return None
+    if any(n != 1 for i, n in enumerate(geometry.parameter) if i != geometry.kept[0]):  # parameters along the normalised axes
         return None
     place = order.index(geometry.kept[0])
     extents = [x.shape[i] for i in order]

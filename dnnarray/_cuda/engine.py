@@ -249,7 +249,7 @@ class Prepared:
         """The same problem by an algorithm that needs less scratch memory, None where there is none."""
         try:
             return prepare(self.op, self.problem, replace(self.config, workspace_limit=self.workspace - 1), None)
-        except UnsupportedError:
+        except (UnsupportedError, WorkspaceError):
             return None
 
     def _launch(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:

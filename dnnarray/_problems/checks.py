@@ -182,6 +182,8 @@ def layout(op: str, value: Any) -> str:
 def axis(op: str, name: str, value: Any, ndim: int) -> int:
     """An axis of an array with `ndim` axes, made non-negative."""
     index = integer(op, name, value)
+    if not ndim:
+        fail(OptionError, op, name, index, "an array with one dimension or more; this one is 0-dimensional and has no axis")
     if not -ndim <= index < ndim:
         fail(OptionError, op, name, index, f"an axis of an array with {ndim} dimensions, {-ndim} to {ndim - 1}")
     return index % ndim

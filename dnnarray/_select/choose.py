@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
-from dnnarray._errors import OptionError, UnsupportedError, fail
+from dnnarray._errors import OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import PRECISIONS, Options
 from dnnarray._problems.base import Problem, leaves, remembered
 from dnnarray._records import frozen
@@ -137,9 +138,19 @@ def choose(
         if found is None or duration < best:
             best, found = duration, method
     if found is None:
-        reasons = "; ".join(f"{m.name}: {_judge(problem, device, options, m, {}).reason}" for m in methods)
-        raise UnsupportedError(f"{problem.op}: no algorithm does {problem.legend()} on {device.name} with these options. {reasons}.")
+        _nothing_left(problem, device, options, methods)
     return found
+
+
+def _nothing_left(problem: Problem, device: Device, options: Options, methods: Sequence[Method]) -> NoReturn:
+    """Say why: for want of scratch memory alone, or for a reason of each algorithm's own."""
+    would_do = [m for m in methods if not (m.rejects(problem, device) or _forbidden(problem, options, m))]
+    if would_do:
+        least = min(would_do, key=lambda m: m.workspace(problem))
+        expected = f"{least.workspace(problem):,} or more, what the algorithm {least.name!r} needs"
+        fail(WorkspaceError, problem.op, "workspace_limit", f"{options.workspace_limit:,} bytes", expected)
+    reasons = "; ".join(f"{m.name}: {_judge(problem, device, options, m, {}).reason}" for m in methods)
+    raise UnsupportedError(f"{problem.op}: no algorithm does {problem.legend()} on {device.name} with these options. {reasons}.")
 
 
 def _named(problem: Problem, device: Device, options: Options, methods: Sequence[Method], name: str) -> Method:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import time
 import warnings
@@ -114,7 +115,7 @@ def _read(path: Path) -> dict[str, dict[str, float]] | None:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _report(path, f"cannot be read ({type(error).__name__})")
         return None
     if not _is_table(content):
@@ -126,7 +127,11 @@ def _read(path: Path) -> dict[str, dict[str, float]] | None:
 def _is_table(content: Any) -> bool:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or not isinstance(content.get("rows"), dict):
         return False
-    return all(isinstance(row, dict) and all(isinstance(t, (int, float)) for t in row.values()) for row in content["rows"].values())
+    return all(isinstance(row, dict) and all(map(_is_time, row.values())) for row in content["rows"].values())
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < math.inf  # not NaN, which is no number of JSON but which Python reads
 
 
 def _write(path: Path, rows: dict[str, dict[str, float]]) -> None:

@@ -245,10 +245,12 @@ def _decode(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.n
 
 def _tiles(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.ndarray, reach: Any, work: int) -> None:
     s, parts = problem.sizes, threads.cores()
-    q, k, v = map(dense_rows, (q, k, v))
+    q, k, v, result = map(dense_rows, (q, k, v, y))
     sizes = sizes_of(problem, y.itemsize, parts)
     memory = aligned(parts, (KEYS + s.width + s.value_width + 4) * int(sizes[WIDTH]), y.dtype)
     table = np.empty(parts * max(KEYS, s.width), np.int64)
-    strides = np.array([n for a in (q, k, v, y) for n in a.strides[:3]], np.int64)
-    addresses = [address(a) for a in (q, k, v, y)]
+    strides = np.array([n for a in (q, k, v, result) for n in a.strides[:3]], np.int64)
+    addresses = [address(a) for a in (q, k, v, result)]
     _forward(parts, *addresses, lse, strides, sizes, *reach, problem.rule.scale, memory, address(memory), address(table), work=work)
+    if result is not y:  # the rows of y are not dense
+        y[...] = result
