@@ -195,7 +195,7 @@ def _cost(precision: str, launches: int, problem: LinearProblem, device: Device)
     of_peak = unit(dtype, precision)
     peak = device.peak.get(of_peak or "") or device.peak["float32"]
     seconds = problem.flops / (peak * (_LIBRARY_HALF if dtype in HALF else _LIBRARY)) + waits / device.bandwidth
-    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if seconds else 1.0, launches, of_peak)
+    return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, launches, of_peak)
 
 
 def _methods(plan: _Planner, launches: int) -> tuple[Method, ...]:

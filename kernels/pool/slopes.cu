@@ -154,15 +154,17 @@ __device__ __forceinline__ unsigned give(A (&given)[kColumns][kValues], const Ta
   task.gradients(slope, p);
   unsigned odd = 0;
 #pragma unroll
-  for (int b = 0; b < kWindows && kExponent == 2; ++b)
+  for (int b = 0; b < kWindows && kExponent == 2; ++b) {
+    const bool there = task.there(p, b);  // others may hold elements all the same, whose norm is not to be seen
 #pragma unroll
     for (int v = 0; v < kValues; ++v) {
       A sum = lines[0].sum[b][v];
 #pragma unroll
       for (int r = 1; r < kWindowH; ++r) sum += lines[r].sum[b][v];
-      if (kScales && out_of_range(sum)) odd |= task.there(p, b) ? 1u << (b * kValues + v) : 0;
-      slope[b][v] = sum == A(0) ? A(0) : slope[b][v] * near_inverse_root(sum);
+      if (kScales && there && out_of_range(sum)) odd |= 1u << (b * kValues + v);
+      slope[b][v] = !there || sum == A(0) ? A(0) : slope[b][v] * near_inverse_root(sum);
     }
+  }
 #pragma unroll
   for (int c = 0; c < kColumns; ++c)
 #pragma unroll
