@@ -158,6 +158,7 @@ _FLOAT_SLOWER = 2.7  # times that weight gradients of float32 take of what is co
 _SHARE = 0.45  # of the bandwidth
 _FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
 _BEGIN = 8e-6  # seconds until a block has its weights
+_FLOAT_TILE = 7.5e-9  # seconds of a unit of `float_tile`'s time, beside the multiply-adds
 _WAVEFRONTS, _PRODUCTS = 0.65e9, 0.3e9  # a second of a multiprocessor: 128 bytes of shared memory, products of 16 x 8 x 16
 _COPIES = 1.5  # times that the copies to another order take of what the bandwidth would allow
 
@@ -173,11 +174,12 @@ def _by_tiles(g: Geometry, device: Device, weighs: bool) -> float:
 
 
 def _by_fma(g: Geometry, device: Device) -> float:
-    """Seconds of one launch of `conv_grouped_float`."""
-    s = slab(g.c, g.k, QUAD)
+    """Seconds of one launch of `conv_grouped_float`: its tiles read first and multiply then."""
+    s, found = slab(g.c, g.k, QUAD), float_tile(stacked(g), device.units)
     terms = g.n * g.pixels * g.taps * -(-g.groups // s.together) * s.inputs * s.outputs * QUAD * QUAD
     moved = 4 * (g.sizes[0] + g.sizes[2])
-    return max(moved / (_SHARE * device.bandwidth), terms / (_FMA * _FMA_SHARE * _CLOCK * device.units))
+    tiles = 0.0 if found is None else _FLOAT_TILE * found.time
+    return max(moved / (_SHARE * device.bandwidth), terms / (_FMA * _FMA_SHARE * _CLOCK * device.units)) + tiles + _BEGIN
 
 
 def _correlates(g: Geometry, device: Device, single: bool) -> float:
