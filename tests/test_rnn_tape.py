@@ -68,7 +68,8 @@ def test_vjp_runs_the_forward_once(kind, monkeypatch):
 
 def test_vjp_goes_without_where_the_engine_has_none(monkeypatch):
     for kind in KINDS:
-        refusing = tuple(replace(m, rejects=lambda problem, device: "no tape" if problem.taped else None) for m in cpu.ALGORITHMS[kind])
+        steps = next(m for m in cpu.ALGORITHMS[kind] if m.name == "steps")
+        refusing = (replace(steps, rejects=lambda problem, device: "no tape" if problem.taped else None),)
         monkeypatch.setitem(cpu.ALGORITHMS, kind, refusing)
     w, x = dnn.RNNWeights(np.ones((8, 3)), np.ones((8, 2))), np.full((5, 1, 3), 0.3)
     result, pullback = dnn.vjp("lstm", x, [w], reverse=True)

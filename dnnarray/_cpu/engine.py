@@ -183,14 +183,13 @@ class Prepared:
         """The caller's scratch memory, checked, or our own; a smaller algorithm takes over where memory runs out."""
         if workspace is not None:
             return check_workspace(self.problem.op, workspace, self.workspace, np.ndarray)
-        if self.workspace > memory.most():
-            return self._fall_back()
         try:
-            return np.empty(self.workspace, np.uint8)
+            scratch = np.empty(self.workspace, np.uint8)
         except MemoryError:
             return self._fall_back()
-        except ValueError:  # more bytes than an address can count
+        except ValueError:  # more bytes than an address can count: an extent is a slip, and no other algorithm would end within a lifetime
             fail(WorkspaceError, self.problem.op, "the workspace", f"of {self.workspace:,} bytes", "a size that memory can hold")
+        return scratch if self.workspace <= memory.most() else self._fall_back()
 
     def _fall_back(self) -> np.ndarray | None:
         limit = self.workspace - 1

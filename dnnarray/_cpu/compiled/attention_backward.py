@@ -94,11 +94,8 @@ def _write_sums(own, keys, d_pitch, v_pitch, dk, dv, add):
     for target, source, pitch in ((dk, own, d_pitch), (dv, own[keys * d_pitch :], v_pitch)):
         for j in range(keys):
             into, values = target[j], source[j * pitch : j * pitch + target.shape[1]]
-            if add:
-                for c in range(len(into)):
-                    into[c] += values[c]
-            else:
-                into[:] = values
+            for c in range(len(into)):
+                into[c] = into[c] + values[c] if add else values[c]
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
