@@ -11,6 +11,7 @@ from dnnarray._problems.pool import Axis, PoolProblem
 from dnnarray._records import frozen
 from dnnarray._spec import FLOATING
 
+_TAPS = 1 << 20
 _ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
 
 
@@ -53,6 +54,8 @@ def no_form(problem: PoolProblem, device: Any) -> str | None:
     found = form(problem)
     if found is None or any(s.dtype not in FLOATING for s in leaves(problem.inputs[:1])):
         return "it takes dense floating arrays with one or two spatial axes and windows of one extent"
+    if found.taps > _TAPS:
+        return f"a window of more than {_TAPS} elements; it keeps a table of them"
     return None if math.prod(found.input_shape) and math.prod(found.output_shape) else "there is nothing to do"
 
 
