@@ -27,6 +27,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using S = Config::Source;
 constexpr int kGroup = Config::kGroup, kSlices = Config::kSlices, kGroups = Config::kThreads / kSlices;
+// Blocks of a multiprocessor: as ptxas finds best, but that four neighbours in one slice get 48 registers beside the call, and spill.
+constexpr int kBlocks = Config::kRepairs && kGroup == 4 && kSlices == 1 ? 4 : 0;
 
 __device__ __forceinline__ void write(T* target, long long apart, const float (&sums)[kGroup]) {
   Vec<T, kGroup> rounded;
@@ -53,7 +55,7 @@ __device__ __noinline__ void repair(const Repair& group) {
 }
 
 // The extents count groups; f and t are the steps of partial and of out. What stands behind them is for a repair.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, 4)  // 64 registers: left to itself, ptxas takes 48 beside a call and spills
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
     DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, long long n, long long groups, long long splits, long long apart,
                    long long n1, long long n2, long long n3, long long n4, long long f0, long long f1, long long f2, long long f3, long long f4,
                    long long t0, long long t1, long long t2, long long t3, long long t4, const S* __restrict__ dy, const S* __restrict__ x,
