@@ -65,12 +65,16 @@ class Tape(NamedTuple):
     c: Any
     extra: Any
 
+    def _cut(self, where: Any) -> Tape:
+        c, extra = (None if a is None else a[where] for a in (self.c, self.extra))
+        return Tape(self.gates[where], self.h[where], c, extra)
+
     def rows(self, start: int, stop: int) -> Tape:
-        return Tape(*(None if a is None else a[start:stop] for a in self))  # type: ignore[arg-type]
+        return self._cut(slice(start, stop))
 
     def of(self, direction: int, rows: int) -> Tape:
         """The first rows of a direction, of a tape that has the directions as its first axis."""
-        return Tape(*(None if a is None else a[direction, :rows] for a in self))  # type: ignore[arg-type]
+        return self._cut((direction, slice(rows)))
 
 
 def _split(gates: np.ndarray, count: int) -> tuple[np.ndarray, ...]:

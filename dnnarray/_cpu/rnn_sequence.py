@@ -155,7 +155,8 @@ class Run:
 
     def tape(self, number: int) -> Tape:
         """That of a layer: [direction][row][element]."""
-        return Tape(*(self.memory.get(f"{name}{number}") for name in Tape._fields))  # type: ignore[arg-type]
+        memory = self.memory
+        return Tape(memory[f"gates{number}"], memory[f"h{number}"], memory.get(f"c{number}"), memory.get(f"extra{number}"))
 
     def slopes(self, number: int) -> Tape:
         """The tape of a layer with the places of the arrays that its gradient changes: in scratch memory where the tape is the caller's."""

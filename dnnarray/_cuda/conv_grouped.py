@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Protocol
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import extents
@@ -77,6 +78,35 @@ def shares(s: Slab, groups: int, tasks: int, workers: int) -> Shares:
     across = min(fitting, key=lambda i: (-(-slabs // i) * i, -i))
     here = min(tasks, workers // across)
     return Shares(across, here, -(-tasks // here), -(-slabs // across), workers // (across * here))
+
+
+class Split(Protocol):
+    """What a weight's gradient is divided into: tiles of these sides, whose sums are added up in so many parts."""
+
+    @property
+    def sides(self) -> tuple[int, int, int]: ...
+    @property
+    def splits(self) -> int: ...
+    @property
+    def shared_memory(self) -> int: ...
+
+
+def sums_plan(
+    kernel: Kernel,
+    threads: int,
+    given: Geometry,
+    s: Slab,
+    split: Split,
+    t: Shares,
+    item_parts: int,
+    arrays: tuple[Operand, Operand, Operand],
+) -> Plan:
+    """The launch from dy and x to the parts of the sums."""
+    (dy, x, partial), g = arrays, stacked(given)
+    sizes = (g.n, g.groups, g.c, g.k, s.together, t.across, t.ranges, t.here, t.parts, item_parts, *split.sides)
+    numbers = (*sizes, *steps(given, dy.strides), *steps(given, x.strides), *extents(g))
+    grid = (split.splits * t.ranges * t.parts, 1, 1)
+    return Plan(kernel, grid, threads, (dy.array, x.array, partial.array, *numbers), split.shared_memory)
 
 
 @frozen

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, shares, sides, slab, stacked, steps
+from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, shares, sides, slab, stacked, sums_plan
 from dnnarray._cuda.conv_grouped_float import QUAD
 from dnnarray._cuda.conv_tiles import PLANNED
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan
+from dnnarray._cuda.plan import Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -88,19 +87,4 @@ def float_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> Pl
     assert found is not None
     t, s = found.tasks, slab(g.c, g.k, QUAD)
     kernel = Kernel("conv/grouped_float_weight.cu", f"conv_grouped_float_weight_{t.items}", GroupedFloatWeightConfig(t.items, _THREADS))
-    sizes = (
-        g.n,
-        g.groups,
-        g.c,
-        g.k,
-        s.together,
-        t.shares.across,
-        t.shares.ranges,
-        t.shares.here,
-        t.shares.parts,
-        t.item_parts,
-        *found.sides,
-    )
-    numbers = (*sizes, *steps(given, dy.strides), *steps(given, x.strides), *extents(g))
-    arguments: tuple[Array | int, ...] = (dy.array, x.array, partial.array, *numbers)
-    return Plan(kernel, (found.splits * t.shares.ranges * t.shares.parts, 1, 1), _THREADS, arguments, found.shared_memory)
+    return sums_plan(kernel, _THREADS, given, s, found, t.shares, t.item_parts, (dy, x, partial))

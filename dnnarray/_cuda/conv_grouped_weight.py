@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, outputs, shares, sides, slab, stacked, steps
+from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, outputs, shares, sides, slab, stacked, sums_plan
 from dnnarray._cuda.conv_tiles import PLANNED
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -90,19 +89,4 @@ def weight_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> P
     t, s = found.tasks, slab(g.c, g.k)
     config = GroupedWeightConfig(TYPES[x.dtype], _PAIRS, t.n, 32 * _WARPS)
     kernel = Kernel("conv/grouped_weight.cu", f"conv_grouped_weight_{SHORT[x.dtype]}_{_PAIRS}x{t.n}", config)
-    sizes = (
-        g.n,
-        g.groups,
-        g.c,
-        g.k,
-        s.together,
-        t.shares.across,
-        t.shares.ranges,
-        t.shares.here,
-        t.shares.parts,
-        t.item_parts,
-        *found.sides,
-    )
-    numbers = (*sizes, *steps(given, dy.strides), *steps(given, x.strides), *extents(g))
-    arguments: tuple[Array | int, ...] = (dy.array, x.array, partial.array, *numbers)
-    return Plan(kernel, (found.splits * t.shares.ranges * t.shares.parts, 1, 1), 32 * _WARPS, arguments, found.shared_memory)
+    return sums_plan(kernel, config.threads, given, s, found, t.shares, t.item_parts, (dy, x, partial))
