@@ -2,7 +2,7 @@
 
 import pytest
 
-from dnnarray._cuda import norm, norm_block, norm_channels, norm_cluster, norm_rows
+from dnnarray._cuda import norm, norm_block, norm_cluster, norm_rows, norm_view
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device, choose
@@ -83,7 +83,7 @@ def test_statistics_of_small_arrays_take_one_launch(shape, dtype):
     for problem in _channel_problems(shape, dtype):
         method = next(m for m in norm.ALGORITHMS[problem.op] if m.rejects(problem, _DEVICE) is None)
         assert method.name == "block"
-        found = norm_channels.view(problem)
+        found = norm_view.view(problem)
         (plan,) = method.run(problem, _DEVICE, True).plans
         config = plan.kernel.config
         threads = plan.block // getattr(config, "rows", 1)

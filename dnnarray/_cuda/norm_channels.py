@@ -6,17 +6,17 @@ Forward: sums of x, `finish`, `apply`. Gradient: the same statistics where they 
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, memory_order, orders, wide
+from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, orders, wide
+from dnnarray._cuda.norm_view import View, exact_gradient, inputs, shares, view
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import HALF, Spec
+from dnnarray._spec import Spec
 
 _SUM_BLOCKS = 132 * 8, 132 * 16  # blocks that a pass of sums is split into: of x, of the gradient (smaller ones, two rounds of them)
 _LAST_BLOCKS = 132 * 4, 132 * 5  # and channels last, where they are all to be at work at once; with statistics per batch index
@@ -28,7 +28,6 @@ _SIDE, _APPLY_SIDE = 32, 128  # threads beside each other along the channels, at
 _APPLY_BLOCKS = 132 * 32, 132 * 128  # blocks of `apply`, channels last: of half types, of others
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
 _BATCH, _WIDE_BATCH = 3, 4  # vectors of each array that a thread of `apply` has under way, channels last: of half types, of others
-_EXACT = ("relu", "relu6", "clipped_relu", "hard_tanh", "threshold")  # activations whose gradient is grad or 0, which half types hold
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
 
 
@@ -84,83 +83,6 @@ class FinishBackwardConfig(FinishConfig):
     over: int
 
 
-class Inputs(NamedTuple):
-    """The arrays of a problem by what they are, as specs or as launch arguments."""
-
-    x: Any
-    grad: Any = None
-    mean: Any = None
-    rstd: Any = None
-    variance: Any = None
-    weight: Any = None
-    bias: Any = None
-    running_mean: Any = None
-    running_var: Any = None
-    residual: Any = None
-
-
-_FIELDS = {
-    "batch_norm": ("x", "mean", "variance", "weight", "bias", "residual"),
-    "batch_norm_train": ("x", "weight", "bias", "running_mean", "running_var", "residual", "mean", "rstd"),
-    "group_norm": ("x", "weight", "bias"),
-    "instance_norm": ("x", "weight", "bias"),
-}
-
-
-def inputs(problem: NormProblem, arrays: tuple[Any, ...], absent: Any) -> Inputs:
-    """`arrays` (as in ``problem.inputs``) by name; `absent` stands for what the operation does not have."""
-    name = problem.op.removesuffix("_backward")
-    fields = ("grad",) * problem.op.endswith("_backward") + _FIELDS[name]
-    return Inputs(**(dict.fromkeys(Inputs._fields, absent) | dict(zip(fields, arrays, strict=False))))
-
-
-class View(NamedTuple):
-    """x in memory: (outer, channels, inner), or with `last` (outer, inner, channels); statistics per outer index if `per_batch`."""
-
-    outer: int
-    channels: int
-    inner: int
-    last: bool
-    per_batch: bool
-    groups: int
-
-    @property
-    def batch(self) -> int:
-        return self.outer if self.per_batch else 1
-
-    @property
-    def instances(self) -> int:
-        return self.batch * self.channels
-
-    @property
-    def statistics(self) -> int:
-        return self.batch * self.groups
-
-    @property
-    def size(self) -> int:
-        return self.outer * self.channels * self.inner
-
-
-def view(problem: NormProblem) -> View | None:
-    """How x lies; None where batch, channels and space are mixed so that no view shows them."""
-    x, geometry = inputs(problem, problem.inputs, None).x, problem.geometry
-    per_batch, axis = len(geometry.kept) == 2, geometry.kept[-1]
-    channels, groups = x.shape[axis], geometry.view[axis]
-    order = [i for i in memory_order(x) if x.shape[i] != 1 or i == axis]
-    if channels == 1:
-        order.remove(axis)
-        order.insert(order.index(0) + 1 if per_batch and 0 in order else 0, axis)
-    place = order.index(axis)
-    before, after = order[:place], order[place + 1 :]
-    outer, inner = prod(x.shape[i] for i in before), prod(x.shape[i] for i in after)
-    batch = x.shape[0] if per_batch else 1
-    if not after and (not per_batch or 0 not in order or order[0] == 0):
-        return View(batch, channels, outer // max(batch, 1), True, per_batch, groups)
-    if per_batch and before != [0] * (x.shape[0] != 1):
-        return None
-    return View(outer, channels, inner, False, per_batch, groups)
-
-
 def fits(problem: NormProblem, device: Device) -> str | None:
     """Why the memory of x cannot be seen as batch, channels and space, or has too many of them, or None."""
     v = view(problem)
@@ -213,17 +135,6 @@ def _side(v: View, vector: int, most: int) -> int:
     while side * vector < v.channels and side < most:
         side *= 2
     return side
-
-
-def shares(problem: NormProblem) -> tuple[float, float]:
-    """How many values there are behind a statistic, and 1 over it."""
-    count = problem.geometry.count
-    return float(count), 1.0 / max(count, 1)
-
-
-def exact_gradient(problem: NormProblem) -> bool:
-    """Whether the gradient before the activation is a value of the dtype of x, not only rounded to one."""
-    return inputs(problem, problem.inputs, None).x.dtype not in HALF or problem.activation is None or problem.activation.name in _EXACT
 
 
 class Launches:

@@ -285,19 +285,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     kernel = Kernel(
         "norm/cluster_rows_backward.cu", f"{name}{'_parameters' * wanted}{'_given' * _given(problem)}{'_split' * share.split}", config
     )
-    pointers = (
-        given.grad,
-        given.grad_sum,
-        given.x,
-        given.residual,
-        given.weight,
-        given.mean,
-        given.rstd,
-        dx,
-        dresidual,
-        of_weight,
-        of_bias,
-    )
+    pointers = (*given.of_gradient, dx, dresidual, of_weight, of_bias)
     launch = (*pointers, rows, columns, float(problem.eps))
     grid = (clusters * share.blocks * share.fold, 1, 1)
     plans = [Plan(kernel, grid, share.threads, launch, share.memory(_arrays(problem), _kept(problem, share.split)))]

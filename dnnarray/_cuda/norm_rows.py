@@ -82,6 +82,11 @@ class Operands(NamedTuple):
     mean: Any = None
     rstd: Any = None
 
+    @property
+    def of_gradient(self) -> tuple[Any, ...]:
+        """In the order in which the gradients' kernels take them."""
+        return self.grad, self.grad_sum, self.x, self.residual, self.weight, self.mean, self.rstd
+
 
 def operands(problem: NormProblem, arrays: tuple[Any, ...], absent: Any) -> Operands:
     """`arrays` (as in ``problem.inputs``) sorted by what they are; `absent` stands for what the operation does not have."""
@@ -284,19 +289,7 @@ def gradient(problem: NormProblem, how: Rows, blocks: Blocks, parameters: tuple[
     words = {"parameters": shares, "once": once, f"columns{side}": side > 0, "behind": blocks.behind, "found": any(found)}
     name = f"{'add_' if add else ''}{'layer' if problem.centred else 'rms'}_norm_rows_backward_{SHORT[x.dtype]}{how.text}"
     name = "_".join([name, *(short(s, x) for s in (specs.weight, specs.mean, specs.rstd)), *(w for w, on in words.items() if on)])
-    pointers = (
-        given.grad,
-        given.grad_sum,
-        given.x,
-        given.residual,
-        given.weight,
-        given.mean,
-        given.rstd,
-        dx,
-        dresidual,
-        *parameters,
-        *found,
-    )
+    pointers = (*given.of_gradient, dx, dresidual, *parameters, *found)
     launch = (*pointers, *sizes, wide(specs.weight, x), wide(specs.bias, x), problem.eps)
     return Plan(Kernel("norm/rows_backward.cu", name, config, ("norm",)), (blocks.number, 1, 1), how.threads, launch, early=blocks.behind)
 
