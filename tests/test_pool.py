@@ -9,7 +9,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
-from dnnarray._cpu import threads
+from dnnarray._cpu import pool_forms, threads
 from dnnarray._operation import dispatch, find
 from tests.oracles.pool import ORACLES
 from tests.support import assert_close, call_by, candidates
@@ -581,3 +581,13 @@ def test_taps_from_copied_phases(window, stride, padding, extent):
     windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=-1)[..., ::stride, :]
     options = {"kernel_size": (1, window), "stride": (1, stride), "padding": (0, padding)}
     np.testing.assert_array_equal(dnn.max_pool(x, **options), windows.max(axis=-1))
+
+
+def test_compiled_windows_have_a_largest_table():
+    def reason(window):
+        op = find("max_pool")
+        arrays, chosen = op.bind((dnn.Spec((1, 2, 6, 5), "float32"),), {"kernel_size": window, "padding": "same"})
+        return pool_forms.no_form(op.problem(arrays, {n: v for n, v in chosen.items() if n in op.static}), None)
+
+    assert reason(1 << 10) is None
+    assert reason((1 << 10) + 1) == "a window of more than 1048576 elements; it keeps a table of them"
