@@ -526,7 +526,7 @@ def lstm_backward(
 
     >>> y, h, c, tape = dnn.lstm(np.zeros((5, 1, 3)), [w], return_tape=True)
     >>> again = dnn.lstm_backward(np.ones_like(y), np.zeros((5, 1, 3)), [w], tape=tape)
-    >>> bool((again.x == gradients.x).all())
+    >>> bool(np.allclose(again.x, gradients.x))
     True
     """
 
