@@ -409,8 +409,10 @@ def engine_of(arrays: tuple[Any, ...], specs_on: str = "cpu") -> ModuleType:
 
 def _cuda_engine(where: str) -> ModuleType:
     try:
-        return _cuda()
-    except ImportError as error:
+        engine = _cuda()
+        engine.current_place()  # where CuPy loads without a driver, or with one too old, it fails here
+        return engine
+    except (ImportError, RuntimeError) as error:
         from dnnarray._cuda.requirements import problem
 
         reason = problem() or f"the CUDA engine does not load: {error}."

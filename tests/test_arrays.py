@@ -6,6 +6,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._operation import find, lookup
 from dnnarray._problems.base import leaves, tree_map
+from dnnarray._select import tuning
 from dnnarray._spec import Spec
 from tests.registry import CASES, FIRST
 from tests.support import FLOAT32, FLOAT64, assert_close, call, call_by, candidates, flat
@@ -128,13 +129,23 @@ def test_infer_tells_shapes_and_dtypes(case):
 @pytest.mark.parametrize("case", FIRST, ids=str)
 def test_out_and_workspace_receive_the_result(case):
     arrays = case.draw(case.dtypes[0])
-    expected = flat(call(case.op, arrays, case.options))
-    out = tuple(np.full(e.shape, 99).astype(e.dtype) for e in expected)
     scratch = np.empty(dnn.infer(case.op, *arrays, **case.options).workspace, np.uint8)
+    expected = flat(call(case.op, arrays, case.options | {"workspace": scratch.copy()}))
+    out = tuple(np.full(e.shape, 99).astype(e.dtype) for e in expected)
     result = call(case.op, arrays, case.options | {"out": out if len(out) > 1 else out[0], "workspace": scratch})
     assert all(a is b for a, b in zip(leaves(result), out, strict=True))
     for a, e in zip(out, expected, strict=True):
         np.testing.assert_array_equal(a, e)
+
+
+def test_a_remembered_call_takes_the_workspace_that_infer_tells_now(monkeypatch):
+    x, weight = np.ones((1, 3, 11, 13)), np.ones((4, 3, 3, 3))
+    expected = dnn.conv(x, weight)
+    by_size = sorted(dnn.algorithms("conv", x, weight), key=lambda a: a.workspace)
+    for fastest in (by_size[-1], by_size[0]):  # as if they had been measured
+        monkeypatch.setattr(tuning, "measured", lambda *asked, name=fastest.name: {name: 1e-9})
+        scratch = np.empty(dnn.infer("conv", x, weight).workspace, np.uint8)
+        np.testing.assert_allclose(dnn.conv(x, weight, workspace=scratch), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("case", FIRST, ids=str)

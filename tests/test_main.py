@@ -8,6 +8,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray import _versions
 from dnnarray.__main__ import main
+from dnnarray._cuda import requirements
 
 
 def _explained(capsys, *arguments):
@@ -199,9 +200,7 @@ def test_an_order_of_axes_names_each_once(word, capsys):
 
 
 def test_specs_may_be_asked_of_the_other_engine(capsys):
-    try:
-        import dnnarray._cuda.engine  # noqa: F401
-    except ImportError:
+    if requirements.problem():
         assert main(["explain", "--device", "cuda", "relu", "4"]) == 2
         assert "specs_on='cuda' asks for a CUDA device" in capsys.readouterr().err
     else:

@@ -122,7 +122,9 @@ def test_the_key_depends_on_problem_device_and_what_the_options_allow():
                 tuning.key_of(problem, DEVICE, Options(deterministic=True))}) == 4  # fmt: skip
 
 
-def test_autotune_measures_every_candidate_and_the_next_call_follows_it():
+def test_autotune_measures_every_candidate_and_the_next_call_follows_it(pytestconfig):
+    if pytestconfig.getoption("--compiled"):
+        pytest.skip("there the engine's measured times are made up")
     x = np.ones((1, 4, 9, 9), np.float32)
     w = np.ones((4, 4, 3, 3), np.float32)
     measured = dnn.autotune("conv", x, w)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dnnarray._operation import Operation
 
 _GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- or 512-bit vectors, counted as two operations each
-_BANDWIDTH = 20e9  # bytes per second of two channels of memory, as a desktop or a small server slice has
+_BANDWIDTH_PER_CORE = 10e9  # bytes per second: memory channels come with cores, and what is best on two stays best on many
 _NUMPY_CALL = 2e-6  # seconds that one NumPy call on small arrays costs
 _MIN_REPEATS, _MAX_REPEATS, _MEASURE_SECONDS = 3, 100, 0.05  # how long autotune looks at one algorithm
 _NOTHING = nullcontext()
@@ -38,7 +38,7 @@ def device() -> Device:
     cores = threads.cores()
     peak = {"float32": cores * _GFLOPS_PER_CORE, "float64": cores * _GFLOPS_PER_CORE / 2}
     peak |= dict.fromkeys(("float16", "bfloat16"), peak["float32"])
-    return Device(f"CPU ({cores} cores)", "cpu", cores, peak, _BANDWIDTH, _NUMPY_CALL)
+    return Device(f"CPU ({cores} cores)", "cpu", cores, peak, cores * _BANDWIDTH_PER_CORE, _NUMPY_CALL)
 
 
 def place(array: Any) -> str:
@@ -121,9 +121,11 @@ class Prepared:
         self._half = any(s.dtype in HALF for s in specs)
         self._widen = self._half and not method.native
         self._awaited: compiled.Unit | None = None  # what is being compiled and would be faster
+        self._named = True  # by the caller: no other algorithm takes over
 
     def awaiting(self) -> Prepared:
-        """Itself, having started the compiler on a faster algorithm where there is one; it changes over to that one when it is ready."""
+        """Itself, free to change over, and having started the compiler on a faster algorithm where there is one."""
+        self._named = False
         self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, self.method)
         return self
 
@@ -182,6 +184,8 @@ class Prepared:
     def _scratch(self, workspace: Any) -> np.ndarray | None:
         """The caller's scratch memory, checked, or our own; a smaller algorithm takes over where memory runs out."""
         if workspace is not None:
+            if not self._named and getattr(workspace, "nbytes", 0) < self.workspace:
+                self._take(self._best(self._config))  # `infer` goes by what has been compiled or measured since
             return check_workspace(self.problem.op, workspace, self.workspace, np.ndarray)
         try:
             scratch = np.empty(self.workspace, np.uint8)
@@ -203,12 +207,16 @@ class Prepared:
         self.method, self.workspace = chosen, chosen.workspace(self.problem)
         self._widen = self._half and not chosen.native
 
+    def _best(self, config: Options) -> Method:
+        """What would be chosen now."""
+        return choose(self.problem, device(), config, self._table, measured=_measured(self.problem, self._config, self._table))
+
     def _change_over(self, workspace: Any) -> None:
         """What was awaited has been compiled (or could not be): choose anew, within the caller's workspace if there is one."""
         given = None if workspace is None else getattr(workspace, "nbytes", 0)
         limits = [limit for limit in (self._config.workspace_limit, given) if limit is not None]
         config = replace(self._config, workspace_limit=min(limits)) if limits else self._config
-        self._take(choose(self.problem, device(), config, self._table, measured=_measured(self.problem, self._config, self._table)))
+        self._take(self._best(config))
         self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, self.method)
 
 
