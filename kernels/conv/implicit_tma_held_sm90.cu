@@ -128,7 +128,10 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column&
     C::finish(sums);
     C::release(smem.empty + stage * 8);
     bias.add(sums);
-    if constexpr (kBrought) own.add(sums, tile, a.target.outs);
+    if constexpr (kBrought) {
+      own.add(sums, tile, a.target.outs);
+      own.let_go();
+    }
     C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
   }
 }

@@ -196,11 +196,15 @@ __device__ __forceinline__ void store_matrices_transposed(unsigned smem, const u
                : "memory");
 }
 
+template <typename Config>
+struct TmaGuests;
+
 // A warpgroup's share of a tile as panels of 64 rows x 64 channels of half types in shared memory: its residual on the way in, its result on the
 // way out; kSets of them, so that one tile is on its way while the next one ends. A carrier, a thread of the warpgroup that asks, moves them by the
 // copy engine, and those who multiply wait neither for loads nor for stores: `ready` completes once the panels hold the residual, or are free where
-// there is none; `done` once a warpgroup has no more to do with them. `image.where(m)` is the place of row m in the image. Results that lie
-// channels-first the warpgroup writes itself, from panels that are turned round: rows of 64 pixels of a channel.
+// there is none; `done` once a warpgroup has no more to do with them; `free` once a result has left them and the thread that asks for operands may
+// bring a residual (TmaGuests). `image.where(m)` is the place of row m in the image. Results that lie channels-first the warpgroup writes itself,
+// from panels that are turned round: rows of 64 pixels of a channel.
 template <typename Config>
 struct TmaPanels {
   using C = TmaTile<Config>;
@@ -208,7 +212,7 @@ struct TmaPanels {
   using R = typename Config::Result;
   static constexpr bool kStaged = sizeof(R) == 2, kResidual = Config::kResidual;
   static constexpr int kSets = Config::kSets, kPanels = C::kTileN / 64, kPanel = 64 * C::kRow, kEach = C::kMmas * kPanels * kPanel;
-  static constexpr int kSet = C::kConsumers * kEach, kBytes = kSets * kSet, kBarriers = 2 * C::kConsumers * kSets, kWarps = C::kGroup / 32;
+  static constexpr int kSet = C::kConsumers * kEach, kBytes = kSets * kSet, kBarriers = 3 * C::kConsumers * kSets, kWarps = C::kGroup / 32;
 
   const char* memory;
   unsigned address, barriers;
@@ -219,18 +223,24 @@ struct TmaPanels {
 
   // Of a warpgroup whose rows are another part of the tile.
   __device__ __forceinline__ TmaPanels(const char* first, unsigned first_barrier, int group, int rows)
-      : memory(first + group * kEach), address(smem_address(memory)), barriers(first_barrier + group * kSets * 16), part(rows) {}
+      : memory(first + group * kEach), address(smem_address(memory)), barriers(first_barrier + group * kSets * 24), part(rows) {}
+
+  // Of the warpgroup that is `further` than another.
+  __device__ __forceinline__ TmaPanels(const TmaPanels& other, int further)
+      : memory(other.memory + further * kEach), address(other.address + further * kEach), barriers(other.barriers + further * kSets * 24),
+        part(other.part + further) {}
 
   static __device__ __forceinline__ void init(unsigned barriers) {
-    for (int i = 0; i < kBarriers; ++i) barrier_init(barriers + i * 8, i % 2 == 0 ? 1 : kWarps);
+    for (int i = 0; i < kBarriers; ++i) barrier_init(barriers + i * 8, i % 3 == 1 ? kWarps : 1);
   }
 
   // --- by the carrier -------------------------------------------------------------------------------------------------
 
-  // Brings the residuals and, kResult, takes the results away, of `count` tiles: `tile(i)` is one.
+  // Brings the residuals, but for `guests`, and, kResult, takes the results away, of `count` tiles: `tile(i)` is one.
   template <bool kResult, typename Tile, typename Image>
-  __device__ __forceinline__ void carry(const TensorMap& residual, const TensorMap& y, int count, Tile tile, int outs, const Image& image) {
-    for (int i = 0; kResidual && i < kSets && i < count; ++i) bring(residual, i, tile(i), outs, image);
+  __device__ __forceinline__ void carry(const TensorMap& residual, const TensorMap& y, int count, Tile tile, int outs, const Image& image,
+                                        bool guests = false) {
+    for (int i = 0; kResidual && !guests && i < kSets && i < count; ++i) bring(residual, i, tile(i), outs, image);
     for (int i = 0; i < count; ++i, ring.next()) {
       barrier_wait(done(), ring.parity);
       if (kResult) {
@@ -240,6 +250,8 @@ struct TmaPanels {
       }
       if (!kResidual) {
         barrier_arrive(ready(ring.stage));
+      } else if (guests) {
+        barrier_arrive(free(ring.stage));
       } else if (i + kSets < count) {
         bring(residual, ring.stage, tile(i + kSets), outs, image);
       }
@@ -248,9 +260,9 @@ struct TmaPanels {
 
   // --- by the warpgroup -----------------------------------------------------------------------------------------------
 
-  // Panels of the result, rounded, with the residual that they hold.
+  // Panels of the result, rounded; a residual has been added, and these rows of the panels are then this warp's own.
   __device__ __forceinline__ void write(const Target<T, R>& target, const float (&sums)[C::kMmas][C::kTileN / 2], const TmaPlace& tile) {
-    wait_ready();
+    if (!kResidual) wait_ready();
 #pragma unroll
     for (int i = 0; i < C::kMmas; ++i)
 #pragma unroll
@@ -289,7 +301,10 @@ struct TmaPanels {
     }
   }
 
-  // Adds the residual to the sums.
+  // How many of a tile's stages come before a warpgroup adds its residual, so that it waits for its products while those of the others run on.
+  static __device__ __forceinline__ int middle(int part, int stages) { return stages * (C::kConsumers + part) / (2 * C::kConsumers); }
+
+  // Adds the residual to the sums. The panels stay this warpgroup's until it writes them or lets them go.
   __device__ __forceinline__ void add(float (&sums)[C::kMmas][C::kTileN / 2], const TmaPlace& tile, int outs) {
     wait_ready();
 #pragma unroll
@@ -309,19 +324,33 @@ struct TmaPanels {
             to[0] += residual[0], to[1] += residual[1];
           }
       }
-    let_go();
+#pragma unroll
+    for (int i = 0; i < C::kMmas; ++i) hold(sums[i]);
+  }
+
+  __device__ __forceinline__ void let_go() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(done());
+    ring.next();
   }
 
  private:
-  __device__ __forceinline__ unsigned ready(int set) const { return barriers + set * 16; }
-  __device__ __forceinline__ unsigned done() const { return barriers + ring.stage * 16 + 8; }
+  friend struct TmaGuests<Config>;
+
+  __device__ __forceinline__ unsigned ready(int set) const { return barriers + set * 24; }
+  __device__ __forceinline__ unsigned done() const { return barriers + ring.stage * 24 + 8; }
+  __device__ __forceinline__ unsigned free(int set) const { return barriers + set * 24 + 16; }
   __device__ __forceinline__ unsigned slot(int set, int mma, int p) const { return address + set * kSet + (mma * kPanels + p) * kPanel; }
+
+  __device__ __forceinline__ void expect(int set, const TmaPlace& tile, int outs) const {
+    const int there = tile.n + C::kTileN <= outs ? kPanels : (outs - tile.n + 63) / 64;
+    barrier_expect(ready(set), C::kMmas * there * kPanel);
+  }
 
   // Asks for the residual of a tile.
   template <typename Image>
   __device__ __forceinline__ void bring(const TensorMap& residual, int set, const TmaPlace& tile, int outs, const Image& image) const {
-    const int there = tile.n + C::kTileN <= outs ? kPanels : (outs - tile.n + 63) / 64;
-    barrier_expect(ready(set), C::kMmas * there * kPanel);
+    expect(set, tile, outs);
     each(set, tile, outs, image, [&](unsigned panel, const WindowPlace& place) {
       copy_windows<Config::kAxes>(panel, residual, ready(set), place, TapPlace{0, 0, 0});
     });
@@ -342,12 +371,6 @@ struct TmaPanels {
   // Without a residual the panels are free at first.
   __device__ __forceinline__ void wait_ready() const { barrier_wait(ready(ring.stage), kResidual ? ring.parity : ring.parity ^ 1); }
 
-  __device__ __forceinline__ void let_go() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(done());
-    ring.next();
-  }
-
   // Where a lane's row of four matrices of 8 x 8 lies: chunks 2 j and 2 j + 1 of 16 rows. A row's chunks are exchanged as in all panels.
   __device__ __forceinline__ unsigned matrices(int mma, int p, int j) const {
     const int lane = threadIdx.x % 32, row = threadIdx.x % C::kGroup / 32 * 16 + lane % 16;
@@ -363,12 +386,11 @@ struct TmaPanels {
   }
 
   __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int mma, int p) const {
-    unsigned pieces[4][4];
-    if constexpr (kResidual) load_panel(pieces, mma, p);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      finish(target, sums, p, j, pieces[j]);
-      store_matrices(matrices(mma, p, j), pieces[j]);
+      unsigned pieces[4];
+      finish(target, sums, p, j, pieces);
+      store_matrices(matrices(mma, p, j), pieces);
     }
   }
 
@@ -384,19 +406,67 @@ struct TmaPanels {
     }
   }
 
-  // Four matrices of the result, rounded; `pieces` are those of the residual before.
+  // Four matrices of the result, rounded.
   static __device__ __forceinline__ void finish(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int p, int j, unsigned (&pieces)[4]) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float* from = sums + pair(p, j, k);
-      float v[2] = {from[0], from[1]};
-      if constexpr (kResidual) {
-        float residual[2];
-        widen_pair(residual[0], residual[1], pieces[k], T());
-        v[0] += residual[0], v[1] += residual[1];
-      }
+      const float* v = sums + pair(p, j, k);
       pieces[k] = Finished<typename Config::Activation>::pair(v[0], v[1], target.p, target.q, R());
     }
+  }
+};
+
+// A residual between the operands of its tile: the thread that asks for those brings it panel by panel, some stages apart, so that no stage waits
+// behind many of them, and each warpgroup adds its own at another stage, while the products of the others run on. Tiles of few stages have no
+// room for that (`apart` is 0): carriers bring all panels at once, and they are added behind the products.
+template <typename Config>
+struct TmaGuests {
+  using C = TmaTile<Config>;
+  using Panels = TmaPanels<Config>;
+  static constexpr bool kThere = Panels::kResidual && Panels::kStaged && Config::kFirst == 0;
+  static constexpr int kOwn = C::kMmas * Panels::kPanels, kAll = C::kConsumers * kOwn;  // panels of a warpgroup, and of the tile
+  static constexpr int kLead = 6;  // stages before the first: until then the last tile's results have left
+
+  Panels panels;  // of the first warpgroup
+  int apart, next = kAll, due = 0;
+
+  __device__ __forceinline__ TmaGuests(const Panels& first, int blocks) : panels(first), apart(stages_apart(blocks)) {}
+
+  // Stages of a tile that come before a warpgroup adds its residual.
+  static __device__ __forceinline__ int before(int part, int blocks) { return stages_apart(blocks) > 0 ? Panels::middle(part, blocks) : blocks; }
+
+  // Such that all panels of a warpgroup are asked for before it waits for them: what it waits for must not stand behind a stage that waits for it.
+  static __device__ __forceinline__ int stages_apart(int blocks) {
+    const int first = Panels::middle(0, blocks) - kLead, last = Panels::middle(C::kConsumers - 1, blocks) - kLead;
+    return kThere ? max(min(first / kOwn, last / kAll), 0) : 0;
+  }
+
+  __device__ __forceinline__ void begin_tile() { next = apart > 0 ? 0 : kAll, due = kLead; }
+
+  // After each stage that has been asked for.
+  template <typename Image>
+  __device__ __forceinline__ void stage_asked(const TensorMap& residual, const TmaPlace& tile, int outs, const Image& image) {
+    if (next == kAll || --due > 0) return;
+    bring(residual, next++, tile, outs, image);
+    due = apart;
+  }
+
+  __device__ __forceinline__ void end_tile() { panels.ring.next(); }
+
+ private:
+  // Panel i of the tile.
+  template <typename Image>
+  __device__ __forceinline__ void bring(const TensorMap& residual, int i, const TmaPlace& tile, int outs, const Image& image) const {
+    const int group = i / kOwn, row = i / Panels::kPanels, p = i % Panels::kPanels;
+    const Panels own(panels, group);
+    if (i % kOwn == 0) {
+      barrier_wait(own.free(panels.ring.stage), panels.ring.parity ^ 1);
+      own.expect(panels.ring.stage, tile, outs);
+    }
+    if (tile.n + p * 64 >= outs) return;
+    WindowPlace place = image.where(tile.m + row * 64);
+    place.c = tile.group * outs + tile.n + p * 64;
+    copy_windows<Config::kAxes>(own.slot(panels.ring.stage, row % C::kMmas, p), residual, own.ready(panels.ring.stage), place, TapPlace{0, 0, 0});
   }
 };
 
