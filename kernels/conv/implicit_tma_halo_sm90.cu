@@ -9,7 +9,8 @@
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
 //          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
-//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it.
+//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it, and it is added
+//          between two planes.
 //          float32 as in implicit_tma_sm90.cu.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach.

@@ -7,7 +7,7 @@
 //          the forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
 //          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows. A carrier for each of them
-//          takes the results away in panels of 64 channels and brings the residual, into the panels that it is added in.
+//          takes the results away in panels of 64 channels. A residual comes into the same panels and is added in the middle of the products.
 //          float32: both operands are rounded to TF32 by the copy engine, 32 channels where half types have 64; not kTransposed.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
 //          the window within what a map can hold (conv_tma.py).
