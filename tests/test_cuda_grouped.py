@@ -149,26 +149,10 @@ _WEIGHTS = {  # x, weight, options
 }
 
 
-def _by_a_cluster(plan, sums, w_shape):
-    """The weight's memory after a launch whose clusters have a block for each part of a tile."""
-    numbers = [a for a in plan.arguments if isinstance(a, int)]
-    steps, splits, rows = numbers[9:14], numbers[6], sums.reshape(-1, sums.shape[-1])
-    assert plan.kernel.config.parts == splits
-    assert plan.grid[0] % splits == 0
-    out, start = np.full(rows.size, np.nan), plan.arguments[3].offset // 2
-    extents = (w_shape[0], *(1, 1, *w_shape[2:])[-3:], w_shape[1])
-    for place, value in zip(np.ndindex(extents), rows.ravel(), strict=True):
-        k, *window, c = place
-        out[start + sum(p * s for p, s in zip((k, c, *window), steps, strict=True))] = value
-    return out
-
-
-@pytest.mark.parametrize("clusters", [False, True], ids=["launches", "clusters"])
 @pytest.mark.parametrize("case", _WEIGHTS)
-def test_a_weight_gradient_keeps_what_is_of_one_group(case, clusters, monkeypatch):
+def test_a_weight_gradient_keeps_what_is_of_one_group(case, monkeypatch):
     x_shape, w_shape, options = _WEIGHTS[case]
     monkeypatch.setattr(conv_grouped_tma, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
-    monkeypatch.setattr(conv_grouped_tma, "in_clusters", lambda *_: clusters)
     order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     arrays = [_drawn(rng, shape, order) for shape in (y_shape, x_shape)]
@@ -176,14 +160,12 @@ def test_a_weight_gradient_keeps_what_is_of_one_group(case, clusters, monkeypatc
     specs = (Spec(a.shape, "bfloat16", tuple(s // 8 for s in a.strides)) for a in arrays)
     problem = _problem("conv_backward_weight", options | {"weight_shape": w_shape}, *specs)
     assert _method("conv_backward_weight").rejects(problem, _DEVICE) is None
-    first, *second = _method("conv_backward_weight").run(problem, _DEVICE, True).plans
+    first, second = _method("conv_backward_weight").run(problem, _DEVICE, True).plans
     assert first.kernel.config.size == w_shape[1]
-    assert bool(second) != (clusters and case.startswith("halo"))
     sums = _Card(first, {i: np.ascontiguousarray(a.transpose(order)).ravel() for i, a in enumerate(arrays)}).sums()
     splits, taps, size = sums.shape[0], sums.shape[3], w_shape[1]
     kept = np.stack([sums[:, :, k, :, k // size * size :][..., :size] for k in range(64)], 2)
     assert kept.shape == (splits, w_shape[0] // 64, 64, taps, size)
     as_stored = expected.transpose(problem.outputs[0].axis_order())
-    found = _added_up(*second, kept, expected.size) if second else _by_a_cluster(first, kept.sum(0), w_shape)
-    np.testing.assert_array_equal(found, as_stored.ravel())
-    assert clusters or _method("conv_backward_weight").workspace(problem) >= kept.size * 4
+    np.testing.assert_array_equal(_added_up(second, kept, expected.size), as_stored.ravel())
+    assert _method("conv_backward_weight").workspace(problem) >= kept.size * 4

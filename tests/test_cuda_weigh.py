@@ -42,7 +42,7 @@ class _Card:
         return self._by_raster() if self._halo else self._by_windows()
 
     def _by_raster(self):
-        images, pitch, height, channels, outs, groups, splits, blocks, *_ = self._own
+        images, pitch, height, channels, outs, groups, splits, blocks, _ = self._own
         d, h, w = self._axes
         inner, places = (d[0], height, pitch), images * d[0] * height * pitch
         found = np.zeros((splits, groups, outs, d[2] * 9, channels))

@@ -25,7 +25,7 @@ from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
 from dnnarray._cuda.conv_tma import windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, halo_split, tma_split
-from dnnarray._cuda.conv_weigh_tma import halo_sums, in_clusters, window_sums
+from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
@@ -181,14 +181,10 @@ class GroupedTmaMaps:
         if split is None or small.dtype not in HALF or large.dtype not in HALF:
             self._grouped.weigh(small, large, weight)
             return
-        together = blocks(self._g)
-        if isinstance(split, HaloSplit) and weight.dtype == small.dtype and in_clusters(together, split, self._units):
-            self._steps.add(halo_sums(together, split, small, large, weight, self._units, self._g.c, True))
-            return
         with self._steps.borrowed():
             partial = self._steps.take(FLOAT32, split.count * math.prod(shape))
             first: Any = halo_sums if isinstance(split, HaloSplit) else window_sums
-            self._steps.add(first(together, split, small, large, partial, self._units, size=self._g.c))
+            self._steps.add(first(blocks(self._g), split, small, large, partial, self._units, size=self._g.c))
             terms = WeightTerms(self._g, small, large) if split.fills_up else None
             self._steps.add(sum_splits(partial, split.count, weight, shape, terms))
 

@@ -13,7 +13,7 @@ from dnnarray._cuda.conv_raster import Corners, axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK, Split
 from dnnarray._cuda.conv_tma import TmaMaps, windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -22,8 +22,6 @@ from dnnarray._select import Cost, Device
 
 _HALO_THREADS, _THREADS = 512, 384
 _MIRRORED = 24  # places of a ring that stand twice
-_CLUSTERS = (2, 4, 8)  # blocks that every card of this kind can place together
-_STEPS = 15  # of a weight that is written whole, and of the images it is made of
 
 
 @frozen
@@ -33,7 +31,6 @@ class HaloWeightConfig(Config):
     element: str
     axes: int
     size: int
-    parts: int  # of a tile, added up by a cluster of as many blocks
 
 
 @frozen
@@ -85,36 +82,18 @@ def window_sums(
     return Plan(kernel, grid, _THREADS, (*maps, result.array, result.array, *sizes, *steps, *extents(g)), tile.shared_memory)
 
 
-def halo_sums(
-    g: Geometry, split: HaloSplit, small: Operand, large: Operand, result: Operand, units: int, size: int = BLOCK, whole: bool = False
-) -> Plan:
-    """Sums of each part; of each 64 channels those between neighbours of the same `size`. `whole`: the weight from all parts."""
-    r, axes, parts = split.raster, axes_of(g), split.count if whole else 1
-    words = (
-        ["conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"]
-        + [f"c{size}"] * (size != BLOCK)
-        + [f"of{parts}"] * (parts > 1)
-    )
-    kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), HaloWeightConfig(TYPES[small.dtype], axes, size, parts))
+def halo_sums(g: Geometry, split: HaloSplit, small: Operand, large: Operand, partial: Operand, units: int, size: int = BLOCK) -> Plan:
+    """Sums of each part; of each 64 channels those between neighbours of the same `size`."""
+    r, axes = split.raster, axes_of(g)
+    words = ["conv_implicit_weight_tma_halo_sm90", SHORT[small.dtype], f"{axes}d"] + [f"c{size}"] * (size != BLOCK)
+    kernel = Kernel("conv/implicit_weight_tma_halo_sm90.cu", "_".join(words), HaloWeightConfig(TYPES[small.dtype], axes, size))
     places = r.corners(g, axes)
     images = windows_map(g, large, places, BLOCK), windows_map(g, large, places, _MIRRORED)
     sizes = (g.n, r.pitch, r.height, g.c, g.k, g.groups, split.count, split.blocks, split.ring)
-    blocks = halo_tiles(g) * split.count
-    maps = gradient_map(g, small, r.result_corners(g, axes)), *images
-    pointers = (result.array, result.array, small.array, large.array)
-    steps = (*result.strides, *small.strides, *large.strides) if whole else (0,) * _STEPS
-    grid = (blocks if whole else min(blocks, units), 1, 1)
-    return Plan(kernel, grid, _HALO_THREADS, (*maps, *pointers, *sizes, *steps, *extents(g)), conv_tiles.SHARED)
-
-
-def halo_tiles(g: Geometry) -> int:
-    """Tiles of a part."""
-    return -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
-
-
-def in_clusters(g: Geometry, split: HaloSplit, units: int) -> bool:
-    """Whether the parts of each tile can be blocks of a cluster, all of which run at the same time."""
-    return split.count in _CLUSTERS and halo_tiles(g) * split.count <= units // max(_CLUSTERS) * max(_CLUSTERS)
+    tiles = -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
+    grid = (min(tiles * split.count, units), 1, 1)
+    arguments: tuple[Array | TensorMap | int, ...] = (gradient_map(g, small, r.result_corners(g, axes)), *images, partial.array, *sizes)
+    return Plan(kernel, grid, _HALO_THREADS, (*arguments, *extents(g)), conv_tiles.SHARED)
 
 
 def gradient_map(g: Geometry, y: Operand, corners: Corners) -> TensorMap:

@@ -8,25 +8,21 @@
 //          warpgroup asks for 64 places a step of both, into two rings of `ring` blocks; the first rows of the ring of x stand behind its
 //          end once more, so that 16 places and their shifts are never divided. The other three multiply, each for one row of the window:
 //          its three taps are panels of 64 columns that begin `across` places apart.
-//          kParts > 1: the parts of a tile are the blocks of a cluster, which add them up in shared memory and write the weight. A block has one.
 // Needs:   sm_90a; C of a group a multiple of 64 where there are several groups; strides of x and dy multiples of 16 bytes; padding less than
 //          the window's reach, shifts of at most 4 places across; less than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
-#include "dnnarray/cluster.cuh"
 #include "dnnarray/conv_weigh.cuh"
 #include "dnnarray/gather.cuh"
 #include "dnnarray/group_product.cuh"
 #include "dnnarray/overlap.cuh"
 #include "dnnarray/tma.cuh"
-#include "dnnarray/weight_terms.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
   static constexpr int kAxes = 2;
   static constexpr int kSize = 64;
-  static constexpr int kParts = 1;
 };
 #define DNNARRAY_ENTRY conv_implicit_weight_tma_halo_sm90_default
 #endif
@@ -39,9 +35,6 @@ constexpr int kMirrored = 16 + 2 * 4;  // rows of the ring that stand twice
 constexpr int kFewer = 56, kMore = 152;  // registers of asking and of multiplying threads
 constexpr int kColumns = kSide * kChannels;
 constexpr int kSize = Config::kSize;  // 64, or channels of the groups on both sides that make up 64: only sums within a group are kept
-
-constexpr int kParts = Config::kParts;  // blocks of a cluster
-static_assert(kParts == 1 || kSize < kWhole, "parts of groups");
 
 extern __shared__ char smem_memory[];
 
@@ -69,11 +62,10 @@ struct Arguments {
 struct Tile {
   int k, c, plane, group, split, blocks;
 
-  // Tile i; in clusters the parts of a tile follow each other.
   __device__ __forceinline__ static Tile of(const Arguments& a, int i) {
-    const int t = i / kParts, c = t % a.tiles_c, by_c = t / a.tiles_c, k = by_c % a.tiles_k, by_k = by_c / a.tiles_k;
+    const int c = i % a.tiles_c, by_c = i / a.tiles_c, k = by_c % a.tiles_k, by_k = by_c / a.tiles_k;
     const int plane = by_k % a.axes.d.window, by_plane = by_k / a.axes.d.window;
-    const int group = by_plane % a.sums.groups, split = kParts > 1 ? i % kParts : by_plane / a.sums.groups;
+    const int group = by_plane % a.sums.groups, split = by_plane / a.sums.groups;
     const int all = (a.places() + kBlock - 1) / kBlock;
     return {k * kChannels, c * kChannels, plane, group, split, min(a.blocks, all - split * a.blocks)};
   }
@@ -186,68 +178,11 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const float (&sum
   }
 }
 
-// --- parts added up by a cluster -----------------------------------------------------------------------------------------
-
-constexpr int kTaps = kSide * kSide, kVector = 4, kLine = kTaps * kSize + 8;  // floats of an output channel; those behind keep banks apart
-
-// This block's sums to its shared memory, in the place of the rings.
-__device__ __forceinline__ void keep_tile(float* lines, const float (&sums)[kColumns / 2], int r) {
-  const int in_group = threadIdx.x % kGroup, row = in_group / 32 * 16 + in_group % 32 / 4;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int k = row + 8 * half, own = k / kSize * kSize;
-    float* to = lines + k * kLine + r * kSide * kSize - own;
-    write_sums<0>(to, sums, half, own + kSize, own);
-    write_sums<32>(to + kSize, sums, half, own + kSize, own);
-    write_sums<64>(to + 2 * kSize, sums, half, own + kSize, own);
-  }
-}
-
-// Where the weight goes, and what it is made of where it is to be computed again.
-struct Result {
-  T* weight;
-  Strides steps;
-  WeightTerms<T> terms;
-};
-
-// A block's share of the tile, from all blocks in their order.
-__device__ __forceinline__ void add_up_parts(const Arguments& a, const Result& result, const float* lines, const Tile& tile) {
-  constexpr int kAcross = kSize / kVector, kShare = kChannels * kTaps * kAcross / kParts;
-  static_assert(kChannels * kTaps * kAcross % kParts == 0, "equal shares");
-  for (int i = threadIdx.x - kGroup; i < kShare; i += kSide * kGroup) {
-    const int place = tile.split * kShare + i, c = place % kAcross * kVector, tap = place / kAcross % kTaps, k = place / (kAcross * kTaps);
-    const float* from = lines + k * kLine + tap * kSize + c;
-    float sums[kVector] = {};
-#pragma unroll
-    for (int part = 0; part < kParts; ++part)
-#pragma unroll
-      for (int j = 0; j < kVector; j += 4) {
-        const Vec<float, 4> four = load_remote(from + j, part);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sums[j + e] += four.at[e];
-      }
-    const long long row = tile.group * kWhole + k;
-    T* target = result.weight + row * result.steps.n + c * result.steps.c + tile.plane * result.steps.d + tap / kSide * result.steps.h +
-                tap % kSide * result.steps.w;
-    write_weights(target, result.steps.c, sums);
-    bool strange = false;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) strange |= sums[j] != sums[j];
-    if (strange) {
-      const long long first = ((row * a.axes.d.window + tile.plane) * kTaps + tap) * kSize + c;
-      repair<kVector, T, T>({result.terms, first, result.steps.c, target});
-    }
-  }
-}
-
-// `outs` and `channels` of a group, `blocks` of 64 places in a split, `ring` in shared memory. What the steps r, y and x belong to is for clusters.
-extern "C" __global__ void DNNARRAY_CLUSTER(kParts) __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
+// `outs` and `channels` of a group, `blocks` of 64 places in a split, `ring` in shared memory.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap x_end, float* __restrict__ partial,
-    T* __restrict__ result, const T* __restrict__ of_dy, const T* __restrict__ of_x, long long images, long long pitch, long long height,
-    long long channels, long long outs, long long groups, long long splits, long long blocks, long long ring, long long r_k, long long r_c,
-    long long r_d, long long r_h, long long r_w, long long y_n, long long y_c, long long y_d, long long y_h, long long y_w, long long x_n, long long x_c,
-    long long x_d, long long x_h, long long x_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
-    long long w1, long long w2) {
+    long long images, long long pitch, long long height, long long channels, long long outs, long long groups, long long splits, long long blocks,
+    long long ring, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2) {
   let_next_kernel_begin();
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
@@ -273,32 +208,13 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kParts) __launch_bounds__(kThreads, 
       for (int t = blockIdx.x; t < tiles; t += gridDim.x) ask_tile(a, {dy, x, x_end}, Tile::of(a, t), smem, turn);
     }
     __syncwarp();
-    if constexpr (kParts > 1) {
-      __syncthreads();
-      cluster_barrier<kParts>();
-      cluster_barrier<kParts>();
-    }
   } else {
     take_registers<kMore>();
     float sums[kColumns / 2];
-    if constexpr (kParts > 1) {
-      const Tile tile = Tile::of(a, blockIdx.x);
-      float* lines = reinterpret_cast<float*>(smem_memory + (smem.x - smem_address(smem_memory)));
+    for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
+      const Tile tile = Tile::of(a, t);
       multiply_tile(a, sums, tile, r, smem, turn);
-      __syncthreads();  // the rings are free
-      keep_tile(lines, sums, r);
-      __syncwarp();
-      cluster_barrier<kParts>();
-      const WeightTerms<T> terms = {of_dy, of_x, axes, a.images, kSize, kSize, {y_n, y_c, y_d, y_h, y_w}, {x_n, x_c, x_d, x_h, x_w}};
-      add_up_parts(a, {result, {r_k, r_c, r_d, r_h, r_w}, terms}, lines, tile);
-      __syncwarp();
-      cluster_barrier<kParts>();  // nobody leaves while others read here
-    } else {
-      for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const Tile tile = Tile::of(a, t);
-        multiply_tile(a, sums, tile, r, smem, turn);
-        write_tile(a, sums, tile, r);
-      }
+      write_tile(a, sums, tile, r);
     }
   }
 }

@@ -30,6 +30,30 @@ constexpr int kGroup = Config::kGroup, kSlices = Config::kSlices, kGroups = Conf
 // Blocks of a multiprocessor: as ptxas finds best, but that four neighbours in one slice get 48 registers beside the call, and spill.
 constexpr int kBlocks = Config::kRepairs && kGroup == 4 && kSlices == 1 ? 4 : 0;
 
+__device__ __forceinline__ void write(T* target, long long apart, const float (&sums)[kGroup]) {
+  Vec<T, kGroup> rounded;
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) rounded.at[j] = narrow<T>(sums[j]);
+  if (apart == 1) {
+    store(target, rounded);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) target[j * apart] = rounded.at[j];
+  }
+}
+
+// A group that is to be written again: it begins with element i of partial.
+struct Repair {
+  WeightTerms<S> terms;
+  long long i, apart;
+  T* target;
+};
+__device__ __noinline__ void repair(const Repair& group) {
+  float sums[kGroup];
+  group.terms.add_up(group.i, sums);
+  write(group.target, group.apart, sums);
+}
+
 // The extents count groups; f and t are the steps of partial and of out. What stands behind them is for a repair.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
     DNNARRAY_ENTRY(const float* __restrict__ partial, T* __restrict__ out, long long n, long long groups, long long splits, long long apart,
@@ -65,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
   }
   if (!there) return;
   T* target = out + to.at(i);
-  write_weights(target, apart, sums);
+  write(target, apart, sums);
   if constexpr (Config::kRepairs) {
     bool strange = false;
 #pragma unroll
@@ -74,6 +98,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
     const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
     const auto fits = [](long long value) { return static_cast<int>(value); };
     const WeightTerms<S> terms = {dy, x, axes, fits(images), fits(outs), fits(channels), {y_n, y_c, y_d, y_h, y_w}, {x_n, x_c, x_d, x_h, x_w}};
-    repair<kGroup, S, T>({terms, from.at(i), apart, target});
+    repair({terms, from.at(i), apart, target});
   }
 }

@@ -1,13 +1,11 @@
 """Convolution of groups of few channels on a card: slabs of every kind, windows, strides, epilogues, both memories, determinism."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray import _operation
 from tests.support import BFLOAT16, assert_close
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -197,29 +195,3 @@ def test_weight_gradients_of_groups_of_eight_by_the_copy_engine(name):
     expected = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **_wide(options))
     actual = dnn.conv_backward_weight(_there(grad, True), _there(x, True), weight_shape=w.shape, **options)
     assert_close(cupy.asnumpy(actual), expected, grad.size // grad.shape[1])
-
-
-@pytest.mark.parametrize("special", [False, True], ids=["numbers", "infinity_and_nan"])
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("parts", [2, 4, 8])
-@pytest.mark.parametrize("size", [8, 16, 32])
-def test_weight_gradients_by_clusters(size, parts, last, special, monkeypatch):
-    """The parts of a tile by the blocks of a cluster, several tiles."""
-    from dnnarray._cuda import conv_grouped_tma as way
-
-    divided, planned, made = way.halo_split, way.halo_sums, []
-    monkeypatch.setattr(way, "halo_sums", lambda *given, **named: made.append(planned(*given, **named)) or made[-1])
-    monkeypatch.setattr(way, "tma_split", lambda *_: None)
-    monkeypatch.setattr(way, "halo_split", lambda *given: replace(divided(*given), count=parts, blocks=16 // parts))
-    _operation._prepared.clear()
-    (x, w, _, grad), options = _drawn((16, (7, 7), 192 // size, size, size, (3, 3), {"padding": 1}), BFLOAT16, "grouped_tma_sm90")
-    if special:
-        x[0, 2, 3, 5], x[5, 70, 0, 6], x[9, 130, 6, 6] = np.inf, np.nan, -np.inf
-    expected = dnn.conv_backward_weight(
-        grad.astype(np.float64), x.astype(np.float64), weight_shape=w.shape, **_wide(options) | {"algorithm": "direct"}
-    )
-    there = _there(grad, last), _there(x, last)
-    first, again = (cupy.asnumpy(dnn.conv_backward_weight(*there, weight_shape=w.shape, **options)) for _ in range(2))
-    assert made[-1].kernel.config.parts == parts
-    assert_close(first, expected, grad.size // grad.shape[1])
-    assert first.tobytes() == again.tobytes()

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "dnnarray/conv.cuh"
-#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 
@@ -38,33 +37,5 @@ struct WeightTerms {
     }
   }
 };
-
-// kCount neighbouring channels of a weight gradient to their places, `apart` steps from each other.
-template <int kCount, typename R>
-__device__ __forceinline__ void write_weights(R* target, long long apart, const float (&sums)[kCount]) {
-  Vec<R, kCount> rounded;
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) rounded.at[j] = narrow<R>(sums[j]);
-  if (apart == 1) {
-    store(target, rounded);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) target[j * apart] = rounded.at[j];
-  }
-}
-
-// Neighbours that are to be written again: they begin with element i.
-template <typename T, typename R>
-struct Repair {
-  WeightTerms<T> terms;
-  long long i, apart;
-  R* target;
-};
-template <int kCount, typename T, typename R>
-__device__ __noinline__ void repair(const Repair<T, R>& group) {
-  float sums[kCount];
-  group.terms.add_up(group.i, sums);
-  write_weights(group.target, group.apart, sums);
-}
 
 }  // namespace dnnarray
