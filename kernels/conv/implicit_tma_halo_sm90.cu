@@ -17,6 +17,7 @@
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
+#include "dnnarray/conv_panels.cuh"
 #include "dnnarray/conv_raster.cuh"
 #include "dnnarray/overlap.cuh"
 

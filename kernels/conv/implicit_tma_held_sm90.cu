@@ -13,6 +13,7 @@
 // Bound:   shared memory, which each product of 64 x 64 x 16 asks for 128 bytes a cycle. Sums in float32.
 
 #include "dnnarray/activation.cuh"
+#include "dnnarray/conv_panels.cuh"
 #include "dnnarray/conv_raster.cuh"
 #include "dnnarray/overlap.cuh"
 

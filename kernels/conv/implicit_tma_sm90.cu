@@ -14,7 +14,7 @@
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/conv_panels.cuh"
 #include "dnnarray/gather.cuh"
 #include "dnnarray/overlap.cuh"
 
