@@ -39,6 +39,16 @@ def _made(cls: Any, kw_only: bool, eq: bool) -> Any:
 
 
 def _init(self: Any, *args: Any, **named: Any) -> None:
+    if not named and len(args) == len(self._positional) == len(self._accepted):
+        self.__dict__.update(zip(self._positional, args, strict=True))
+    elif not args and named.keys() == self._accepted:
+        self.__dict__.update(named)
+    else:
+        self.__dict__.update(_completed(self, args, named))
+
+
+def _completed(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The fields' values where not all are given in one way; the errors where they do not fit."""
     if len(args) > len(self._positional):
         raise TypeError(f"{type(self).__name__} takes {len(self._positional)} positional arguments, got {len(args)}")
     values = dict(zip(self._positional, args, strict=False))
@@ -50,7 +60,7 @@ def _init(self: Any, *args: Any, **named: Any) -> None:
     if values.keys() != self._accepted:
         missing, unknown = sorted(self._accepted - values.keys()), sorted(values.keys() - self._accepted)
         raise TypeError(f"{type(self).__name__} lacks {missing}" if missing else f"{type(self).__name__} has no {unknown}")
-    self.__dict__.update(values)
+    return values
 
 
 def _repr(self: Any) -> str:

@@ -53,6 +53,7 @@ class Slab:
     outputs: int
 
 
+@lru_cache(maxsize=256)
 def slab(c: int, k: int, chunk: int = CHUNK) -> Slab:
     """The smallest slab."""
     together = math.lcm(chunk // math.gcd(chunk, c), chunk // math.gcd(chunk, k))

@@ -67,8 +67,10 @@ def _spread(g: Geometry, axis: int) -> int:
 
 def raster(g: Geometry) -> Raster | None:
     """None where a tap is no shift of a raster, or a tensor map cannot hold it."""
+    if math.prod(g.window[1:]) < _FEWEST:
+        return None
     height, pitch, axes = extent(g, 1), extent(g, 2), axes_of(g)
-    if height is None or pitch is None or math.prod(g.window[1:]) < _FEWEST:
+    if height is None or pitch is None:
         return None
     found = Raster(pitch, height, _spread(g, 1) * pitch + _spread(g, 2))
     return found if within(axes, *found.corners(g, axes)) else None

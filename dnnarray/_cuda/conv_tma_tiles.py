@@ -81,7 +81,7 @@ def _consumers(t: Tile) -> int:
 
 def _panels(t: Tile) -> int:
     """Bytes of a tile of half types, by which results leave and residuals come, and of its barriers."""
-    return t.m * t.n * 2 + 16 * _consumers(t)
+    return t.m * t.n * 2 + 24 * _consumers(t)
 
 
 @remembered

@@ -13,6 +13,7 @@
 // Bound:   shared memory, which each product of 64 x 64 x 16 asks for 128 bytes a cycle. Sums in float32.
 
 #include "dnnarray/activation.cuh"
+#include "dnnarray/conv_panels.cuh"
 #include "dnnarray/conv_raster.cuh"
 #include "dnnarray/overlap.cuh"
 
@@ -128,7 +129,10 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column&
     C::finish(sums);
     C::release(smem.empty + stage * 8);
     bias.add(sums);
-    if constexpr (kBrought) own.add(sums, tile, a.target.outs);
+    if constexpr (kBrought) {
+      own.add(sums, tile, a.target.outs);
+      own.let_go();
+    }
     C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
   }
 }

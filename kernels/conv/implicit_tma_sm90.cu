@@ -7,14 +7,14 @@
 //          the forward's weight, whose dense channels are those of the result here.
 //          A block takes tiles of kTileM pixels x kTileN channels, one after another. One thread of the first warpgroup asks for the boxes of each
 //          tap and 64 channels, through a ring of kStages; the other warpgroups multiply, each some of the tile's rows. A carrier for each of them
-//          takes the results away in panels of 64 channels and brings the residual, into the panels that it is added in.
+//          takes the results away in panels of 64 channels. A residual comes into the same panels and is added in the middle of the products.
 //          float32: both operands are rounded to TF32 by the copy engine, 32 channels where half types have 64; not kTransposed.
 // Needs:   sm_90a; strides of x and w multiples of 16 bytes; C of a group a multiple of 64 where there are several groups; corners and offsets of
 //          the window within what a map can hold (conv_tma.py).
 // Bound:   the matrix units, or the second-level cache where K is small. Sums in float32.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv_tma.cuh"
+#include "dnnarray/conv_panels.cuh"
 #include "dnnarray/gather.cuh"
 #include "dnnarray/overlap.cuh"
 
@@ -39,6 +39,7 @@ struct Config {
 using namespace dnnarray;
 using C = TmaTile<Config>;
 using Panels = TmaPanels<Config>;
+using Guests = TmaGuests<Config>;
 using T = Config::Element;
 using R = Config::Result;
 constexpr bool kCarried = Panels::kStaged && Config::kFirst == 0;
@@ -64,11 +65,12 @@ struct Barriers {
 };
 
 __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, unsigned smem,
-                                         const Barriers& barriers, Ring<kStages>& ring) {
+                                         const Barriers& barriers, Ring<kStages>& ring, const TensorMap& residual, Guests& guests) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.where(tile.m);
   place.w = place.w * w.stride - w.before, place.h = place.h * h.stride - h.before, place.d = place.d * d.stride - d.before;
   Place tap = {0, 0, 0};
+  guests.begin_tile();
   do {
     const TapPlace offset = {static_cast<unsigned short>(tap.w * w.dilation), static_cast<unsigned short>(tap.h * h.dilation),
                              static_cast<unsigned short>(tap.d * d.dilation)};
@@ -80,26 +82,41 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
       copy_windows<Config::kAxes>(stage, x, full, place, offset);
       C::ask_weight(a.weight, weight, tile, tap, c, a.target.outs, stage + C::kBytesM, full);
       ring.next();
+      if constexpr (Guests::kThere) guests.stage_asked(residual, tile, a.target.outs, a);
     }
   } while (!tap.next(d.window, h.window, w.window));
+  guests.end_tile();
 }
 
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int blocks,
-                                              int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring) {
+__device__ __forceinline__ void multiply_stages(float (&sums)[C::kMmas][kTileN / 2], int count, int part, unsigned smem, const Barriers& barriers,
+                                                Ring<kStages>& ring) {
   unsigned before = 0;
-  bias.ask(a.target, tile);
-  bias.begin(sums);
-  for (int block = 0; block < blocks; ++block) {
+  for (int i = 0; i < count; ++i) {
     const unsigned stage = smem + ring.stage * kStage;
     barrier_wait(barriers.full + ring.stage * 8, ring.parity);
     C::multiply(sums, stage + part * C::kMmas * 64 * C::kRow, stage + C::kBytesM);
     wgmma_wait<1>();
-    if (block > 0) C::release(before);
+    if (before != 0) C::release(before);
     before = barriers.empty + ring.stage * 8;
     ring.next();
   }
   C::finish(sums);
-  C::release(before);
+  if (before != 0) C::release(before);
+}
+
+// The residual stands between two runs of stages, the second of which may have none.
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, float (&sums)[C::kMmas][kTileN / 2], C::Bias& bias, int blocks,
+                                              int part, unsigned smem, const Barriers& barriers, Ring<kStages>& ring, Panels& own) {
+  bias.ask(a.target, tile);
+  bias.begin(sums);
+  const int first = Guests::before(part, blocks);
+#pragma unroll 1
+  for (int run = 0; run < (Guests::kThere ? 2 : 1); ++run) {
+    multiply_stages(sums, run == 0 ? first : blocks - first, part, smem, barriers, ring);
+    if constexpr (Guests::kThere) {
+      if (run == 0) own.add(sums, tile, a.target.outs);
+    }
+  }
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
@@ -136,14 +153,15 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       prefetch_map(x);
       prefetch_map(weight);
       Ring<kStages> ring;
+      Guests guests(Panels(panels, panel_barriers, 0), static_cast<int>(blocks));
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring);
+        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, barriers, ring, residual_map, guests);
       }
     } else if (kCarried && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
       const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
       const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
-      carried.carry<true>(residual_map, y_map, count, tile, a.target.outs, a);
+      carried.carry<true>(residual_map, y_map, count, tile, a.target.outs, a, Guests::stages_apart(static_cast<int>(blocks)) > 0);
     }
     __syncwarp();
   } else {
@@ -154,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     Panels own(panels, panel_barriers, part);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
-      multiply_tile(a, tile, sums, bias, static_cast<int>(blocks), part, smem, barriers, ring);
+      multiply_tile(a, tile, sums, bias, static_cast<int>(blocks), part, smem, barriers, ring, own);
       if constexpr (kCarried) {
         own.write(a.target, sums, tile);
       } else if constexpr (Config::kFirst > 0) {

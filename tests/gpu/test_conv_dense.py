@@ -272,6 +272,7 @@ _PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2
     "strided": ((5, 64, 23, 24), (320, 64, 3, 3), {"padding": 1, "stride": 2}),
     "groups": ((3, 192, 11, 12), (192, 64, 3, 3), {"padding": 1, "groups": 3}),
     "3d": ((2, 64, 5, 6, 7), (64, 64, 3, 3, 3), {"padding": 1}),
+    "deep": ((3, 256, 9, 10), (320, 256, 3, 3), {"padding": 1}),
 }
 
 
@@ -305,6 +306,24 @@ def test_ends_of_tiles(shape, way, tile, monkeypatch):
         assert_close(cupy.asnumpy(dnn.conv(*given, residual=more, activation="relu", **options)), np.maximum(shifted + added, 0), terms)
         back = dnn.conv_backward_input(more, given[1], input_shape=x_shape, **options)
         assert_close(cupy.asnumpy(back), gradient, w_shape[0] * math.prod(w_shape[2:]))
+
+
+@pytest.mark.parametrize("tile", conv_tma_tiles._TILES[:-1], ids=lambda t: t.name)
+@pytest.mark.parametrize("channels", [128, 256])
+def test_residuals_of_many_tiles(channels, tile, monkeypatch):
+    """Residuals that come between the operands, of several tiles of each block, the last ones of fewer panels."""
+    monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,))
+    monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
+    _operation._prepared.clear()
+    outs = tile.n + 64
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(s).astype(BFLOAT16) for s in ((18, channels, 24, 41), (outs, channels, 3, 3), outs))
+    residual = rng.standard_normal((18, outs, 24, 41)).astype(BFLOAT16)
+    expected = dnn.conv(*(a.astype(np.float32) for a in (x, w, b)), residual=residual.astype(np.float32), padding=1, activation="relu")
+    x, w, b, residual = _there((x, w, b, residual), True)
+    for _ in range(3):
+        y = dnn.conv(x, w, b, residual=residual, padding=1, activation="relu", algorithm="implicit_tma_sm90")
+        assert_close(cupy.asnumpy(y), expected.astype(np.float64), 9 * channels)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
