@@ -26,6 +26,7 @@ def prepared(monkeypatch):
     monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_enter", lambda: None)
+    monkeypatch.setattr(launch.overlap, "possible", lambda: False)
     monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
     monkeypatch.setattr(launch, "launchKernel", lambda *given: launched.append(given))
     op = find("relu")
