@@ -120,7 +120,7 @@ def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Pro
     kernel = Kernel("spatial/resize_polyphase.cu", _name(config, x), config)
     arguments = (Array(0), Array(len(problem.inputs)), *sizes)
     orders = (order_of(x), *(None for _ in problem.inputs[1:]))
-    return Program((Plan(kernel, grid_1d(threads), THREADS, arguments, ahead=True),), orders)
+    return Program((Plan(kernel, grid_1d(threads), THREADS, arguments),), orders)
 
 
 def _name(config: PolyphaseConfig, x: Spec) -> str:

@@ -8,7 +8,6 @@
 // Bound:   memory.
 
 #include "dnnarray/division.cuh"
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/polyphase.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -188,7 +187,6 @@ __device__ __forceinline__ void put(T* y, const Line& line, long long step) {
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long threads, long long inner, long long groups, long long strips,
                    long long inner_divisor, long long groups_divisor, long long strips_divisor) {
-  let_next_kernel_begin();
   unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
   if (index >= threads) return;
   const Divisor by_inner(inner, inner_divisor), by_groups(groups, groups_divisor), by_strips(strips, strips_divisor);
@@ -201,7 +199,6 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const Place place{group * Columns::kOwn, static_cast<int>(groups) * Columns::kOwn, step};
   const int height = static_cast<int>(strips) * Rows::kOwn, row = strip * Rows::kOwn;
   const long long line = place.width * step;
-  take_after_previous_kernel(x);
   const T* source = x + (plane * height * place.width + place.column) * step + channel;
   const T* above = source + (row - Rows::kHalo) * line;  // the first row of the window, which may not be there
 
