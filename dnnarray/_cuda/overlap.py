@@ -1,7 +1,7 @@
 """Launches that begin while the kernel before them ends (programmatic dependent launch), which CuPy has no call for.
 
 Between two kernels of a stream the device idles for a microsecond or two: the second is fetched when the first has ended. With this attribute the driver
-sends it as soon as every block of the first has called `release_next_kernel` (or has ended), and the second calls `wait_for_previous_kernel` before it reads
+sends it as soon as every block of the first has called `let_next_kernel_begin` (or has ended), and the second calls `after_previous_kernel` before it reads
 what the first has written (``overlap.cuh``). A CUDA graph keeps that order of the two.
 """
 

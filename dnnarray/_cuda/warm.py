@@ -23,6 +23,7 @@ from dnnarray._spec import Spec
 
 # The two steps of CuPy's own constructor, where they are known: the general call of the class around them takes as long as both.
 _BY_STEPS = hasattr(cupy.ndarray, "_init")
+_ARRAYS = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__}
 
 
 @frozen
@@ -46,21 +47,10 @@ def compile_call(
     shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int
 ) -> Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any]:
     """``call(arrays, runtime, out)`` gives what the public function returns, or None."""
-    scope = launches.scope | {
-        "Array": cupy.ndarray,
-        "blank": cupy.ndarray.__base__.__new__,
-        "OutOfMemoryError": OutOfMemoryError,
-        "pack": pack,
-        "uint8": np.uint8,
-    }
+    scope = launches.scope | _ARRAYS | {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.uint8}
     for k, output in enumerate(shape.outputs):
-        scope |= {
-            f"memory_shape{k}": output.memory_shape,
-            f"dtype{k}": output.dtype,
-            f"kind{k}": output.dtype.type,
-            f"turn{k}": output.inverse,
-        }
-        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"bytes_out{k}": span(output.spec)}
+        scope |= {f"memory_shape{k}": output.memory_shape, f"kind{k}": output.dtype.type, f"turn{k}": output.inverse}
+        scope |= {f"dtype{k}": output.dtype, f"shape{k}": output.shape, f"strides{k}": output.strides, f"bytes_out{k}": span(output.spec)}
     scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
     scope["scratch_shape"] = (shape.workspace,)
     lines = [
@@ -85,7 +75,7 @@ def _new_result(output: Output, k: int) -> list[str]:
 
 
 def _new(name: str, shape: str, dtype: str) -> list[str]:
-    """A new array under this name."""
+    """A new array under this name. CuPy finds the scalar type sooner than the dtype itself."""
     return [f"{name} = blank(Array)", f"{name}._init({shape}, {dtype})"] if _BY_STEPS else [f"{name} = Array({shape}, {dtype})"]
 
 
