@@ -87,8 +87,6 @@ class Launches:
             "except AttributeError: _enter()",
             "try: _buffer = _take()",
             "except IndexError: _buffer = _new()",
-        ]
-        text += [
             "_words = _buffer[0]",
             *(f"_words[{slot}] = {pointer}" for slot, pointer in enumerate(pointers)),
             "_handle = _stream().ptr",
