@@ -202,7 +202,7 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
         + strips.words
     )
     kernel = Kernel("pool/strips.cu", "_".join(words), config)
-    return Plan(kernel, strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)), ahead=config.steps == 1)
+    return Plan(kernel, strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)), ahead=config.steps == 1 and reduction != NORM)
 
 
 def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],

@@ -233,7 +233,8 @@ struct Task {
     }
   }
 };
-constexpr bool kWarps = S::kLends || kTogether;  // the lanes of a warp go along to the end
+constexpr bool kWarps = S::kLends || kTogether;              // the lanes of a warp go along to the end
+constexpr bool kAhead = kSteps == 1 && kReduction != kNorm;  // whether all is read before anything is written
 
 // Arguments that say how threads share the work: Share in strip.cuh. `height` and `width` hold the extents of x and y along their axis,
 // `h_padding` and `w_padding` those before and after.
@@ -257,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : kSca
   };
   Task task = task_of(threadIdx.x);
   if (!kWarps && task.p == task.end) return;
-  if constexpr (kSteps == 1) take_after_previous_kernel(task.source.x);
+  if constexpr (kAhead) take_after_previous_kernel(task.source.x);
   const S& source = task.source;
   const int q = task.q;
   long long y = task.y;
