@@ -1,12 +1,14 @@
-"""Small tensors (under 1 MB): time on the device alone, by CUDA graphs, beside PyTorch eager and `torch.compile`.
+"""Small tensors (under 1 MB): time on the device alone, by CUDA graphs, beside PyTorch eager and `torch.compile`; or the host's time.
 
-    python -m asv_bench.gpu_small
+    python -m asv_bench.gpu_small [--host]
 
 A graph holds many calls in a row and is replayed many times, so that neither the host nor one launch's latency counts. The L2 is warm for both sides.
+With ``--host`` the time that the host takes to queue a call, beside PyTorch's eager call.
 """
 
 from __future__ import annotations
 
+import argparse
 from functools import partial
 
 import cupy
@@ -14,8 +16,10 @@ import torch
 import torch.nn.functional as fn
 
 import dnnarray as dnn
+from asv_bench.gpu import host_us
 
 CALLS, REPLAYS = 20, 20
+_QUEUED, _ROUNDS = 500, 3  # calls between two waits, fewer than a queue holds, and rounds of all calls in turns
 
 
 def graph_us(call, stream) -> float:
@@ -138,9 +142,34 @@ def rows(stream):
                 yield f"{name}_backward {'saved ' * bool(given)}{str(dtype)[6:]}", graph_us(call, stream), theirs, None
 
 
+def host_in_turns(*calls) -> list[float]:
+    """Microseconds of the host to queue each of these calls: the best of rounds in turns, since a host's clock moves."""
+    return [min(times) for times in zip(*([host_us(call, _QUEUED) for call in calls] for _ in range(_ROUNDS)), strict=True)]
+
+
+def host_rows():
+    """(label, ours, ours with `out=` or None, eager) in microseconds."""
+    for name, forward, _, reference, tensors, options in _problems(torch.float32):
+        arrays = [cupy.from_dlpack(t) for t in tensors]
+        result = forward(*arrays, **options)
+        calls = [partial(forward, *arrays, **options), partial(reference, *tensors)]
+        if isinstance(result, cupy.ndarray) and hasattr(forward, "operation"):
+            calls.append(partial(forward, *arrays, out=result, **options))
+        ours, eager, *given = host_in_turns(*calls)
+        yield name, ours, given[0] if given else None, eager
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", action="store_true", help="the host's time of a call and nothing else")
+    host = parser.parse_args().host
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
+        if host:
+            print(f"{'row':34} {'host us':>7} {'out=':>7} {'eager':>7} {'ratio':>6}")
+            for label, ours, given, eager in host_rows():
+                print(f"{label:34} {ours:7.2f} {given or 0:7.2f} {eager:7.2f} {eager / ours:6.2f}", flush=True)
+            return
         print(f"{'row':34} {'us':>7} {'eager':>7} {'compiled':>8} {'ratio':>6}")
         for label, ours, eager, compiled in rows(stream):
             best = min(eager, compiled or eager)

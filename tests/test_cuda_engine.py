@@ -2,15 +2,16 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import dnnarray as dnn
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import Device
-from dnnarray._spec import Spec
+from dnnarray._spec import BFLOAT16, Spec
 
-pytest.importorskip("cupy", reason="CuPy is not installed")
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def prepared(monkeypatch):
     monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_enter", lambda: None)
+    monkeypatch.setattr(launch.overlap, "possible", lambda: False)
     monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
     monkeypatch.setattr(launch, "launchKernel", lambda *given: launched.append(given))
     op = find("relu")
@@ -56,6 +58,25 @@ def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
     plan.workspace = 64
     with pytest.raises(dnn.OptionError, match=r"relu: workspace .* aligned to 16 bytes"):
         plan._scratch(_memory(1025))
+
+
+@pytest.mark.parametrize("by_steps", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.int64])
+def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, dtype):
+    from cupy.cuda.memory import MemoryPointer, UnownedMemory
+
+    from dnnarray._cuda import launch, warm
+
+    monkeypatch.setattr(warm, "_BY_STEPS", by_steps)
+    lines = ["def make():", *(f"    {line}" for line in warm._new("made", "shape", "kind")), "    return made"]
+    make = launch.written("make", lines, warm._ARRAYS | {"shape": (3, 5, 2), "kind": np.dtype(dtype).type})
+    with cupy.cuda.using_allocator(lambda size: MemoryPointer(UnownedMemory(4096, size, None, 0), 0)):
+        made, expected = make(), cupy.ndarray((3, 5, 2), np.dtype(dtype))
+    for name in ("shape", "dtype", "strides", "size", "nbytes", "base"):
+        assert getattr(made, name) == getattr(expected, name)
+    assert type(made) is cupy.ndarray
+    assert made.flags.c_contiguous
+    assert made.data.mem.size == expected.data.mem.size
 
 
 def test_problems_of_one_form_share_the_text_of_their_call(prepared):

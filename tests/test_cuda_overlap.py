@@ -2,12 +2,22 @@
 
 import re
 from ctypes import sizeof
+from functools import lru_cache
 
 import pytest
 
 from dnnarray._cuda import module
-from dnnarray._cuda.plan import Plan
+from dnnarray._cuda.plan import Array, Config, Kernel, MatMul, Matrix, Plan
+from dnnarray._spec import FLOAT32
 from tests.test_kernels import _DEVICES, _programs
+
+_H200 = _DEVICES["sm_90a"]
+_FEW = 3  # configurations of each source
+
+
+@lru_cache(maxsize=1)
+def _all():
+    return list(_programs(_H200))
 
 
 def _text(source):
@@ -25,7 +35,7 @@ def _text(source):
 def test_a_kernel_that_begins_early_waits():
     early = {
         plan.kernel.source
-        for _, _, program in _programs(_DEVICES["sm_90a"])
+        for _, _, program in _all()
         for before, plan in zip(program.plans, program.plans[1:], strict=False)
         if isinstance(plan, Plan) and isinstance(before, Plan) and plan.early
     }
@@ -42,3 +52,103 @@ def test_the_layout_of_a_launch():
     assert overlap._Attribute.value.offset == 8
     assert sizeof(overlap._Config) == 56
     assert (overlap._Config.stream.offset, overlap._Config.attributes.offset, overlap._Config.count.offset) == (32, 40, 48)
+
+
+def _ahead():
+    """By source, the kernels whose plans may begin ahead of all before them."""
+    found = {}
+    for _, _, program in _all():
+        for plan in program.plans:
+            if isinstance(plan, Plan) and plan.ahead:
+                found.setdefault(plan.kernel.source, {})[plan.kernel.symbol] = plan.kernel
+    return found
+
+
+def test_small_programs_that_begin_ahead_of_all_before_them():
+    expected = {
+        "pool/strips.cu",
+        "pool/whole.cu",
+        "pool/spread.cu",
+        "norm/channel_block.cu",
+        "norm/rows.cu",
+        "softmax/rows.cu",
+        "spatial/move.cu",
+    }
+    assert expected <= set(_ahead())
+
+
+def _ptx(kernel):
+    nvrtc, root = module._nvrtc(), module.kernels_folder()
+    _, program = nvrtc.nvrtcCreateProgram(kernel.code().encode(), b"kernel.cu", 0, [], [])
+    options = ["-arch=compute_90", f"-I{root}", f"-I{root / 'include'}", *module._OPTIONS]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, kernel.symbol
+    text = bytes(nvrtc.nvrtcGetPTXSize(program)[1])
+    nvrtc.nvrtcGetPTX(program, text)
+    nvrtc.nvrtcDestroyProgram(program)
+    return text.decode()
+
+
+def test_they_touch_no_array_before_they_have_waited():
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+    for kernel in [kernel for kernels in _ahead().values() for kernel in list(kernels.values())[:: -(-len(kernels) // _FEW)]]:
+        lines = _ptx(kernel).splitlines()
+        waits = [i for i, line in enumerate(lines) if "griddepcontrol.wait" in line]
+        touches = [i for i, line in enumerate(lines) if re.search(r"\b(ld|st|red|atom|cp\.async)\.(?!param|shared|local)", line)]
+        assert waits, kernel.symbol
+        assert waits[0] < touches[0], kernel.symbol
+        assert not any("ld.global.nc" in line for line in lines), f"{kernel.symbol}: what never changes may be read before the wait"
+
+
+def _launch(grid=(4, 1, 1), **options):
+    return Plan(Kernel("made/up.cu", "made_up", Config()), grid, 128, (Array(0), Array(1)), **options)
+
+
+def test_which_launches_overlap():
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from dnnarray._cuda.launch import _overlaps
+
+    first, second, product = _launch(ahead=True), _launch(early=True), MatMul(*(Matrix(Array(0), 1),) * 3, 1, 1, 1, FLOAT32, FLOAT32)
+    assert _overlaps((first,), 0)
+    assert not _overlaps((_launch(),), 0)
+    assert not _overlaps((_launch((1 << 20, 1, 1), ahead=True),), 0)
+    assert [_overlaps((first, second), k) for k in (0, 1)] == [False, True]
+    assert [_overlaps((product, second), k) for k in (0, 1)] == [False, False]
+    assert not _overlaps((second,), 0)
+
+
+def test_a_launch_is_described_once_for_each_stream():
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from dnnarray._cuda import overlap
+
+    descriptions = overlap.Descriptions(_launch((3, 2, 1)))
+    addresses = [descriptions[stream] for stream in range(100)]
+    assert addresses[:64] == [descriptions[stream] for stream in range(64)]
+    assert len(descriptions) == 64
+    for stream in (5, 1000):
+        config = overlap._Config.from_address(descriptions[stream])
+        assert (config.grid_x, config.grid_y, config.block_x, config.stream or 0) == (3, 2, 128, stream)
+        assert config.attributes[0].value == 1
+
+
+def test_what_the_driver_refuses_is_raised(monkeypatch):
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from types import SimpleNamespace
+
+    from dnnarray._cuda import launch, overlap
+
+    def refuse(status):
+        raise ValueError(status)
+
+    sent, answers = [], [0, 700]
+    monkeypatch.setattr(overlap, "possible", lambda: True)
+    monkeypatch.setattr(overlap, "send", lambda: lambda *given: sent.append(given) or answers[len(sent) - 1])
+    monkeypatch.setattr(overlap, "failed", refuse)
+    monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
+    monkeypatch.setattr(launch, "_enter", lambda: None)
+    monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
+    launches = launch.Launches((_launch(ahead=True),), [SimpleNamespace(ptr=11)], 2, [])
+    launches.queue([256, 512], ())
+    with pytest.raises(ValueError, match="700"):
+        launches.queue([256, 512], ())
+    assert [given[1] for given in sent] == [11, 11]

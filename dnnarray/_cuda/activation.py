@@ -93,7 +93,7 @@ def elementwise(problem: ElementwiseProblem, device: Device, aligned: bool) -> P
     direction = "backward" if gradient else "forward"
     kernel = Kernel("activation/elementwise.cu", f"{f.name}_elementwise_{direction}_{SHORT[dtype]}x{vector}", config, ("activation",))
     pointers = (Array(0), Array(1), Array(2)) if gradient else (Array(0), Array(0), Array(1))
-    plan = Plan(kernel, (-(-spec.size // (THREADS * vector)), 1, 1), THREADS, (*pointers, spec.size, f.p, f.q))
+    plan = Plan(kernel, (-(-spec.size // (THREADS * vector)), 1, 1), THREADS, (*pointers, spec.size, f.p, f.q), ahead=True)
     return Program((plan,), (order_of(spec),) * len(problem.inputs))
 
 
@@ -310,7 +310,7 @@ def prelu(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
     config = PReLUConfig(TYPES[dtype], mode, vector, THREADS)
     kernel = Kernel("activation/prelu.cu", f"prelu_{SHORT[dtype]}x{vector}_channel{mode}", config, ("activation",))
     arguments = (Array(0), Array(1), Array(2), *v.sizes)
-    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
+    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments, ahead=True)
     return Program((plan,), (order_of(x), _slope_order(problem)))
 
 

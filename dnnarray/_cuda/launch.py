@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
 import threading
@@ -28,6 +29,7 @@ _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declare
 _WITHOUT_ASKING = 48 << 10  # bytes of shared memory that a block gets, both kinds together
 _WORD = 8  # bytes
 _LINE = 8  # words that tensor maps begin at multiples of
+_FEW = 1 << 17  # threads of a launch that leaves room on the card for the next one
 _thread = threading.local()
 _lock = threading.Lock()
 _shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that it may use by now
@@ -46,7 +48,7 @@ class Launches:
     scope : what the text of `lines` speaks of
     """
 
-    __slots__ = ("_functions", "_maps", "_plans", "_queue", "_slots", "copied", "scope")
+    __slots__ = ("_functions", "_maps", "_overlapping", "_plans", "_queue", "_slots", "copied", "scope")
 
     def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]) -> None:
         self.copied = copied
@@ -62,14 +64,20 @@ class Launches:
         free: list[Any] = []
         self.scope: dict[str, Any] = {
             "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._buffer,
-            "_write": struct.Struct(f"={count}Q").pack_into, "_stream": get_current_stream,
+            "_stream": get_current_stream,
         }  # fmt: skip
         places = ((slot, argument.array if isinstance(argument, TensorMap) else argument) for argument, slot in self._slots.items())
         self.scope |= {f"_offset{slot}": place.offset for slot, place in places if isinstance(place, Array)}
+        self._overlapping = [k for k in range(len(plans)) if _overlaps(plans, k) and overlap.possible()]
         code = iter(functions)
         for k, step in enumerate(plans):
-            behind = k > 0 and isinstance(plans[k - 1], Plan)
-            self.scope[f"_step{k}"] = _launcher(step, next(code), behind) if isinstance(step, Plan) else _by_library(step)
+            if not isinstance(step, Plan):
+                self.scope[f"_step{k}"] = _by_library(step)
+            elif k in self._overlapping:
+                self.scope |= {"_send": overlap.send(), "_failed": overlap.failed}
+                self.scope |= {f"_launch{k}": overlap.Descriptions(step), f"_code{k}": next(code).ptr}
+            else:
+                self.scope[f"_step{k}"] = _launcher(step, next(code).ptr)
         self._queue: Callable[..., None] | None = None
 
     def lines(self, pointers: list[str]) -> list[str]:
@@ -79,8 +87,10 @@ class Launches:
             "except AttributeError: _enter()",
             "try: _buffer = _take()",
             "except IndexError: _buffer = _new()",
+            "_words = _buffer[0]",
+            *(f"_words[{slot}] = {pointer}" for slot, pointer in enumerate(pointers)),
+            "_handle = _stream().ptr",
         ]
-        text += ["_words = _buffer[0]", f"_write(_words, 0, {', '.join(pointers)})", "_handle = _stream().ptr"]
         for argument, slot in self._slots.items():
             if isinstance(argument, Array) and argument.offset:
                 text.append(f"_words[{slot}] = {pointers[argument.index]} + _offset{slot}")
@@ -89,7 +99,11 @@ class Launches:
             elif isinstance(argument, TensorMap):
                 text.append(f"_at = {pointers[argument.array.index]} + _offset{slot}")
                 text.append(f"if _words[{slot}] != _at: _words[{slot}] = _buffer[-1][{self._maps.index(argument)}].move(_at)")
-        text += [f"_step{k}(_handle, _buffer[{k + 1}], 0)" for k in range(len(self._plans))]
+        for k in range(len(self._plans)):
+            if k in self._overlapping:
+                text.append(f"if _status := _send(_launch{k}[_handle], _code{k}, _buffer[{k + 1}], None): _failed(_status)")
+            else:
+                text.append(f"_step{k}(_handle, _buffer[{k + 1}], 0)")
         return ["    " + line for line in (*text, "_put(_buffer)")]
 
     def queue(self, pointers: list[int], runtime: tuple[Any, ...]) -> None:
@@ -167,12 +181,21 @@ def _allow_shared(function: Any, dynamic: int) -> None:
             _shared[function.ptr] = dynamic
 
 
-def _launcher(plan: Plan, function: Any, behind: bool) -> Callable[[int, int, int], None]:
-    """What queues a launch; `behind` says that another kernel of ours is the last thing that its stream was given."""
-    if plan.early and behind and overlap.possible():
-        return overlap.Launcher(plan, function.ptr)
+def _overlaps(plans: tuple[Step, ...], k: int) -> bool:
+    """Whether a launch may begin before what its stream was given has ended: behind another kernel of its program, or where the program is small."""
+    plan = plans[k]
+    if not isinstance(plan, Plan):
+        return False
+    if k > 0:
+        return (plan.early or plan.ahead) and isinstance(plans[k - 1], Plan)
+    alone = not any(isinstance(step, Plan) and step.early for step in plans)  # those read at once what stood before their program
+    return plan.ahead and alone and math.prod(plan.grid) * plan.block <= _FEW
+
+
+def _launcher(plan: Plan, function: int) -> Callable[[int, int, int], None]:
+    """What queues a launch behind all that its stream was given."""
     launch = _launch_together if plan.cooperative else launchKernel
-    return partial(launch, function.ptr, *plan.grid, plan.block, 1, 1, plan.shared_memory)
+    return partial(launch, function, *plan.grid, plan.block, 1, 1, plan.shared_memory)
 
 
 def _launch_together(*arguments: int) -> None:

@@ -128,7 +128,7 @@ def _plan(
         numbers = (part, float(problem.eps), members, *statistics, count, float(problem.momentum))
     grid = (found.groups, 1 if gradient else found.batch, 1)
     kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation", "norm"))
-    return Program((Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q)),), orders(problem, x))
+    return Program((Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q), ahead=True),), orders(problem, x))
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:

@@ -20,6 +20,7 @@ _THREADS = 128  # of a block whose rows take a warp or less
 _UNITS = 132  # multiprocessors that the blocks of a gradient, which stay, are meant to fill
 _FOLD_WIDE = 2048  # columns for each element of a vector, so that there are blocks enough
 _FOLD_FEW = 16384  # columns from which there are blocks enough for few threads in each
+_EARLY = 16  # values of a thread with which weight and bias of all of them are read first, as in kernels/norm/rows.cu
 
 
 @frozen
@@ -206,7 +207,8 @@ def launch(
     name = f"{problem.op}_rows_{SHORT[specs.x.dtype]}{how.text}{''.join(f'_{w}' for w, on in words.items() if on)}"
     kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))
     numbers = (rows, columns, 1.0 / max(columns, 1), problem.eps, *sums, curve.p, curve.q, groups, space, divisor(space))
-    return Plan(kernel, (blocks_of(rows, how.per_block), 1, 1), how.threads, (*pointers, *numbers))
+    grid, ahead = (blocks_of(rows, how.per_block), 1, 1), how.vector * how.vectors <= _EARLY and not borders and specs.residual is None
+    return Plan(kernel, grid, how.threads, (*pointers, *numbers), ahead=ahead)
 
 
 def _resident(how: Rows, problem: NormProblem) -> int:

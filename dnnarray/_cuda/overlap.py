@@ -1,15 +1,16 @@
 """Launches that begin while the kernel before them ends (programmatic dependent launch), which CuPy has no call for.
 
 Between two kernels of a stream the device idles for a microsecond or two: the second is fetched when the first has ended. With this attribute the driver
-sends it as soon as every block of the first has called `release_next_kernel` (or has ended), and the second calls `wait_for_previous_kernel` before it reads
+sends it as soon as every block of the first has called `let_next_kernel_begin` (or has ended), and the second calls `after_previous_kernel` before it reads
 what the first has written (``overlap.cuh``). A CUDA graph keeps that order of the two.
 """
 
 from __future__ import annotations
 
+import threading
 from ctypes import POINTER, Structure, addressof, c_char, c_int, c_uint, c_void_p, pointer
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import cupy
 from cupy_backends.cuda.api.driver import CUDADriverError
@@ -40,8 +41,8 @@ class _Config(Structure):
 
 
 @lru_cache(maxsize=1)
-def _launch() -> Any:
-    """``cuLaunchKernelEx``; None where the driver is older."""
+def send() -> Any:
+    """``cuLaunchKernelEx``, which takes the address of a description, the kernel, the address of the arguments' addresses and None; None where the driver is older."""
     library = driver_library()
     function = getattr(library, "cuLaunchKernelEx", None)
     if function is not None:
@@ -51,26 +52,29 @@ def _launch() -> Any:
 
 def possible() -> bool:
     """Whether the current device and its driver can."""
-    return int(cupy.cuda.Device().compute_capability) >= _LEAST and _launch() is not None
+    return int(cupy.cuda.Device().compute_capability) >= _LEAST and send() is not None
 
 
-class Launcher:
-    """Queues one plan, ``launcher(stream, address of the arguments' addresses, 0)`` as the driver's plain call does."""
+def failed(status: int) -> NoReturn:
+    """What the driver said, as CuPy would raise it."""
+    raise CUDADriverError(status)
 
-    def __init__(self, plan: Plan, function: int) -> None:
-        self._plan, self._function, self._launch = plan, function, _launch()
-        self._configs: dict[int, tuple[int, _Config]] = {}  # by stream: never changed, so that any thread may use them
 
-    def __call__(self, stream: int, arguments: int, _extra: int) -> None:
-        address, _ = self._configs.get(stream) or self._describe(stream)
-        status = self._launch(address, self._function, arguments, None)
-        if status:
-            raise CUDADriverError(status)
+class Descriptions(dict[int, int]):
+    """By stream: the address of what the driver is told of a launch. The call in between, which writes none of it, may be any thread's."""
 
-    def _describe(self, stream: int) -> tuple[int, _Config]:
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._plan = plan
+        self._kept: list[_Config] = []
+        self._own = threading.local()
+
+    def __missing__(self, stream: int) -> int:
         attribute = _Attribute(id=_SERIALIZATION, value=1)
         config = _Config(*self._plan.grid, self._plan.block, 1, 1, self._plan.shared_memory, stream, pointer(attribute), 1)
-        if len(self._configs) >= _STREAMS:
-            self._configs.clear()
-        found = self._configs[stream] = addressof(config), config
-        return found
+        if len(self) < _STREAMS:
+            self._kept.append(config)
+            self[stream] = addressof(config)
+        else:
+            self._own.config = config  # until this thread's next one
+        return addressof(config)

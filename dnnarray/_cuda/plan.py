@@ -89,7 +89,8 @@ class Plan:
     """One launch. `arguments` are `Array` pointers, `TensorMap`, `Runtime` options, ints (64 bits) and floats (double).
 
     `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot. `early` lets a
-    launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``).
+    launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``). `ahead` lets any launch of a
+    small program begin while the last kernel of its stream ends, whoever queued that; its kernel waits before it touches any array.
     """
 
     kernel: Kernel
@@ -99,6 +100,7 @@ class Plan:
     shared_memory: int = 0
     cooperative: bool = False
     early: bool = False
+    ahead: bool = False
 
 
 @frozen

@@ -227,7 +227,8 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     dividers = [n for divisor in (h.extent, widths, inner) for n in divider(divisor, total)]
     tilings = [n for a in (h, w) for n in (*divider(a.stride_used, 0), a.packed()[0], a.extent + a.after * problem.padded)]
     grid = (-(-total // (THREADS if g.last else THREADS * wide)), 1, 1)
-    return Plan(Kernel("pool/spread.cu", "_".join(words), config), grid, THREADS, (*pointers, total, *dividers, *tilings, problem.p))
+    kernel = Kernel("pool/spread.cu", "_".join(words), config)
+    return Plan(kernel, grid, THREADS, (*pointers, total, *dividers, *tilings, problem.p), ahead=steps == 1)
 
 
 def _pairs(x: Spec, strips: Strips, pointers: tuple[Array, ...]) -> Plan:
@@ -265,4 +266,4 @@ def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: in
     config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule)
     words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + strips.words
     kernel = Kernel("pool/tiles.cu", "_".join(words), config)
-    return Plan(kernel, strips.grid, THREADS, (grad, third, output, *strips.numbers, int(problem.padded)))
+    return Plan(kernel, strips.grid, THREADS, (grad, third, output, *strips.numbers, int(problem.padded)), ahead=config.steps == 1)

@@ -201,7 +201,8 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
         + ["lends"] * lends
         + strips.words
     )
-    return Plan(Kernel("pool/strips.cu", "_".join(words), config), strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)))
+    kernel = Kernel("pool/strips.cu", "_".join(words), config)
+    return Plan(kernel, strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)), ahead=config.steps == 1 and reduction != NORM)
 
 
 def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
@@ -218,7 +219,7 @@ def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, align
     words += [f"to_{POOL_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}_l{lanes}"]
     grid = (min(-(-columns // lanes), 1 << 30), 1, 1)
     numbers = (columns, g.length, 1 if along else inner // vector, p)
-    return Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers))
+    return Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers), ahead=True)
 
 
 def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:

@@ -168,7 +168,7 @@ def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     config = RowsConfig(*_settings(problem), lanes, count, vector, threads)
     kernel = Kernel("softmax/rows.cu", f"{_name(problem, 'rows')}x{vector}_{lanes}x{count}", config, ("math",))
     blocks = -(-outer // (threads // lanes))
-    return _program(problem, Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent)))
+    return _program(problem, Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent), ahead=True))
 
 
 def _room(device: Device, blocks: int, static: int) -> int:

@@ -45,6 +45,7 @@ class SampleConfig(Config):
     corners: bool
     rank: int
     channels_last: bool
+    once: bool
     vector: int
     threads: int
 
@@ -117,15 +118,12 @@ def grid_sample(problem: GridSampleProblem, device: Device, aligned: bool) -> Pr
     last, channels, places = channels_last(x) and channels_last(y), x.shape[1], y.size // x.shape[1]
     vector = vector_length(x.dtype, aligned, channels) if last else 1
     per = vector if last else split_channels(channels, places)
-    kernel = Kernel(
-        "spatial/grid_sample.cu",
-        f"grid_sample_{name}{f'_last_x{vector}' * last}",
-        SampleConfig(*settings, last, vector, THREADS),
-        ("sampling",),
-    )
+    once = per == vector
+    config = SampleConfig(*settings, last, once, vector, THREADS)
+    kernel = Kernel("spatial/grid_sample.cu", f"grid_sample_{name}{f'_last_x{vector}' * last}{'_once' * once}", config, ("sampling",))
     share = shares(x.shape[0], channels, per, y.shape[2:], last)
     strides = (*three_extents(x.shape[2:]), *five_strides(x), *five_strides(y))
-    plan = Plan(kernel, grid_1d(share[0]), THREADS, (Array(0), Array(1), Array(2), *share, *strides))
+    plan = Plan(kernel, grid_1d(share[0]), THREADS, (Array(0), Array(1), Array(2), *share, *strides), ahead=once)
     return Program((plan,), (order_of(x), tuple(range(x.ndim))))
 
 

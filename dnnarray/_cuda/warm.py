@@ -21,6 +21,10 @@ from dnnarray._outputs import Output
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
+# The two steps of CuPy's own constructor, where they are known: the general call of the class around them takes as long as both.
+_BY_STEPS = hasattr(cupy.ndarray, "_init")
+_ARRAYS = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__}
+
 
 @frozen
 class Shape:
@@ -43,10 +47,10 @@ def compile_call(
     shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int
 ) -> Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any]:
     """``call(arrays, runtime, out)`` gives what the public function returns, or None."""
-    scope = launches.scope | {"Array": cupy.ndarray, "OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.dtype(np.uint8)}
+    scope = launches.scope | _ARRAYS | {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.uint8}
     for k, output in enumerate(shape.outputs):
-        scope |= {f"memory_shape{k}": output.memory_shape, f"dtype{k}": output.dtype, f"turn{k}": output.inverse}
-        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"bytes_out{k}": span(output.spec)}
+        scope |= {f"memory_shape{k}": output.memory_shape, f"kind{k}": output.dtype.type, f"turn{k}": output.inverse}
+        scope |= {f"dtype{k}": output.dtype, f"shape{k}": output.shape, f"strides{k}": output.strides, f"bytes_out{k}": span(output.spec)}
     scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
     scope["scratch_shape"] = (shape.workspace,)
     lines = [
@@ -54,7 +58,7 @@ def compile_call(
         *_read_inputs(shape),
         "    if out is None:",
         "        try:",
-        *(f"            r{k} = Array(memory_shape{k}, dtype{k}){_turned(output, k)}" for k, output in enumerate(shape.outputs)),
+        *(f"            {line}" for k, output in enumerate(shape.outputs) for line in _new_result(output, k)),
         "        except OutOfMemoryError: return None",
         *(f"        q{k} = r{k}.data.ptr" for k in range(len(shape.outputs))),
         "    else:",
@@ -65,8 +69,14 @@ def compile_call(
     return written("call", lines, scope)
 
 
-def _turned(output: Output, k: int) -> str:
-    return "" if output.inverse is None else f".transpose(turn{k})"
+def _new_result(output: Output, k: int) -> list[str]:
+    turned = [] if output.inverse is None else [f"r{k} = r{k}.transpose(turn{k})"]
+    return _new(f"r{k}", f"memory_shape{k}", f"kind{k}") + turned
+
+
+def _new(name: str, shape: str, dtype: str) -> list[str]:
+    """A new array under this name. CuPy finds the scalar type sooner than the dtype itself."""
+    return [f"{name} = blank(Array)", f"{name}._init({shape}, {dtype})"] if _BY_STEPS else [f"{name} = Array({shape}, {dtype})"]
 
 
 def _read_inputs(shape: Shape) -> list[str]:
@@ -106,7 +116,11 @@ def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
     pointers = [f"p{i}" for i in shape.given] + [f"q{k}" for k in range(len(shape.outputs))]
     lines = []
     if shape.workspace:
-        lines += ["    try:", "        scratch = Array(scratch_shape, uint8)", "    except OutOfMemoryError: return None"]
+        lines += [
+            "    try:",
+            *(f"        {line}" for line in _new("scratch", "scratch_shape", "uint8")),
+            "    except OutOfMemoryError: return None",
+        ]
         lines += ["    s = scratch.data.ptr"]
         pointers.append("s")
     condition = "" if shape.aligned else "not "

@@ -5,6 +5,7 @@
 // Bound:   memory: each input read once, the output written once. H200, 2026-11-21: 4,156 GB/s float32, 4,021 bfloat16 of 4,256 copied.
 
 #include "dnnarray/activation.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -41,8 +42,10 @@ __device__ __forceinline__ V evaluate(const V& g, const V& x, A p, A q) {
 // `g` is `x` where there is no gradient to read.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ y, long long n, double p64, double q64) {
+  let_next_kernel_begin();
   const A p = A(p64), q = A(q64);
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
+  take_after_previous_kernel(x, g);
   if (i + Config::kVector <= n) {
     const V reg_x = load<T, Config::kVector>(x + i);
     store(y + i, evaluate(Config::kGradient ? load<T, Config::kVector>(g + i) : reg_x, reg_x, p, q));

@@ -6,6 +6,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channels.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -34,8 +35,10 @@ __device__ __forceinline__ void run(const T* x, const T* w, T* y, long long i, c
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, long long n, DNNARRAY_CHANNELS) {
+  let_next_kernel_begin();
   const ChannelView view = DNNARRAY_CHANNELS_VALUES;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
+  take_after_previous_kernel(x, w);
   if (i + Config::kVector <= n) {
     run<Config::kVector>(x, w, y, i, view);
   } else {

@@ -9,6 +9,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channel_block.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -37,9 +38,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    double share, double eps, long long members, const void* running_mean, const void* running_var, void* next_mean, void* next_var,
                    double count, double momentum, double p64, double q64) {
   __shared__ __align__(16) A smem[kThreads / kWarp][4];
+  let_next_kernel_begin();
   const int statistic = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x), first = static_cast<int>(blockIdx.x) * static_cast<int>(members);
   const int vectors = static_cast<int>(vectors_and_each >> 32), pitch = static_cast<int>(pitch_and_span >> 32), span = static_cast<int>(pitch_and_span);
   const Owned<T, kVector, kVectors, kThreads> own(threadIdx.x, statistic * span, vectors, Divisor(vectors_and_each, each_divisor), pitch, true);
+  take_after_previous_kernel(x, residual, weight, bias, running_mean, running_var);
   const auto of_x = own.fetch(x), of_residual = own.fetch(residual);
   const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0}, absent = {nullptr, false};
   typename Parameter<T>::Fetched weights[kChannels], biases[kChannels];

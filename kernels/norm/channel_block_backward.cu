@@ -11,6 +11,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channel_block.cuh"
+#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -69,10 +70,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    long long wide, long long vectors_and_each, long long each_divisor, long long pitch_and_span, double share, long long rows, double eps,
                    long long members, double p64, double q64) {
   __shared__ __align__(16) A smem[kWarps][4], smem_sums[2 * kWarps];
+  let_next_kernel_begin();
   const int vectors = static_cast<int>(vectors_and_each >> 32), each = static_cast<int>(vectors_and_each);
   const int pitch = static_cast<int>(pitch_and_span >> 32), span = static_cast<int>(pitch_and_span);
   const int row = threadIdx.x / kLanes, group = static_cast<int>(blockIdx.x), first = group * static_cast<int>(members);
   const Own own(threadIdx.x % kLanes, (row * static_cast<int>(gridDim.x) + group) * span, vectors, Divisor(each, each_divisor), pitch, row < rows);
+  take_after_previous_kernel(x, grad, residual, weight, bias, given_mean, given_rstd);
   const auto of_x = own.fetch(x), of_grad = own.fetch(grad), of_residual = own.fetch(residual);
   const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0};
   const Parameter<T> old_mean = {given_mean, (wide & 4) != 0}, old_rstd = {given_rstd, (wide & 8) != 0};

@@ -12,6 +12,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/division.cuh"
 #include "dnnarray/norm.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -39,6 +40,7 @@ constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kLanes = C
 
 constexpr bool kFull = Config::kFull && Config::kCentred;
 constexpr bool kEarly = Config::kImages == 0 && kVectors * kVector <= 16;  // whether there are registers for weight and bias of a whole row
+constexpr bool kAhead = kEarly && !Config::kAdd;                           // whether all is read before anything is written
 
 struct Registers {
   A at[kVectors][kVector];
@@ -63,7 +65,7 @@ __device__ __forceinline__ void sum_over_row(A& first, A& second, A* smem) {
   }
 }
 
-// The row in registers, 0 past its end; with a residual the sum is written on the way.
+// The row that begins at x, `start` elements into the others, in registers, 0 past its end; with a residual the sum is written on the way.
 __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum, long long start, long long columns, bool mine) {
   Registers reg;
 #pragma unroll
@@ -74,7 +76,7 @@ __device__ __forceinline__ Registers read(const T* x, const T* residual, T* sum,
       for (int v = 0; v < kVector; ++v) reg.at[k][v] = A(0);
       continue;
     }
-    widen_all(reg.at[k], load<T, kVector>(x + start + j));
+    widen_all(reg.at[k], load<T, kVector>(x + j));
     if constexpr (Config::kAdd) {
       A more[kVector];
       widen_all(more, load<T, kVector>(residual + start + j));
@@ -220,19 +222,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config:
                    const T* __restrict__ residual, T* __restrict__ sum, double p64, double q64, long long groups, long long space,
                    long long space_divisor) {
   __shared__ A smem[2 * kThreads / kWarp];
+  let_next_kernel_begin();
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool mine = wanted < rows;
   const long long row = mine ? wanted : rows - 1;
   const Divisor image(space, space_divisor);
   const unsigned first = Config::kImages > 0 ? static_cast<unsigned>(row) % static_cast<unsigned>(groups) * image.quotient(static_cast<unsigned>(columns)) : 0;
+  const T* from = x + row * columns;
+  if constexpr (kAhead) take_after_previous_kernel(from, weight, bias);
   Early<Config::Weight> early_weight(weight, columns);
   Early<Config::Bias> early_bias(bias, columns);
   A origin = A(0), mean, rstd;
   if constexpr (kFull) {
-    origin = widen(x[row * columns]);
+    origin = widen(*from);
     if constexpr (Config::kAdd) origin += widen(residual[row * columns]);
   }
-  Registers reg = read(x, residual, sum, row * columns, columns, mine);
+  Registers reg = read(from, residual, sum, row * columns, columns, mine);
   if constexpr (kFull) {
     statistics_at_once(reg, origin, A(share), A(eps), mean, rstd, smem);
   } else {

@@ -8,6 +8,7 @@
 //          where it is 1; planes below 2^30.
 // Bound:   memory: dx written once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -190,11 +191,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    T* __restrict__ gmem_dx, long long total, long long heights, long long by_height, long long widths, long long by_width,
                    long long inner, long long by_inner, long long h_window, long long by_h_window, long long h_sizes, long long h_counted,
                    long long w_window, long long by_w_window, long long w_sizes, long long w_counted, double p64) {
-  const Planes planes{gmem_grad, gmem_x, gmem_saved, gmem_dx, total, Divider(heights, by_height), Divider(widths, by_width),
+  let_next_kernel_begin();
+  Planes planes{gmem_grad, gmem_x, gmem_saved, gmem_dx, total, Divider(heights, by_height), Divider(widths, by_width),
                       Divider(inner, by_inner), Tiling(h_window, by_h_window, h_sizes, h_counted),
                       Tiling(w_window, by_w_window, w_sizes, w_counted), A(p64)};
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * (Config::kLast ? 1 : kWide);
   if (i >= total) return;
+  if constexpr (kSteps == 1) take_after_previous_kernel(planes.grad, planes.x, planes.saved);
   if constexpr (Config::kLast) {
     planes.last(i);
   } else {

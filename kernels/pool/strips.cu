@@ -7,6 +7,7 @@
 // Needs:   pointers and W (or the channels) aligned to kWide elements, y to kPiece; dilation 1, no window outside of x; planes below 2^31.
 // Bound:   memory: x read about once (neighbouring strips meet in the caches), y written once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -232,7 +233,8 @@ struct Task {
     }
   }
 };
-constexpr bool kWarps = S::kLends || kTogether;  // the lanes of a warp go along to the end
+constexpr bool kWarps = S::kLends || kTogether;              // the lanes of a warp go along to the end
+constexpr bool kAhead = kSteps == 1 && kReduction != kNorm;  // whether all is read before anything is written
 
 // Arguments that say how threads share the work: Share in strip.cuh. `height` and `width` hold the extents of x and y along their axis,
 // `h_padding` and `w_padding` those before and after.
@@ -240,6 +242,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : kSca
     DNNARRAY_ENTRY(const S::T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
                    long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
                    long long height, long long h_padding, long long width, long long w_padding, long long padded) {
+  let_next_kernel_begin();
   const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
   const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
   const auto task_of = [&](unsigned tid) {
@@ -253,8 +256,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : kSca
                    lane == 0 || share.group == 0, lane == kWarp - 1 || share.group == high(groups) - 1};
     return Task{source, y, axis_w.outputs * column, q, kLast ? kResults : min(axis_w.outputs - q, kResults), p, end};
   };
-  const Task task = task_of(threadIdx.x);
+  Task task = task_of(threadIdx.x);
   if (!kWarps && task.p == task.end) return;
+  if constexpr (kAhead) take_after_previous_kernel(task.source.x);
   const S& source = task.source;
   const int q = task.q;
   long long y = task.y;

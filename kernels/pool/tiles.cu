@@ -8,6 +8,7 @@
 // Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
 // Bound:   memory: grad and what was saved read about once, dx written once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -155,6 +156,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner, long long groups, long long by_group,
                    long long strips, long long by_strip, long long height, long long h_padding, long long width, long long w_padding,
                    long long padded) {
+  let_next_kernel_begin();
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= total) return;
   const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
@@ -163,7 +165,9 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const int q = share.group * kOwn, column = share.column, first = share.strip * kSteps;
   const long long plane = share.plane, channel = share.channel;
   const long long from = (plane * axis_h.outputs * axis_w.outputs + q) * column + channel;
-  const Source source(gmem_grad + from, gmem_saved + from, axis_h, axis_w, q, column, padded != 0);
+  gmem_grad += from, gmem_saved += from;
+  if constexpr (kSteps == 1) take_after_previous_kernel(gmem_grad, gmem_saved);
+  const Source source(gmem_grad, gmem_saved, axis_h, axis_w, q, column, padded != 0);
   const long long to = (plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + channel;
 
   Row rows[kRows];

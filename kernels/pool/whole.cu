@@ -6,6 +6,7 @@
 // Needs:   pointers and the inner extent (or the length, where inner is 1) aligned to kVector elements; length below 2^30.
 // Bound:   memory: x read once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/plane.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -106,6 +107,7 @@ __device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long s
 extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 512 || sizeof(A) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long columns,
                    long long length, long long inner, double p64) {
+  let_next_kernel_begin();
   const int tid = threadIdx.x, tap = Config::kAlong ? tid % kTaps : tid / kLanes, lane = Config::kAlong ? tid / kTaps : tid % kLanes;
   const A p = A(p64);
   const int vectors = static_cast<int>(Config::kAlong ? length / kVector : length);
@@ -114,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 5
     const bool inside = column < columns;
     const Split by_inner = split(column, static_cast<int>(inner));
     const T* x = gmem_x + (Config::kAlong ? column * length : (by_inner.quotient * length * inner + by_inner.rest) * kVector);
+    take_after_previous_kernel(x);
     const long long step = Config::kAlong ? kVector : inner * kVector;
 
     P own[kOwned];

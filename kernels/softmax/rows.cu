@@ -8,6 +8,7 @@
 // Bound:   memory: each input read once, the output written once.
 
 #include "dnnarray/math.cuh"
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -140,15 +141,18 @@ __device__ __forceinline__ void backward(Row& g, const Row& y, A* shared) {
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long rows, long long extent) {
   __shared__ A shared[Config::kThreads / kWarp];
+  let_next_kernel_begin();
   constexpr int kRows = Config::kThreads / kLanes;
   const int lane = threadIdx.x % kLanes, vectors = static_cast<int>(extent) / V;
   const long long own = static_cast<long long>(blockIdx.x) * kRows + threadIdx.x / kLanes, row = own < rows ? own : rows - 1;
   const A nothing = Config::kSaved ? A(0) : Config::kNegative ? infinity(A(0)) : -infinity(A(0));
+  x += row * extent, g += row * extent;
+  take_after_previous_kernel(x, g);
   Row value;
-  load_row(x + row * extent, lane, vectors, nothing, value);
+  load_row(x, lane, vectors, nothing, value);
   if constexpr (Config::kGradient) {
     Row source;
-    load_row(g + row * extent, lane, vectors, A(0), source);
+    load_row(g, lane, vectors, A(0), source);
     if constexpr (!Config::kSaved) forward(value, shared);
     backward(source, value, shared);
     if (own < rows) store_row(out + row * extent, lane, vectors, source);

@@ -2,10 +2,11 @@
 //
 // Layout:  x and y by strides, three spatial axes (an image has a first one of extent 1); grid (N, *places, rank). A thread owns one place
 //          and `per` channels of it. kChannelsLast: neighbouring threads have neighbouring channels, kVector each (and `per` is
-//          kVector); else neighbouring places.
+//          kVector); else neighbouring places. kOnce: `per` is kVector, all is read before anything is written.
 // Needs:   pointers aligned to kVector elements, C a multiple of kVector.
 // Bound:   the look-ups of scattered sectors in L1, four to eight for each output; memory where the places are in order.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/sampling.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -17,6 +18,7 @@ struct Config {
   static constexpr bool kCorners = false;
   static constexpr int kRank = 2;
   static constexpr bool kChannelsLast = false;
+  static constexpr bool kOnce = false;
   static constexpr int kVector = 1;
   static constexpr int kThreads = 128;
 };
@@ -40,11 +42,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y, DNNARRAY_SHARES,
                    long long depth, long long height, long long width, long long x_n, long long x_c,
                    long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_o, long long y_p, long long y_q) {
+  let_next_kernel_begin();
   using Share = PlaceAndChannels<Config::kChannelsLast>;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (index >= threads) return;
   const Share mine(index, DNNARRAY_SHARES_VALUES);
-  const Place place(grid + mine.own * Config::kRank, depth, height, width);
+  grid += mine.own * Config::kRank;
+  if constexpr (Config::kOnce) take_after_previous_kernel(grid, x);
+  const Place place(grid, depth, height, width);
   const T* source = x + mine.n * x_n;
   T* target = y + mine.n * y_n + mine.slice * y_o + mine.row * y_p + mine.column * y_q;
   for (long long c = mine.first; c < mine.end; c += kVector) {

@@ -7,6 +7,7 @@
 // Needs:   y aligned to kVector elements, x to kRun.
 // Bound:   memory: x read once, y written once, where the reads of a block share sectors.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/walk.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -53,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    long long n2, long long s2, long long n3, long long s3, long long n4, long long s4, long long n5, long long s5, long long n6,
                    long long s6, long long n7, long long s7) {
   const Walk<Config::kShort> walks[kMost] = {{0, slowest * 32}, {n1, s1}, {n2, s2}, {n3, s3}, {n4, s4}, {n5, s5}, {n6, s6}, {n7, s7}};
+  let_next_kernel_begin();
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (i >= total) return;
 
@@ -67,10 +69,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   if constexpr (kInner > 0) {
     const I outer_step = kOuterAxis >= 0 ? walks[kOuterAxis >= 0 ? kOuterAxis : 0].step : 0;
     const I middle_step = kMiddle > 1 ? walks[kRank > 1 ? kRank - 2 : 0].step : 0;
-    store(gmem_y + i, inner(gmem_x + from, outer_step, middle_step, walks[kRank - 1].step));
+    gmem_x += from;
+    take_after_previous_kernel(gmem_x);
+    store(gmem_y + i, inner(gmem_x, outer_step, middle_step, walks[kRank - 1].step));
     return;
   }
 
+  take_after_previous_kernel(gmem_x);
   Vec<T, kVector> reg_y;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {

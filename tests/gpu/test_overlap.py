@@ -1,4 +1,4 @@
-"""Launches that begin while the one before them ends: nothing is read before it is there, in a stream and in a CUDA graph."""
+"""Launches that begin while the one before them ends: nothing is read before it is there, or written while it is read, in a stream and in a CUDA graph."""
 
 from functools import partial
 
@@ -119,3 +119,120 @@ def test_in_a_graph(name):
         graph.launch(stream)
         stream.synchronize()
         assert [_bits(r) for r in kept] == [expected[i % 2] for i in range(4)]
+
+
+# --- small programs of one launch, which begin while whatever stands before them ends ---
+
+
+def _written_by_copies(target, source, stream, other):
+    cupy.cuda.runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, stream.ptr)
+
+
+def _filled_and_added(target, source, stream, other):
+    cupy.cuda.runtime.memsetAsync(target.data.ptr, 0, target.nbytes, stream.ptr)
+    cupy.add(target, source, out=target)
+
+
+def _zeroed_before_and_written_by_us(target, source, stream, other):
+    dnn.relu(source, out=target)
+    cupy.cuda.runtime.memsetAsync(target.data.ptr, 0, target.nbytes // 2, stream.ptr)
+
+
+def _by_a_kernel_of_others(target, source, stream, other):
+    cupy.copyto(target, source)
+
+
+def _on_another_stream(target, source, stream, other):
+    begin, end = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
+    begin.record(stream)
+    other.wait_event(begin)
+    with other:
+        cupy.copyto(target, source)
+        end.record(other)
+    stream.wait_event(end)
+
+
+def _use(a, b, weight, result, settle):
+    """Each of two arrays is written again while the launch before may still read it."""
+    for call in (
+        partial(dnn.relu, a, out=b),
+        partial(dnn.layer_norm, b, weight, weight, out=a),
+        partial(dnn.softmax, a, axis=-1, out=b),
+        partial(dnn.rms_norm, b, weight, out=result),
+    ):
+        settle()
+        call()
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["stream", "graph"])
+@pytest.mark.parametrize(
+    "write", [_written_by_copies, _filled_and_added, _zeroed_before_and_written_by_us, _by_a_kernel_of_others, _on_another_stream]
+)
+@pytest.mark.parametrize("shape", [(128, 512), (37, 256), (2000, 512)])
+def test_what_others_write_is_there(shape, write, graph):
+    """Copies, fills, kernels of other libraries and events stand before launches that begin early."""
+    sources = [abs(_draw(*shape, seed=s)) for s in range(4)]
+    weight = abs(_draw(shape[1], seed=9))
+    a, b = cupy.empty_like(sources[0]), cupy.empty_like(sources[0])
+    results = [cupy.empty_like(a) for _ in sources]
+    stream, other = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+
+    def everything(settle=lambda: None):
+        for source, result in zip(sources, results, strict=True):
+            write(a, source, stream, other)
+            _use(a, b, weight, result, settle)
+
+    with stream:
+        everything(settle=stream.synchronize)
+        stream.synchronize()
+        expected = [_bits(r) for r in results]
+        again = everything
+        if graph:
+            stream.begin_capture()
+            everything()
+            captured = stream.end_capture()
+            again = partial(captured.launch, stream)
+        for _ in range(20):
+            for r in results:
+                r.fill(-1)
+            again()
+            stream.synchronize()
+            assert [_bits(r) for r in results] == expected
+
+
+def test_a_network_of_small_launches():
+    x, w, g = _draw(4, 64, 14, 14), abs(_draw(64, seed=1)), _draw(4, 16, 1, 1)
+
+    def network():
+        y = dnn.batch_norm_train(x, w, w)[0]
+        y = dnn.max_pool(dnn.pixel_shuffle(y, factor=2), kernel_size=3, stride=1, padding=1)
+        y = dnn.avg_pool(y, kernel_size=2)
+        return y, dnn.adaptive_avg_pool(y, output_size=1), dnn.adaptive_avg_pool_backward(g, y, output_size=1)
+
+    expected = _bits(network())
+    kept = [network() for _ in range(_CALLS)]
+    assert all(_bits(found) == expected for found in kept)
+
+
+def test_the_default_stream_waits_for_the_others():
+    """Streams that block go in order with it, without events."""
+    sources, weight = [abs(_draw(128, 512, seed=s)) for s in range(4)], abs(_draw(512, seed=9))
+    a, b, busy = (cupy.empty_like(sources[0]) for _ in range(3))
+    results, stream = [cupy.empty_like(a) for _ in sources], cupy.cuda.Stream()
+
+    def everything(settle):
+        for source, result in zip(sources, results, strict=True):
+            with stream:
+                for _ in range(20):
+                    cupy.add(busy, source, out=busy)
+                cupy.copyto(a, source)
+            _use(a, b, weight, result, settle)
+
+    everything(cupy.cuda.Device().synchronize)
+    cupy.cuda.Device().synchronize()
+    expected = [_bits(r) for r in results]
+    for _ in range(20):
+        for r in results:
+            r.fill(-1)
+        everything(lambda: None)
+        assert [_bits(r) for r in results] == expected
