@@ -4,7 +4,7 @@ import pytest
 
 from dnnarray._cuda.pool import ALGORITHMS
 from dnnarray._operation import find
-from dnnarray._spec import FLOAT16, FLOAT32, INT64, Spec
+from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64, INT64, Spec
 from tests.test_kernels import _DEVICES, _backward_problem, _planned
 
 _H200 = _DEVICES["sm_90a"]
@@ -28,8 +28,54 @@ def _sources(*arguments, **options):
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_a_thread_sees_all_of_a_small_window(size, layout):
     options = {"kernel_size": size, "stride": 2, "padding": 1, "layout": layout}
-    assert _sources("max_pool", (2, 16, 16, 16), **options) == ["pool/strips.cu", "pool/strips.cu", "pool/tiles.cu"]
-    assert _sources("avg_pool", (2, 16, 16, 16), **options) == ["pool/strips.cu", "pool/tiles.cu"]
+    two = ["pool/strips.cu", "pool/tiles.cu"]
+    assert _sources("max_pool", (2, 16, 16, 16), **options) == ["pool/strips.cu", *two]
+    assert _sources("avg_pool", (2, 16, 16, 16), **options) == two
+
+
+def _gradient_sources(shape, dtype, size, stride, layout="channels_first", given=False, aligned=True):
+    options = {"kernel_size": size, "stride": stride, "layout": layout}
+    x = Spec(shape, dtype)
+    _, forward = _planned("max_pool", x, **options)
+    y = forward.outputs[0]
+    _, problem = _planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
+    return [plan.kernel.source.removeprefix("pool/") for plan in ALGORITHMS["max_pool_backward"][0].run(problem, _H200, aligned).plans]
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_one_launch_is_the_gradient_of_maxima_where_many_windows_lie_over_an_element(layout, given):
+    def one(size, stride, dtype=FLOAT16, shape=(2, 16, 16, 16), aligned=True):
+        return _gradient_sources(shape, dtype, size, stride, layout, given, aligned) == ["winners.cu"]
+
+    assert all(one(size, 1, dtype) for size in (3, 4, 5, (2, 3)) for dtype in (FLOAT16, FLOAT32))
+    assert one(5, 2)
+    others = {
+        "two launches are faster": (5, 2, FLOAT32),
+        "four windows over an element": (3, 2),
+        "as many": (2, 1),
+        "gaps": ((2, 5), (3, 1)),
+    }
+    assert not any(one(*other) for other in others.values())
+    assert not one(3, 1, FLOAT64)
+    assert not one(3, 1, aligned=False)
+    assert not one(3, 1, shape=(2, 15, 15, 15))
+
+
+def test_a_thread_of_one_launch_takes_whole_vectors():
+    def settings(width, dtype, given):
+        options = {"kernel_size": 3, "stride": 1, "padding": 1}
+        x = Spec((64, 64, 112, width), dtype)
+        _, problem = _planned("max_pool_backward", x, x, *[Spec(x.shape, INT64)] * given, **options)
+        (plan,) = ALGORITHMS["max_pool_backward"][0].run(problem, _H200, True).plans
+        assert plan.shared_memory == 3 * (plan.kernel.config.columns + 4) * 4 * 128
+        return plan.kernel.config.columns, plan.kernel.config.piece
+
+    assert settings(112, FLOAT16, False) == (8, 8)
+    assert settings(108, FLOAT16, False) == (4, 4)
+    assert settings(112, FLOAT32, False) == (8, 4)
+    assert settings(108, FLOAT32, False) == (4, 4)
+    assert settings(112, FLOAT16, True) == settings(112, FLOAT32, True) == (4, 4)
 
 
 def test_other_windows_and_larger_norms_have_other_kernels():
@@ -75,18 +121,14 @@ def test_gradients_of_means_walk_down_where_two_rows_of_windows_meet_at_the_most
 
 
 def test_many_given_places_become_taps_first():
-    def sources(batch, layout, stride):
+    def sources(batch, layout, stride, dtype=FLOAT64):
         shape = (batch, 32, 32, 64) if layout == "channels_last" else (batch, 64, 32, 32)
-        options = {"kernel_size": 3, "stride": stride, "layout": layout}
-        x = Spec(shape, FLOAT16)
-        _, forward = _planned("max_pool", x, **options)
-        _, problem = _planned("max_pool_backward", forward.outputs[0], x, Spec(forward.outputs[0].shape, INT64), **options)
-        return [plan.kernel.source for plan in ALGORITHMS["max_pool_backward"][0].run(problem, _H200, True).plans]
+        return _gradient_sources(shape, dtype, 3, stride, layout, given=True)
 
-    assert sources(64, "channels_last", 1) == ["pool/codes.cu", "pool/pairs.cu"]
-    assert sources(1, "channels_last", 1) == ["pool/tiles.cu"]  # too few for two launches
-    assert sources(64, "channels_first", 1) == ["pool/tiles.cu"]  # a thread reads each place once
-    assert sources(640, "channels_last", 2) == ["pool/tiles.cu"]  # nor more than four times where few windows meet
+    assert sources(64, "channels_last", 1) == ["codes.cu", "tiles.cu"]
+    assert sources(1, "channels_last", 1) == ["tiles.cu"]  # too few for two launches
+    assert sources(64, "channels_first", 1) == ["tiles.cu"]  # a thread reads each place once
+    assert sources(640, "channels_last", 2, FLOAT16) == ["tiles.cu"]  # nor more than four times where few windows meet
 
 
 def test_neighbours_lend_halves_beside_large_windows_only():

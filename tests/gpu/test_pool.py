@@ -153,6 +153,25 @@ def test_the_gradient_of_a_maximum_goes_where_it_stands(window, order, dtype, va
     np.testing.assert_array_equal(indices, dnn.max_pool_with_indices(as_float64(x), **options)[1])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("space", [(131, 40), (64, 12), (33, 7)])
+@pytest.mark.parametrize("window", [(3, 1, 1), (5, 1, 2), (4, 1, 0), (5, 2, 2), ((5, 3), (2, 1), (1, 0)), ((1, 5), 1, (0, 1))], ids=str)
+def test_gradients_of_maxima_down_several_strips(window, space, order, dtype):
+    size, stride, padding = window
+    rng = np.random.default_rng(7)
+    x = rng.integers(-2, 3, (2, 6, *space)).astype(dtype)
+    for value in (np.nan, np.inf, -np.inf, -0.0):
+        x[rng.random(x.shape) < 0.02] = value
+    options = {"kernel_size": size, "stride": stride, "padding": padding}
+    there, indices = _in_order(x, _ORDERS[order]), dnn.max_pool_with_indices(x, **options)[1]
+    grad = rng.integers(1, 9, indices.shape).astype(dtype)
+    expected, given = dnn.max_pool_backward(grad, x, **options), _in_order(grad, _ORDERS[order])
+    for saved in (None, indices, indices.astype(np.int32)):
+        places = None if saved is None else _in_order(saved, _ORDERS[order])
+        np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool_backward(given, there, indices=places, **options)), expected)
+
+
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _ADAPTIVE)
 @pytest.mark.parametrize("size", [1, (3, 4), (5, 13), (1, 3)])
