@@ -131,7 +131,8 @@ struct Task {
       for (int i = over_w.first; i <= over_w.last; ++i) {
         const S::Scaled found = source.scaled_norm<kWindowH, kWindowW>(p * kStrideH - h.before, i * kStrideW - w.before - source.w, v);
         const A g = widen(grad[(static_cast<long long>(p) * w.outputs + i - q) * source.column + v]);
-        all += found.norm == A(0) ? A(0) : g * (x / found.scale / found.norm);
+        const A norm = found.scale * found.norm;  // beyond the range of numbers, it is infinite to its elements too
+        all += found.norm == A(0) ? A(0) : g * (norm - norm == A(0) ? x / found.scale / found.norm : x / norm);
       }
     return all;
   }
