@@ -32,10 +32,23 @@ def _norm_axis(magnitude: np.ndarray, plan: Plan, p: float) -> np.ndarray:
 def norm_windows_gradient(grad: np.ndarray, magnitude: np.ndarray, plans: Sequence[Plan], p: float) -> np.ndarray:
     """Gradient with respect to the magnitudes."""
     stages = norm_windows(magnitude, plans, p)
+    if p < 1 and not np.isfinite(stages[-1]).all():
+        return _gradient_at_once(grad, magnitude, stages[-1], plans, p)
     walked = [i for i, plan in enumerate(plans) if not plan.trivial]
     for i in reversed(walked):
         grad = _gradient_axis(grad, stages[i], stages[i + 1], plans[i], p, of_norms=i > walked[0])
     return grad
+
+
+def _gradient_at_once(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plans: Sequence[Plan], p: float) -> np.ndarray:
+    """magnitude^(p - 1) times the sum of grad norm^(1 - p), where infinities of different signs must meet before anything else is done with them."""
+    total = grad * norm ** (1 - p)
+    for plan in reversed(plans):
+        spread = np.zeros_like(total, shape=(*total.shape[: plan.axis], plan.extent, *total.shape[plan.axis + 1 :]))
+        for outputs, inputs in plan.taps:
+            spread[inputs] += total[outputs]
+        total = spread
+    return np.where(magnitude == 0, magnitude, total * magnitude ** (p - 1))
 
 
 def _gradient_axis(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plan: Plan, p: float, of_norms: bool) -> np.ndarray:
