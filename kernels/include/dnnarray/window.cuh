@@ -76,6 +76,11 @@ template <typename A>
 __device__ __forceinline__ bool out_of_range(A sum) {
   return !(sum > A(1e-30) && sum < A(1e30));
 }
+// By one comparison of bits, for a sum of 0 or more, or NaN.
+__device__ __forceinline__ bool out_of_range(float sum) {
+  constexpr unsigned kLow = 0x0da24260, kHigh = 0x7149f2ca;  // 1e-30, 1e30
+  return __float_as_uint(sum) - kLow > kHigh - kLow;
+}
 
 // 1 / x, to one unit of the last place for float.
 template <typename A>
