@@ -449,7 +449,8 @@ def lp_pool_backward(
 ):
     """Gradient of `lp_pool` with respect to `x`: ``grad * sign(x) * (|x| / y)^(p - 1)``, summed over the windows of each element.
 
-    It is 0 where ``x`` is 0. For infinite `p` it goes to the first element of largest magnitude.
+    It is 0 where ``x`` is 0. For infinite `p` it goes to the first element of largest magnitude. Of an infinite norm, also one beyond the range
+    of numbers, and `p` above 1, finite elements get 0 and infinite ones NaN; of a norm that is NaN all do.
 
     Parameters
     ----------

@@ -2,7 +2,10 @@
 
 import pytest
 
+from dnnarray._cuda.plan import Array
 from dnnarray._cuda.pool import ALGORITHMS
+from dnnarray._cuda.pool_cells import cells_plan
+from dnnarray._cuda.pool_geometry import geometry_of
 from dnnarray._operation import find
 from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64, INT64, Spec
 from tests.test_kernels import _DEVICES, _backward_problem, _planned
@@ -18,6 +21,11 @@ def _plans(op, shape, dtype=FLOAT32, **options):
     static = {n: v for n, v in chosen.items() if n in operation.static}
     problems = {op: forward, f"{op}_backward": _backward_problem(find(f"{op}_backward"), operation, forward.outputs[0], bound, static)}
     return [plan for name, problem in problems.items() for plan in ALGORITHMS[name][0].run(problem, _H200, True).plans]
+
+
+def _geometry(shape, **options):
+    _, problem = _planned("avg_pool", Spec(shape, FLOAT16), layout="channels_last", **options)
+    return geometry_of(problem.inputs[0], problem.axes, problem.layout)
 
 
 def _sources(*arguments, **options):
@@ -105,9 +113,55 @@ def test_a_thread_walks_further_where_windows_share_more(size, stride, layout, r
     assert [plan.kernel.config.steps for plan in _plans("avg_pool", (1, 16, 16, 16), FLOAT16, **options)] == [1, 1]
 
 
+@pytest.mark.parametrize(("dtype", "rows"), [(FLOAT32, 4), (FLOAT16, 2)])
+def test_large_maxima_of_floats_walk_four_rows(dtype, rows):
+    forward = _plans("max_pool", (64, 64, 112, 112), dtype, kernel_size=5, stride=2, padding=2)[0]
+    assert forward.kernel.config.steps == rows
+
+
+@pytest.mark.parametrize(("size", "stride", "padding"), [(3, 2, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0), (1, 2, 0)])
+@pytest.mark.parametrize("shape", [(2, 9, 11, 24), (64, 112, 112, 64), (3, 57, 5, 136), (1, 1, 1, 8), (2, 130, 140, 8)])
+def test_cells_cover_all_elements_once(shape, size, stride, padding):
+    if min(shape[1:3]) + 2 * padding < size:
+        return
+    g, x = _geometry(shape, kernel_size=size, stride=stride, padding=padding), Spec(shape, FLOAT16)
+    plan = cells_plan(g, x.dtype, 2, True, (Array(0), Array(1), Array(2)))
+    inner, lanes, _, chunks, _, tiles, _, strips, _, cells, rows, *_ = plan.arguments[3:]
+    lanes, chunks, tiles, strips = (n >> 32 for n in (lanes, chunks, tiles, strips))
+    _, h, w = g.axes
+    aside = (w.window - 1) // w.stride_used
+    assert plan.grid[0] == g.outer * chunks * tiles * strips
+    assert lanes * chunks >= inner > lanes * (chunks - 1)
+    assert cells + aside <= plan.block // lanes
+    for axis, count in ((h, rows * strips), (w, cells * tiles)):
+        skipped = axis.before // axis.stride_used
+        assert skipped * axis.stride_used <= axis.before
+        assert (skipped + count) * axis.stride_used - axis.before >= axis.extent
+    assert rows <= 60
+
+
+def test_columns_that_share_most_of_what_they_read_go_by_twos():
+    for size, stride, windows in ((3, 1, 2), (5, 1, 2), (3, 2, 1)):
+        options = {"kernel_size": size, "stride": stride, "layout": "channels_last"}
+        assert _plans("avg_pool", (2, 16, 16, 16), **options)[1].kernel.config.group == windows
+        assert _plans("max_pool", (2, 16, 16, 16), **options)[2].kernel.config.group == 1
+
+
+def test_gradients_of_norms_walk_four_rows():
+    gradient = _plans("lp_pool", (64, 64, 112, 112), FLOAT16, kernel_size=3, stride=2)[1]
+    assert gradient.kernel.config.steps == 4
+
+
+def test_means_of_whole_planes_have_a_gradient_of_their_own():
+    assert _sources("adaptive_avg_pool", (8, 16, 7, 7), output_size=1)[-1] == "pool/whole_gradient.cu"
+    assert _sources("adaptive_avg_pool", (8, 7, 7, 16), output_size=1, layout="channels_last")[-1] == "pool/spread.cu"
+
+
 def test_small_windows_of_a_norm_take_one_launch_back():
     for p in (1.0, 2.0):
         assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p) == ["pool/strips.cu", "pool/slopes.cu"]
+        last = _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=p, layout="channels_last")
+        assert last == ["pool/strips.cu", "pool/cells.cu"]
     assert _sources("lp_pool", (2, 16, 16, 16), kernel_size=3, stride=2, p=3.0)[-1] == "pool/gather.cu"
 
 

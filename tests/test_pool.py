@@ -275,6 +275,52 @@ def test_norm_of_zeros(p):
     np.testing.assert_array_equal(dnn.lp_pool_backward(np.ones((1, 1, 2)), x, 2, p=p), x)
 
 
+def _norm_gradient(grad, x, kernel_size, stride, p):
+    """The sum of grad sign(x) (|x| / y)^(p - 1) over the windows of each element, in IEEE arithmetic; 0 where x is and p is below 1."""
+    dx = np.zeros_like(x)
+    for place in np.ndindex(grad.shape):
+        window = place[:2] + tuple(slice(i * s, i * s + k) for i, s, k in zip(place[2:], stride, kernel_size, strict=True))
+        part = x[window]
+        with np.errstate(all="ignore"):
+            norm = (np.abs(part) ** p).sum() ** (1 / p)
+            slope = (np.abs(part) / (norm if norm else 1)) ** (p - 1)
+            dx[window] += np.where((part == 0) & (p < 1), 0, grad[place] * np.sign(part) * slope)
+    return dx
+
+
+def no_numbers(shape, seed=4):
+    """Few elements that are infinite, NaN or 0 among many that are not."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape)
+    x[rng.random(shape) < 0.2] = 0
+    for value in (INF, -INF, NAN):
+        x[rng.random(shape) < 0.02] = value
+    return x
+
+
+@pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3])
+@pytest.mark.parametrize(
+    ("kernel_size", "stride"), [((3, 3), (2, 2)), ((2, 3), (1, 1)), ((2, 2), (2, 2)), ((1, 4), (1, 2)), ((9, 8), (1, 1))]
+)
+def test_gradient_of_norms_that_are_no_numbers(kernel_size, stride, p):
+    covered = tuple((n - k) // s * s + k for n, k, s in zip((9, 8), kernel_size, stride, strict=True))
+    x = no_numbers((2, 3, *covered))
+    options = {"kernel_size": kernel_size, "stride": stride, "p": p}
+    grad = np.random.default_rng(1).standard_normal(dnn.lp_pool(x, **options).shape)
+    expected = _norm_gradient(grad, x, kernel_size, stride, p)
+    assert 0 < np.isnan(expected).sum() < expected.size
+    for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-5)):
+        dx = dnn.lp_pool_backward(grad.astype(dtype), x.astype(dtype), **options)
+        np.testing.assert_allclose(dx, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("p", [1.5, 2, 3])
+def test_a_norm_beyond_the_range_of_numbers_is_infinite_to_its_gradient(p):
+    x = np.full((1, 1, 3, 3), np.finfo(np.float32).max, np.float32)
+    assert np.isinf(dnn.lp_pool(x, 3, p=p)).all()
+    np.testing.assert_array_equal(dnn.lp_pool_backward(np.ones((1, 1, 1, 1), np.float32), x, 3, p=p), 0 * x)
+
+
 # --- memory, saved indices --------------------------------------------------------------------------------------------
 
 

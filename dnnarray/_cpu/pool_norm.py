@@ -32,22 +32,40 @@ def _norm_axis(magnitude: np.ndarray, plan: Plan, p: float) -> np.ndarray:
 def norm_windows_gradient(grad: np.ndarray, magnitude: np.ndarray, plans: Sequence[Plan], p: float) -> np.ndarray:
     """Gradient with respect to the magnitudes."""
     stages = norm_windows(magnitude, plans, p)
-    for i, plan in reversed(list(enumerate(plans))):
-        if not plan.trivial:
-            grad = _gradient_axis(grad, stages[i], stages[i + 1], plan, p)
+    if p < 1 and not np.isfinite(stages[-1]).all():
+        return _gradient_at_once(grad, magnitude, stages[-1], plans, p)
+    walked = [i for i, plan in enumerate(plans) if not plan.trivial]
+    for i in reversed(walked):
+        grad = _gradient_axis(grad, stages[i], stages[i + 1], plans[i], p, of_norms=i > walked[0])
     return grad
 
 
-def _gradient_axis(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plan: Plan, p: float) -> np.ndarray:
-    """d norm / d magnitude = (magnitude / norm)^(p - 1), taken as 0 where the magnitude is 0."""
+def _gradient_at_once(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plans: Sequence[Plan], p: float) -> np.ndarray:
+    """magnitude^(p - 1) times the sum of grad norm^(1 - p), where infinities of different signs must meet before anything else is done with them."""
+    total = grad * norm ** (1 - p)
+    for plan in reversed(plans):
+        spread = np.zeros_like(total, shape=(*total.shape[: plan.axis], plan.extent, *total.shape[plan.axis + 1 :]))
+        for outputs, inputs in plan.taps:
+            spread[inputs] += total[outputs]
+        total = spread
+    return np.where(magnitude == 0, magnitude, total * magnitude ** (p - 1))
+
+
+def _gradient_axis(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, plan: Plan, p: float, of_norms: bool) -> np.ndarray:
+    """d norm / d magnitude = (magnitude / norm)^(p - 1), taken as 0 where the magnitude is 0 and p below 1.
+
+    An infinite norm gives nothing to finite magnitudes (for p above 1) and NaN to infinite elements. Where the magnitudes are themselves
+    norms, `of_norms`, an infinite one passes the gradient on, so that its own elements are told apart.
+    """
     result = np.zeros_like(magnitude)
     safe = np.where(norm == 0, norm.dtype.type(1), norm)
+    infinite = of_norms and bool(np.isinf(norm).any())
     for outputs, inputs in plan.taps:
         share = magnitude[inputs] / safe[outputs]
-        slope = _power(share, p - 1)
-        if p < 1:
-            slope = np.where(share == 0, share, slope)
-        result[inputs] += grad[outputs] * slope
+        if infinite:
+            share[magnitude[inputs] == safe[outputs]] = 1
+        part = grad[outputs] * _power(share, p - 1)
+        result[inputs] += np.where(magnitude[inputs] == 0, 0, part) if p < 1 else part
     return result
 
 

@@ -82,19 +82,23 @@ class Strips:
 
 
 def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False,
-              norm: bool = False) -> Strips:  # fmt: skip
-    """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x."""
+              norm: bool = False, steep: bool = False, across: int = 1) -> Strips:  # fmt: skip
+    """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x.
+
+    In channels-last memory a thread has `across` windows beside each other. Of maxima (`plain`), norms and their gradients (`steep`) threads walk
+    down other numbers of rows.
+    """
 
     _, h, w = g.axes
     stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
     shared = -(-h.window // h.stride_used) - (plain and g.first)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
-    group = 1 if g.last else wide if outputs else narrow
+    group = across if g.last else wide if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    steps = _steps(g.outer * groups * inner * count, count, shared, _most_rows(g, dtype, plain, norm))
+    steps = _steps(g.outer * groups * inner * count, count, shared, _most_rows(g, dtype, plain, norm, steep or shared > 2))
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
@@ -104,20 +108,20 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
         "window_h": h.window, "stride_h": h.stride_used, "window_w": w.window, "stride_w": stride, "before": w.before,
     }  # fmt: skip
     words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
-    words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
+    words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else f"g{group}" if group > 1 else ""), f"s{steps}"]
     return Strips(settings, words, numbers, (-(-total // THREADS), 1, 1))
 
 
-def _most_rows(g: Geometry, dtype: np.dtype, plain: bool, norm: bool) -> int:
+def _most_rows(g: Geometry, dtype: np.dtype, plain: bool, norm: bool, much: bool) -> int:
     """How many rows a thread may walk down: fewer where more would take too many registers, or bring nothing."""
     large = g.axes[2].window > 3
     if g.first and plain:
         return 4 if large and dtype not in HALF else 2
-    return 2 if norm or (g.last and large) else 4
+    return 2 if norm or (g.last and large) or not much else 4
 
 
 def _steps(items: int, count: int, shared: int, most: int) -> int:
-    """How many rows a thread walks down, where enough threads remain: two where windows share rows, `most` where a row is in more than two of them."""
+    """How many rows a thread walks down, where enough threads remain: and where windows share rows."""
     if shared < 2 or items < 1 << 20 or count < 2:
         return 1
-    return most if shared > 2 and count >= most else 2
+    return most if count >= most else 2

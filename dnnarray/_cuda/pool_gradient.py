@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.pool_cells import cells_plan
 from dnnarray._cuda.pool_common import (
     NORM,
     POOL_SHORT,
@@ -30,6 +31,7 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, Spec
 
 _CODED = 1 << 20  # windows
+_FILLED = 2  # vectors that a thread writes of planes that are all alike
 
 
 @frozen
@@ -61,6 +63,17 @@ class SlopesConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/slopes.cu``."""
 
     exponent: int
+
+
+@frozen
+class WholeGradientConfig(Config):
+    """Compile-time settings of ``kernels/pool/whole_gradient.cu``."""
+
+    element: str
+    two: bool
+    wide: int
+    steps: int
+    threads: int
 
 
 @frozen
@@ -190,6 +203,8 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
 def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
             pointers: tuple[Array, ...]) -> Plan:  # fmt: skip
     walks = rule == 2 and not (g.whole or g.small or (g.tiled and g.last))
+    if rule == 2 and g.whole and g.first and g.length < 1 << 30:
+        return _whole_gradient(g, x, aligned, (pointers[0], pointers[3]))
     walk = walk_plan(g, x, problem.padded, aligned, (pointers[0], pointers[3])) if walks else None
     if walk is not None:
         return walk
@@ -214,6 +229,17 @@ def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: n
     words += [f"c{cover}"] * (cover > 0) + [f"b{columns}"]
     grid, numbers = window_numbers(g, items, rows, vector, problem.padded, problem.p)
     return Plan(Kernel("pool/gather.cu", "_".join(words), config), grid, THREADS, (*pointers, *numbers))
+
+
+def _whole_gradient(g: Geometry, x: Spec, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
+    """The same for means of whole planes in channels-first memory."""
+    wide = min(vector_length(x.dtype, aligned), 1 << g.length.bit_length() - 1)
+    two = g.length % wide != 0
+    config = WholeGradientConfig(POOL_TYPES[x.dtype], two, wide, _FILLED, THREADS)
+    symbol = f"mean_pool_whole_gradient_{POOL_SHORT[x.dtype]}x{wide}" + "_two" * two
+    grid = (-(-x.size // (THREADS * wide * _FILLED)), 1, 1)
+    numbers = (x.size, *divider(g.length, x.size), 1 / g.length)
+    return Plan(Kernel("pool/whole_gradient.cu", symbol, config), grid, THREADS, (*pointers, *numbers))
 
 
 def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
@@ -253,7 +279,9 @@ def _pairs(x: Spec, strips: Strips, pointers: tuple[Array, ...]) -> Plan:
 def _slopes(g: Geometry, problem: PoolProblem, aligned: bool) -> Plan:
     """The gradient of a norm over small windows, in one launch."""
     dtype, exponent = problem.inputs[1].dtype, int(problem.p)
-    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before, norm=g.last)
+    if g.last:
+        return cells_plan(g, dtype, exponent, aligned, (Array(0), Array(1), Array(2)))
+    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before, steep=True)
     config = SlopesConfig(**strips.settings, exponent=exponent)
     kernel = Kernel("pool/slopes.cu", "_".join([f"norm_pool_slopes_{POOL_SHORT[dtype]}_l{exponent}", *strips.words]), config)
     return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
@@ -270,7 +298,8 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
     grad, _, third, output = pointers
-    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
+    across = 2 if rule == 2 and g.axes[2].stride_used == 1 else 1  # columns that share most of what they read
+    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, across=across)
     if rule == 0 and x.dtype in HALF and g.last and max(g.axes[1].cover(), g.axes[2].cover()) <= 3 and strips.settings["wide"] % 4 == 0:
         return _pairs(x, strips, pointers)
     config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule)

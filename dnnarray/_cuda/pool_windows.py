@@ -37,6 +37,7 @@ _COLUMNS = 48 << 10  # bytes of shared memory for what is left of several rows
 _COLUMN_THREADS, _ENOUGH = 256, 264  # of a block that pools by columns; blocks that keep a card busy
 _BUSY, _LARGE_WINDOW = 1 << 17, 16  # threads that keep a card busy; taps of a window that is worth more of them
 _FLIGHT = 12  # rows of a window that are loaded together
+_SHORT = 64  # elements of a plane that few threads add up
 _STAGE = 16 << 10  # bytes of shared memory for several planes
 
 
@@ -51,6 +52,7 @@ class WindowsConfig(Config):
     magnitude: bool
     adaptive: bool
     window: int
+    flight: int
     vector: int
     columns: int
     rows: int
@@ -143,29 +145,30 @@ def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtyp
         return _planes(g, device, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if g.whole and g.length < 1 << 30:
         return _whole(g, dtype, result, reduction, aligned, pointers, magnitude, p)
-    vector = _vector(g, dtype, aligned) if g.last else 1
+    flight = g.axes[2].window if 3 < g.axes[2].window <= _FLIGHT and reduction != NORM else 0  # a row of a window
+    vector = _vector(g, dtype, aligned, _BUSY // 2 if flight else _BUSY) if g.last else 1
     items, rows = g.axes[2].outputs * (g.channels // vector if g.last else 1), g.outer * g.axes[0].outputs * g.axes[1].outputs
     widest = max(g.axes[1].window, g.axes[2].window)
     window = widest if g.flat and widest <= 3 else 0
     place = "long long" if reduction == INDICES and g.length >= 1 << 31 else "int"
     columns = columns_of(items)
     config = WindowsConfig(
-        POOL_TYPES[dtype], POOL_TYPES[result], place, reduction, magnitude, g.adaptive, window, vector, columns, THREADS // columns
+        POOL_TYPES[dtype], POOL_TYPES[result], place, reduction, magnitude, g.adaptive, window, flight, vector, columns, THREADS // columns
     )
     words = [f"{REDUCTIONS[reduction]}_pool_windows_{POOL_SHORT[dtype]}x{vector}"]
     words += [f"to_{POOL_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["adaptive"] * g.adaptive
-    words += [f"w{window}"] * (window > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
+    words += [f"w{window}"] * (window > 0) + [f"f{flight}"] * (flight > 0) + ["wide"] * (place != "int") + [f"b{columns}"]
     grid, numbers = window_numbers(g, items, rows, vector, padded, p)
     return Plan(Kernel("pool/windows.cu", "_".join(words), config), grid, THREADS, (*pointers, *numbers))
 
 
-def _vector(g: Geometry, dtype: np.dtype, aligned: bool) -> int:
-    """Channels of a thread: fewer where windows are large, and so few that there would not be threads enough."""
+def _vector(g: Geometry, dtype: np.dtype, aligned: bool, busy: int) -> int:
+    """Channels of a thread: fewer where windows are large, and so few that there would not be threads enough to keep a card `busy`."""
     vector, windows = vector_length(dtype, aligned, g.channels), g.outer * math.prod(g.out_space)
     while (
         vector > 1
         and vector * dtype.itemsize > 4
-        and windows * g.channels // vector < _BUSY
+        and windows * g.channels // vector < busy
         and math.prod(a.window for a in g.axes) >= _LARGE_WINDOW
     ):
         vector //= 2
@@ -212,7 +215,7 @@ def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, align
     along = not g.last
     vector = vector_length(dtype, aligned, g.length if along else inner)
     columns = g.outer if along else g.outer * inner // vector
-    lanes, taps = _whole_block(columns, g.length // vector if along else g.length, along)
+    lanes, taps = _whole_block(columns, g.length // vector if along else g.length, along, dtype)
     unroll = 4 if along or reduction in (INDICES, TAP, NORM) else 8
     config = WholeConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, along, vector, lanes, taps, unroll)
     words = [f"{REDUCTIONS[reduction]}_pool_whole_{POOL_SHORT[dtype]}x{vector}"]
@@ -222,14 +225,14 @@ def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, align
     return Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers), ahead=True)
 
 
-def _whole_block(columns: int, steps: int, along: bool) -> tuple[int, int]:
+def _whole_block(columns: int, steps: int, along: bool, dtype: np.dtype) -> tuple[int, int]:
     """(columns of a block, threads that share one): enough blocks for the card, then about eight loads a thread."""
 
     if along:
         return (8 if columns >= 2048 else 2, 32) if steps <= 1024 else (1, 256)
-    lanes = next(n for n in (32, 16, 8, 4) if columns >= 256 * n or n == 4)
-    taps = 8
-    while taps * 8 < steps and taps * lanes < 512:
+    lanes = next(n for n in (16, 8, 4) if columns >= 256 * n or n == 4)
+    taps = 4 if steps <= _SHORT and dtype in HALF else 8
+    while taps * 8 < steps and steps > _SHORT and taps * lanes < 512:
         taps *= 2
     return lanes, taps
 
@@ -313,6 +316,8 @@ def _planes(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, redu
     wide, windows = vector_length(dtype, aligned), h.outputs * w.outputs
     few = g.outer * windows < _FEW
     lanes = next(n for n in (32, 16, 8, 1) if w.window >= (n if few else 8 * n) or n == 8 <= w.window or n == 1)
+    if g.whole and reduction == MEAN and dtype in HALF and not few and w.window < _SHORT:
+        lanes = 1  # a lane adds up a short plane in fewer steps than eight that must meet
     planes = _planes_of_a_block(g, wide, max(256 // lanes // windows, 1), dtype.itemsize)
     if planes * g.length * dtype.itemsize > device.shared_memory:  # as many as make whole vectors are too large together
         planes, wide = 1, vector_length(dtype, aligned, g.length)

@@ -83,7 +83,7 @@ __device__ __forceinline__ void add(A (&sum)[kVector], const Entry& e, const V& 
     if constexpr (kRule == kTap) sum[j] += static_cast<int>(e.saved.at[j]) == e.tap ? g : A(0);
     if constexpr (kRule == kPlace) sum[j] += static_cast<long long>(e.saved.at[j]) == place ? g : A(0);
     if constexpr (kRule == kMean) sum[j] += g * e.share;
-    if constexpr (kRule == kNorm) sum[j] += g * norm_slope(magnitude(widen(x.at[j])), A(e.saved.at[j]), p);
+    if constexpr (kRule == kNorm) sum[j] += norm_gradient(g, magnitude(widen(x.at[j])), A(e.saved.at[j]), p);
   }
 }
 

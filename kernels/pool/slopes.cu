@@ -1,9 +1,10 @@
-// Gradient of pooling by the L1 or L2 norm with windows of up to 3 x 3, in one pass: dx = the sum over the windows that cover an element of their
+// Gradient of pooling by the L1 or L2 norm in channels-first memory, with windows of up to 3 x 3, in one pass: dx = the sum over the windows that cover an element of their
 // gradient times sign(x) (L1) or x / norm (L2), which are x times the sum of gradient / norm.
 //
-// Layout:  as in tiles.cu: a thread owns kGroup x kStrideW columns (channels-first) or kStrideW columns of kWide channels, and walks down kSteps rows of tiles. It reads all windows that meet its columns, and begins with the rows of
-//          windows above its first tile, so that each norm is computed anew by the few threads that need it and never stored.
-// Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
+// Layout:  as in tiles.cu: a thread owns kGroup x kStrideW columns and walks down kSteps rows of tiles. It reads all windows that meet its columns, and begins
+//          with the rows of windows above its first tile, so that each norm is computed anew by the few threads that need it and never stored.
+//          (Channels-last: cells.cu.)
+// Needs:   pointers and W aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
 // Bound:   memory: x and grad read about once, dx written once.
 
 #include "dnnarray/strip.cuh"
@@ -28,12 +29,11 @@ struct Config {
 #endif
 
 using namespace dnnarray;
-constexpr bool kLast = Config::kLast;
 constexpr int kWide = Config::kWide, kPiece = Config::kPiece, kSteps = Config::kSteps, kExponent = Config::kExponent;
 constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW = Config::kWindowW, kStrideW = Config::kStrideW;
 
 // Rows of windows over a tile but for the first; windows that meet the thread's own columns, of which the first begins kLeft columns before these.
-constexpr int kBack = (kWindowH - 1) / kStrideH, kOwn = kLast ? 1 : Config::kGroup, kValues = kLast ? kWide : 1, kColumns = kOwn * kStrideW;
+constexpr int kBack = (kWindowH - 1) / kStrideH, kOwn = Config::kGroup, kColumns = kOwn * kStrideW;
 constexpr int kWindowsLeft = (kWindowW - 1 - Config::kBefore) / kStrideW, kWindowsRight = (Config::kBefore + kStrideW - 1) / kStrideW;
 constexpr int kWindows = kWindowsLeft + kOwn + kWindowsRight, kLeft = kWindowsLeft * kStrideW + Config::kBefore;
 constexpr int kEnd = (kWindows - 1) * kStrideW + kWindowW - kLeft, kRight = kEnd > kColumns ? kEnd - kColumns : 0;
@@ -47,30 +47,29 @@ struct Around : Config {
 using S = Strip<Around, false>;
 using T = S::T;
 using A = S::A;
-using Values = A[kValues];
 
-// Whether a norm may need its elements scaled.
+// Whether a norm may need its elements scaled; if not, squares begin with what is nothing to any but leaves the inverse of a root finite.
 constexpr bool kScales = kExponent == 2 && !kSquaresFit<T>;
+constexpr A kLeast = kScales ? A(0) : A(1e-25);
+static_assert(kWindows <= 32, "a bit for each norm");
 
-__device__ __forceinline__ A element(const S::Row& row, int c, int v) { return S::N::widened(row.cell(S::cell_of(kLast ? v : 0, c + kLeft))); }
+__device__ __forceinline__ A element(const S::Row& row, int c) { return S::N::widened(row.cell(S::cell_of(0, c + kLeft))); }
 
 // The sums of squares of what a row of x adds to each window.
 struct Line {
-  A sum[kWindows][kValues];
+  A sum[kWindows];
 
   __device__ __forceinline__ Line() {}
   __device__ __forceinline__ explicit Line(const S::Row& row) {
 #pragma unroll
-    for (int b = 0; b < kWindows && kExponent == 2; ++b)
+    for (int b = 0; b < kWindows && kExponent == 2; ++b) {
+      sum[b] = kLeast;
 #pragma unroll
-      for (int v = 0; v < kValues; ++v) {
-        sum[b][v] = A(0);
-#pragma unroll
-        for (int s = 0; s < kWindowW; ++s) {
-          const A x = element(row, b * kStrideW - kLeft + s, v);
-          sum[b][v] += x * x;
-        }
+      for (int s = 0; s < kWindowW; ++s) {
+        const A x = element(row, b * kStrideW - kLeft + s);
+        sum[b] += x * x;
       }
+    }
   }
 };
 
@@ -88,20 +87,18 @@ struct Task {
 
   // The gradients of the windows in row p; of one that does not exist, 0.
   template <int N>
-  __device__ __forceinline__ void fill(A (&g)[kWindows][kValues], int p, int b) const {
+  __device__ __forceinline__ void fill(A (&g)[kWindows], int p, int b) const {
     Packed<T, N> reg_grad;
     reg_grad.fill(T{});
-    if (there(p, b)) reg_grad.read(grad + (static_cast<long long>(p) * w.outputs + b - kWindowsLeft) * source.column);
+    if (there(p, b)) reg_grad.read(grad + static_cast<long long>(p) * w.outputs + b - kWindowsLeft);
 #pragma unroll
-    for (int k = 0; k < N; ++k) g[kLast ? b : b + k][kLast ? k : 0] = widen(reg_grad.at(k));
+    for (int k = 0; k < N; ++k) g[b + k] = widen(reg_grad.at(k));
   }
-  __device__ __forceinline__ void gradients(A (&g)[kWindows][kValues], int p) const {
+  __device__ __forceinline__ void gradients(A (&g)[kWindows], int p) const {
 #pragma unroll
     for (int b = 0; b < kWindows; ++b) {
       const int i = b - kWindowsLeft;
-      if constexpr (kLast) {
-        fill<kWide>(g, p, b);
-      } else if (i < 0 || i >= kOwn) {
+      if (i < 0 || i >= kOwn) {
         fill<1>(g, p, b);
       } else if (i % kPiece == 0) {
         fill<kPiece>(g, p, b);
@@ -114,95 +111,88 @@ struct Task {
     bool any = false;
 #pragma unroll 1
     for (; windows != 0; windows &= windows - 1) {
-      const int bit = __ffs(windows) - 1;
-      any |= source.largest<kWindowH, kWindowW>(p * kStrideH - h.before, bit / kValues * kStrideW - kLeft, bit % kValues) != A(0);
+      any |= source.largest<kWindowH, kWindowW>(p * kStrideH - h.before, (__ffs(windows) - 1) * kStrideW - kLeft, 0) != A(0);
     }
     return any;
   }
 
-  // The gradient of one element, with all norms of scaled elements; seldom asked for.
-  __device__ __forceinline__ A exact(int row, int c, int v) const {
-    const A x = widen(source.x[static_cast<long long>(row) * source.row + c * source.column + v]);
-    const Cover over_h = h.cover(row), over_w = w.cover(source.w + c);
-    A all = 0;
-#pragma unroll 1
-    for (int p = over_h.first; p <= over_h.last; ++p)
-#pragma unroll 1
-      for (int i = over_w.first; i <= over_w.last; ++i) {
-        const S::Scaled found = source.scaled_norm<kWindowH, kWindowW>(p * kStrideH - h.before, i * kStrideW - w.before - source.w, v);
-        const A g = widen(grad[(static_cast<long long>(p) * w.outputs + i - q) * source.column + v]);
-        all += found.norm == A(0) ? A(0) : g * (x / found.scale / found.norm);
-      }
-    return all;
-  }
+  // Once more, all that the thread has written, with all norms of scaled elements; seldom done.
   __device__ __forceinline__ void repair() const {
     const int top = max(first * kStrideH - h.before, 0), end = min((first + kSteps) * kStrideH - h.before, h.extent);
 #pragma unroll 1
     for (int row = top; row < end; ++row)
 #pragma unroll 1
-      for (int i = 0; i < count * kValues; ++i) {
-        const int c = i / kValues, v = i % kValues;
-        dx[static_cast<long long>(row) * source.row + c * source.column + v] = narrow<T>(exact(row, c, v));
+      for (int c = 0; c < count; ++c) {
+        dx[static_cast<long long>(row) * source.row + c] = narrow<T>(source.exact_slope<kWindowH, kWindowW>(grad, h, w, q, row, c, 0));
       }
   }
 };
 
-// What the windows of row p give to the thread's columns, each sum to be multiplied by the element; `lines` are of their rows of x. Bits tell where
-// a norm may have left the range.
-__device__ __forceinline__ unsigned give(A (&given)[kColumns][kValues], const Task& task, const Line (&lines)[kWindowH], int p) {
-  A slope[kWindows][kValues];
-  task.gradients(slope, p);
+__device__ __forceinline__ A squares(const Line (&lines)[kWindowH], int b) {
+  A sum = lines[0].sum[b];
+#pragma unroll
+  for (int r = 1; r < kWindowH; ++r) sum += lines[r].sum[b];
+  return sum;
+}
+
+// Which norms have left the range, as bits; slopes of zeros are made 0. Seldom called: others only ask whether there is such a norm.
+__device__ __forceinline__ unsigned look_again(A (&slope)[kWindows], const Task& task, const Line (&lines)[kWindowH], int p) {
   unsigned odd = 0;
 #pragma unroll
+  for (int b = 0; b < kWindows; ++b) {
+    const A sum = squares(lines, b);
+    if (task.there(p, b) && out_of_range(sum)) odd |= 1u << b;
+    if (sum == A(0)) slope[b] = A(0);
+  }
+  return odd;
+}
+
+// What the windows of row p give to the thread's columns, each sum to be multiplied by the element; `lines` are of their rows of x. Bits tell where
+// a norm may have left the range.
+__device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task, const Line (&lines)[kWindowH], int p) {
+  A slope[kWindows];
+  task.gradients(slope, p);
+  bool leaves = false;
+#pragma unroll
   for (int b = 0; b < kWindows && kExponent == 2; ++b) {
-    const bool there = task.there(p, b);  // others may hold elements all the same, whose norm is not to be seen
+    if (!task.there(p, b)) continue;  // it may hold elements all the same, whose norm is not to be seen
+    const A sum = squares(lines, b);
+    if constexpr (kScales) leaves |= out_of_range(sum);
+    slope[b] *= near_inverse_root(sum);
+  }
+  const unsigned odd = leaves ? look_again(slope, task, lines, p) : 0;
 #pragma unroll
-    for (int v = 0; v < kValues; ++v) {
-      A sum = lines[0].sum[b][v];
+  for (int c = 0; c < kColumns; ++c) {
+    given[c] = A(0);
 #pragma unroll
-      for (int r = 1; r < kWindowH; ++r) sum += lines[r].sum[b][v];
-      if (kScales && there && out_of_range(sum)) odd |= 1u << (b * kValues + v);
-      slope[b][v] = !there || sum == A(0) ? A(0) : slope[b][v] * near_inverse_root(sum);
+    for (int b = 0; b < kWindows; ++b) {
+      const int s = c + kLeft - b * kStrideW;
+      if (s >= 0 && s < kWindowW) given[c] += slope[b];
     }
   }
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c)
-#pragma unroll
-    for (int v = 0; v < kValues; ++v) {
-      given[c][v] = A(0);
-#pragma unroll
-      for (int b = 0; b < kWindows; ++b) {
-        const int s = c + kLeft - b * kStrideW;
-        if (s >= 0 && s < kWindowW) given[c][v] += slope[b][v];
-      }
-    }
   return odd;
 }
 
 // Row i of a tile.
-__device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (&given)[kBack + 1][kColumns][kValues], int i, int row) {
+__device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (&given)[kBack + 1][kColumns], int i, int row) {
 #pragma unroll
-  for (int c = 0; c < kColumns; c += kLast ? 1 : kWide) {
+  for (int c = 0; c < kColumns; c += kWide) {
     A y[kWide];
 #pragma unroll
     for (int j = 0; j < kWide; ++j) {
-      const int own = kLast ? c : c + j, v = kLast ? j : 0;
       A sum = 0;
 #pragma unroll
       for (int a = kBack; a >= 0; --a) {
-        if (i + a * kStrideH < kWindowH) sum += given[a][own][v];
+        if (i + a * kStrideH < kWindowH) sum += given[a][c + j];
       }
-      y[j] = sum * (kExponent == 2 ? element(x, own, v) : sign(element(x, own, v)));
+      y[j] = sum * (kExponent == 2 ? element(x, c + j) : sign(element(x, c + j)));
     }
-    if (c < task.count) store(task.dx + static_cast<long long>(row) * task.source.row + c * task.source.column, narrow_all<T, kWide>(y));
+    if (c < task.count) store(task.dx + static_cast<long long>(row) * task.source.row + c, narrow_all<T, kWide>(y));
   }
 }
 
-// Blocks of a multiprocessor for which there are registers.
-constexpr int kBlocks = kLast && kWide == 8 ? (kBack > 1 ? 2 : 3) : 16 / static_cast<int>(sizeof(A));
-
 // Arguments as in strips.cu; `groups` and `strips` cover the elements of x.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 16 / static_cast<int>(sizeof(A)))
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long total, long long inner,
                    long long by_inner, long long groups, long long by_group, long long strips, long long by_strip, long long height,
                    long long h_padding, long long width, long long w_padding) {
@@ -211,16 +201,16 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
   const auto task_of = [&](unsigned tid) {
     const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + tid;
     const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);
-    const int q = share.group * kOwn, column = share.column, count = axis_w.extent - q * kStrideW;
-    const long long x = (share.plane * axis_h.extent * axis_w.extent + q * kStrideW) * column + share.channel;
-    const long long y = (share.plane * axis_h.outputs * axis_w.outputs + q) * column + share.channel;
-    const S source{gmem_x + x, axis_h.extent, axis_w.extent, axis_w.extent * column, column, q * kStrideW};
+    const int q = share.group * kOwn, count = axis_w.extent - q * kStrideW;
+    const long long x = share.plane * axis_h.extent * axis_w.extent + q * kStrideW;
+    const long long y = share.plane * axis_h.outputs * axis_w.outputs + q;
+    const S source{gmem_x + x, axis_h.extent, axis_w.extent, axis_w.extent, 1, q * kStrideW};
     return Task{source, gmem_grad + y, gmem_dx + x, axis_h, axis_w, q, share.strip * kSteps, min(count, kColumns)};
   };
   if (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x >= total) return;
   const Task task = task_of(threadIdx.x);
 
-  A given[kBack + 1][kColumns][kValues];  // by the row of windows that begins with the tile, and those before
+  A given[kBack + 1][kColumns];  // by the row of windows that begins with the tile, and those before
   S::Row rows[kRows];
   Line lines[kRows];
   bool again = false;
@@ -247,9 +237,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
 #pragma unroll
     for (int a = kBack; a > 0; --a)
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c)
-#pragma unroll
-        for (int v = 0; v < kValues; ++v) given[a][c][v] = given[a - 1][c][v];
+      for (int c = 0; c < kColumns; ++c) given[a][c] = given[a - 1][c];
   }
   if (kScales && again) task_of(late_thread()).repair();
 }

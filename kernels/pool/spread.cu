@@ -71,13 +71,12 @@ struct Planes {
 
   // The gradient of the element x that stands there, whose window has the gradient g (its share, for a mean).
   __device__ __forceinline__ A gradient(A g, Saved saved, A x, const Place& at) const {
-    A slope = kReadsX ? sign(x) : A(1);
-    if constexpr (kRule == kNorm) slope *= norm_slope(magnitude(x), A(saved), p);
+    if constexpr (kRule == kNorm) g = norm_gradient(g, magnitude(x), A(saved), p);
     if constexpr (kRule == kTap || kRule == kPlace) {
       const int here = kRule == kTap ? at.r * width.window() + at.s : at.h * width.extent + at.w;
       if (static_cast<long long>(saved) != here) g = A(0);
     }
-    return kReadsX ? g * slope : g;
+    return kReadsX ? g * sign(x) : g;
   }
 
   // What a window gives: its gradient, shared, and what was saved of it.
@@ -175,7 +174,8 @@ struct Planes {
       if constexpr (kReadsX) reg_x = load<T, kWide>(x + to);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
-        reg_dx.at[j] = narrow<T>(gradient(part == A(0) ? A(0) : widen(reg_grad.at[j]) * part, reg_saved.at[j], widen(reg_x.at[j]), at));
+        const bool there = part != A(0);  // else what is held is of the window before
+        reg_dx.at[j] = narrow<T>(gradient(there ? widen(reg_grad.at[j]) * part : A(0), there ? reg_saved.at[j] : Saved{}, widen(reg_x.at[j]), at));
       }
       store(dx + to, reg_dx);
       ++at.w;

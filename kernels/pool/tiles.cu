@@ -1,8 +1,8 @@
 // Gradient of pooling with windows of up to 5 x 5: dx = the sum over the windows that cover an element of what they give to it.
 //
-// Maximum: all of its gradient, if the window's maximum stands here; mean: its share. (Norms: slopes.cu.)
-// Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements; channels-last: kStrideW
-//          columns under one window, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
+// Maximum: all of its gradient, if the window's maximum stands here; mean: its share. (Norms: slopes.cu and cells.cu.)
+// Layout:  channels-first: a thread owns the columns under kGroup windows, which are whole vectors of kWide elements; channels-last:
+//          the columns under kGroup windows, of kWide neighbouring channels. It walks down kSteps rows of tiles, each of which starts where a
 //          window starts and is kStrideH high: the same few windows cover all of a tile, which tap of which window stands where is known at
 //          compile time, and rows of windows that successive tiles share stay in registers.
 // Needs:   pointers and W (or the channels) aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
@@ -41,9 +41,8 @@ constexpr int kWindowH = Config::kWindowH, kStrideH = Config::kStrideH, kWindowW
 constexpr int kTap = 0, kPlace = 1, kMean = 2, kRule = Config::kRule;  // as in gather.cu
 
 // Rows of windows over a tile; windows beside the thread's own ones, of which a row has kWindows; values that a thread keeps of a row.
-constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = kLast ? 1 : Config::kGroup, kValues = kLast ? kWide : 1;
-constexpr int kVectors = kLast ? kStrideW : kOwn * kStrideW / kWide;
-constexpr int kColumns = kOwn * kStrideW;
+constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kOwn = Config::kGroup, kValues = kLast ? kWide : 1;
+constexpr int kColumns = kOwn * kStrideW, kVectors = kLast ? kColumns : kColumns / kWide;
 constexpr int kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW, kWindows = kLeft + kOwn + kRight;
 
 constexpr bool kSaves = kRule != kMean;
@@ -80,14 +79,15 @@ struct Source {
   __device__ __forceinline__ void fill(Row& row, int p, int b) const {
     const int i = b - kLeft;
     const bool there = static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) && static_cast<unsigned>(q + i) < static_cast<unsigned>(w.outputs);
-    const long long at = (static_cast<long long>(p) * w.outputs + i) * column;
+    const T* grads = grad + static_cast<long long>(p) * (w.outputs * column);  // a row has fewer than 2^31 elements
+    const Saved* places = saved + static_cast<long long>(p) * (w.outputs * column);
     Packed<T, N> reg_grad;
     Codes<Saved, N> reg_saved;
     reg_grad.fill(T{});
     reg_saved.fill(static_cast<Saved>(-1));
     if (there) {
-      reg_grad.read(grad + at);
-      if constexpr (kSaves) reg_saved.read(saved + at);
+      reg_grad.read(grads + i * column);
+      if constexpr (kSaves) reg_saved.read(places + i * column);
     }
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -184,13 +184,13 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (q * kStrideW + v * (kLast ? 1 : kWide) >= axis_w.extent) continue;
-        const long long at = to + (static_cast<long long>(top + i) * axis_w.extent + v * (kLast ? 1 : kWide)) * column;
+        T* dx = gmem_dx + to + static_cast<long long>(top + i) * (axis_w.extent * column) + v * (kLast ? column : kWide);
         V reg_dx;
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {
           reg_dx.at[j] = narrow<T>(gradient(rows, i, kLast ? v : v * kWide + j, kLast ? j : 0, axis_w.extent));
         }
-        store(gmem_dx + at, reg_dx);
+        store(dx, reg_dx);
       }
     }
 #pragma unroll

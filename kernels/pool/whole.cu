@@ -41,7 +41,9 @@ constexpr bool kAWarp = Config::kAlong && kTaps == kWarp;  // has a row, and mee
 
 using P = Partial<A>;
 
-__shared__ A smem_values[kOwned][kAWarp ? 1 : kTaps * kLanes];
+// Rows that begin four banks apart: threads that add up parts of neighbouring channels meet in none.
+constexpr int kPad = kOwned > 1 ? 4 : 0;
+__shared__ A smem_values[kOwned][kAWarp ? 1 : kTaps * kLanes + kPad];
 __shared__ int smem_places[kPlaces ? kOwned : 1][kPlaces && !kAWarp ? kTaps * kLanes : 1];
 
 __device__ __forceinline__ P stored(int j, int i) { return {smem_values[j][i], kPlaces ? smem_places[kPlaces ? j : 0][kPlaces ? i : 0] : 0}; }
@@ -74,6 +76,20 @@ __device__ __forceinline__ void meet(P (&own)[kOwned], int tap, int lane) {
     for (int j = 0; j < kOwned; ++j) own[j] = stored(j, lane);
     __syncthreads();
   }
+}
+
+// The mean of each of the block's results, a thread at a time: parts are added in their order, and neighbours written by neighbours.
+__device__ __forceinline__ void put_means(R* y, const P (&own)[kOwned], int tap, int lane, int count, A length) {
+#pragma unroll
+  for (int j = 0; j < kOwned; ++j) smem_values[j][tap * kLanes + lane] = own[j].value;
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += kTaps * kLanes) {
+    A sum = smem_values[i % kOwned][i / kOwned];
+#pragma unroll
+    for (int t = 1; t < kTaps; ++t) sum += smem_values[i % kOwned][t * kLanes + i / kOwned];
+    y[i] = Number<R>::narrowed(sum / length);
+  }
+  __syncthreads();
 }
 
 // own = the reduction of what this thread sees; term(x, j) is the summand or the candidate. kUnroll loads are in flight at once.
@@ -122,6 +138,10 @@ extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 5
     P own[kOwned];
     if constexpr (kReduction == kMean) {
       reduce<true>(own, x, step, vectors, tap, inside, [](A v, int) { return v; });
+      if constexpr (!Config::kAlong) {
+        put_means(gmem_y + first * kOwned, own, tap, lane, static_cast<int>(min(columns - first, static_cast<long long>(kLanes))) * kOwned, A(length));
+        continue;
+      }
       meet<true>(own, tap, lane);
 #pragma unroll
       for (int j = 0; j < kOwned; ++j) own[j].value /= A(length);

@@ -4,7 +4,8 @@
 //          of one channel. A block owns kRows output rows by kColumns neighbours (window and channels, the channels fastest), so that
 //          overlapping windows meet in the first-level cache.
 // Needs:   pointers and the channel extent aligned to kVector elements; padded extents and windows below 2^30.
-// Bound:   memory: x read once, y written once. Windows of 2 or 3 (kWindow) have all loads in flight at once; kWindow 0 loops.
+// Bound:   memory: x read once, y written once. Windows of 2 or 3 (kWindow) have all loads in flight at once, others those of a row of up to kFlight
+//          taps; where both are 0, loops.
 
 #include "dnnarray/window.cuh"
 
@@ -17,6 +18,7 @@ struct Config {
   static constexpr bool kMagnitude = false;
   static constexpr bool kAdaptive = false;
   static constexpr int kWindow = 3;
+  static constexpr int kFlight = 0;
   static constexpr int kVector = 4;
   static constexpr int kColumns = 32;
   static constexpr int kRows = 4;
@@ -29,7 +31,8 @@ using T = Config::Element;
 using N = Number<T>;
 using A = N::type;
 using Place = Config::Place;
-constexpr int kVector = Config::kVector, kFlight = sizeof(T) * kVector < 16 ? 8 : 4;  // loads under way at once
+constexpr int kVector = Config::kVector, kRow = Config::kFlight;
+constexpr int kFlight = sizeof(T) * kVector < 16 ? 8 : 4;  // loads under way at once, of rows that are not fetched as a whole
 using V = Vec<T, kVector>;
 using WindowAxis = Axis<Config::kAdaptive>;
 
@@ -94,6 +97,16 @@ struct Window {
       for (int o = d.first; o < d.last; ++o)
         for (int r = h.first; r < h.last; ++r) {
           const T* row = x + o * d_step + r * h_step;
+          if constexpr (kRow > 0) {
+            V reg_x[kRow > 0 ? kRow : 1];
+#pragma unroll
+            for (int s = 0; s < kRow; ++s)
+              if (s >= w.first && s < w.last) reg_x[s] = load<T, kVector>(row + s * w_step);
+#pragma unroll
+            for (int s = 0; s < kRow; ++s)
+              if (s >= w.first && s < w.last) visit(reg_x[s], o, r, s);
+            continue;
+          }
 #pragma unroll kFlight
           for (int s = w.first; s < w.last; ++s) visit(load<T, kVector>(row + s * w_step), o, r, s);
         }

@@ -8,6 +8,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._operation import find
 from tests.support import BFLOAT16, as_float64, assert_close, call
+from tests.test_pool import no_numbers
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
@@ -310,6 +311,28 @@ def test_vectors_along_the_row_and_across_it(space, order, dtype):
 def test_norms_at_the_ends_of_the_range(scale, size, order):
     x = (_drawn((2, 8, 9, 40)) * scale).astype(np.float32)
     _both_ways("lp_pool", x, {"kernel_size": size}, _ORDERS[order], reduction=360)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.float64], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("p", [0.5, 1, 2, 3])
+@pytest.mark.parametrize(("size", "stride", "padding"), [(3, 2, 1), (3, 1, 1), (2, 2, 0), (5, 2, 2), (16, 1, 0)])
+def test_gradient_of_norms_that_are_no_numbers(size, stride, padding, p, order, dtype):
+    x = no_numbers((2, 16, 16, 16)).astype(dtype)
+    options = {"kernel_size": size, "stride": stride, "padding": padding, "p": p}
+    grad = _drawn(dnn.lp_pool(x, **options).shape, dtype)
+    dx = dnn.lp_pool_backward(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), **options)
+    expected = dnn.lp_pool_backward(as_float64(grad), as_float64(x), **options)
+    assert_close(cupy.asnumpy(dx), expected, 64)
+
+
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_norm_beyond_the_range_of_numbers_is_infinite_to_its_gradient(size, order):
+    x = np.full((1, 8, 10, 8), np.finfo(np.float32).max, np.float32)
+    grad = np.ones(dnn.lp_pool(x, size).shape, np.float32)
+    dx = dnn.lp_pool_backward(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), size)
+    np.testing.assert_array_equal(cupy.asnumpy(dx), 0 * x)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)

@@ -150,7 +150,7 @@ struct Strip {
     for (int b = 0; b < kBody; ++b) {
       const int c = kLast ? b - kBefore : b * kWide;
       r.body[b].fill(N::narrowed(nothing()));
-      if (inside(h, c)) r.body[b].read(from + static_cast<long long>(c) * column);
+      if (inside(h, c)) r.body[b].read(from + c * column);
       if constexpr (C::kMagnitude) r.body[b].unsign();
     }
     decltype(r.body[0].word(0)) lent{};  // by a neighbour
@@ -195,6 +195,25 @@ struct Strip {
     A sum = 0;
     each<kH, kW>(top, left, v, [&](A u) { sum += (u / scale) * (u / scale); });
     return {scale, root(sum, A(2))};
+  }
+
+  // What an Euclidean norm gives to one element, in row `row` and column c from the own one, of channel v, with all norms of scaled elements. The gradients
+  // `grad` are of the windows in row 0 and column q, which begins with the own column.
+  template <int kH, int kW>
+  __device__ __forceinline__ A exact_slope(const T* grad, const Axis<false>& h, const Axis<false>& w_axis, int q, int row_number, int c, int v) const {
+    const A element = N::widened(x[static_cast<long long>(row_number) * row + c * column + v]);
+    const Cover over_h = h.cover(row_number), over_w = w_axis.cover(w + c);
+    A all = 0;
+#pragma unroll 1
+    for (int p = over_h.first; p <= over_h.last; ++p)
+#pragma unroll 1
+      for (int i = over_w.first; i <= over_w.last; ++i) {
+        const Scaled found = scaled_norm<kH, kW>(p * h.stride - h.before, i * w_axis.stride - w_axis.before - w, v);
+        const A g = N::widened(grad[static_cast<long long>(p) * (w_axis.outputs * column) + (i - q) * column + v]);
+        const A norm = found.scale * found.norm;  // beyond the range of numbers, it is infinite to its elements too
+        all += found.norm == A(0) ? A(0) : g * (norm - norm == A(0) ? element / found.scale / found.norm : element / norm);
+      }
+    return all;
   }
 
   // The maximum of each column over the rows of a window.

@@ -76,6 +76,11 @@ template <typename A>
 __device__ __forceinline__ bool out_of_range(A sum) {
   return !(sum > A(1e-30) && sum < A(1e30));
 }
+// By one comparison of bits, for a sum of 0 or more, or NaN.
+__device__ __forceinline__ bool out_of_range(float sum) {
+  constexpr unsigned kLow = 0x0da24260, kHigh = 0x7149f2ca;  // 1e-30, 1e30
+  return __float_as_uint(sum) - kLow > kHigh - kLow;
+}
 
 // 1 / x, to one unit of the last place for float.
 template <typename A>
@@ -97,12 +102,11 @@ __device__ __forceinline__ A sign(A x) {
   return x > A(0) ? A(1) : x < A(0) ? A(-1) : x;
 }
 
-// The slope of an Lp norm in a magnitude x: (x / norm)^(p - 1); 0 where x is.
+// What an Lp norm with the gradient g gives to a magnitude x in it: g (x / norm)^(p - 1); for p below 1 nothing where x is 0.
 template <typename A>
-__device__ __forceinline__ A norm_slope(A x, A norm, A p) {
-  const A share = x / (norm == A(0) ? A(1) : norm);
-  if (p == A(1)) return A(1);
-  return p < A(1) && share == A(0) ? A(0) : power(share, p - A(1));
+__device__ __forceinline__ A norm_gradient(A g, A x, A norm, A p) {
+  if (p == A(1)) return g;
+  return p < A(1) && x == A(0) ? A(0) : g * power(x / (norm == A(0) ? A(1) : norm), p - A(1));
 }
 
 // How strips.cu numbers a tap of a small window: what comes first in the window has the smaller number.
