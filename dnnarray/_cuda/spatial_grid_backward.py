@@ -29,6 +29,7 @@ from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT64, Spec
 
 _LANES = 16  # threads of a place, at most
+_BUSY = 512  # threads for each multiprocessor that are worth having
 _REDUCED = 128  # bytes of shared memory beside the sums of a plane
 
 
@@ -104,6 +105,14 @@ def _threads(problem: GridSampleProblem) -> int:
     return planes_threads(_plane_sums(problem)) if _taps(problem) <= 4 else 512
 
 
+def _lanes(problem: GridSampleProblem, device: Device) -> int:
+    """Threads of a place: several only where there are few places, since neighbouring places are often neighbours in the image too."""
+    places, lanes = problem.inputs[0].size // problem.x.shape[1], 1
+    while lanes < min(_LANES, problem.x.shape[1]) and lanes * places < _BUSY * device.units:
+        lanes *= 2
+    return lanes
+
+
 def gradients(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
     """One launch: a block for each plane of the image, with its sums in shared memory, and threads for each place."""
     grad, x, grid = problem.inputs
@@ -112,7 +121,7 @@ def gradients(problem: GridSampleProblem, device: Device, aligned: bool) -> Prog
         results = ((Array(3), x), (Array(4), grid))
         return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
     (settings, name), channels, nearest = options(problem), x.shape[1], problem.mode == "nearest"
-    lanes, threads = 1 if nearest else min(_LANES, 1 << (channels - 1).bit_length()), _threads(problem)
+    lanes, threads = 1 if nearest else _lanes(problem, device), _threads(problem)
     config = GradientsConfig(*settings, lanes, threads)
     kernel = Kernel("spatial/grid_sample_gradients.cu", f"grid_sample_gradients_{name}_{lanes}_{threads}", config, ("sampling",))
     planes, others = x.shape[0] * channels, grid.size if nearest else grid.size // grid.shape[-1] * lanes
