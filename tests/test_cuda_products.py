@@ -70,11 +70,13 @@ def test_scratch_of_the_linear_cross_entropy(rows, features, dtype):
         ((512, 512, 8192), "float64", "blocks"),
     ],
 )
-def test_gradients_of_scores_are_rounded_where_that_gains_more_than_a_launch(shape, dtype, chosen):
+@pytest.mark.parametrize("saved", [False, True], ids=["", "lse"])
+def test_gradients_of_scores_are_rounded_where_that_gains_more_than_a_launch(shape, dtype, chosen, saved):
     rows, features, classes = shape
     arrays = Spec((), dtype), Spec((rows, features), dtype), Spec((classes, features), dtype), Spec((rows,), "int64")
     options = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
-    problem = linear_cross_entropy_backward("linear_cross_entropy_backward", *arrays, None, None, None, **options)
+    lse = Spec((rows,), "float64" if dtype == "float64" else "float32") if saved else None
+    problem = linear_cross_entropy_backward("linear_cross_entropy_backward", *arrays, None, None, lse, **options)
     device = replace(_DEVICE, peak=_PEAK | {"float16": 900e12, "bfloat16": 900e12})
     methods = [m for m in loss_linear.ALGORITHMS[problem.op] if m.name in ("blocks", "blocks_rounded")]
     assert choose(problem, device, Options(), methods).name == chosen

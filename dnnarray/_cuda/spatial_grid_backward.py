@@ -21,13 +21,13 @@ from dnnarray._cuda.spatial_common import (
 from dnnarray._cuda.spatial_grid import MODES, options, sizes, split_channels, too_long
 from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists
 from dnnarray._cuda.spatial_grid_slopes import slopes
-from dnnarray._cuda.spatial_lists import planes_threads
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT64, Spec
 
+_FULL = 1024  # threads of a multiprocessor that have all the registers they want
 _LANES = 16  # threads of a place, at most
 _BUSY = 512  # threads for each multiprocessor that are worth having
 _REDUCED = 128  # bytes of shared memory beside the sums of a plane
@@ -100,9 +100,10 @@ def _taps(problem: GridSampleProblem) -> int:
     return MODES[problem.mode] ** (problem.x.ndim - 2)
 
 
-def _threads(problem: GridSampleProblem) -> int:
-    """Of a block; many taps take many registers."""
-    return planes_threads(_plane_sums(problem)) if _taps(problem) <= 4 else 512
+def _threads(problem: GridSampleProblem, device: Device) -> int:
+    """Of a block: as many as fill the registers with the blocks whose sums fit beside each other; many taps take many registers."""
+    blocks = device.shared_memory // (_plane_sums(problem) + _REDUCED)
+    return max(min(_FULL // max(blocks, 1) // 256 * 256, _FULL if _taps(problem) <= 4 else 512), 256)
 
 
 def _lanes(problem: GridSampleProblem, device: Device) -> int:
@@ -121,7 +122,7 @@ def gradients(problem: GridSampleProblem, device: Device, aligned: bool) -> Prog
         results = ((Array(3), x), (Array(4), grid))
         return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
     (settings, name), channels, nearest = options(problem), x.shape[1], problem.mode == "nearest"
-    lanes, threads = 1 if nearest else _lanes(problem, device), _threads(problem)
+    lanes, threads = 1 if nearest else _lanes(problem, device), _threads(problem, device)
     config = GradientsConfig(*settings, lanes, threads)
     kernel = Kernel("spatial/grid_sample_gradients.cu", f"grid_sample_gradients_{name}_{lanes}_{threads}", config, ("sampling",))
     planes, others = x.shape[0] * channels, grid.size if nearest else grid.size // grid.shape[-1] * lanes
