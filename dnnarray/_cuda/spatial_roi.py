@@ -177,6 +177,8 @@ def _no_planes(problem: RoiAlignProblem, device: Device) -> str | None:
     limit = max(device.shared_memory, 48 << 10) - _LISTED
     if _plane_bytes(problem) > limit:
         return f"a plane of x takes {_plane_bytes(problem):,} bytes and a block has {limit:,} bytes of shared memory"
+    if problem.inputs[-1].shape[0] >= 1 << 31:
+        return "2**31 boxes"
     return _no_rows(problem, device)
 
 

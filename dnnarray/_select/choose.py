@@ -50,7 +50,7 @@ def _compute_dtype(problem: Problem) -> str:
 
 @remembered
 def _is_float32(problem: Problem) -> bool:
-    """Whether its operands are float32, as what half types saved, or their norm parameters, may be too."""
+    """Whether the operands are float32; statistics and norm parameters may be so beside half types."""
     return any(s.dtype == FLOAT32 for s in leaves(problem.inputs)[:1])
 
 
