@@ -373,8 +373,11 @@ def linear_cross_entropy_backward(
         What the forward returned with ``return_lse=True``; float32 for half types. Without it the scores are computed twice.
     out : tuple of arrays, optional
         Where to write the gradients; two without `bias`.
-    workspace, algorithm
+    workspace
         As in `linear_cross_entropy`.
+    algorithm : str, optional
+        One of `algorithms`. On a GPU ``"blocks_rounded"``, the choice for half types where it saves more than a launch, rounds g to the dtype of `x` before
+        it is multiplied; ``"blocks"`` multiplies what the rounding leaves too.
 
     Returns
     -------

@@ -2,16 +2,18 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 
 from dnnarray._cuda import conv_depthwise, loss_linear
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.plan import MatMul
+from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from dnnarray._problems.conv import conv, conv_backward, conv_backward_weight
 from dnnarray._problems.loss import linear_cross_entropy, linear_cross_entropy_backward
-from dnnarray._select import Device
+from dnnarray._select import Device, choose
 from dnnarray._spec import Spec
 
 _PEAK = {"float32": 60e12, "float64": 30e12, "tf32_mma": 400e12, "float16_mma": 900e12, "bfloat16_mma": 900e12}
@@ -56,6 +58,28 @@ def test_scratch_of_the_linear_cross_entropy(rows, features, dtype):
         for method in loss_linear.ALGORITHMS[problem.op]:
             if method.rejects(problem, _DEVICE) is None:
                 _check(method, problem, aligned)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "chosen"),
+    [
+        ((8192, 4096, 128_256), "bfloat16", "blocks_rounded"),
+        ((8192, 4096, 128_256), "float16", "blocks_rounded"),
+        ((200, 64, 1000), "bfloat16", "blocks"),
+        ((512, 512, 8192), "float32", "blocks"),
+        ((512, 512, 8192), "float64", "blocks"),
+    ],
+)
+@pytest.mark.parametrize("saved", [False, True], ids=["", "lse"])
+def test_gradients_of_scores_are_rounded_where_that_gains_more_than_a_launch(shape, dtype, chosen, saved):
+    rows, features, classes = shape
+    arrays = Spec((), dtype), Spec((rows, features), dtype), Spec((classes, features), dtype), Spec((rows,), "int64")
+    options = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
+    lse = Spec((rows,), "float64" if dtype == "float64" else "float32") if saved else None
+    problem = linear_cross_entropy_backward("linear_cross_entropy_backward", *arrays, None, None, lse, **options)
+    device = replace(_DEVICE, peak=_PEAK | {"float16": 900e12, "bfloat16": 900e12})
+    methods = [m for m in loss_linear.ALGORITHMS[problem.op] if m.name in ("blocks", "blocks_rounded")]
+    assert choose(problem, device, Options(), methods).name == chosen
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])

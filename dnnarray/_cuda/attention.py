@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda import attention_backward, attention_decode, attention_mma, attention_rotary, attention_tiled
+from dnnarray._cuda import attention_backward, attention_decode, attention_mma, attention_rotary, attention_rotary_forward, attention_tiled
 from dnnarray._cuda import attention_projected as projected
 from dnnarray._select import Method
 
-_ROTARY = Method("elementwise", attention_rotary.rotary, "each pair of features turned", workspace=attention_rotary.workspace)
+_ROTARY = Method(
+    "elementwise", attention_rotary_forward.rotary, "each pair of features turned", workspace=attention_rotary_forward.workspace
+)
+_ROTARY_BACKWARD = Method(
+    "elementwise", attention_rotary.rotary_backward, "each pair turned back, with the tables' sums", workspace=attention_rotary.workspace
+)
 _TILED = Method("tiled", attention_tiled.forward, "tiles of scores with an online softmax", cost=attention_tiled.cost)
 
 _MMA = Method("mma", attention_mma.forward, "the same on tensor cores", attention_mma.rejects, cost=attention_mma.cost, rounds=True)
@@ -100,5 +105,5 @@ ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "multi_head_attention": _PROJECTED,
     "multi_head_attention_backward": _PROJECTED,
     "rotary_embedding": (_ROTARY,),
-    "rotary_embedding_backward": (_ROTARY,),
+    "rotary_embedding_backward": (_ROTARY_BACKWARD,),
 }

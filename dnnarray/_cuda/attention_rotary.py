@@ -1,4 +1,4 @@
-"""Rotary embedding: plans. A thread turns the same pairs of features in several heads, with their row of the tables in registers."""
+"""The gradient of the rotary embedding: plans. A thread turns the same pairs of features in several heads, with their row of the tables in registers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
 @frozen
 class RotaryConfig(Config):
-    """Compile-time settings of ``kernels/attention/rotary.cu``."""
+    """Compile-time settings of ``kernels/attention/rotary_backward.cu``."""
 
     element: str
     cosine: str
     sine: str
-    gradient: bool
     interleaved: bool
     wide: bool
     parts: bool
@@ -92,7 +91,7 @@ class _Work:
         return cls(heads, sequence, batch * sequence if own else sequence, heads if own else batch * heads, cos.shape[-1], x.shape[3])
 
 
-def _length(problem: RotaryProblem, aligned: bool) -> tuple[int, bool]:
+def length(problem: RotaryProblem, aligned: bool) -> tuple[int, bool]:
     """Pairs of a thread, and whether features side by side are moved as one vector."""
     x, cos, _ = problem.inputs[-3:]
     if not problem.interleaved:
@@ -123,10 +122,10 @@ def _part_bytes(problem: RotaryProblem) -> int:
 
 def _sum_bytes(problem: RotaryProblem) -> int:
     """Of the partial sums of both tables."""
-    return 2 * _part_bytes(problem) if len(problem.inputs) == 4 and _most_parts(problem) > 1 else 0
+    return 2 * _part_bytes(problem) if _most_parts(problem) > 1 else 0
 
 
-def _scattered(problem: RotaryProblem) -> bool:
+def scattered(problem: RotaryProblem) -> bool:
     """Whether the features of x, and so of the result, do not run fastest."""
     x = problem.inputs[-3]
     return x.axis_order() not in (None, order_of(x))
@@ -134,45 +133,44 @@ def _scattered(problem: RotaryProblem) -> bool:
 
 def workspace(problem: RotaryProblem) -> int:
     """Scratch for partial sums, and for a result that is to be brought to another order."""
-    return _sum_bytes(problem) + (problem.inputs[-3].nbytes if _scattered(problem) else 0)
+    return _sum_bytes(problem) + (problem.inputs[-3].nbytes if scattered(problem) else 0)
 
 
-def rotary(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
-    """One launch; the gradient with the second stage of its sums; where the result lies otherwise than it is written, one that reorders it."""
-    gradient = len(problem.inputs) == 4
+def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Program:
+    """One launch, and the second stage of its sums; where the result lies otherwise than it is written, one that reorders it."""
     x, cos, sin = problem.inputs[-3:]
     work, order = _Work.of(problem), order_of(x)
-    orders = (*(order,) * (1 + gradient), (0, 1, 2)[: cos.ndim], (0, 1, 2)[: sin.ndim])
-    if work.table_rows * work.width == 0 or (x.size == 0 and not gradient):
+    orders = (order, order, (0, 1, 2)[: cos.ndim], (0, 1, 2)[: sin.ndim])
+    if work.table_rows * work.width == 0:
         return Program(())
-    pairs, wide = _length(problem, aligned)
+    pairs, wide = length(problem, aligned)
     copied = pairs if not problem.interleaved else 2 * pairs if wide else 1
     columns = work.table_rows * (work.pairs // pairs + (work.width - 2 * work.pairs) // copied)
-    chunk, parts = _chunks(work, columns, device.units) if gradient else (_CHUNK, -(-work.rows // _CHUNK))
-    split = gradient and parts > 1
+    chunk, parts = _chunks(work, columns, device.units)
+    split = parts > 1
     blocks, strides = -(-columns // _THREADS), strides_in(x.shape, order)
     steps = (strides[problem.layout.index(axis)] for axis in "BHS")
     numbers = (blocks, work.table_rows, work.sequence, work.pairs, work.width, int(cos.ndim == 3), work.heads, work.rows, chunk, *steps)
-    kernel = _kernel(problem, gradient, pairs, wide, split)
-    plans = [Plan(kernel, (blocks * parts, 1, 1), _THREADS, (*_pointers(problem, gradient, split), *numbers))]
+    kernel = _kernel(problem, pairs, wide, split)
+    plans = [Plan(kernel, (blocks * parts, 1, 1), _THREADS, (*_pointers(problem, split), *numbers))]
     size = work.table_rows * work.pairs
     if split and size:
         for table, place, result in zip((cos, sin), _part_places(problem), (5, 6), strict=True):
             plans.append(sum_parts(place, Array(result), size, parts, table.dtype, arithmetic_of(x.dtype)))
     y = problem.outputs[0]
     assert y is not None
-    if _scattered(problem) and y.size:
+    if scattered(problem) and y.size:
         plans.append(reorder(y, order, _target(problem), Array(len(problem.inputs))))
     return Program(tuple(plans), orders)
 
 
-def _kernel(problem: RotaryProblem, gradient: bool, pairs: int, wide: bool, split: bool) -> Kernel:
+def _kernel(problem: RotaryProblem, pairs: int, wide: bool, split: bool) -> Kernel:
     x, cos, sin = problem.inputs[-3:]
     element, cosine, sine = (TYPES[s.dtype] for s in (x, cos, sin))
-    config = RotaryConfig(element, cosine, sine, gradient, problem.interleaved, wide, split, pairs, _BATCH, _THREADS)
-    words = ["rotary", "backward" * gradient, "interleaved" * problem.interleaved, "narrow" * (not wide), "parts" * split]
+    config = RotaryConfig(element, cosine, sine, problem.interleaved, wide, split, pairs, _BATCH, _THREADS)
+    words = ["rotary_backward", "interleaved" * problem.interleaved, "narrow" * (not wide), "parts" * split]
     tables = "".join(f"_{SHORT[t.dtype]}" for t in (cos, sin)) if {cos.dtype, sin.dtype} != {x.dtype} else ""
-    return Kernel("attention/rotary.cu", f"{'_'.join(w for w in words if w)}_{SHORT[x.dtype]}x{pairs}{tables}", config)
+    return Kernel("attention/rotary_backward.cu", f"{'_'.join(w for w in words if w)}_{SHORT[x.dtype]}x{pairs}{tables}", config)
 
 
 def _scratch(problem: RotaryProblem) -> int:
@@ -186,12 +184,10 @@ def _part_places(problem: RotaryProblem) -> tuple[Array, Array]:
 
 def _target(problem: RotaryProblem) -> Array:
     """Where the turned features are written."""
-    return Array(_scratch(problem), _sum_bytes(problem)) if _scattered(problem) else Array(len(problem.inputs))
+    return Array(_scratch(problem), _sum_bytes(problem)) if scattered(problem) else Array(len(problem.inputs))
 
 
-def _pointers(problem: RotaryProblem, gradient: bool, split: bool) -> tuple[Array | int, ...]:
+def _pointers(problem: RotaryProblem, split: bool) -> tuple[Array | int, ...]:
     """What turns, x, the tables, the result, the gradients of the tables, and the parts of these."""
-    if not gradient:
-        return Array(0), Array(0), Array(1), Array(2), _target(problem), *(_NOTHING,) * 4
     parts = _part_places(problem) if split else (_NOTHING, _NOTHING)
     return *map(Array, range(4)), _target(problem), Array(5), Array(6), *parts

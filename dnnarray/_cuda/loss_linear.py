@@ -286,9 +286,12 @@ _SUMMARY = "blocks of scores from matrix products, each reduced and forgotten"
 _AGAIN = "blocks of scores computed again, their gradients through matrix products"
 
 
-def _rounded_cost(problem: LinearProblem, device: Device) -> Cost:
-    spec = problem.outputs[0]
-    return Cost(problem.flops, problem.bytes, unit="tf32_mma" if spec is not None and spec.dtype == FLOAT32 else None)
+def _cost(terms: int, problem: LinearProblem, device: Device) -> Cost:
+    """In half types a second term of the scores' gradient takes two products more. One term has to gain more than a launch, since it rounds."""
+    x = problem.inputs[problem.products > 1]
+    if problem.products == 1 or x.dtype not in HALF:
+        return Cost(problem.flops, problem.bytes, unit="tf32_mma" if terms == 1 and x.dtype == FLOAT32 else None)
+    return Cost(problem.flops / problem.products * (problem.products + 2 * (terms - 1)), problem.bytes, launches=3 - terms)
 
 
 def _on(run: _Run, precision: str, parts: bool, problem: LinearProblem, device: Device, aligned: bool) -> Program:
@@ -296,7 +299,7 @@ def _on(run: _Run, precision: str, parts: bool, problem: LinearProblem, device: 
 
 
 def _library(run: _Run, summary: str, workspace: _Workspace) -> Method:
-    return Method("blocks", partial(_on, run, "highest", False), summary, workspace=workspace)
+    return Method("blocks", partial(_on, run, "highest", False), summary, workspace=workspace, cost=partial(_cost, 2))
 
 
 def _rounded(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> Method:
@@ -307,7 +310,7 @@ def _rounded(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> 
         f"{summary}; float32 in TF32, the gradients of half types' scores rounded",
         rejects=partial(_exact, gradient=gradient),
         workspace=partial(workspace, precision="high"),
-        cost=_rounded_cost,
+        cost=partial(_cost, 1),
         precision="high",
         rounds=gradient,
     )

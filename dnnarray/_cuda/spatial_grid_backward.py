@@ -1,4 +1,4 @@
-"""The gradient of `grid_sample`: plans for lists of taps sorted by pixel, for scattered sums, and for the slopes of the places."""
+"""The gradient of `grid_sample`: plans for lists of taps sorted by pixel, for sums in shared memory, for scattered sums, and for the slopes of the places."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ from dnnarray._cuda.spatial_common import (
     shares,
     three_extents,
 )
-from dnnarray._cuda.spatial_grid import MODES, options, split_channels, too_long
-from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists
+from dnnarray._cuda.spatial_grid import options, sizes, split_channels, too_long
+from dnnarray._cuda.spatial_grid_lists import lists, lists_bytes, lists_cost, no_lists, taps
 from dnnarray._cuda.spatial_grid_slopes import slopes
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
+from dnnarray._spec import FLOAT64, Spec
+
+_FULL = 1024  # threads of a multiprocessor that have all the registers they want
+_LANES = 16  # threads of a place, at most
+_BUSY = 512  # threads for each multiprocessor that are worth having
+_REDUCED = 128  # bytes of shared memory beside the sums of a plane
 
 
 @frozen
@@ -62,7 +68,7 @@ def grid_sample_backward(fixed: bool, problem: GridSampleProblem, device: Device
     grad, x, grid = problem.inputs
     plans = []
     if grad.size:
-        terms = math.prod(grad.shape[2:]) * MODES[problem.mode] ** (x.ndim - 2)
+        terms = math.prod(grad.shape[2:]) * taps(problem)
         plans += scattered(x, Array(3), 5, fixed, grad, Array(0), terms, aligned, partial(_scatter, problem, fixed))
     elif x.size:
         plans.append(zero(Array(3), x.nbytes, aligned))
@@ -71,16 +77,86 @@ def grid_sample_backward(fixed: bool, problem: GridSampleProblem, device: Device
     return Program(tuple(plans), (order_of(grad), order_of(x), tuple(range(grid.ndim))))
 
 
+@frozen
+class GradientsConfig(Config):
+    """Compile-time settings of ``kernels/spatial/grid_sample_gradients.cu``."""
+
+    element: str
+    mode: int
+    padding: int
+    corners: bool
+    rank: int
+    lanes: int
+    threads: int
+
+
+def _plane_sums(problem: GridSampleProblem) -> int:
+    """Bytes of the sums of a plane."""
+    return 8 * math.prod(problem.x.shape[2:])
+
+
+def _threads(problem: GridSampleProblem, device: Device) -> int:
+    """Of a block: as many as fill the registers with the blocks whose sums fit beside each other; many taps take many registers."""
+    blocks = device.shared_memory // (_plane_sums(problem) + _REDUCED)
+    return max(min(_FULL // max(blocks, 1) // 256 * 256, _FULL if taps(problem) <= 4 else 512), 256)
+
+
+def _lanes(problem: GridSampleProblem, device: Device) -> int:
+    """Threads of a place: several only where there are few places, since neighbouring places are often neighbours in the image too."""
+    places, lanes = problem.inputs[0].size // problem.x.shape[1], 1
+    while lanes < min(_LANES, problem.x.shape[1]) and lanes * places < _BUSY * device.units:
+        lanes *= 2
+    return lanes
+
+
+def gradients(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
+    """One launch: a block for each plane of the image, with its sums in shared memory, and threads for each place."""
+    grad, x, grid = problem.inputs
+    orders = tuple(tuple(range(s.ndim)) for s in problem.inputs)
+    if not grad.size:
+        results = ((Array(3), x), (Array(4), grid))
+        return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
+    (settings, name), channels, nearest = options(problem), x.shape[1], problem.mode == "nearest"
+    lanes, threads = 1 if nearest else _lanes(problem, device), _threads(problem, device)
+    config = GradientsConfig(*settings, lanes, threads)
+    kernel = Kernel("spatial/grid_sample_gradients.cu", f"grid_sample_gradients_{name}_{lanes}_{threads}", config, ("sampling",))
+    planes, others = x.shape[0] * channels, grid.size if nearest else grid.size // grid.shape[-1] * lanes
+    bits = (math.prod(grad.shape[2:]) * taps(problem)).bit_length()
+    strides = (x.shape[0], channels, *sizes(problem, Spec(grad.shape, grad.dtype)), *five_strides(grid, grid.ndim - 1))
+    arguments = (*map(Array, range(5)), planes, bits, *strides)
+    return Program((Plan(kernel, (planes + -(-others // threads), 1, 1), threads, arguments, _plane_sums(problem)),), orders)
+
+
+def _no_gradients(problem: GridSampleProblem, device: Device) -> str | None:
+    """The sums of a plane must fit, with room to count, and the planes lie one behind the other."""
+    limit = max(device.shared_memory, 48 << 10) - _REDUCED
+    if problem.x.dtype == FLOAT64:
+        return "float64 has more digits than the sums in shared memory"
+    if _plane_sums(problem) > limit:
+        return f"the sums of a plane take {_plane_sums(problem):,} bytes and a block has {limit:,} bytes of shared memory"
+    if math.prod(problem.inputs[0].shape[2:]) * taps(problem) >= 1 << 31:
+        return "2**31 taps of an image"
+    return None if order_of(problem.x) == tuple(range(problem.x.ndim)) else "x does not lie in C order"
+
+
+def _gradients_cost(problem: GridSampleProblem, device: Device) -> Cost:
+    """A scattered addition in shared memory costs as much as 12 bytes, on as many multiprocessors as there are planes."""
+    grad, x, _ = problem.inputs
+    idle = max(device.units / max(x.shape[0] * x.shape[1], 1), 1)
+    return Cost(problem.flops, problem.bytes + 12 * grad.size * taps(problem) * idle)
+
+
 def _scatter_cost(scratch: int, problem: GridSampleProblem, device: Device) -> Cost:
     """A scattered addition costs as much as 50 bytes where neighbours lie apart, 16 where they are channels of a pixel."""
     grad, x, _ = problem.inputs
-    added = grad.size * MODES[problem.mode] ** (x.ndim - 2) * (16 if channels_last(x) else 50)
+    added = grad.size * taps(problem) * (16 if channels_last(x) else 50)
     return Cost(problem.flops, problem.bytes + added + 4 * scratch, launches=4)
 
 
 ALGORITHMS = {
     "grid_sample_backward": (
         Method("lists", lists, "lists of taps sorted by pixel", rejects=no_lists, workspace=lists_bytes, cost=lists_cost),
+        Method("planes", gradients, "sums of whole planes in shared memory", rejects=_no_gradients, cost=_gradients_cost),
         *scattering(grid_sample_backward, _scatter_cost, too_long),
     ),
 }

@@ -28,14 +28,15 @@ class TapsConfig(Config):
     threads: int
 
 
-def _taps(problem: GridSampleProblem) -> int:
+def taps(problem: GridSampleProblem) -> int:
+    """Contributions of a place to a channel."""
     return MODES[problem.mode] ** (problem.x.ndim - 2)
 
 
 def _lists(problem: GridSampleProblem) -> Lists:
     grad, x, _ = problem.inputs
     sources, pixels = math.prod(grad.shape[2:]), math.prod(x.shape[2:])
-    return Lists(x.shape[0], sources, _taps(problem), pixels, arithmetic(x), 5, x.shape[0], sources)
+    return Lists(x.shape[0], sources, taps(problem), pixels, arithmetic(x), 5, x.shape[0], sources)
 
 
 def _fill(problem: GridSampleProblem, found: Lists) -> Plan:
@@ -77,7 +78,7 @@ def no_lists(problem: GridSampleProblem, device: Device) -> str | None:
     """Contributions and pixels are counted in 32 bits, and there are two layouts."""
     grad, x, _ = problem.inputs
     pixels = math.prod(x.shape[2:])
-    if max(math.prod(grad.shape[2:]) * _taps(problem), pixels + 1) >= 2**31:
+    if max(math.prod(grad.shape[2:]) * taps(problem), pixels + 1) >= 2**31:
         return "2**31 taps or pixels of an image"
     if strides_of(x) != x.c_strides and not (channels_last(x) and order_of(x) == (0, *range(2, x.ndim), 1)):
         return "x lies neither in C order nor with the channels last"
@@ -87,5 +88,5 @@ def no_lists(problem: GridSampleProblem, device: Device) -> str | None:
 def lists_cost(problem: GridSampleProblem, device: Device) -> Cost:
     """The sort is as dear as 150 bytes a tap, a look-up as 6 bytes."""
     grad, x, _ = problem.inputs
-    looked_up = grad.size * _taps(problem)
+    looked_up = grad.size * taps(problem)
     return Cost(problem.flops, problem.bytes + 150 * looked_up / max(x.shape[1], 1) + 6 * looked_up, launches=10)

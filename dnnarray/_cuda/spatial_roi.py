@@ -20,6 +20,7 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
+_LISTED = 4096 + 128  # bytes of the list of boxes in kernels/spatial/roi_align_planes.cu
 _CHANNELS = 64  # at most, that a block of the forward takes one after the other
 
 
@@ -173,9 +174,11 @@ def _planes_scratch(problem: RoiAlignProblem) -> int:
 
 def _no_planes(problem: RoiAlignProblem, device: Device) -> str | None:
     """As for rows, and a plane must fit."""
-    limit = max(device.shared_memory, 48 << 10) - 1024
+    limit = max(device.shared_memory, 48 << 10) - _LISTED
     if _plane_bytes(problem) > limit:
         return f"a plane of x takes {_plane_bytes(problem):,} bytes and a block has {limit:,} bytes of shared memory"
+    if problem.inputs[-1].shape[0] >= 1 << 31:
+        return "2**31 boxes"
     return _no_rows(problem, device)
 
 

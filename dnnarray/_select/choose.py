@@ -50,7 +50,8 @@ def _compute_dtype(problem: Problem) -> str:
 
 @remembered
 def _is_float32(problem: Problem) -> bool:
-    return any(s.dtype == FLOAT32 for s in leaves(problem.inputs))
+    """Whether the operands are float32; statistics and norm parameters may be so beside half types."""
+    return any(s.dtype == FLOAT32 for s in leaves(problem.inputs)[:1])
 
 
 _SAME = 1.02  # measured times this close are taken as equal: the simpler algorithm, first in the table, wins

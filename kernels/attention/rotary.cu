@@ -1,27 +1,23 @@
-// Rotary embedding and its gradient: each pair (a, b) of features turns to (a cos - b sin, b cos + a sin). The gradient of x turns back, by
-// -sin; those of the tables are sums over all heads that share a row of them, of ga a + gb b for cos and gb a - ga b for sin.
+// Rotary embedding: each pair (a, b) of features turns to (a cos - b sin, b cos + a sin).
 //
-// Layout:  x of any order of batch, heads and sequence, its features running fastest. A thread owns kPairs pairs (or a vector of those
-//          features that do not turn) of one row of the tables, and goes through `chunk` of the `rows` rows of x that the row serves.
-//          Pairs lie half the turning width apart, or side by side (kInterleaved).
+// Layout:  x and y are dense in the same order of axes, the features running fastest: rows of `width` features, of which the first 2 * pairs turn. A
+//          thread owns kPairs pairs of a row, or a vector of the features that do not turn. The row of the tables that row r of x takes is
+//          r / after_s % sequence, and behind each other for r / after_b % batch where batch items have tables of their own.
 // Needs:   every row of x and of the tables aligned to the vectors (kWide: pairs that lie side by side are moved as one vector).
-// Bound:   memory: each input read once, the output written once; the tables from L2, once per `chunk` rows. The sums of one thread are
-//          added up in the order of the rows; with several chunks they go to `parts`, (chunk, table row, pair), for sum_parts.cu.
+// Bound:   memory: x read once, y written once; the tables from L2.
 
 #include "dnnarray/index.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/rotary.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
   using Cosine = float;
   using Sine = float;
-  static constexpr bool kGradient = false;
   static constexpr bool kInterleaved = false;
   static constexpr bool kWide = true;
-  static constexpr bool kParts = false;
+  static constexpr bool kLong = false;
   static constexpr int kPairs = 4;
-  static constexpr int kBatch = 2;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY rotary_default
@@ -30,166 +26,33 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr int N = Config::kPairs, kBatch = Config::kBatch;
+constexpr int N = Config::kPairs;
+constexpr bool kLong = Config::kLong;
+using Mine = Pairs<T, N, Config::kInterleaved, Config::kWide>;
 constexpr int kCopied = !Config::kInterleaved ? N : Config::kWide ? 2 * N : 1;  // features that one thread copies
 
-struct Pairs {
-  A first[N], second[N];
-};
-
-// As the arrays lie in memory, until they are computed with: pairs side by side (kInterleaved), or all first ones, then all second ones.
-using Raw = Vec<T, 2 * N>;
-constexpr int kStep = Config::kInterleaved ? 2 : 1, kSecond = Config::kInterleaved ? 1 : N;  // from pair to pair, and from first to second
-
-// Where the second of two features lies behind the first: `half` where they are half the width apart.
-__device__ __forceinline__ Raw load_raw(const T* p, long long half) {
-  if constexpr (Config::kInterleaved && Config::kWide) return load<T, 2 * N>(p);
-  Raw raw;
-  if constexpr (Config::kInterleaved) {
-#pragma unroll
-    for (int j = 0; j < 2 * N; ++j) raw.at[j] = p[j];
-  } else {
-    const Vec<T, N> halves[2] = {load<T, N>(p), load<T, N>(p + half)};
-    memcpy(&raw, halves, sizeof raw);
-  }
-  return raw;
-}
-
-__device__ __forceinline__ void store_raw(T* p, long long half, const Raw& raw) {
-  if constexpr (Config::kInterleaved && Config::kWide) {
-    store(p, raw);
-  } else if constexpr (Config::kInterleaved) {
-#pragma unroll
-    for (int j = 0; j < 2 * N; ++j) p[j] = raw.at[j];
-  } else {
-    Vec<T, N> halves[2];
-    memcpy(halves, &raw, sizeof raw);
-    store(p, halves[0]);
-    store(p + half, halves[1]);
-  }
-}
-
-__device__ __forceinline__ Pairs widen(const Raw& raw) {
-  A all[2 * N];
-  widen_all(all, raw);
-  Pairs x;
-#pragma unroll
-  for (int j = 0; j < N; ++j) x.first[j] = all[j * kStep], x.second[j] = all[j * kStep + kSecond];
-  return x;
-}
-
-// N neighbours, by loads of 16 bytes at the most.
-template <typename C>
-__device__ __forceinline__ void load_table(const C* p, A (&values)[N]) {
-  constexpr int kPart = N * sizeof(C) > 16 ? 16 / sizeof(C) : N;
-#pragma unroll
-  for (int i = 0; i < N; i += kPart) {
-    const Vec<C, kPart> part = load<C, kPart>(p + i);
-#pragma unroll
-    for (int j = 0; j < kPart; ++j) values[i + j] = A(widen(part.at[j]));
-  }
-}
-
-__device__ __forceinline__ Raw turned(const Pairs& x, const A (&cosine)[N], const A (&sine)[N]) {
-  A y[2 * N];
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    y[j * kStep] = x.first[j] * cosine[j] - x.second[j] * sine[j];
-    y[j * kStep + kSecond] = x.second[j] * cosine[j] + x.first[j] * sine[j];
-  }
-  return narrow_all<T, 2 * N>(y);
-}
-
-__device__ __forceinline__ void add_slopes(const Pairs& g, const Pairs& x, A (&cosine)[N], A (&sine)[N]) {
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    cosine[j] += g.first[j] * x.first[j] + g.second[j] * x.second[j];
-    sine[j] += g.second[j] * x.first[j] - g.first[j] * x.second[j];
-  }
-}
-
-// The rows of x that one row of the tables serves, one after the other: all heads, and all batch items where these share the tables.
-struct Rows {
-  long long at, head, heads, head_stride, turn;  // `turn` leads from behind the last head of a batch item to the first of the next
-
-  __device__ __forceinline__ Rows(long long base, long long row, long long heads, long long head_stride, long long batch_stride)
-      : heads(heads), head_stride(head_stride), turn(batch_stride - heads * head_stride) {
-    const Divided d = divide_index(row, heads);
-    head = d.remainder;
-    at = base + d.quotient * batch_stride + head * head_stride;
-  }
-  __device__ __forceinline__ void next() {
-    at += head_stride;
-    if (++head == heads) head = 0, at += turn;
-  }
-};
-
-// Turn `count` rows, kBatch of them in flight.
-__device__ __forceinline__ void turn_rows(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ y, Rows rows, int count,
-                                          long long half, const A (&cosine)[N], const A (&sine)[N], A (&cosine_sum)[N], A (&sine_sum)[N]) {
-  for (int row = 0; row < count; row += kBatch) {
-    Raw raw_g[kBatch], raw_x[kBatch];
-    long long at[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k, rows.next()) {
-      if (row + k >= count) continue;
-      at[k] = rows.at;
-      raw_g[k] = load_raw(g + at[k], half);
-      if constexpr (Config::kGradient) raw_x[k] = load_raw(x + at[k], half);
-    }
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      if (row + k >= count) continue;
-      const Pairs wide = widen(raw_g[k]);
-      if constexpr (Config::kGradient) add_slopes(wide, widen(raw_x[k]), cosine_sum, sine_sum);
-      store_raw(y + at[k], half, turned(wide, cosine, sine));
-    }
-  }
-}
-
-template <typename C>
-__device__ __forceinline__ void store_sums(C* p, const A (&sums)[N]) {
-#pragma unroll
-  for (int j = 0; j < N; ++j) p[j] = narrow<C>(arithmetic_t<C>(sums[j]));
-}
-
-// `g` is what turns: x, or the gradient. `sequence` table rows belong to a batch item where each has tables of its own (`own_tables`).
-extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const Config::Cosine* __restrict__ cosines,
-                   const Config::Sine* __restrict__ sines, T* __restrict__ y, Config::Cosine* grad_cosines, Config::Sine* grad_sines,
-                   A* cosine_parts, A* sine_parts, long long column_blocks, long long table_rows, long long sequence, long long pairs,
-                   long long width, long long own_tables, long long heads, long long rows, long long chunk, long long batch_stride,
-                   long long head_stride, long long row_stride) {
-  const Divided place = divide_index(blockIdx.x, column_blocks);
-  const long long turning = pairs / N, items = turning + (width - 2 * pairs) / kCopied;
-  const Divided column = divide_index(place.remainder * Config::kThreads + threadIdx.x, items);
-  const long long table_row = column.quotient, item = column.remainder;
-  if (table_row >= table_rows) return;
-  const Divided position = divide_index(table_row, sequence);
-  const long long begin = place.quotient * chunk, feature = item < turning ? item * N * kStep : 2 * pairs + (item - turning) * kCopied;
-  const int count = static_cast<int>(begin + chunk < rows ? chunk : rows - begin);
-  Rows mine(position.remainder * row_stride + (own_tables ? position.quotient * batch_stride : 0) + feature, begin, heads, head_stride, batch_stride);
+// `items` are the threads of a row, `turning` those that turn; by_* divide by the number before them.
+extern "C" __global__ void __launch_bounds__(Config::kThreads)
+    DNNARRAY_ENTRY(const T* __restrict__ x, const Config::Cosine* __restrict__ cosines, const Config::Sine* __restrict__ sines,
+                   T* __restrict__ y, long long threads, long long pairs, long long width, long long turning, long long items, long long by_items,
+                   long long after_s, long long by_after_s, long long sequence, long long by_sequence, long long after_b, long long by_after_b,
+                   long long batch, long long by_batch) {
+  const long long own = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  if (own >= threads) return;
+  const Divided place = split_index<kLong>(own, items, by_items);
+  const long long row = place.quotient, item = place.remainder;
   if (item >= turning) {
-    for (int row = 0; row < count; ++row, mine.next()) store(y + mine.at, load<T, kCopied>(g + mine.at));
+    const long long at = row * width + 2 * pairs + (item - turning) * kCopied;
+    store(y + at, load<T, kCopied>(x + at));
     return;
   }
-  A cosine[N], sine[N], cosine_sum[N] = {}, sine_sum[N] = {};
-  const long long table = table_row * pairs + item * N;
+  const long long at = row * width + item * (N * Mine::kStep);
+  const auto raw = Mine::load_raw(x + at, pairs);
+  const long long s = split_index<kLong>(split_index<kLong>(row, after_s, by_after_s).quotient, sequence, by_sequence).remainder;
+  const long long b = split_index<kLong>(split_index<kLong>(row, after_b, by_after_b).quotient, batch, by_batch).remainder;
+  const long long table = (b * sequence + s) * pairs + item * N;
+  A cosine[N], sine[N];
   load_table(cosines + table, cosine);
   load_table(sines + table, sine);
-  if constexpr (Config::kGradient) {
-#pragma unroll
-    for (int j = 0; j < N; ++j) sine[j] = -sine[j];
-  }
-  turn_rows(g, x, y, mine, count, pairs, cosine, sine, cosine_sum, sine_sum);
-  if constexpr (Config::kGradient) {
-    const long long part = place.quotient * table_rows * pairs + table;
-    if constexpr (Config::kParts) {
-      store_sums(cosine_parts + part, cosine_sum);
-      store_sums(sine_parts + part, sine_sum);
-    } else {
-      store_sums(grad_cosines + table, cosine_sum);
-      store_sums(grad_sines + table, sine_sum);
-    }
-  }
+  Mine::store_raw(y + at, pairs, Mine(raw).turned(cosine, sine));
 }

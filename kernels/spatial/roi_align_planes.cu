@@ -5,9 +5,10 @@
 // down, of one bin, and walks down kGroup rows of bins; then the kLanes lanes of a bin add up, each those of another row. Samples that do not count
 // read zeros that stand behind the plane.
 //
-// Layout:  x (N, C, height, width), y (K, C, p, q); samples and images of the boxes by roi_align_sides.cu. A block owns a plane of x; its warps take
-//          turns at the boxes of that image, and in the first image's planes at those that are not valid, which give NaN.
-// Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory.
+// Layout:  x (N, C, height, width), y (K, C, p, q); samples and images of the boxes by roi_align_sides.cu. A block owns a plane of x. While that is on
+//          its way to shared memory, the boxes of the image are listed, and in the first image's planes those that are not valid, which give NaN; the
+//          warps take turns at the list, so that none has more than one box more than another.
+// Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory; fewer than 2^31 boxes.
 // Bound:   memory: x read once, y written once; the look-ups in shared memory.
 
 #include "dnnarray/cluster.cuh"
@@ -109,13 +110,38 @@ __device__ __forceinline__ void pool(unsigned plane, unsigned zeros, unsigned li
   }
 }
 
+struct Listed {
+  int boxes[kThreads], found[kWarps];
+};
+
+// The boxes of image n from box `next` on, as many as there is room for, in their order; of the first image also ~k for each box k that is not valid.
+// Returns how many; `next` is the first box that was not looked at.
+__device__ __forceinline__ int list_boxes(Listed& list, const int* __restrict__ image_of, int n, int count, int& next) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int length = 0;
+  while (next < count) {
+    const int k = next + static_cast<int>(threadIdx.x), image = static_cast<unsigned>(k) < static_cast<unsigned>(count) ? image_of[k] : -2;
+    const unsigned mine = __ballot_sync(kAllLanes, image == n || (image == -1 && n == 0));
+    if (lane == 0) list.found[warp] = __popc(mine);
+    __syncthreads();
+    const int each = lane < kWarps ? list.found[lane] : 0, all = __reduce_add_sync(kAllLanes, each);
+    const int before = length + __reduce_add_sync(kAllLanes, lane < warp ? each : 0) + __popc(mine & ((1u << lane) - 1));
+    if (length + all > kThreads) break;
+    if (mine >> lane & 1) list.boxes[before] = image < 0 ? ~k : k;
+    length += all;
+    next = count - next > kThreads ? next + kThreads : count;
+    __syncthreads();
+  }
+  return length;
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ x, const Place* __restrict__ samples, const int* __restrict__ image_of, T* __restrict__ y,
                    long long channels, long long height, long long width, long long count, long long p, long long q, long long rows) {
   extern __shared__ __align__(16) char dnn_smem[];
+  __shared__ Listed list;
   T* plane = reinterpret_cast<T*>(dnn_smem);
-  const int n = static_cast<int>(blockIdx.x / channels), size = static_cast<int>(height * width), warp = threadIdx.x / kWarp;
-  const int bins = static_cast<int>(p * q);
+  const int n = static_cast<int>(blockIdx.x / channels), size = static_cast<int>(height * width), bins = static_cast<int>(p * q);
   const long long c = blockIdx.x % channels;
   const T* source = x + static_cast<long long>(blockIdx.x) * size;
   for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
@@ -127,21 +153,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
   for (int i = threadIdx.x; i < width; i += kThreads) plane[size + i] = narrow<T>(A(0));
   copies_commit();
-  copies_wait<0>();
-  __syncthreads();
   const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(plane)), zeros = start + size * static_cast<unsigned>(sizeof(T));
-  for (long long first = warp; first < count; first += kThreads) {
-    const long long own = first + static_cast<long long>(threadIdx.x % kWarp) * kWarps;
-    const int image = own < count ? image_of[own] : -2;
-    for (unsigned left = __ballot_sync(kAllLanes, image == n || (image == -1 && n == 0)); left != 0; left &= left - 1) {
-      const int lane = __ffs(left) - 1;
-      const long long k = first + static_cast<long long>(lane) * kWarps;
+  for (int next = 0; next < count;) {
+    const int length = list_boxes(list, image_of, n, static_cast<int>(count), next);
+    copies_wait<0>();
+    __syncthreads();
+    for (int i = threadIdx.x / kWarp; i < length; i += kWarps) {
+      const int entry = list.boxes[i];
+      const long long k = entry < 0 ? ~entry : entry;
       T* to = y + (k * channels + c) * bins;
-      if (__shfl_sync(kAllLanes, image, lane) >= 0) {
+      if (entry >= 0) {
         pool(start, zeros, static_cast<unsigned>(width * sizeof(T)), samples + k * (rows + q) * kRatio, static_cast<int>(rows), to, static_cast<int>(p), static_cast<int>(q));
       } else {
-        for (int i = threadIdx.x % kWarp; i < bins; i += kWarp) to[i] = narrow<T>(quiet_nan(A(0)));
+        for (int bin = threadIdx.x % kWarp; bin < bins; bin += kWarp) to[bin] = narrow<T>(quiet_nan(A(0)));
       }
     }
+    __syncthreads();
   }
 }

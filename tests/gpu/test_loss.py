@@ -123,7 +123,7 @@ def test_ctc_out_of_range_gives_nan():
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("algorithm", ["blocks", "parts_sm90"])
+@pytest.mark.parametrize("algorithm", ["blocks", "blocks_rounded", "parts_sm90"])
 @pytest.mark.parametrize(("rows", "features", "classes"), [(200, 64, 1000), (129, 63, 1003), (65, 8, 64), (1, 16, 300), (70, 20, 3)])
 def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dtype, monkeypatch):
     from dnnarray._cuda import loss_linear_products
@@ -131,7 +131,10 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
     monkeypatch.setattr(loss_linear_products, "_ROWS", 64)
     monkeypatch.setattr(loss_linear_products, "_BYTES", 64 * 256 * 4)
     shapes = ((rows, features), dtype), ((classes, features), dtype), (rows, np.int64)
-    if algorithm not in {a.name for a in dnn.algorithms("linear_cross_entropy", *(cupy.zeros(*s) for s in shapes))}:
+    arrays, forward = [cupy.zeros(*s) for s in shapes], "blocks" if algorithm == "blocks_rounded" else algorithm
+    offered = {a.name for a in dnn.algorithms("linear_cross_entropy_backward", cupy.zeros((), dtype), *arrays)}
+    offered &= {a.name for a in dnn.algorithms("linear_cross_entropy", *arrays)} | {"blocks_rounded"}
+    if algorithm not in offered or (algorithm == "blocks_rounded" and dtype == np.float32):  # TF32, another class of numbers
         pytest.skip("another dtype, device or number of classes")
     rng = np.random.default_rng(rows)
     x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
@@ -143,7 +146,7 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
     for full, options in ((True, {"label_smoothing": 0.1}), (True, {"reduction": "none"}), (False, {"reduction": "sum"}), (False, {})):
         named = [{"bias": b, "weight": c} if full else {} for b, c in ((wide[2], wide[3]), (there[2], there[3]))]
         expected = dnn.linear_cross_entropy(*wide[:2], t, **named[0], **options)
-        actual = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), **named[1], **options, return_lse=True, algorithm=algorithm)
+        actual = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), **named[1], **options, return_lse=True, algorithm=forward)
         assert_close(cupy.asnumpy(actual.loss), expected, features, 4.0)
         grad = rng.standard_normal(expected.shape).astype(dtype)
         expected = dnn.linear_cross_entropy_backward(grad.astype(np.float64), *wide[:2], t, **named[0], **options)
@@ -153,8 +156,28 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
             first, second = (dnn.linear_cross_entropy_backward(*arguments, **chosen) for _ in range(2))
             for a, b, e in zip(first, second, expected, strict=True):
                 if e is not None:
-                    assert_close(cupy.asnumpy(a), e, max(classes, rows), 4.0)
+                    assert_close(cupy.asnumpy(a), e, max(classes, rows), 4.0, rounds=algorithm == "blocks_rounded")
                     assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
+
+
+@pytest.mark.parametrize("sure", [0, 9, 14], ids=lambda s: f"label_raised_by_{s}")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounded_gradients_of_scores_are_no_less_exact_than_plain_half_types(dtype, sure):
+    """Beside PyTorch, which rounds the scores, their logarithmic softmax and the gradient of the scores."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(sure)
+    rows, features, classes = 512, 512, 8192
+    w, t = rng.standard_normal((classes, features)) / features**0.5, rng.integers(0, classes, rows)
+    half = [torch.tensor(a, device="cuda").to(getattr(torch, dtype)) for a in (rng.standard_normal((rows, features)) + sure * w[t], w)]
+    x, w, labels, one = (*half, torch.tensor(t, device="cuda"), torch.ones((), dtype=half[0].dtype, device="cuda"))
+    assert dnn.algorithms("linear_cross_entropy_backward", one, x, w, labels)[0].name == "blocks_rounded"
+    ours = dnn.linear_cross_entropy_backward(one, x, w, labels)
+    leaves = [a.clone().requires_grad_() for a in half]
+    theirs = torch.autograd.grad(torch.nn.functional.cross_entropy(leaves[0] @ leaves[1].T, labels), leaves)
+    wide = [a.double().requires_grad_() for a in half]
+    expected = torch.autograd.grad(torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, labels), wide)
+    for a, b, e in zip(ours[:2], theirs, expected, strict=True):
+        assert (a.double() - e).norm() <= (b.double() - e).norm()
 
 
 def test_infinite_features_in_float32():

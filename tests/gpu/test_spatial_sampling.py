@@ -63,11 +63,13 @@ def test_grid_sample(shape, places, last, dtype):
             assert cupy.asnumpy(actual.x).tobytes() == cupy.asnumpy(again.x).tobytes()
 
 
-@pytest.mark.parametrize("algorithm", ["lists", "atomic", "fixed_point"])
+@pytest.mark.parametrize("algorithm", ["lists", "planes", "atomic", "fixed_point"])
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("last", "gradient_last"), [(False, False), (True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("shape, places", [((3, 10, 61, 47), (53, 40)), ((1, 2, 200, 301), (260, 230)), ((2, 3, 9, 11, 13), (4, 7, 6))])
 def test_every_way_to_the_gradient_of_grid_sample(shape, places, last, gradient_last, dtype, algorithm):
+    if algorithm == "planes" and (last or shape[2] == 200 or dtype == np.float64):
+        pytest.skip("planes that lie apart, or are too large, or sums of fewer digits")
     x, grid, g = _grid_inputs(shape, places, dtype)
     expected = dnn.grid_sample_backward(*[a.astype(np.float64) for a in (g, x, grid)])
     dx, dgrid = _by(algorithm, "grid_sample_backward", _there(g, gradient_last), _there(x, last), cupy.asarray(grid))
@@ -82,13 +84,15 @@ def test_the_gradient_of_a_grid_that_crowds_into_corners(padding, mode):
     grid *= 3
     options = {"mode": mode, "padding_mode": padding}
     expected = dnn.grid_sample_backward(*[a.astype(np.float64) for a in (g, x, grid)], **options)
-    first, second = (_by("lists", "grid_sample_backward", *map(cupy.asarray, (g, x, grid)), **options) for _ in range(2))
-    _close(first[0], expected.x, 4096)
-    _close(first[1], expected.grid, 64)
-    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+    there = tuple(map(cupy.asarray, (g, x, grid)))
+    for algorithm in ("lists", "planes"):
+        first, second = (_by(algorithm, "grid_sample_backward", *there, **options) for _ in range(2))
+        _close(first[0], expected.x, 4096)
+        _close(first[1], expected.grid, 64)
+        assert all((a == b).all() for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("algorithm", ["lists", "fixed_point"])
+@pytest.mark.parametrize("algorithm", ["lists", "planes", "fixed_point"])
 def test_infinite_gradients_stay_where_they_are(algorithm):
     x, grid, g = _grid_inputs((1, 2, 6, 6), (5, 5), np.float32)
     g[0, 0, 1, 1], g[0, 1, 2, 2], g[0, 1, 3, 3] = np.inf, np.nan, -np.inf

@@ -70,7 +70,21 @@ struct Precise {
   static __device__ __forceinline__ double log1p(double x) { return ::log1p(x); }
   static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
   static __device__ __forceinline__ double tanh(double x) { return ::tanh(x); }
-  static __device__ __forceinline__ float normal_cdf(float x) { return 0.5f + 0.5f * erff(x * 0.70710678118654752440f); }
+  // The left side is 2^P(|x|), P fitted to the smallest absolute error, 1.4e-8, and falling for all larger |x|. 1 + erf takes twice the instructions and
+  // loses all digits of the left side.
+  static __device__ __forceinline__ float normal_cdf(float x) {
+    const float a = absolute(x);
+    float p = -2.1120136e-06f;
+    p = p * a + 3.1864405e-05f;
+    p = p * a - 0.0001556436f;
+    p = p * a - 0.00019889392f;
+    p = p * a + 0.0071297884f;
+    p = p * a - 0.052532595f;
+    p = p * a - 0.45919916f;
+    p = p * a - 1.1511059f;
+    const float left = quick_exp2(p * a - 1);
+    return x > 0 ? 1 - left : left;
+  }
   static __device__ __forceinline__ double normal_cdf(double x) { return 0.5 + 0.5 * erf(x * 0.70710678118654752440); }
   // The same, with exp(-x^2 / 2) in `bell`.
   template <typename A>

@@ -18,7 +18,8 @@ struct FloatSums {
 
 enum Flag { kPositive = 1, kNegative = 2, kUndefined = 4 };
 
-__device__ __forceinline__ bool finite(double x) { return x - x == 0.0; }
+__device__ __forceinline__ bool is_finite(float x) { return x - x == 0.0f; }
+__device__ __forceinline__ bool is_finite(double x) { return x - x == 0.0; }
 
 // 2^e for e of [-1022, 1023].
 __device__ __forceinline__ double power_of_two(int e) { return __longlong_as_double(static_cast<long long>(e + 1023) << 52); }
@@ -42,7 +43,7 @@ struct FixedSums {
   double up;
 
   __device__ __forceinline__ void add(long long at, double value) const {
-    if (finite(value)) {
+    if (is_finite(value)) {
       atomicAdd(sums + at, static_cast<unsigned long long>(static_cast<long long>(rint(value * up))));
     } else {
       const unsigned flag = value != value ? kUndefined : value > 0 ? kPositive : kNegative;
