@@ -59,7 +59,7 @@ def fits(problem: NormProblem, device: Device) -> str | None:
     blocks = _blocks(columns * item // 16)
     if columns * item % 16 or blocks is None:
         return f"no rows of {columns} columns"
-    if _PLACES * _VECTORS * _THREADS * 16 + _STATIC > device.shared_memory:
+    if device.shared_memory < _PLACES * _VECTORS * _THREADS * 16 + _STATIC:
         return "three rows do not fit the shared memory"
     return None if rows >= _ROWS * _clusters(blocks, device) else f"only {rows} rows"
 

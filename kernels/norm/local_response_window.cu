@@ -198,7 +198,7 @@ struct Walk {
 
 // Channels first: kStep channels of x and grad, as they come, and those that are on their way behind them.
 struct Rows {
-  Vec<T, kVector> x[kStep], grad[kStep];
+  Wordwise<T, kVector> x[kStep], grad[kStep];
 };
 constexpr int kPiece = sizeof(T) * kVector, kArrays = kGradient ? 2 : 1;
 constexpr bool kQueue = !Config::kLast && kPiece >= 4;  // what a copy to shared memory moves at the least
@@ -215,8 +215,8 @@ struct Queue {
     wait_copies<kStages - 1>();
 #pragma unroll
     for (int j = 0; j < kStep; ++j) {
-      rows.x[j] = stages[stage][0][j][threadIdx.x];
-      if constexpr (kGradient) rows.grad[j] = stages[stage][kArrays - 1][j][threadIdx.x];
+      rows.x[j] = load_wordwise<T, kVector>(stages[stage][0][j][threadIdx.x].at);
+      if constexpr (kGradient) rows.grad[j] = load_wordwise<T, kVector>(stages[stage][kArrays - 1][j][threadIdx.x].at);
     }
   }
   // Row j of an array into the place that is empty; zeros where it is not there.
@@ -235,7 +235,9 @@ struct Held {
 
   __device__ __forceinline__ void take(Rows& to) const { to = rows; }
   __device__ __forceinline__ void bring(int array, int j, const T* from, bool there) {
-    (array == 0 ? rows.x : rows.grad)[j] = fetch(from, there);
+    Wordwise<T, kVector> found = {};
+    if (there) found = load_wordwise<T, kVector>(from);
+    (array == 0 ? rows.x : rows.grad)[j] = found;
   }
   __device__ __forceinline__ void next() {}
 };

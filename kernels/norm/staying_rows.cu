@@ -25,7 +25,7 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int V = 16 / sizeof(T), kBlocks = Config::kBlocks, kThreads = Config::kThreads, kStride = kBlocks * kThreads;
-constexpr int kVectors = Config::kVectors, kPlaces = 3;
+constexpr int kVectors = Config::kVectors;
 constexpr bool kAdd = Config::kAdd;
 using Statistics = Spread<T, Config::kCentred, kBlocks, kThreads>;
 
@@ -60,43 +60,51 @@ struct Rows {
   int own, mine;
 
   __device__ __forceinline__ long long start(long long i) const { return (first + i * step) * columns + own * V; }
-  static __device__ __forceinline__ Words* place(long long i) { return memory + static_cast<int>(i % kPlaces) * (kVectors * kThreads) + threadIdx.x; }
 
+  // f(k) for each vector that the thread owns; without questions in between where it owns as many as any.
+  template <typename F>
+  __device__ __forceinline__ void each(F f) const {
+    if (mine == kVectors) {
+#pragma unroll
+      for (int k = 0; k < kVectors; ++k) f(k);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kVectors; ++k) {
+        if (k < mine) f(k);
+      }
+    }
+  }
   // Row i of an array to a place, as a group of copies, which is empty behind the last row.
   __device__ __forceinline__ void bring(const T* array, long long i, Words* to) const {
     if (i < count) {
       const T* from = array + start(i);
-#pragma unroll
-      for (int k = 0; k < kVectors; ++k) {
-        if (k < mine) copy_async(to + k * kThreads, from + k * (kStride * V));
-      }
+      each([&](int k) { copy_async(to + k * kThreads, from + k * (kStride * V)); });
     }
     copies_commit();
   }
   // s of row i in place of x, and to memory.
-  __device__ __forceinline__ void add(long long i, const Words* residual, T* sum) const {
-    Words* const x = place(i);
+  __device__ __forceinline__ void add(long long i, Words* x, const Words* residual, T* sum) const {
     T* const to = sum + start(i);
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      if (k >= mine) break;
+    each([&](int k) {
       const Words a = x[k * kThreads], b = residual[k * kThreads];
       float s[V];
 #pragma unroll
       for (int j = 0; j < V; ++j) s[j] = element<T>(a, j) + element<T>(b, j);
       x[k * kThreads] = words_of<T>(s);
       store_words(to + k * (kStride * V), words_of<T>(s));
-    }
+    });
   }
-  __device__ __forceinline__ Statistics::Part sums(long long i) const {
-    const Words* const x = place(i);
+  __device__ __forceinline__ Statistics::Part sums(const Words* x) const {
     const auto visit = [&](auto f, int limit) {
-#pragma unroll
-      for (int k = 0; k < kVectors; ++k) {
-        if (k >= limit) break;
+      const auto vector = [&](int k) {
         const Words words = x[k * kThreads];
 #pragma unroll
         for (int j = 0; j < V; ++j) f(element<T>(words, j));
+      };
+      if (limit == mine) {
+        each(vector);
+      } else {
+        vector(0);  // the only other number that is asked for
       }
     };
     return Statistics::sums<V>(visit, mine);
@@ -115,49 +123,48 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
   const long long first = blockIdx.x / kBlocks, step = gridDim.x / kBlocks;
   const Rows rows = {first, step, (all_rows - first + step - 1) / step, columns, own, mine};
   const float share = 1.0f / static_cast<float>(columns);
-  // Row i lies in place i % 3. kAdd: its residual comes to the place behind it, which is free as soon as the sum of the two is there.
-  rows.bring(x, 0, rows.place(0));
-  rows.bring(kAdd ? residual : x, kAdd ? 0 : 1, rows.place(1));
-  if constexpr (!kAdd) rows.bring(x, 2, rows.place(2));
+  // The places of the row that is written, of the one whose sums are under way, and of the one after. kAdd: the residual of a row comes to the place
+  // behind that of x, which is free as soon as the sum of the two is there.
+  Words *here = memory + threadIdx.x, *next = here + kVectors * kThreads, *last = next + kVectors * kThreads;
+  rows.bring(x, 0, here);
+  rows.bring(kAdd ? residual : x, kAdd ? 0 : 1, next);
+  if constexpr (!kAdd) rows.bring(x, 2, last);
   Kept w(weight, own, mine, 1.0f);
   Kept b(Config::kCentred ? bias : nullptr, own, mine, 0.0f);  // rms norm has none
-  // The sums of row i, whose arrays have come by the time that kPending later groups are under way.
-  const auto taken = [&](long long i) {
+  // The sums of row i, whose arrays have come; `behind` is the place behind its own.
+  const auto taken = [&](long long i, Words* place, Words* behind) {
     if constexpr (kAdd) {
-      rows.add(i, rows.place(i + 1), sum);
-      rows.bring(x, i + 1, rows.place(i + 1));
+      rows.add(i, place, behind, sum);
+      rows.bring(x, i + 1, behind);
     }
-    return rows.sums(i);
+    return rows.sums(place);
   };
   copies_wait<kAdd ? 0 : 2>();
-  Statistics::Part next = taken(0);
+  Statistics::Part part = taken(0, here, next);
   cluster_wait();  // every block is there
-  statistics[0].send(next, rank);
+  statistics[0].send(part, rank);
   cluster_arrive();
-  if constexpr (kAdd) rows.bring(residual, 1, rows.place(2));
+  if constexpr (kAdd) rows.bring(residual, 1, last);
   for (long long i = 0; i < rows.count; ++i) {
     const bool more = i + 1 < rows.count;
     if (more) {
       copies_wait<kAdd ? 0 : 1>();
-      next = taken(i + 1);
+      part = taken(i + 1, next, last);
     }
     cluster_wait();  // the sums of row i are there
     float mean, delta, rstd;
     Statistics::result(statistics[i % 2].gathered(), share, static_cast<float>(eps), mean, delta, rstd);
     if (more) {
-      statistics[(i + 1) % 2].send(next, rank);  // whose last reader was there before it arrived at the barrier that has just been waited for
+      statistics[(i + 1) % 2].send(part, rank);  // whose last reader was there before it arrived at the barrier that has just been waited for
       cluster_arrive();
     }
     if (own == 0) {
       if (mean_of != nullptr) mean_of[first + i * step] = mean + delta;
       if (rstd_of_row != nullptr) rstd_of_row[first + i * step] = rstd;
     }
-    const Words* const s = rows.place(i);
     T* const to = y + rows.start(i);
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      if (k >= mine) break;
-      const Words words = s[k * kThreads], factor = as_it_comes(w.at[k]);
+    rows.each([&](int k) {
+      const Words words = here[k * kThreads], factor = as_it_comes(w.at[k]);
       const Words term = Config::kCentred ? as_it_comes(b.at[k]) : Words{};
       float value[V];
 #pragma unroll
@@ -167,7 +174,9 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads,
         value[j] = value[j] * (rstd * element<T>(factor, j)) + (Config::kCentred ? element<T>(term, j) : 0.0f);
       }
       store_words(to + k * (kStride * V), words_of<T>(value));
-    }
-    rows.bring(kAdd ? residual : x, i + (kAdd ? 2 : 3), rows.place(i));
+    });
+    rows.bring(kAdd ? residual : x, i + (kAdd ? 2 : 3), here);
+    Words* const written = here;
+    here = next, next = last, last = written;
   }
 }
