@@ -145,3 +145,34 @@ def test_what_is_held_on_chip_channels_first(op, shape, dtype, expected):
     specs, options = operation.bind((Spec(shape, dtype),), {"num_groups": 32} if op == "group_norm" else {})
     problem = operation.problem(specs, {n: v for n, v in options.items() if n in operation.static})
     assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "rows", "columns", "dtype", "blocks"),
+    [
+        ("layer_norm", 1024, 131_072, FLOAT32, 8),
+        ("rms_norm", 1024, 131_072, BFLOAT16, 4),
+        ("layer_norm", 1024, 262_144, FLOAT16, 8),
+        ("add_rms_norm", 1024, 65_536, FLOAT32, 4),
+        ("layer_norm", 200, 131_072, FLOAT32, None),  # too few rows
+        ("layer_norm", 1024, 32_768, FLOAT32, None),  # short enough for several blocks a multiprocessor
+        ("layer_norm", 1024, 262_144, FLOAT32, None),  # too long
+        ("layer_norm", 1024, 131_071, FLOAT32, None),  # no whole vectors
+        ("add_rms_norm", 1024, 131_072, FLOAT16, None),  # the sum would be rounded before its statistics are taken
+        ("layer_norm", 1024, 131_072, FLOAT64, None),
+    ],
+)
+def test_clusters_that_stay_for_long_rows(op, rows, columns, dtype, blocks):
+    problem = _problem(op, Spec((rows, columns), dtype), (columns,))
+    method = next(m for m in norm.ALGORITHMS[op] if m.rejects(problem, _DEVICE) is None)
+    assert (method.name == "staying_rows") == (blocks is not None)
+    if blocks is None:
+        return
+    (plan,) = method.run(problem, _DEVICE, True).plans
+    config = plan.kernel.config
+    assert config.blocks == blocks
+    assert config.blocks * config.threads * config.vectors * 16 >= columns * dtype.itemsize
+    assert plan.grid[0] <= _DEVICE.units
+    assert plan.grid[0] % blocks == 0
+    (elsewhere,) = method.run(problem, _DEVICE, False).plans
+    assert elsewhere.kernel.source != plan.kernel.source

@@ -260,7 +260,7 @@ def bias_plans(problem: AttentionProblem, arrays: Arrays, saved: Saved, aligned:
     kernel = Kernel("attention/tiled_bias.cu", name, config, ("attention",))
     plans = [Plan(kernel, (work.tiles * work.parts, 1, 1), _THREADS, arguments, shared_bytes(dtype, patch, _DEPTH, 64))]
     if work.parts > 1:
-        plans.append(sum_parts(out.pointer, target.pointer, bias.size, work.parts, dtype, wide))
+        plans.append(sum_parts([(out.pointer, target.pointer)], bias.size, work.parts, dtype, wide))
     return plans
 
 

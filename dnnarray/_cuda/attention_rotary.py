@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dnnarray._cuda.channels import reorder
@@ -14,7 +16,7 @@ from dnnarray._spec import FLOAT32, FLOAT64, Spec
 _THREADS = 128
 _CHUNK = 4  # heads that a thread turns
 _BATCH = 2  # of these with their loads in flight at once
-_GOAL = 8  # blocks for each multiprocessor before the sums of the gradient are split no further
+_GOAL = 4  # blocks for each multiprocessor before the sums of the gradient are split no further
 _MOST_PARTS = 512
 _NOTHING = 0
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
@@ -44,11 +46,12 @@ class SumPartsConfig(Config):
     threads: int
 
 
-def sum_parts(parts: Array, out: Array, size: int, count: int, result: np.dtype, arithmetic: np.dtype) -> Plan:
-    """The sum over the first axis of `count` x `size` numbers, in the dtype of the result."""
+def sum_parts(sums: Sequence[tuple[Array, Array]], size: int, count: int, result: np.dtype, arithmetic: np.dtype) -> Plan:
+    """One or two sums (parts, result) over the first axis of `count` x `size` numbers, in the dtype of the result."""
     config = SumPartsConfig(TYPES[result], TYPES[arithmetic], _THREADS)
     kernel = Kernel("attention/sum_parts.cu", f"sum_parts_{SHORT[arithmetic]}_{SHORT[result]}", config)
-    return Plan(kernel, (-(-size // _THREADS), 1, 1), _THREADS, (parts, out, size, count), early=True)
+    pointers = (*sums[0], *(sums[1] if len(sums) == 2 else (_NOTHING, _NOTHING)))
+    return Plan(kernel, (-(-size // _THREADS), len(sums), 1), _THREADS, (*pointers, size, count), early=True)
 
 
 def arithmetic_of(dtype: np.dtype) -> np.dtype:
@@ -155,8 +158,9 @@ def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Pr
     plans = [Plan(kernel, (blocks * parts, 1, 1), _THREADS, (*_pointers(problem, split), *numbers))]
     size = work.table_rows * work.pairs
     if split and size:
-        for table, place, result in zip((cos, sin), _part_places(problem), (5, 6), strict=True):
-            plans.append(sum_parts(place, Array(result), size, parts, table.dtype, arithmetic_of(x.dtype)))
+        sums = tuple(zip(_part_places(problem), (Array(5), Array(6)), strict=True))
+        together = ((sums, cos.dtype),) if cos.dtype == sin.dtype else ((sums[:1], cos.dtype), (sums[1:], sin.dtype))
+        plans += [sum_parts(each, size, parts, dtype, arithmetic_of(x.dtype)) for each, dtype in together]
     y = problem.outputs[0]
     assert y is not None
     if scattered(problem) and y.size:

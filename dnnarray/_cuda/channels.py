@@ -155,23 +155,24 @@ class Sums:
         return f"columns{self.columns}" if self.columns else "rows"
 
 
-def sums(v: View, dtype: np.dtype, aligned: bool) -> Sums:
-    """The launches for an array seen as `v`.
+def sums(v: View, dtype: np.dtype, aligned: bool, blocks: int = _BLOCKS) -> Sums:
+    """The launches for an array seen as `v`, of so many blocks at the most where channels are fewer.
 
     Columns for channels that run fastest, and for small odd images: there a row is no whole number of vectors, but all rows together are.
     """
     if v.channels == 1:
         v = View(1, 1, v.size)
+    blocks = min(blocks, _BLOCKS)
     width, vector = v.channels * v.inner, vector_length(dtype, aligned, v.inner)
     wider = vector_length(dtype, aligned, width)
     if v.channels > 1 and (v.inner == 1 or (wider > vector and v.inner <= _IMAGE and v.outer >= _ROWS)):
         vectors = width // wider
         columns = min(32, 1 << (vectors - 1).bit_length())
         tiles = -(-vectors // columns)
-        splits = max(1, min(_BLOCKS // tiles, -(-v.outer // (THREADS // columns * _ROWS))))
+        splits = max(1, min(blocks // tiles, -(-v.outer // (THREADS // columns * _ROWS))))
         return Sums(v, wider, columns, splits, tiles * splits)
     items = v.outer * v.inner // vector
-    splits = max(1, min(-(-_BLOCKS // max(v.channels, 1)), -(-items // (THREADS * _ITEMS))))
+    splits = max(1, min(-(-blocks // max(v.channels, 1)), -(-items // (THREADS * _ITEMS))))
     return Sums(v, vector, 0, splits, v.channels * splits)
 
 

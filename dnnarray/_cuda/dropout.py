@@ -28,6 +28,7 @@ from dnnarray._spec import Spec
 
 _SEED, _OFFSET = Runtime(0), Runtime(1)
 _WORDS = 2**32
+_RESIDENT = 8  # blocks of the gradient's sums on a multiprocessor; what each begins and ends with costs as much as some rows
 
 
 @frozen
@@ -136,7 +137,7 @@ def bias_dropout_add_backward(problem: DropoutProblem, device: Device, aligned: 
     if bias.size == 0:
         return Program(())
     dtype, order, permuted = x.dtype, order_of(x), _permuted(x)
-    s = sums(_view(problem), dtype, aligned and not permuted)
+    s = sums(_view(problem), dtype, aligned and not permuted, _RESIDENT * device.units)
     same = lies(residual, order)
     name = f"bias_dropout_add_backward_{SHORT[dtype]}x{s.vector}_{s.name}{'_permuted' if permuted else ''}{'' if same else '_alone'}"
     config = BiasAddBackwardConfig(TYPES[dtype], permuted, same, s.columns, s.vector, THREADS)

@@ -12,6 +12,7 @@ from dnnarray._cuda import (
     norm_rows,
     norm_rows_small,
     norm_slab,
+    norm_staying,
     norm_strided,
     norm_tile,
 )
@@ -35,6 +36,7 @@ _BEHIND_BACKWARD = Method(
     norm_rows_small.behind_workspace,
 )
 _CLUSTER = Method("cluster_rows", norm_cluster.forward, "a row in the shared memory of a cluster", norm_cluster.fits)
+_STAYING = Method("staying_rows", norm_staying.forward, "a long row in a cluster that stays and keeps weight and bias", norm_staying.fits)
 _CLUSTER_BACKWARD = Method(
     "cluster_rows",
     norm_cluster.backward,
@@ -77,7 +79,7 @@ _GRADIENTS = (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWA
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
 ALGORITHMS = (
-    dict.fromkeys(_LAYER, (_CLUSTER, _ROWS, _LONG, _STRIDED))
+    dict.fromkeys(_LAYER, (_STAYING, _CLUSTER, _ROWS, _LONG, _STRIDED))
     | {f"{name}_backward": _GRADIENTS for name in _LAYER}
     | {f"{name}_backward": (_APART_BACKWARD, _BEHIND_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
     | {"batch_norm": (_CHANNELS,)}

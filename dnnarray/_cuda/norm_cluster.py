@@ -218,10 +218,10 @@ def fits(problem: NormProblem, device: Device) -> str | None:
 
 
 def _clusters(share: Share, rows: int) -> int:
-    """As many as are at work at once: of larger clusters, a card places 15 of 16."""
+    """As many as are at work at once: of larger clusters, a card places 15 of 16. No more than share the rows evenly, or a last round would be few."""
     units = _UNITS if share.blocks <= 2 else _UNITS * 10 // 11
-    size = share.blocks * share.fold
-    return max(min(blocks_of(rows, share.rows * share.fold), units * share.resident // size), 1)
+    groups, placed = blocks_of(rows, share.rows * share.fold), units * share.resident // (share.blocks * share.fold)
+    return max(blocks_of(groups, blocks_of(groups, placed)), 1) if groups else 1
 
 
 def _otherwise(problem: NormProblem, device: Device) -> Any:

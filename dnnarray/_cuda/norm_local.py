@@ -20,6 +20,7 @@ _CHANNELS = 4  # that a thread finishes at a time, channels first, at the least
 _TINY = 2.0**-100  # a k from which on the sum that is raised to a power is a normal number
 _QUARTERS = {0.5: 2, 0.75: 3, 1.0: 4}  # the exponents that roots give
 _WALK = 16  # times that it does so, at the most
+_STAGES = 3  # steps that a thread has on their way, channels first
 _RESIDENT = 1024  # threads that a multiprocessor should have at the least
 _FORWARD, _BACKWARD = 4, 2  # elements of a thread, twice as many of half types
 
@@ -46,6 +47,7 @@ class WindowConfig(Config):
     tiny: bool
     wide: bool
     vector: int
+    stages: int
     threads: int
 
 
@@ -130,15 +132,17 @@ def window(problem: LocalResponseProblem, device: Device, aligned: bool) -> Prog
         return Program(())
     name = f"{'backward' if gradient else 'forward'}_{'last' if last else 'first'}_{SHORT[x.dtype]}x{vector}_{problem.size}"
     apart, quarters = last and not aligned, _QUARTERS.get(float(problem.beta), 0)
-    tiny, wide = problem.k < _TINY or problem.alpha < 0, last and x.size // vector >= 1 << 31
-    config = WindowConfig(TYPES[x.dtype], gradient, last, apart, problem.size, quarters, tiny, wide, vector, _WINDOW_THREADS)
-    symbol = f"norm_local_response_window_{name}_{quarters}{'_apart' * apart}{'_tiny' * tiny}{'_wide' * wide}"
     channels, step = x.shape[problem.axis], max(problem.size - 1, _CHANNELS)
     columns, walk = x.size // channels // vector, _WALK
     while walk > 1 and columns * blocks_of(channels, step * walk) < device.units * _RESIDENT:
         walk //= 2
-    threads = x.size // vector if last else columns * blocks_of(channels, step * walk)
+    parts = blocks_of(channels, step * walk)
+    threads = x.size // vector if last else columns * parts
+    tiny, wide = problem.k < _TINY or problem.alpha < 0, threads >= 1 << 31
+    config = WindowConfig(TYPES[x.dtype], gradient, last, apart, problem.size, quarters, tiny, wide, vector, _STAGES, _WINDOW_THREADS)
+    symbol = f"norm_local_response_window_{name}_{quarters}{'_apart' * apart}{'_tiny' * tiny}{'_wide' * wide}"
     pointers = (0,) * (not gradient) + (*arguments.inputs, *arguments.outputs)
-    numbers = (x.size, channels, inner, divisor(channels // vector) if last else walk, *_numbers(problem))
+    divisors = (0, 0) if wide else (divisor((channels if last else inner) // vector), divisor(parts))
+    numbers = (x.size, channels, inner, walk, *divisors, *_numbers(problem))
     kernel = Kernel("norm/local_response_window.cu", symbol, config)
     return Program((Plan(kernel, (blocks_of(threads, _WINDOW_THREADS), 1, 1), _WINDOW_THREADS, (*pointers, *numbers)),), orders(problem, x))

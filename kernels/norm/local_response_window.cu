@@ -2,13 +2,14 @@
 // each channel); gradient dx = grad * d^-beta - 2 * beta * alpha_size * x * (sum of grad * x * d^(-beta - 1) over the window turned round).
 //
 // Layout:  channels first (outer, channels, inner): a thread owns kVector neighbours of an image and walks `steps` times kStep channels, with
-//          the loads of the next step behind the sums of this one; x, terms of the sum and unfinished results of the last channels stay in
-//          registers. kLast (outer, channels): a thread owns a vector of channels and fetches those before and after it too, from the cache.
+//          those of the next kStages steps on their way to shared memory, where only their own thread looks; x, terms of the sum and unfinished
+//          results of the last channels stay in registers. kLast (outer, channels): a thread owns a vector of channels and fetches those before and after it too, from the cache.
 // Needs:   pointers aligned to kVector elements (kApart: to one); inner (kLast: channels) a multiple of kVector; kLast: what a thread needs of
-//          its neighbours, kWindow / 2 channels on a side (gradient: kWindow - 1), at most kVector; kWide where there are 2^31 vectors or more.
+//          its neighbours, kWindow / 2 channels on a side (gradient: kWindow - 1), at most kVector; kWide where there are 2^31 threads or more.
 // Bound:   memory: x (and grad) read once, the result written once.
 
-#include "dnnarray/division.cuh"
+#include "dnnarray/barrier.cuh"
+#include "dnnarray/index.cuh"
 #include "dnnarray/math.cuh"
 #include "dnnarray/vec.cuh"
 
@@ -23,6 +24,7 @@ struct Config {
   static constexpr bool kTiny = false;
   static constexpr bool kWide = false;
   static constexpr int kVector = 4;
+  static constexpr int kStages = 3;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY norm_local_response_window_default
@@ -90,40 +92,50 @@ struct Scale {
 };
 
 // The sums of kWindow neighbours from each of the first N places on: of kReach of them each is the end of one run and the beginning of the
-// next, so that a sum takes three additions however long the window is.
-template <int N>
-__device__ __forceinline__ void over_windows(const A (&from)[N + kReach], A (&sums)[N]) {
+// next, so that a sum takes three additions however long the window is. `Of` says what stands at a place, and adds it to a sum.
+template <int N, typename Of>
+__device__ __forceinline__ void over_windows(const Of& of, A (&sums)[N]) {
 #pragma unroll
   for (int start = 0; start < N; start += kReach) {
     A end[kReach], begin = A(0);
-    end[kReach - 1] = from[start + kReach - 1];
+    end[kReach - 1] = of.at(start + kReach - 1);
 #pragma unroll
-    for (int i = kReach - 2; i >= 0; --i) end[i] = from[start + i] + end[i + 1];
+    for (int i = kReach - 2; i >= 0; --i) end[i] = of.plus(end[i + 1], start + i);
 #pragma unroll
     for (int i = 0; i < kReach && start + i < N; ++i) {
-      begin = i == 0 ? from[start + kReach] : begin + from[start + kReach + i];
+      begin = i == 0 ? of.at(start + kReach) : of.plus(begin, start + kReach + i);
       sums[start + i] = end[i] + begin;
     }
   }
 }
+
+struct Squares {
+  const A* x;
+
+  __device__ __forceinline__ A at(int i) const { return x[i] * x[i]; }
+  __device__ __forceinline__ A plus(A sum, int i) const { return sum + x[i] * x[i]; }
+};
+struct Terms {
+  const A* term;
+
+  __device__ __forceinline__ A at(int i) const { return term[i]; }
+  __device__ __forceinline__ A plus(A sum, int i) const { return sum + term[i]; }
+};
 
 // Channels last: the results of kVector channels from those of `held`, which begin kVector channels before; `inside` says which exist.
 template <typename Inside>
 __device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec<T, kVector> (&g)[3], Inside inside, const Numbers& n,
                                         A (&out)[kVector]) {
   constexpr int kTerms = kGradient ? kVector + kReach : kVector, kFirst = kVector - (kGradient ? kAfter : 0);
-  A wide_x[3][kVector], wide_g[3][kVector], squares[kTerms + kReach], energy[kTerms], terms[kVector + kReach];
+  A wide_x[3][kVector], wide_g[3][kVector], around[kTerms + kReach], energy[kTerms], terms[kVector + kReach];
 #pragma unroll
   for (int side = 0; side < 3; ++side) {
     widen_all(wide_x[side], x[side]);
     if constexpr (kGradient) widen_all(wide_g[side], g[side]);
   }
 #pragma unroll
-  for (int j = 0; j < kTerms + kReach; ++j) {
-    const A here = wide_x[(kFirst - kBefore + j) / kVector][(kFirst - kBefore + j) % kVector];
-    squares[j] = here * here;
-  }
-  over_windows(squares, energy);
+  for (int j = 0; j < kTerms + kReach; ++j) around[j] = wide_x[(kFirst - kBefore + j) / kVector][(kFirst - kBefore + j) % kVector];
+  over_windows(Squares{around}, energy);
 #pragma unroll
   for (int t = 0; t < kTerms; ++t) {
     const int c = kFirst + t, own = c - kVector;
@@ -139,7 +151,7 @@ __device__ __forceinline__ void at_once(const Vec<T, kVector> (&x)[3], const Vec
   }
   if constexpr (kGradient) {
     A along[kVector];
-    over_windows(terms, along);
+    over_windows(Terms{terms}, along);
 #pragma unroll
     for (int c = 0; c < kVector; ++c) out[c] -= A(2) * n.beta * n.alpha_size * wide_x[1][c] * along[c];
   }
@@ -150,28 +162,28 @@ struct Walk {
   A x[kReach + kStep], terms[kReach + kStep], scaled[kBefore + kStep];
 
   // kStep channels on: their x, and the gradients of the channels kAfter before them, of which `exist` says which there are. Gives results
-  // for the channels kAfter (gradient: kWindow - 1) before.
+  // for the channels kAfter (gradient: kWindow - 1) before. A channel that is not there has x = grad = 0 and so no term, but where its d is 0,
+  // and nothing that is not a number reaches its neighbours through it that does not through their own windows.
   __device__ __forceinline__ void step(const A (&new_x)[kStep], const A (&new_g)[kStep], const bool (&exist)[kStep], const Numbers& n,
                                        A (&out)[kStep]) {
-    A squares[kReach + kStep], energy[kStep];
+    A energy[kStep];
 #pragma unroll
     for (int j = 0; j < kStep; ++j) x[kReach + j] = new_x[j];
-#pragma unroll
-    for (int j = 0; j < kReach + kStep; ++j) squares[j] = x[j] * x[j];
-    over_windows(squares, energy);
+    over_windows(Squares{x}, energy);
 #pragma unroll
     for (int j = 0; j < kStep; ++j) {
       const Scale scale(energy[j], n);
       if constexpr (kGradient) {
         scaled[kBefore + j] = new_g[j] * scale.power_of;
-        terms[kReach + j] = exist[j] ? scaled[kBefore + j] * x[kBefore + j] * scale.inverse : A(0);
+        const A term = scaled[kBefore + j] * x[kBefore + j] * scale.inverse;
+        terms[kReach + j] = !Config::kTiny || exist[j] ? term : A(0);
       } else {
         out[j] = x[kBefore + j] * scale.power_of;
       }
     }
     if constexpr (kGradient) {
       A along[kStep];
-      over_windows(terms, along);
+      over_windows(Terms{terms}, along);
 #pragma unroll
       for (int j = 0; j < kStep; ++j) out[j] = scaled[j] - A(2) * n.beta * n.alpha_size * x[j] * along[j];
 #pragma unroll
@@ -184,17 +196,117 @@ struct Walk {
   }
 };
 
-// `steps`: how many times kStep channels a thread takes, channels first; kLast: the divisor for the vectors of a row.
+// Channels first: kStep channels of x and grad, as they come, and those that are on their way behind them.
+struct Rows {
+  Wordwise<T, kVector> x[kStep], grad[kStep];
+};
+constexpr int kPiece = sizeof(T) * kVector, kArrays = kGradient ? 2 : 1;
+constexpr bool kQueue = !Config::kLast && kPiece >= 4;  // what a copy to shared memory moves at the least
+constexpr int kStages = Config::kStages;
+
+// Rows that come through shared memory, a place for each stage and thread.
+struct Queue {
+  using Place = Vec<T, kVector>[kArrays][kStep][kThreads];
+  Place* stages;
+  int stage = 0;
+
+  // The rows that were asked for kStages steps ago.
+  __device__ __forceinline__ void take(Rows& rows) const {
+    wait_copies<kStages - 1>();
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) {
+      rows.x[j] = load_wordwise<T, kVector>(stages[stage][0][j][threadIdx.x].at);
+      if constexpr (kGradient) rows.grad[j] = load_wordwise<T, kVector>(stages[stage][kArrays - 1][j][threadIdx.x].at);
+    }
+  }
+  // Row j of an array into the place that is empty; zeros where it is not there.
+  __device__ __forceinline__ void bring(int array, int j, const T* from, bool there) const {
+    copy_piece_async<kPiece>(smem_address(&stages[stage][array][j][threadIdx.x]), from, there);
+  }
+  __device__ __forceinline__ void next() {
+    commit_copies();
+    if (++stage == kStages) stage = 0;
+  }
+};
+
+// Rows that come to registers, one step ahead: of single elements of 16 bits.
+struct Held {
+  Rows rows;
+
+  __device__ __forceinline__ void take(Rows& to) const { to = rows; }
+  __device__ __forceinline__ void bring(int array, int j, const T* from, bool there) {
+    Wordwise<T, kVector> found = {};
+    if (there) found = load_wordwise<T, kVector>(from);
+    (array == 0 ? rows.x : rows.grad)[j] = found;
+  }
+  __device__ __forceinline__ void next() {}
+};
+
+// Channels first: what a thread is to do, and where it stands.
+struct Stretch {
+  long long base, inner;
+  int all, first, end;  // channels: how many there are, and those whose results the thread gives
+};
+
+template <typename Coming>
+__device__ __forceinline__ void walk(Coming coming, int ahead, const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out,
+                                     const Stretch& own, const Numbers& numbers) {
+  constexpr int kBehind = kGradient ? kReach : kAfter;  // channels from the last x to the last result
+  int c = own.first - kBefore - (kGradient ? kAfter : 0), at = c;  // the first x that a result needs, and the next one to be brought
+  const unsigned all_x = min(own.all, own.end + kBehind), all_g = min(own.all, own.end + kBehind - kAfter);
+  const T *next_x = x + own.base + c * own.inner, *next_g = kGradient ? grad + own.base + (c - kAfter) * own.inner : nullptr;
+  T* to = out + own.base + (c - kBehind) * own.inner;
+  const auto bring = [&] {  // x from channel `at` on, grad from kAfter before
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) {
+      coming.bring(0, j, next_x + j * own.inner, static_cast<unsigned>(at + j) < all_x);
+      if constexpr (kGradient) coming.bring(1, j, next_g + j * own.inner, static_cast<unsigned>(at + j - kAfter) < all_g);
+    }
+    coming.next();
+    at += kStep, next_x += kStep * own.inner, next_g += kGradient ? kStep * own.inner : 0;
+  };
+  for (int s = 0; s < ahead; ++s) bring();
+  Walk walks[kVector] = {};
+#pragma unroll 2
+  for (; c - kBehind < own.end; c += kStep) {
+    Rows rows;
+    coming.take(rows);
+    A new_x[kVector][kStep], new_g[kVector][kStep], results[kVector][kStep];
+    bool exist[kStep];
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) {
+      exist[j] = c + j >= kAfter && c + j < own.all + kAfter;
+      A wide_x[kVector], wide_g[kVector] = {};
+      widen_all(wide_x, rows.x[j]);
+      if constexpr (kGradient) widen_all(wide_g, rows.grad[j]);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) new_x[v][j] = wide_x[v], new_g[v][j] = wide_g[v];
+    }
+    bring();
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) walks[v].step(new_x[v], new_g[v], exist, numbers, results[v]);
+#pragma unroll
+    for (int j = 0; j < kStep; ++j, to += own.inner) {
+      if (c + j - kBehind < own.first || c + j - kBehind >= own.end) continue;
+      A row[kVector];
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) row[v] = results[v][j];
+      store(to, narrow_all<T, kVector>(row));
+    }
+  }
+}
+
+// `steps`: how many times kStep channels a thread takes, channels first. `by_vectors`, `by_parts`: the divisors for the vectors of an image (kLast: of a
+// row) and for the stretches that its channels are cut into.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, long long size, long long channels,
-                   long long inner, long long steps, double k, double alpha_size, double beta) {
+                   long long inner, long long steps, long long by_vectors, long long by_parts, double k, double alpha_size, double beta) {
   const Numbers numbers = {A(k), A(alpha_size), A(beta)};
   const long long thread = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if constexpr (Config::kLast) {
     const long long i = thread * kVector;
     if (i >= size) return;
-    const int vectors = static_cast<int>(channels / kVector);
-    const int c = Config::kWide ? static_cast<int>(thread % vectors) : static_cast<int>(Divisor(vectors, steps).remainder(static_cast<unsigned>(thread)));
+    const int vectors = static_cast<int>(channels / kVector), c = static_cast<int>(split_index<Config::kWide>(thread, vectors, by_vectors).remainder);
     const bool here[3] = {c > 0, true, c + 1 < vectors};
     Vec<T, kVector> of_x[3], of_g[3];
 #pragma unroll
@@ -212,55 +324,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       store(out + i, to);
     }
   } else {
-    constexpr int kBehind = kGradient ? kReach : kAfter;  // channels from the last x to the last result
-    const int all = static_cast<int>(channels), stretch = static_cast<int>(steps) * kStep;
-    const long long vectors = inner / kVector, parts = (channels + stretch - 1) / stretch;
-    const long long place = thread % vectors * kVector, part = thread / vectors % parts, n = thread / vectors / parts;
-    const long long base = n * channels * inner + place;
-    if (base >= size) return;
-    const int first = static_cast<int>(part) * stretch, end = min(first + stretch, all);
-    int c = first - kBefore - (kGradient ? kAfter : 0);  // the first x that a result needs
-    const T *next_x = x + base + c * inner, *next_g = kGradient ? grad + base + (c - kAfter) * inner : nullptr;
-    T* to = out + base + (c - kBehind) * inner;
-    Walk walks[kVector] = {};
-    Vec<T, kVector> of_x[kStep], of_g[kStep];
-    const auto bring = [&](int from) {  // x from this channel on, grad from kAfter before
-#pragma unroll
-      for (int j = 0; j < kStep; ++j) {
-        const int at = from + j;
-        of_x[j] = fetch(next_x, at >= 0 && at < min(all, end + kBehind));
-        next_x += inner;
-        if constexpr (kGradient) {
-          of_g[j] = fetch(next_g, at >= kAfter && at < min(all + kAfter, end + kBehind));
-          next_g += inner;
-        }
-      }
-    };
-    bring(c);
-    for (; c - kBehind < end; c += kStep) {
-      A new_x[kVector][kStep], new_g[kVector][kStep], results[kVector][kStep];
-      bool exist[kStep];
-#pragma unroll
-      for (int j = 0; j < kStep; ++j) {
-        exist[j] = c + j >= kAfter && c + j < all + kAfter;
-        A wide_x[kVector], wide_g[kVector] = {};
-        widen_all(wide_x, of_x[j]);
-        if constexpr (kGradient) widen_all(wide_g, of_g[j]);
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) new_x[v][j] = wide_x[v], new_g[v][j] = wide_g[v];
-      }
-      bring(c + kStep);
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) walks[v].step(new_x[v], new_g[v], exist, numbers, results[v]);
-#pragma unroll
-      for (int j = 0; j < kStep; ++j, to += inner) {
-        const int at = c + j - kBehind;
-        if (at < first || at >= end) continue;
-        A row[kVector];
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) row[v] = results[v][j];
-        store(to, narrow_all<T, kVector>(row));
-      }
+    const int stretch = static_cast<int>(steps) * kStep, all = static_cast<int>(channels);
+    const Divided image = split_index<Config::kWide>(thread, inner / kVector, by_vectors);
+    const Divided part = split_index<Config::kWide>(image.quotient, (all + stretch - 1) / stretch, by_parts);
+    const int first = static_cast<int>(part.remainder) * stretch;
+    const Stretch own = {part.quotient * channels * inner + image.remainder * kVector, inner, all, first, min(first + stretch, all)};
+    if (own.base >= size) return;
+    if constexpr (kQueue) {
+      __shared__ Queue::Place smem_stages[kStages];
+      walk(Queue{smem_stages}, kStages, grad, x, out, own, numbers);
+    } else {
+      walk(Held{}, 1, grad, x, out, own, numbers);
     }
   }
 }

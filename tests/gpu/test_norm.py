@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import norm_tile
+from dnnarray._cuda import norm_staying, norm_tile
 from dnnarray._cuda.norm import ALGORITHMS
 from dnnarray._operation import forget
 from dnnarray._problems.base import leaves, tree_map
@@ -183,6 +183,27 @@ def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
 def test_gradients_over_many_rows():
     x, grad, w = _draw((3000, 96), np.float32), _draw((3000, 96), np.float32, 1), _draw(96, np.float32, 2)
     _check("layer_norm_backward", (grad, x, w, w), 3000)
+
+
+@pytest.mark.parametrize("rows", [1, 47])
+@pytest.mark.parametrize("vectors", [8_193, 25_000, 32_768])
+@pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
+def test_long_rows_in_clusters_that_stay(rows, vectors, dtype, monkeypatch):
+    monkeypatch.setattr(norm_staying, "_ROWS", 0)
+    for op in ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"):
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name != "cluster_rows"))
+    forget()
+    columns = vectors * 16 // dtype.itemsize
+    x, residual = _draw((rows, columns), dtype) + dtype.type(3), _draw((rows, columns), dtype, 1)
+    x[-1, -1] = 100
+    weight, bias = _draw((columns,), dtype, 2), _draw((columns,), dtype, 3)
+    _check("layer_norm", (x, weight, bias), columns, return_stats=True)
+    _check("layer_norm", (x, None, bias), columns)
+    _check("rms_norm", (x, weight), columns, return_stats=True)
+    if dtype == np.float32:
+        _check("add_layer_norm", (x, residual, weight, bias), columns)
+        _check("add_rms_norm", (x, residual, weight), columns)
+    forget()
 
 
 @pytest.mark.parametrize("axis", [0, 1, (0, 2), (0, 1)])

@@ -14,51 +14,73 @@ struct Spread {
   using Table = Gathered<kBlocks, kThreads, kCentred ? 4 : 1>;
   Table table;
 
+  // What a warp has of a row: sums of the distances from its centre.
+  struct Part {
+    float centre, count, distance, square;
+  };
+
   // `visit(f, limit)` calls f(value) for each value of the thread's vectors, at the most `limit` of these; there are `own` of V values each,
   // one value being `share` of the row. Gives the mean in two parts, of which the second is small, and rstd. Another barrier of the cluster
   // must lie between two calls.
   template <int V, typename Visit>
   __device__ __forceinline__ void find(const Visit& visit, int own, float share, float eps, int rank, float& mean, float& delta, float& rstd) {
+    Part part = sums<V>(visit, own);
+    if constexpr (kLanes == 0) {
+      send(part, rank);
+      cluster_barrier<kBlocks>();
+      part = gathered();
+    }
+    result(part, share, eps, mean, delta, rstd);
+  }
+
+  // The same in pieces, for who has something else to do before all have sent theirs: a barrier lies between `send` and `gathered`.
+  template <int V, typename Visit>
+  static __device__ __forceinline__ Part sums(const Visit& visit, int own) {
     constexpr int kTogether = kLanes > 0 ? kLanes : kWarp;
-    float centre = 0, count = 0, distance = 0, square = 0;
+    Part part = {0, 0, 0, 0};
     if constexpr (kCentred) {
       float sum = 0;
       visit([&](float x) { sum += x; }, own > 0 ? 1 : 0);
       const float first = warp_sum<kTogether>(own > 0 ? static_cast<float>(V) : 0.0f);
       sum = warp_sum<kTogether>(sum);  // by all lanes: those of a row that is not there have no first values
-      centre = first > 0 ? sum * quick_reciprocal(first) : 0.0f;
-      if constexpr (kLanes == 0) count = warp_sum(static_cast<float>(own * V));
+      part.centre = first > 0 ? sum * quick_reciprocal(first) : 0.0f;
+      if constexpr (kLanes == 0) part.count = warp_sum(static_cast<float>(own * V));
     }
     visit(
         [&](float x) {
-          const float d = x - centre;
-          distance += d, square += d * d;
+          const float d = x - part.centre;
+          part.distance += d, part.square += d * d;
         },
         own);
-    distance = kCentred ? warp_sum<kTogether>(distance) : 0.0f, square = warp_sum<kTogether>(square);
-    if constexpr (kLanes == 0) meet(centre, count, distance, square, rank);
-    mean = centre, delta = distance * share;
-    rstd = rstd_for<T>(square * share - delta * delta, eps);
+    part.distance = kCentred ? warp_sum<kTogether>(part.distance) : 0.0f, part.square = warp_sum<kTogether>(part.square);
+    return part;
   }
 
- private:
-  // The sums of a warp around its centre become those of the row, around the centre of the first warp.
-  __device__ __forceinline__ void meet(float& centre, float count, float& distance, float& square, int rank) {
+  __device__ __forceinline__ void send(const Part& part, int rank) {
     if constexpr (kCentred) {
-      const float mine[4] = {square, centre, count, distance};
+      const float mine[4] = {part.square, part.centre, part.count, part.distance};
       table.put(mine, rank);
     } else {
-      const float mine[1] = {square};
+      const float mine[1] = {part.square};
       table.put(mine, rank);
     }
-    cluster_barrier<kBlocks>();
-    square = Table::reduce(Sum(), [&](int i) { return table.at[0][i]; });
+  }
+
+  // The sums of all warps around their centres, around the centre of the first warp.
+  __device__ __forceinline__ Part gathered() const {
+    Part all = {0, 0, 0, Table::reduce(Sum(), [&](int i) { return table.at[0][i]; })};
     if constexpr (kCentred) {
       const auto shift = [&](int i) { return table.at[2][i] > 0 ? table.at[1][i] - table.at[1][0] : 0.0f; };
-      distance = Table::reduce(Sum(), [&](int i) { return table.at[3][i] + table.at[2][i] * shift(i); });
-      square += Table::reduce(Sum(), [&](int i) { return shift(i) * (2.0f * table.at[3][i] + shift(i) * table.at[2][i]); });
-      centre = table.at[1][0];
+      all.distance = Table::reduce(Sum(), [&](int i) { return table.at[3][i] + table.at[2][i] * shift(i); });
+      all.square += Table::reduce(Sum(), [&](int i) { return shift(i) * (2.0f * table.at[3][i] + shift(i) * table.at[2][i]); });
+      all.centre = table.at[1][0];
     }
+    return all;
+  }
+
+  static __device__ __forceinline__ void result(const Part& all, float share, float eps, float& mean, float& delta, float& rstd) {
+    mean = all.centre, delta = all.distance * share;
+    rstd = rstd_for<T>(all.square * share - delta * delta, eps);
   }
 };
 
