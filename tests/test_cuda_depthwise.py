@@ -43,6 +43,7 @@ _KERNELS = {
     "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise"),
     "planes": (_DEVICE, BFLOAT16, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise_plane"),
     "planes of one row": (_DEVICE, FLOAT32, (2, 64, 100), (64, 1, 5), {}, "depthwise_plane"),
+    "a long line": (_DEVICE, BFLOAT16, (2, 64, 1000), (64, 1, 5), {}, "depthwise_line"),
     "planes, odd rows": (_DEVICE, BFLOAT16, (2, 64, 13, 13), (64, 1, 3, 3), {}, "depthwise"),
     "planes, double": (_DEVICE, FLOAT64, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise"),
 }
