@@ -90,7 +90,6 @@ def _large():
         yield _planned("conv", image, Spec((64, 3, 3, 16), dtype), **options)
         yield _planned("conv_backward_input", image, Spec((64, 3, 3, 16), dtype), input_shape=image.shape, **options)
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 16), **options)
-        yield _planned("conv", Spec((2, 64, 4096), dtype), Spec((64, 1, 5), dtype), groups=64, padding=2)
         square = Spec((64, 3, 3, 64), dtype)
         yield _planned("conv", image, square, residual=image, padding=1, layout="channels_last")
         yield _planned("conv_backward_input", image, square, input_shape=image.shape, padding=1, layout="channels_last")
