@@ -42,7 +42,9 @@ _KERNELS = {
     "two outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (64, 3, 3, 1), _LAST, "depthwise_strip"),
     "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise"),
     "planes": (_DEVICE, BFLOAT16, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise_plane"),
-    "planes of one row": (_DEVICE, FLOAT32, (2, 64, 100), (64, 1, 5), {}, "depthwise_plane"),
+    "planes of one row": (_DEVICE, FLOAT32, (2, 64, 102), (64, 1, 5), {}, "depthwise_plane"),
+    "lines": (_DEVICE, BFLOAT16, (2, 64, 1000), (64, 1, 5), {}, "depthwise_patch"),
+    "patches": (_DEVICE, FLOAT32, (2, 64, 12, 12), (64, 1, 5, 5), {}, "depthwise_patch"),
     "planes, odd rows": (_DEVICE, BFLOAT16, (2, 64, 13, 13), (64, 1, 3, 3), {}, "depthwise"),
     "planes, double": (_DEVICE, FLOAT64, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise"),
 }

@@ -12,6 +12,7 @@ from dnnarray._cuda.conv_depthwise_band import banded, can_band
 from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat, memory_of, too_many, turned
 from dnnarray._cuda.conv_depthwise_direct import direct
 from dnnarray._cuda.conv_depthwise_mma import can_multiply, multiplied
+from dnnarray._cuda.conv_depthwise_patch import can_patch, patches
 from dnnarray._cuda.conv_depthwise_plane import can_plane, planes
 from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
@@ -34,6 +35,8 @@ def _correlate(c: Correlation, device: Device, arrays: tuple[Any, ...]) -> Plan:
         return multiplied(c, device, arrays)
     if can_strip(c):
         return stripped(c, device, arrays)
+    if can_patch(c):
+        return patches(c, arrays)
     if can_plane(c):
         return planes(c, device, arrays)
     return tiled(c, device, arrays) if can_tile(c) else direct(c, device, arrays)
@@ -240,8 +243,9 @@ class _Speed:
 
 
 _UNITS = 132  # multiprocessors of the device that was measured
-_BAND, _MMA, _STRIP, _CUBE, _PLANE, _TILE = (
-    _Speed(share, rate) for share, rate in ((0.67, 90e12), (0.6, 40e12), (0.65, 25e12), (0.48, 25e12), (0.5, 23e12), (0.5, 12e12))
+_BAND, _MMA, _STRIP, _CUBE, _PATCH, _PLANE, _TILE = (
+    _Speed(share, rate)
+    for share, rate in ((0.67, 90e12), (0.6, 40e12), (0.65, 25e12), (0.48, 25e12), (0.85, 23e12), (0.5, 23e12), (0.5, 12e12))
 )
 _DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
 _WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = _Speed(0.8, 20e12, 2), _Speed(0.56, 16e12, 2), _Speed(0.5, 6e12, 2)
@@ -254,6 +258,8 @@ def _speed(c: Correlation, device: Device) -> _Speed:
         return _MMA
     if can_strip(c):
         return _STRIP if is_flat(c.g) else _CUBE
+    if can_patch(c):
+        return _PATCH
     if can_plane(c):
         return _PLANE
     if can_tile(c):

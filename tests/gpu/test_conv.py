@@ -102,6 +102,31 @@ def test_several_tiles(batch, channels, height, width, side, dtype):
         assert cupy.asnumpy(dw).tobytes() == cupy.asnumpy(again).tobytes()
 
 
+_RUNS = [  # many images for each block; windows, paddings: rows above and below that neighbours share, that they do not, and windows of nothing else
+    ((150, 5, 9, 264), 7, 3),
+    ((67, 14, 14, 264), 7, ((3, 3), (6, 0))),
+    ((120, 4, 17, 264), 5, ((4, 0), (0, 4))),
+    ((200, 7, 7, 520), 7, ((0, 6), (3, 3))),
+    ((90, 3, 8, 520), 5, ((7, 9), (2, 5))),
+    ((80, 9, 8, 264), 7, ((1, 2), (0, 0))),
+    ((9, 30, 140, 520), 7, 3),
+]
+
+
+@pytest.mark.parametrize(("shape", "side", "padding"), _RUNS, ids=str)
+def test_images_one_after_the_other(shape, side, padding):
+    rng, channels = np.random.default_rng(9), shape[-1]
+    x, w = rng.standard_normal(shape).astype(BFLOAT16), np.abs(rng.standard_normal((channels, side, side, 1))).astype(BFLOAT16)
+    x[3, -1, 2, 1], x[5, 0, 0, 34], x[8, 1, -1, -1] = np.inf, np.nan, -np.inf
+    options = {"padding": padding, "groups": channels, "layout": "channels_last"}
+    wide, there = ([convert(a) for a in (x, w)] for convert in (lambda a: a.astype(np.float64), cupy.asarray))
+    expected = dnn.conv(*wide, **options)
+    assert_close(cupy.asnumpy(dnn.conv(*there, **options)), expected, side * side)
+    grad = rng.standard_normal(expected.shape).astype(BFLOAT16)
+    expected = dnn.conv_backward_input(grad.astype(np.float64), wide[1], input_shape=shape, **options)
+    assert_close(cupy.asnumpy(dnn.conv_backward_input(cupy.asarray(grad), there[1], input_shape=shape, **options)), expected, side * side)
+
+
 _PLANES = {  # shape, multiplier, window and options
     "1-D": ((3, 5, 1000), 1, (5,), {"padding": 2}),
     "1-D causal": ((2, 3, 4104), 1, (7,), {"padding": ((6, 0),), "flip": True}),
@@ -109,6 +134,9 @@ _PLANES = {  # shape, multiplier, window and options
     "2-D": ((2, 4, 17, 24), 1, (3, 3), {"padding": 1}),
     "2-D, pieces of four": ((2, 6, 19, 28), 1, (7, 7), {"padding": 3}),
     "2-D, pieces of two": ((3, 7, 14, 14), 1, (5, 5), {"padding": 2}),
+    "2-D, patches": ((2, 4, 9, 40), 2, (5, 5), {"padding": ((1, 0), (3, 1))}),
+    "2-D, more padding than rows": ((2, 3, 6, 16), 1, (3, 3), {"padding": ((5, 4), (0, 2))}),
+    "2-D, one row of windows": ((2, 3, 7, 48), 1, (1, 5), {"padding": ((0, 0), (2, 2)), "flip": True}),
     "2-D, strided": ((2, 3, 33, 48), 1, (7, 7), {"padding": 3, "stride": 2}),
     "2-D, uneven window": ((2, 3, 16, 16), 1, (4, 5), {"padding": ((0, 3), (4, 0)), "stride": (2, 1)}),
     "2-D, cropped": ((2, 3, 16, 24), 1, (3, 7), {"padding": ((0, 0), (3, 3)), "stride": (3, 1)}),
