@@ -73,6 +73,9 @@ def _large():
         yield _planned("pixel_unshuffle", Spec((4, 32, 128, 256), dtype), factor=2)
         seen = Spec((64, 64, 64, 64), dtype)
         yield _planned("max_pool_backward", seen, seen, Spec(seen.shape, INT64), kernel_size=3, stride=1, padding=1, layout="channels_last")
+        many = Spec((2, 8, 64, 64), dtype)  # windows over an element
+        for size in (5, (2, 3)):
+            yield _planned("max_pool_backward", many, many, kernel_size=size, stride=1, padding="same")
         yield _planned("softmax", long)
         yield _planned("log_softmax_backward", long, long)
         yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))

@@ -24,7 +24,6 @@ class CellsConfig(Config):
     window_w: int
     stride_w: int
     wide: int
-    blocks: int
     threads: int
 
 
@@ -39,7 +38,7 @@ def cells_plan(g: Geometry, dtype: np.dtype, exponent: int, aligned: bool, point
     blocks = g.outer * tiles * chunks
     strips = max(-(-down // _WALK), min(-(-down // 2), _ENOUGH // blocks))
     total = blocks * strips
-    config = CellsConfig(POOL_TYPES[dtype], exponent, h.window, h.stride_used, w.window, w.stride_used, wide, 4, THREADS)
+    config = CellsConfig(POOL_TYPES[dtype], exponent, h.window, h.stride_used, w.window, w.stride_used, wide, THREADS)
     words = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}"
     kernel = Kernel("pool/cells.cu", f"norm_pool_cells_{POOL_SHORT[dtype]}x{wide}_l{exponent}_{words}", config)
     dividers = [n for divisor in (chunks, tiles, strips) for n in divider(divisor, total)]

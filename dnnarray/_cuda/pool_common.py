@@ -9,7 +9,7 @@ import numpy as np
 from dnnarray._cuda.plan import SHORT, TYPES, Config, vector_length
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._records import frozen
-from dnnarray._spec import HALF
+from dnnarray._spec import BFLOAT16, HALF
 
 INTEGERS = {
     np.dtype(name): text
@@ -98,7 +98,8 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    steps = _steps(g.outer * groups * inner * count, count, shared, _most_rows(g, dtype, plain, norm, steep or shared > 2))
+    most = _most_rows(g, dtype, plain, norm, shared > 2 or (steep and dtype == BFLOAT16))
+    steps = _steps(g.outer * groups * inner * count, count, shared, most)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
@@ -121,7 +122,7 @@ def _most_rows(g: Geometry, dtype: np.dtype, plain: bool, norm: bool, much: bool
 
 
 def _steps(items: int, count: int, shared: int, most: int) -> int:
-    """How many rows a thread walks down, where enough threads remain: and where windows share rows."""
+    """How many rows a thread walks down: one, or `most` where windows share rows and enough threads remain."""
     if shared < 2 or items < 1 << 20 or count < 2:
         return 1
     return most if count >= most else 2

@@ -298,7 +298,8 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
     grad, _, third, output = pointers
-    across = 2 if rule == 2 and g.axes[2].stride_used == 1 else 1  # columns that share most of what they read
+    shares = rule == 2 and g.axes[2].stride_used == 1 and max(a.window for a in g.axes) <= 3  # columns share most of what they read
+    across = 2 if shares else 1
     strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, across=across)
     if rule == 0 and x.dtype in HALF and g.last and max(g.axes[1].cover(), g.axes[2].cover()) <= 3 and strips.settings["wide"] % 4 == 0:
         return _pairs(x, strips, pointers)

@@ -40,7 +40,8 @@ def overlap_much(g: Geometry, x: Spec, indices: Spec | None, aligned: bool) -> b
         return False
     if h.cover() * w.cover() < _COVER or any(a.stride_used > a.window for a in (h, w)):
         return False
-    most = 2 if x.dtype in HALF else 1  # of the strides: with fewer windows, two passes of floats reach memory speed
+    # With fewer windows what is sought beside a thread's own columns weighs more: two passes of floats are faster, and one of given places along rows.
+    most = 2 if x.dtype in HALF and (g.last or indices is None) else 1
     if max(h.stride_used, w.stride_used) > most:
         return False
     along = g.channels if g.last else w.extent

@@ -19,7 +19,6 @@ struct Config {
   static constexpr int kWindowW = 3;
   static constexpr int kStrideW = 2;
   static constexpr int kWide = 8;
-  static constexpr int kBlocks = 5;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY pool_cells_default
@@ -162,7 +161,7 @@ __device__ __forceinline__ bool slope_of(Values& slope, const Task& task, const 
 // Of blocks, fastest are the chunks of channels (`lanes` vectors), then the tiles along W (`cells` columns of cells) and H (`rows` of them); the threads of a block
 // follow each other by vectors, then by columns. `height` and `width` hold the extents of x and y along their axis, `h_padding` and `w_padding`
 // those before and after.
-extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long inner, long long lanes,
                    long long by_lanes, long long chunks, long long by_chunk, long long tiles, long long by_tile, long long strips,
                    long long by_strip, long long cells, long long rows, long long height, long long h_padding, long long width,

@@ -48,9 +48,8 @@ using S = Strip<Around, false>;
 using T = S::T;
 using A = S::A;
 
-// Whether a norm may need its elements scaled; if not, squares begin with what is nothing to any but leaves the inverse of a root finite.
+// Whether a norm may need its elements scaled.
 constexpr bool kScales = kExponent == 2 && !kSquaresFit<T>;
-constexpr A kLeast = kScales ? A(0) : A(1e-25);
 static_assert(kWindows <= 32, "a bit for each norm");
 
 __device__ __forceinline__ A element(const S::Row& row, int c) { return S::N::widened(row.cell(S::cell_of(0, c + kLeft))); }
@@ -63,7 +62,7 @@ struct Line {
   __device__ __forceinline__ explicit Line(const S::Row& row) {
 #pragma unroll
     for (int b = 0; b < kWindows && kExponent == 2; ++b) {
-      sum[b] = kLeast;
+      sum[b] = A(0);
 #pragma unroll
       for (int s = 0; s < kWindowW; ++s) {
         const A x = element(row, b * kStrideW - kLeft + s);
@@ -135,14 +134,12 @@ __device__ __forceinline__ A squares(const Line (&lines)[kWindowH], int b) {
   return sum;
 }
 
-// Which norms have left the range, as bits; slopes of zeros are made 0. Seldom called: others only ask whether there is such a norm.
-__device__ __forceinline__ unsigned look_again(A (&slope)[kWindows], const Task& task, const Line (&lines)[kWindowH], int p) {
+// Which norms have left the range, as bits. Seldom called: others only ask whether there is such a norm.
+__device__ __forceinline__ unsigned look_again(const Task& task, const Line (&lines)[kWindowH], int p) {
   unsigned odd = 0;
 #pragma unroll
   for (int b = 0; b < kWindows; ++b) {
-    const A sum = squares(lines, b);
-    if (task.there(p, b) && out_of_range(sum)) odd |= 1u << b;
-    if (sum == A(0)) slope[b] = A(0);
+    if (task.there(p, b) && out_of_range(squares(lines, b))) odd |= 1u << b;
   }
   return odd;
 }
@@ -155,12 +152,12 @@ __device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task,
   bool leaves = false;
 #pragma unroll
   for (int b = 0; b < kWindows && kExponent == 2; ++b) {
-    if (!task.there(p, b)) continue;  // it may hold elements all the same, whose norm is not to be seen
+    const bool there = task.there(p, b);  // others may hold elements all the same, whose norm is not to be seen
     const A sum = squares(lines, b);
-    if constexpr (kScales) leaves |= out_of_range(sum);
-    slope[b] *= near_inverse_root(sum);
+    if constexpr (kScales) leaves |= there && out_of_range(sum);
+    slope[b] = !there || sum == A(0) ? A(0) : slope[b] * near_inverse_root(sum);
   }
-  const unsigned odd = leaves ? look_again(slope, task, lines, p) : 0;
+  const unsigned odd = leaves ? look_again(task, lines, p) : 0;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     given[c] = A(0);

@@ -422,8 +422,10 @@ struct Walk {
   }
 };
 
+constexpr bool kAlone = !kHalves && !kGiven && kWindowH == 2;  // one block must do: more would cost spills
+
 // Arguments as in tiles.cu; `steps` rows of windows are a strip. What positions in the plane are divided by, the width, comes last.
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, const Saved* __restrict__ gmem_places, T* __restrict__ gmem_dx,
                    long long total, long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
                    long long height, long long h_padding, long long width, long long w_padding, long long steps, long long by_width0,
