@@ -29,7 +29,6 @@ from dnnarray._spec import FLOAT64, Spec
 
 _FULL = 1024  # threads of a multiprocessor that have all the registers they want
 _LANES = 16  # threads of a place, at most
-_BUSY = 512  # threads for each multiprocessor that are worth having
 _REDUCED = 128  # bytes of shared memory beside the sums of a plane
 
 
@@ -101,12 +100,9 @@ def _threads(problem: GridSampleProblem, device: Device) -> int:
     return max(min(_FULL // max(blocks, 1) // 256 * 256, _FULL if taps(problem) <= 4 else 512), 256)
 
 
-def _lanes(problem: GridSampleProblem, device: Device) -> int:
-    """Threads of a place: several only where there are few places, since neighbouring places are often neighbours in the image too."""
-    places, lanes = problem.inputs[0].size // problem.x.shape[1], 1
-    while lanes < min(_LANES, problem.x.shape[1]) and lanes * places < _BUSY * device.units:
-        lanes *= 2
-    return lanes
+def _lanes(problem: GridSampleProblem) -> int:
+    """Threads of a place."""
+    return min(_LANES, 1 << (problem.x.shape[1] - 1).bit_length())
 
 
 def gradients(problem: GridSampleProblem, device: Device, aligned: bool) -> Program:
@@ -117,7 +113,7 @@ def gradients(problem: GridSampleProblem, device: Device, aligned: bool) -> Prog
         results = ((Array(3), x), (Array(4), grid))
         return Program(tuple(zero(out, s.nbytes, aligned) for out, s in results if s.size), orders)
     (settings, name), channels, nearest = options(problem), x.shape[1], problem.mode == "nearest"
-    lanes, threads = 1 if nearest else _lanes(problem, device), _threads(problem, device)
+    lanes, threads = 1 if nearest else _lanes(problem), _threads(problem, device)
     config = GradientsConfig(*settings, lanes, threads)
     kernel = Kernel("spatial/grid_sample_gradients.cu", f"grid_sample_gradients_{name}_{lanes}_{threads}", config, ("sampling",))
     planes, others = x.shape[0] * channels, grid.size if nearest else grid.size // grid.shape[-1] * lanes
