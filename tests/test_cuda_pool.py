@@ -144,7 +144,9 @@ def test_columns_that_share_most_of_what_they_read_go_by_twos():
     for size, stride, windows in ((3, 1, 2), (2, 1, 2), (5, 1, 1), (3, 2, 1)):
         options = {"kernel_size": size, "stride": stride, "layout": "channels_last"}
         assert _plans("avg_pool", (2, 16, 16, 16), **options)[1].kernel.config.group == windows
-        assert _plans("max_pool", (2, 16, 16, 16), **options)[2].kernel.config.group == 1
+        maxima = [plan.kernel.config for plan in _plans("max_pool", (2, 16, 16, 16), **options) if plan.kernel.source == "pool/tiles.cu"]
+        assert all(config.group == 1 for config in maxima)
+    assert maxima
 
 
 @pytest.mark.parametrize(("dtype", "stride", "rows"), [(FLOAT16, 2, 2), (BFLOAT16, 2, 4), (FLOAT16, 1, 4)])
