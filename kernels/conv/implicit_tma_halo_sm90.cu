@@ -9,8 +9,7 @@
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
 //          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
-//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it, and it is added
-//          between two planes.
+//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it.
 //          float32 as in implicit_tma_sm90.cu.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach.
@@ -103,8 +102,11 @@ struct Release {
 };
 
 // `planes` inputs, one after another.
-__device__ __forceinline__ void multiply_planes(const Arguments& a, int planes, float (&sums)[C::kMmas][kTileN / 2], int part, const Shared& smem,
-                                                Ring<2>& inputs, Ring<kStages>& ring, Release& waiting) {
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
+                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows) {
+  Release waiting = {0, 0};
+  bias.ask(a.target, tile);
+  bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -120,30 +122,9 @@ __device__ __forceinline__ void multiply_planes(const Arguments& a, int planes, 
     waiting.input = smem.input_empty + inputs.stage * 8;
     inputs.next();
   }
-}
-
-// A residual is added between two runs of planes, by each warpgroup after another plane, so that the products of the others run on; of a single
-// plane behind it.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
-                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, Panels& own,
-                                              C::Rows& rows) {
-  const int first = kBrought && planes > 1 ? Panels::middle(part, planes) : planes;
-  bias.ask(a.target, tile);
-  bias.begin(sums);
-#pragma unroll 1
-  for (int run = 0; run < (kBrought ? 2 : 1); ++run) {
-    Release waiting = {0, 0};
-    multiply_planes(a, run == 0 ? first : planes - first, sums, part, smem, inputs, ring, waiting);
-    if (!kBrought || run > 0) rows = C::Rows(tile, part, a);
-    C::finish(sums);
-    waiting.run();
-    if constexpr (kBrought) {
-      if (run == 0) {
-        own.add(sums, tile, a.target.outs);
-        own.let_go();
-      }
-    }
-  }
+  rows = C::Rows(tile, part, a);
+  C::finish(sums);
+  waiting.run();
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
@@ -198,7 +179,11 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       C::Rows rows;
-      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, own, rows);
+      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows);
+      if constexpr (kBrought) {
+        own.add(sums, tile, a.target.outs);
+        own.let_go();
+      }
       C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
     }
   }

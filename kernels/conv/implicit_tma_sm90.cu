@@ -114,7 +114,11 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   for (int run = 0; run < (Guests::kThere ? 2 : 1); ++run) {
     multiply_stages(sums, run == 0 ? first : blocks - first, part, smem, barriers, ring);
     if constexpr (Guests::kThere) {
-      if (run == 0) own.add(sums, tile, a.target.outs);
+      if (run == 0) {
+        own.add(sums, tile, a.target.outs);
+#pragma unroll
+        for (int i = 0; i < C::kMmas; ++i) hold(sums[i]);
+      }
     }
   }
 }

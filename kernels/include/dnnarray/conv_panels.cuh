@@ -144,8 +144,6 @@ struct TmaPanels {
             to[0] += residual[0], to[1] += residual[1];
           }
       }
-#pragma unroll
-    for (int i = 0; i < C::kMmas; ++i) hold(sums[i]);
   }
 
   __device__ __forceinline__ void let_go() {
