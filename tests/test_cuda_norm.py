@@ -176,3 +176,10 @@ def test_clusters_that_stay_for_long_rows(op, rows, columns, dtype, blocks):
     assert plan.grid[0] % blocks == 0
     (elsewhere,) = method.run(problem, _DEVICE, False).plans
     assert elsewhere.kernel.source != plan.kernel.source
+
+
+def test_no_cluster_stays_on_a_card_that_places_none():
+    slice_of_a_card = Device("made-up slice", "cuda", 8, {"float32": 3e12}, 0.3e12, 4e-6, (9, 0), 232_448)
+    problem = _problem("layer_norm", Spec((1024, 131_072), FLOAT32), (131_072,))
+    method = next(m for m in norm.ALGORITHMS["layer_norm"] if m.rejects(problem, slice_of_a_card) is None)
+    assert method.name != "staying_rows"

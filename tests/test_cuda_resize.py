@@ -3,7 +3,7 @@
 import pytest
 
 from dnnarray._cuda.spatial_resize import ALGORITHMS
-from dnnarray._spec import FLOAT32, FLOAT64, Spec
+from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64, Spec
 from tests.test_kernels import _DEVICES, _planned
 
 _H200 = _DEVICES["sm_90a"]
@@ -53,8 +53,22 @@ def test_whole_factors_take_one_launch(op, mode):
 
 
 def test_loops_over_constant_weights_stay_short():
-    by_two, by_four = (_plans("interpolate_backward", (16, 16), (n, n), algorithm="polyphase", mode="cubic")[0] for n in (32, 64))
-    assert (by_two.kernel.config.rows, by_four.kernel.config.rows) == (4, 2)
+    for op, rows in (("interpolate", (4, 2)), ("interpolate_backward", (2, 1))):
+        by_two, by_four = (_plans(op, (16, 16), (n, n), FLOAT16, algorithm="polyphase", mode="cubic")[0] for n in (32, 64))
+        assert (by_two.kernel.config.rows, by_four.kernel.config.rows) == rows
+
+
+@pytest.mark.parametrize(("height", "walked"), [(8, 4), (64, 16), (1024, 32)])
+def test_walks_are_as_long_as_leaves_threads_enough(height, walked):
+    (plan,) = _plans("interpolate_backward", (height, 128), (2 * height, 256), FLOAT16, algorithm="polyphase", mode="cubic")
+    assert plan.kernel.source == "spatial/resize_walk.cu"
+    assert plan.arguments[-2:] == (walked, height)
+
+
+@pytest.mark.parametrize(("op", "mode", "factor"), [("interpolate", "cubic", 2), ("interpolate_backward", "linear", 2)])
+def test_threads_that_read_little_twice_do_not_walk(op, mode, factor):
+    (plan,) = _plans(op, (16, 16), (16 * factor, 16 * factor), algorithm="polyphase", mode=mode)
+    assert plan.kernel.source == "spatial/resize_polyphase.cu"
 
 
 @pytest.mark.parametrize(

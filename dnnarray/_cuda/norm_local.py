@@ -138,7 +138,7 @@ def window(problem: LocalResponseProblem, device: Device, aligned: bool) -> Prog
         walk //= 2
     parts = blocks_of(channels, step * walk)
     threads = x.size // vector if last else columns * parts
-    tiny, wide = problem.k < _TINY or problem.alpha < 0, threads >= 1 << 31
+    tiny, wide = problem.k < _TINY or problem.alpha < 0, threads > (1 << 31) - _WINDOW_THREADS
     config = WindowConfig(TYPES[x.dtype], gradient, last, apart, problem.size, quarters, tiny, wide, vector, _STAGES, _WINDOW_THREADS)
     symbol = f"norm_local_response_window_{name}_{quarters}{'_apart' * apart}{'_tiny' * tiny}{'_wide' * wide}"
     pointers = (0,) * (not gradient) + (*arguments.inputs, *arguments.outputs)

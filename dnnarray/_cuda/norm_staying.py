@@ -14,7 +14,7 @@ from dnnarray._spec import FLOAT32, FLOAT64
 _THREADS, _VECTORS = 512, 8  # of a block; vectors of 16 bytes that each of its threads has of a row at the most
 _PLACES = 3  # rows on the chip
 _BLOCKS = (4, 8)  # of a cluster
-_STATIC = 4096  # bytes of shared memory that the kernel needs besides
+_STATIC = 8192  # bytes of shared memory that the kernel needs besides
 _ROWS = 16  # that a cluster takes at the least, before it is worth its while to keep the parameters
 _CLUSTERS_FROM = (9, 0)
 
@@ -61,7 +61,10 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return f"no rows of {columns} columns"
     if device.shared_memory < _PLACES * _VECTORS * _THREADS * 16 + _STATIC:
         return "three rows do not fit the shared memory"
-    return None if rows >= _ROWS * _clusters(blocks, device) else f"only {rows} rows"
+    clusters = _clusters(blocks, device)
+    if not clusters:
+        return f"a card that places no cluster of {blocks} blocks"
+    return None if rows >= _ROWS * clusters else f"only {rows} rows"
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dnnarray._cuda.norm_common import divisor
+from dnnarray._cuda.norm_common import blocks_of, divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, grid_1d, order_of
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
@@ -13,6 +13,9 @@ from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
 
 _FACTORS = (1, 2, 4)
+_WALK, _SHORTEST_WALK = 32, 4  # rows that a thread walks down: where there is enough to do, and at the least
+_WALK_ROWS = {2: 2, 4: 1}  # of these that are complete at a time, by factor
+_RESIDENT = 512  # threads that a multiprocessor should have at the least
 
 
 @frozen
@@ -84,8 +87,16 @@ def _rows(mode: str, expands: bool, factor: int, x: Spec, last: bool) -> int:
     return 2 if mode == "linear" else 1
 
 
+def _walk_length(height: int, columns: int, device: Device) -> int:
+    """Rows of the smaller side that a thread walks down, of so many columns of threads: as many as leave the card enough threads."""
+    rows = _WALK
+    while rows > _SHORTEST_WALK and columns * blocks_of(height, rows) < device.units * _RESIDENT:
+        rows //= 2
+    return rows
+
+
 def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
-    """One launch: a thread for a few rows and columns, or for one column of neighbouring channels."""
+    """One launch: a thread for a few rows and columns, for one column of neighbouring channels, or for columns that it walks along."""
     x, y = problem.inputs[0], problem.outputs[0]
     assert y is not None
     if not y.size:
@@ -98,33 +109,30 @@ def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Pro
     wide = vector_length(x.dtype, True)
     channels = vector_length(x.dtype, True, c) if last else 1
     columns = 1 if last else math.gcd(max(wide // factor_w, 1), width)
-    rows = math.gcd(_rows(problem.resizes[0].mode, up != problem.transposed, max(factor_h, factor_w), x, last is True), height)
-    piece = wide if aligned else 1
-    config = PolyphaseConfig(
-        TYPES[x.dtype],
-        RESIZE_MODES[problem.resizes[0].mode],
-        up,
-        problem.transposed,
-        factor_h,
-        factor_w,
-        rows,
-        columns,
-        channels,
-        piece,
-        THREADS,
-    )
-    planes = x.shape[0] if last else x.shape[0] * c
-    inner, groups, strips = c // channels if last else 1, width // columns, height // rows
+    mode, piece = problem.resizes[0].mode, wide if aligned else 1
+    walks = problem.transposed and up and factor_h > 1 and mode == "cubic" and not last and x.dtype in HALF
+    most = _rows(mode, up != problem.transposed, max(factor_h, factor_w), x, bool(last))
+    rows = _WALK_ROWS[factor_h] if walks else math.gcd(most, height)
+    settings = (TYPES[x.dtype], RESIZE_MODES[mode], up, problem.transposed, factor_h, factor_w, rows, columns, channels, piece, THREADS)
+    config = PolyphaseConfig(*settings)
+    planes, groups = x.shape[0] if last else x.shape[0] * c, width // columns
+    arguments, orders = (Array(0), Array(len(problem.inputs))), (order_of(x), *(None for _ in problem.inputs[1:]))
+    if walks:
+        length = _walk_length(height, planes * groups, device)
+        strips = blocks_of(height, length)
+        threads = planes * strips * groups
+        sizes = (threads, groups, strips, *map(divisor, (groups, strips)), length, height)
+        kernel = Kernel("spatial/resize_walk.cu", _name(config, x, "walk"), config)
+        return Program((Plan(kernel, grid_1d(threads), THREADS, (*arguments, *sizes)),), orders)
+    inner, strips = c // channels if last else 1, height // rows
     threads = planes * strips * groups * inner
     sizes = (threads, inner, groups, strips, *map(divisor, (inner, groups, strips)))
-    kernel = Kernel("spatial/resize_polyphase.cu", _name(config, x), config)
-    arguments = (Array(0), Array(len(problem.inputs)), *sizes)
-    orders = (order_of(x), *(None for _ in problem.inputs[1:]))
-    return Program((Plan(kernel, grid_1d(threads), THREADS, arguments),), orders)
+    kernel = Kernel("spatial/resize_polyphase.cu", _name(config, x, "polyphase"), config)
+    return Program((Plan(kernel, grid_1d(threads), THREADS, (*arguments, *sizes)),), orders)
 
 
-def _name(config: PolyphaseConfig, x: Spec) -> str:
+def _name(config: PolyphaseConfig, x: Spec, kernel: str) -> str:
     mode = next(name for name, number in RESIZE_MODES.items() if number == config.mode)
     way = f"{'up' if config.up else 'down'}{config.factor_h}x{config.factor_w}{'_transposed' * config.transposed}"
     share = f"{config.rows}x{config.columns}{f'_last_x{config.channels}' if config.channels > 1 else ''}"
-    return f"resize_polyphase_{SHORT[x.dtype]}_{mode}_{way}_{share}{'_plain' * (config.piece == 1)}"
+    return f"resize_{kernel}_{SHORT[x.dtype]}_{mode}_{way}_{share}{'_plain' * (config.piece == 1)}"

@@ -231,7 +231,16 @@ def test_a_box_that_names_no_image_gives_nan():
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("mode", ["nearest", "nearest_exact", "linear", "cubic", "area"])
 @pytest.mark.parametrize(
-    "space, target", [((30, 36), (60, 72)), ((9, 7), (36, 28)), ((40, 24), (20, 12)), ((36, 20), (9, 5)), ((6, 5), (24, 10))]
+    "space, target",
+    [
+        ((30, 36), (60, 72)),
+        ((9, 7), (36, 28)),
+        ((40, 24), (20, 12)),
+        ((36, 20), (9, 5)),
+        ((6, 5), (24, 10)),
+        ((67, 8), (134, 16)),
+        ((1, 6), (2, 12)),
+    ],
 )
 def test_interpolate_by_whole_factors(space, target, mode, last, dtype):
     rng = np.random.default_rng(0)

@@ -22,14 +22,16 @@ struct Polyphase {
 
   // The weight of element i of the window in result o.
   static __device__ __forceinline__ double weight(int o, int i) { return kTransposed ? tap(i - kHalo, o) : tap(o, i - kHalo); }
-  // That of element i in the results that would lie before the first one, and behind the last.
+  // That of element i in the results that would lie before the first one, and behind the last. Elements that are not there at that end have none.
   static __device__ __forceinline__ double before(int i) {
+    if (i < kHalo) return 0.0;
     double sum = 0.0;
 #pragma unroll
     for (int k = 1; k <= kReach; ++k) sum += tap(i - kHalo, -k);
     return sum;
   }
   static __device__ __forceinline__ double behind(int i) {
+    if (i >= kHalo + kOwn) return 0.0;
     double sum = 0.0;
 #pragma unroll
     for (int k = 0; k < kReach; ++k) sum += tap(i - kHalo, kOut + k);
