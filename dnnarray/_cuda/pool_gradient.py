@@ -239,7 +239,7 @@ def _whole_gradient(g: Geometry, x: Spec, aligned: bool, pointers: tuple[Array, 
     symbol = f"mean_pool_whole_gradient_{POOL_SHORT[x.dtype]}x{wide}" + "_two" * two
     grid = (-(-x.size // (THREADS * wide * _FILLED)), 1, 1)
     numbers = (x.size, *divider(g.length, x.size), 1 / g.length)
-    return Plan(Kernel("pool/whole_gradient.cu", symbol, config), grid, THREADS, (*pointers, *numbers))
+    return Plan(Kernel("pool/whole_gradient.cu", symbol, config), grid, THREADS, (*pointers, *numbers), ahead=True)
 
 
 def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,

@@ -4,6 +4,7 @@
 // Needs:   dx aligned to kWide elements; planes of at least kWide elements, of whole vectors where not kTwo; below 2^30.
 // Bound:   memory: dx written once.
 
+#include "dnnarray/overlap.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -24,9 +25,11 @@ constexpr int kWide = Config::kWide, kSteps = Config::kSteps, kThreads = Config:
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, T* __restrict__ gmem_dx, long long total, long long length, long long by_length, double share64) {
+  let_next_kernel_begin();
   const Divider planes(length, by_length);
   const A share = A(share64);
   long long first = (static_cast<long long>(blockIdx.x) * kThreads * kSteps + threadIdx.x) * kWide;
+  take_after_previous_kernel(gmem_grad);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step, first += kThreads * kWide) {
     if (first >= total) return;
