@@ -107,6 +107,11 @@ def _large():
         yield _planned("conv", first, weight, **options)
         yield _planned("conv_backward_input", result, weight, input_shape=first.shape, **options)
         yield _planned("conv_backward_weight", result, first, weight_shape=weight.shape, **options)
+        for space, window in (((4096,), (5,)), ((112, 112), (3, 3)), ((56, 56), (5, 5))):
+            image, weight = Spec((8, 64, *space), dtype), Spec((64, 1, *window), dtype)
+            options = {"groups": 64, "padding": window[0] // 2}
+            yield _planned("conv", image, weight, **options)
+            yield _planned("conv_backward_input", image, weight, input_shape=image.shape, **options)
 
 
 def _planned(op, *specs, **options):
