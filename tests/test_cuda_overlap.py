@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from dnnarray._cuda import module
-from dnnarray._cuda.plan import Array, Config, Kernel, MatMul, Matrix, Plan
+from dnnarray._cuda.plan import Array, Config, Kernel, MatMul, Matrix, Plan, ahead_if_small
 from dnnarray._spec import FLOAT32
 from tests.test_kernels import _DEVICES, _programs
 
@@ -104,6 +104,15 @@ def _launch(grid=(4, 1, 1), **options):
     return Plan(Kernel("made/up.cu", "made_up", Config()), grid, 128, (Array(0), Array(1)), **options)
 
 
+def test_only_small_launches_begin_ahead_and_have_kernels_of_their_own():
+    small, large = _launch((1024, 1, 1)), _launch((1025, 1, 1))
+    assert ahead_if_small(large) is large
+    ahead = ahead_if_small(small)
+    assert ahead.ahead
+    assert (ahead.kernel.symbol, "#define DNNARRAY_AHEAD" in ahead.kernel.code()) == ("made_up_ahead", True)
+    assert "AHEAD" not in large.kernel.code()
+
+
 def test_which_launches_overlap():
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from dnnarray._cuda.launch import _overlaps
@@ -111,7 +120,6 @@ def test_which_launches_overlap():
     first, second, product = _launch(ahead=True), _launch(early=True), MatMul(*(Matrix(Array(0), 1),) * 3, 1, 1, 1, FLOAT32, FLOAT32)
     assert _overlaps((first,), 0)
     assert not _overlaps((_launch(),), 0)
-    assert not _overlaps((_launch((1 << 20, 1, 1), ahead=True),), 0)
     assert [_overlaps((first, second), k) for k in (0, 1)] == [False, True]
     assert [_overlaps((product, second), k) for k in (0, 1)] == [False, False]
     assert not _overlaps((second,), 0)

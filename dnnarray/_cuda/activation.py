@@ -20,7 +20,7 @@ from dnnarray._cuda.channels import (
     view,
     whole_lines,
 )
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._problems.activation import (
     PARAMETERS,
     Activation,
@@ -93,8 +93,8 @@ def elementwise(problem: ElementwiseProblem, device: Device, aligned: bool) -> P
     direction = "backward" if gradient else "forward"
     kernel = Kernel("activation/elementwise.cu", f"{f.name}_elementwise_{direction}_{SHORT[dtype]}x{vector}", config, ("activation",))
     pointers = (Array(0), Array(1), Array(2)) if gradient else (Array(0), Array(0), Array(1))
-    plan = Plan(kernel, (-(-spec.size // (THREADS * vector)), 1, 1), THREADS, (*pointers, spec.size, f.p, f.q), ahead=True)
-    return Program((plan,), (order_of(spec),) * len(problem.inputs))
+    plan = Plan(kernel, (-(-spec.size // (THREADS * vector)), 1, 1), THREADS, (*pointers, spec.size, f.p, f.q))
+    return Program((ahead_if_small(plan),), (order_of(spec),) * len(problem.inputs))
 
 
 # --- gated units ------------------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ def prelu(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
     config = PReLUConfig(TYPES[dtype], mode, vector, THREADS)
     kernel = Kernel("activation/prelu.cu", f"prelu_{SHORT[dtype]}x{vector}_channel{mode}", config, ("activation",))
     arguments = (Array(0), Array(1), Array(2), *v.sizes)
-    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments, ahead=True)
-    return Program((plan,), (order_of(x), _slope_order(problem)))
+    plan = Plan(kernel, (-(-x.size // (THREADS * vector)), 1, 1), THREADS, arguments)
+    return Program((ahead_if_small(plan),), (order_of(x), _slope_order(problem)))
 
 
 def prelu_backward(problem: PReLUProblem, device: Device, aligned: bool) -> Program:

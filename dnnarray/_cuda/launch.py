@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import struct
 import threading
@@ -29,7 +28,6 @@ _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declare
 _WITHOUT_ASKING = 48 << 10  # bytes of shared memory that a block gets, both kinds together
 _WORD = 8  # bytes
 _LINE = 8  # words that tensor maps begin at multiples of
-_FEW = 1 << 17  # threads of a launch that leaves room on the card for the next one
 _thread = threading.local()
 _lock = threading.Lock()
 _shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that it may use by now
@@ -189,7 +187,7 @@ def _overlaps(plans: tuple[Step, ...], k: int) -> bool:
     if k > 0:
         return (plan.early or plan.ahead) and isinstance(plans[k - 1], Plan)
     alone = not any(isinstance(step, Plan) and step.early for step in plans)  # those read at once what stood before their program
-    return plan.ahead and alone and math.prod(plan.grid) * plan.block <= _FEW
+    return plan.ahead and alone
 
 
 def _launcher(plan: Plan, function: int) -> Callable[[int, int, int], None]:

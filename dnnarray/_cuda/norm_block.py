@@ -8,7 +8,7 @@ from dnnarray._cuda import norm_slab
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, orders, wide
 from dnnarray._cuda.norm_view import View, inputs, shares, view
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
@@ -128,7 +128,7 @@ def _plan(
         numbers = (part, float(problem.eps), members, *statistics, count, float(problem.momentum))
     grid = (found.groups, 1 if gradient else found.batch, 1)
     kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation", "norm"))
-    return Program((Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q), ahead=True),), orders(problem, x))
+    return Program((ahead_if_small(Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q))),), orders(problem, x))
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, memory_order, orders, short, type_of, wide
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
@@ -208,7 +208,8 @@ def launch(
     kernel = Kernel("norm/rows.cu", f"{name}_{short(specs.weight, specs.x)}_{short(specs.bias, specs.x)}", config, ("activation", "norm"))
     numbers = (rows, columns, 1.0 / max(columns, 1), problem.eps, *sums, curve.p, curve.q, groups, space, divisor(space))
     grid, ahead = (blocks_of(rows, how.per_block), 1, 1), how.vector * how.vectors <= _EARLY and not borders and specs.residual is None
-    return Plan(kernel, grid, how.threads, (*pointers, *numbers), ahead=ahead)
+    plan = Plan(kernel, grid, how.threads, (*pointers, *numbers))
+    return ahead_if_small(plan) if ahead else plan
 
 
 def _resident(how: Rows, problem: NormProblem) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import math
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -36,19 +37,19 @@ def _member(name: str, value: Any) -> str:
 
 @frozen
 class Kernel:
-    """What is compiled: a source under ``kernels/``, its settings and the name it has in a profiler."""
+    """What is compiled: a source under ``kernels/``, its settings and the name it has in a profiler; `ahead` is its plan's."""
 
     source: str
     symbol: str
     config: Config
     includes: tuple[str, ...] = ()
+    ahead: bool = False
 
     def code(self) -> str:
         """The translation unit: the vocabulary that the settings speak of, the settings, then the kernel file by name."""
         includes = "".join(f'#include "dnnarray/{name}.cuh"\n' for name in ("dtype", *self.includes))
-        return (
-            f'{includes}#define DNNARRAY_CONFIG\n#define DNNARRAY_ENTRY {self.symbol}\n{self.config.prologue()}#include "{self.source}"\n'
-        )
+        ahead = "#define DNNARRAY_AHEAD\n" if self.ahead else ""
+        return f'{ahead}{includes}#define DNNARRAY_CONFIG\n#define DNNARRAY_ENTRY {self.symbol}\n{self.config.prologue()}#include "{self.source}"\n'
 
 
 @frozen
@@ -89,8 +90,8 @@ class Plan:
     """One launch. `arguments` are `Array` pointers, `TensorMap`, `Runtime` options, ints (64 bits) and floats (double).
 
     `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot. `early` lets a
-    launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``). `ahead` lets any launch of a
-    small program begin while the last kernel of its stream ends, whoever queued that; its kernel waits before it touches any array.
+    launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``). `ahead` lets any small launch
+    begin while the last kernel of its stream ends, whoever queued that; its kernel waits before it touches any array (`ahead_if_small`).
     """
 
     kernel: Kernel
@@ -101,6 +102,16 @@ class Plan:
     cooperative: bool = False
     early: bool = False
     ahead: bool = False
+
+
+_FEW = 1 << 17  # threads of a launch that leaves room on the card for the next one
+
+
+def ahead_if_small(plan: Plan) -> Plan:
+    """The plan as one that begins ahead, with a kernel of its own: the instructions for it cost large launches of short blocks a fifth of their speed."""
+    if math.prod(plan.grid) * plan.block > _FEW:
+        return plan
+    return replace(plan, kernel=replace(plan.kernel, symbol=f"{plan.kernel.symbol}_ahead", ahead=True), ahead=True)
 
 
 @frozen

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._cuda.pool_cells import cells_plan
 from dnnarray._cuda.pool_common import (
     NORM,
@@ -239,7 +239,7 @@ def _whole_gradient(g: Geometry, x: Spec, aligned: bool, pointers: tuple[Array, 
     symbol = f"mean_pool_whole_gradient_{POOL_SHORT[x.dtype]}x{wide}" + "_two" * two
     grid = (-(-x.size // (THREADS * wide * _FILLED)), 1, 1)
     numbers = (x.size, *divider(g.length, x.size), 1 / g.length)
-    return Plan(Kernel("pool/whole_gradient.cu", symbol, config), grid, THREADS, (*pointers, *numbers), ahead=True)
+    return ahead_if_small(Plan(Kernel("pool/whole_gradient.cu", symbol, config), grid, THREADS, (*pointers, *numbers)))
 
 
 def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, magnitude: bool, aligned: bool,
@@ -264,7 +264,8 @@ def _spread(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: i
     tilings = [n for a in (h, w) for n in (*divider(a.stride_used, 0), a.packed()[0], a.extent + a.after * problem.padded)]
     grid = (-(-total // (THREADS if g.last else THREADS * wide)), 1, 1)
     kernel = Kernel("pool/spread.cu", "_".join(words), config)
-    return Plan(kernel, grid, THREADS, (*pointers, total, *dividers, *tilings, problem.p), ahead=steps == 1)
+    plan = Plan(kernel, grid, THREADS, (*pointers, total, *dividers, *tilings, problem.p))
+    return ahead_if_small(plan) if steps == 1 else plan
 
 
 def _pairs(x: Spec, strips: Strips, pointers: tuple[Array, ...]) -> Plan:
@@ -306,4 +307,5 @@ def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: in
     config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule)
     words = [f"{RULES[rule]}_pool_tiles_{POOL_SHORT[x.dtype]}"] + [f"by_{POOL_SHORT[saved]}"] * (rule < 2) + strips.words
     kernel = Kernel("pool/tiles.cu", "_".join(words), config)
-    return Plan(kernel, strips.grid, THREADS, (grad, third, output, *strips.numbers, int(problem.padded)), ahead=config.steps == 1)
+    plan = Plan(kernel, strips.grid, THREADS, (grad, third, output, *strips.numbers, int(problem.padded)))
+    return ahead_if_small(plan) if config.steps == 1 else plan

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._cuda.pool_common import (
     INDICES,
     MAX,
@@ -205,7 +205,8 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
         + strips.words
     )
     kernel = Kernel("pool/strips.cu", "_".join(words), config)
-    return Plan(kernel, strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)), ahead=config.steps == 1 and reduction != NORM)
+    plan = Plan(kernel, strips.grid, THREADS, (*pointers, *strips.numbers, int(padded)))
+    return ahead_if_small(plan) if config.steps == 1 and reduction != NORM else plan
 
 
 def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
@@ -222,7 +223,7 @@ def _whole(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, align
     words += [f"to_{POOL_SHORT[result]}"] * (result != dtype) + ["magnitude"] * magnitude + ["along"] * along + [f"t{taps}_l{lanes}"]
     grid = (min(-(-columns // lanes), 1 << 30), 1, 1)
     numbers = (columns, g.length, 1 if along else inner // vector, p)
-    return Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers), ahead=True)
+    return ahead_if_small(Plan(Kernel("pool/whole.cu", "_".join(words), config), grid, lanes * taps, (*pointers, *numbers)))
 
 
 def _whole_block(columns: int, steps: int, along: bool, dtype: np.dtype) -> tuple[int, int]:

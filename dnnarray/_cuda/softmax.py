@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from dnnarray._cuda.channels import order_of
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method
@@ -168,7 +168,7 @@ def rows(problem: SoftmaxProblem, device: Device, aligned: bool) -> Program:
     config = RowsConfig(*_settings(problem), lanes, count, vector, threads)
     kernel = Kernel("softmax/rows.cu", f"{_name(problem, 'rows')}x{vector}_{lanes}x{count}", config, ("math",))
     blocks = -(-outer // (threads // lanes))
-    return _program(problem, Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent), ahead=True))
+    return _program(problem, ahead_if_small(Plan(kernel, (blocks, 1, 1), threads, (*_pointers(problem), outer, extent))))
 
 
 def _room(device: Device, blocks: int, static: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dnnarray._cuda.norm_common import divisor
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._cuda.spatial_common import (
     THREADS,
     arithmetic,
@@ -123,8 +123,8 @@ def grid_sample(problem: GridSampleProblem, device: Device, aligned: bool) -> Pr
     kernel = Kernel("spatial/grid_sample.cu", f"grid_sample_{name}{f'_last_x{vector}' * last}{'_once' * once}", config, ("sampling",))
     share = shares(x.shape[0], channels, per, y.shape[2:], last)
     strides = (*three_extents(x.shape[2:]), *five_strides(x), *five_strides(y))
-    plan = Plan(kernel, grid_1d(share[0]), THREADS, (Array(0), Array(1), Array(2), *share, *strides), ahead=once)
-    return Program((plan,), (order_of(x), tuple(range(x.ndim))))
+    plan = Plan(kernel, grid_1d(share[0]), THREADS, (Array(0), Array(1), Array(2), *share, *strides))
+    return Program((ahead_if_small(plan) if once else plan,), (order_of(x), tuple(range(x.ndim))))
 
 
 def _plane_bytes(problem: GridSampleProblem) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, ahead_if_small
 from dnnarray._problems.spatial_shuffle import ShuffleProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method
@@ -146,7 +146,7 @@ def move(problem: ShuffleProblem, device: Device, aligned: bool) -> Program:
     config = MoveConfig(size, len(walks), vector, inner, middle, run, total < _LIMIT, _THREADS)
     name = f"move_{8 * size}_r{len(walks)}x{vector}_{inner}x{middle}_{run}{'' if config.short else '_long'}"
     arguments: tuple[Array | int, ...] = (Array(0), Array(len(problem.inputs)), total, walks[0].x, *words)
-    plan = Plan(Kernel("spatial/move.cu", name, config), grid, _THREADS, arguments, ahead=True)
+    plan = ahead_if_small(Plan(Kernel("spatial/move.cu", name, config), grid, _THREADS, arguments))
     return Program((plan,), (order,) * len(problem.inputs))
 
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ V evaluate(const V& g, const V& x, A p, A q) {
 // `g` is `x` where there is no gradient to read.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ y, long long n, double p64, double q64) {
-  let_next_kernel_begin();
+  begin_ahead();
   const A p = A(p64), q = A(q64);
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
   take_after_previous_kernel(x, g);

@@ -35,7 +35,7 @@ __device__ __forceinline__ void run(const T* x, const T* w, T* y, long long i, c
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, long long n, DNNARRAY_CHANNELS) {
-  let_next_kernel_begin();
+  begin_ahead();
   const ChannelView view = DNNARRAY_CHANNELS_VALUES;
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * Config::kVector;
   take_after_previous_kernel(x, w);

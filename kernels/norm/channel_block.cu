@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    double share, double eps, long long members, const void* running_mean, const void* running_var, void* next_mean, void* next_var,
                    double count, double momentum, double p64, double q64) {
   __shared__ __align__(16) A smem[kThreads / kWarp][4];
-  let_next_kernel_begin();
+  begin_ahead();
   const int statistic = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x), first = static_cast<int>(blockIdx.x) * static_cast<int>(members);
   const int vectors = static_cast<int>(vectors_and_each >> 32), pitch = static_cast<int>(pitch_and_span >> 32), span = static_cast<int>(pitch_and_span);
   const Owned<T, kVector, kVectors, kThreads> own(threadIdx.x, statistic * span, vectors, Divisor(vectors_and_each, each_divisor), pitch, true);

@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    long long wide, long long vectors_and_each, long long each_divisor, long long pitch_and_span, double share, long long rows, double eps,
                    long long members, double p64, double q64) {
   __shared__ __align__(16) A smem[kWarps][4], smem_sums[2 * kWarps];
-  let_next_kernel_begin();
+  begin_ahead();
   const int vectors = static_cast<int>(vectors_and_each >> 32), each = static_cast<int>(vectors_and_each);
   const int pitch = static_cast<int>(pitch_and_span >> 32), span = static_cast<int>(pitch_and_span);
   const int row = threadIdx.x / kLanes, group = static_cast<int>(blockIdx.x), first = group * static_cast<int>(members);

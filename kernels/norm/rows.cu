@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || Config:
                    const T* __restrict__ residual, T* __restrict__ sum, double p64, double q64, long long groups, long long space,
                    long long space_divisor) {
   __shared__ A smem[2 * kThreads / kWarp];
-  let_next_kernel_begin();
+  begin_ahead();
   const long long wanted = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool mine = wanted < rows;
   const long long row = mine ? wanted : rows - 1;

@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    T* __restrict__ gmem_dx, long long total, long long heights, long long by_height, long long widths, long long by_width,
                    long long inner, long long by_inner, long long h_window, long long by_h_window, long long h_sizes, long long h_counted,
                    long long w_window, long long by_w_window, long long w_sizes, long long w_counted, double p64) {
-  let_next_kernel_begin();
+  begin_ahead();
   Planes planes{gmem_grad, gmem_x, gmem_saved, gmem_dx, total, Divider(heights, by_height), Divider(widths, by_width),
                       Divider(inner, by_inner), Tiling(h_window, by_h_window, h_sizes, h_counted),
                       Tiling(w_window, by_w_window, w_sizes, w_counted), A(p64)};

@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kAlone ? 1 : kSca
     DNNARRAY_ENTRY(const S::T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
                    long long inner, long long by_inner, long long groups, long long by_group, long long strips, long long by_strip,
                    long long height, long long h_padding, long long width, long long w_padding, long long padded) {
-  let_next_kernel_begin();
+  begin_ahead();
   const Axis<false> axis_h(height, static_cast<long long>(kWindowH) << 32 | kStrideH, 1, h_padding);
   const Axis<false> axis_w(width, static_cast<long long>(kWindowW) << 32 | kStrideW, 1, w_padding);
   const auto task_of = [&](unsigned tid) {

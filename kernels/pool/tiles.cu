@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const Saved* __restrict__ gmem_saved, T* __restrict__ gmem_dx, long long total, long long inner, long long by_inner, long long groups, long long by_group,
                    long long strips, long long by_strip, long long height, long long h_padding, long long width, long long w_padding,
                    long long padded) {
-  let_next_kernel_begin();
+  begin_ahead();
   const long long thread = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (thread >= total) return;
   const Share<Config> share(thread, inner, by_inner, groups, by_group, strips, by_strip);

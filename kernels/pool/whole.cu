@@ -123,7 +123,7 @@ __device__ __forceinline__ void reduce(P (&own)[kOwned], const T* x, long long s
 extern "C" __global__ void __launch_bounds__(kTaps * kLanes, kTaps * kLanes >= 512 || sizeof(A) == 8 ? 1 : 0)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long columns,
                    long long length, long long inner, double p64) {
-  let_next_kernel_begin();
+  begin_ahead();
   const int tid = threadIdx.x, tap = Config::kAlong ? tid % kTaps : tid / kLanes, lane = Config::kAlong ? tid / kTaps : tid % kLanes;
   const A p = A(p64);
   const int vectors = static_cast<int>(Config::kAlong ? length / kVector : length);

@@ -25,7 +25,7 @@ constexpr int kWide = Config::kWide, kSteps = Config::kSteps, kThreads = Config:
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, T* __restrict__ gmem_dx, long long total, long long length, long long by_length, double share64) {
-  let_next_kernel_begin();
+  begin_ahead();
   const Divider planes(length, by_length);
   const A share = A(share64);
   long long first = (static_cast<long long>(blockIdx.x) * kThreads * kSteps + threadIdx.x) * kWide;

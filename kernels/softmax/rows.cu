@@ -141,7 +141,7 @@ __device__ __forceinline__ void backward(Row& g, const Row& y, A* shared) {
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long rows, long long extent) {
   __shared__ A shared[Config::kThreads / kWarp];
-  let_next_kernel_begin();
+  begin_ahead();
   constexpr int kRows = Config::kThreads / kLanes;
   const int lane = threadIdx.x % kLanes, vectors = static_cast<int>(extent) / V;
   const long long own = static_cast<long long>(blockIdx.x) * kRows + threadIdx.x / kLanes, row = own < rows ? own : rows - 1;

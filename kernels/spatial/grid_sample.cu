@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grid, T* __restrict__ y, DNNARRAY_SHARES,
                    long long depth, long long height, long long width, long long x_n, long long x_c,
                    long long x_d, long long x_h, long long x_w, long long y_n, long long y_c, long long y_o, long long y_p, long long y_q) {
-  let_next_kernel_begin();
+  begin_ahead();
   using Share = PlaceAndChannels<Config::kChannelsLast>;
   const long long index = static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (index >= threads) return;

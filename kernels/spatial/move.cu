@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
                    long long n2, long long s2, long long n3, long long s3, long long n4, long long s4, long long n5, long long s5, long long n6,
                    long long s6, long long n7, long long s7) {
   const Walk<Config::kShort> walks[kMost] = {{0, slowest * 32}, {n1, s1}, {n2, s2}, {n3, s3}, {n4, s4}, {n5, s5}, {n6, s6}, {n7, s7}};
-  let_next_kernel_begin();
+  begin_ahead();
   const long long i = (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   if (i >= total) return;
 

@@ -11,6 +11,17 @@ __device__ __forceinline__ void let_next_kernel_begin() {
 #endif
 }
 
+// What a small launch is compiled with (`ahead_if_small`).
+#ifdef DNNARRAY_AHEAD
+constexpr bool kBeginsAhead = true;
+#else
+constexpr bool kBeginsAhead = false;
+#endif
+
+__device__ __forceinline__ void begin_ahead() {
+  if constexpr (kBeginsAhead) let_next_kernel_begin();
+}
+
 // The pointer, through which the compiler can have read nothing before, whatever `__restrict__` said of it. It is known to lie in global memory.
 template <typename P>
 __device__ __forceinline__ P* unknown_before(P* p) {
@@ -30,11 +41,11 @@ __device__ __forceinline__ P* after_previous_kernel(P* p) {
   return p;
 }
 
-// The same for all that a kernel reads, in place, and with one wait, for a plan that is `ahead`. The first is never null: to ask that keeps the
+// The same for all that a kernel which begins ahead reads, in place, and with one wait. The first is never null: to ask that keeps the
 // assembler from putting off until after the wait what it takes to find the address.
 template <typename P, typename... More>
 __device__ __forceinline__ void take_after_previous_kernel(P& first, More&... more) {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900 && defined(DNNARRAY_AHEAD)
   asm volatile("{\n.reg .pred known;\nsetp.ne.u64 known, %0, 0;\n@known griddepcontrol.wait;\n}" ::"l"(first) : "memory");
   first = unknown_before(first);
   ((more = unknown_before(more)), ...);
