@@ -33,7 +33,7 @@ def _kernel(op, shape, dtype, axis=-1, saved=False, architecture="sm_90a", align
     ids=str,
 )
 def test_the_kernel_follows_from_the_extent(shape, axis, symbol):
-    assert _kernel("softmax", shape, "bfloat16", axis).symbol == symbol
+    assert _kernel("softmax", shape, "bfloat16", axis).symbol.removesuffix("_ahead") == symbol
 
 
 @pytest.mark.parametrize("architecture", _DEVICES)
