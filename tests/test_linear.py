@@ -98,7 +98,11 @@ def test_drawn_shapes_agree_with_the_oracle(leading, features, outs, with_bias, 
     bias = rng.standard_normal(outs) if with_bias else None
     residual = rng.standard_normal((*leading, outs)) if with_residual else None
     y = dnn.linear(x, weight, bias, residual=residual, activation=activation)
-    assert_close(y, ORACLES["linear"](x, weight, bias, residual, activation=activation), features + 2)
+    expected = ORACLES["linear"](x, weight, bias, residual, activation=activation)
+    terms = ORACLES["linear"](*(None if a is None else abs(a) for a in (x, weight, bias, residual)))
+    # Terms of both signs may leave little of their size.
+    cancelled = terms.max(initial=0) / max(abs(expected).max(initial=0), 1e-300)
+    assert_close(y, expected, features + 2, condition=max(cancelled, 1.0))
 
 
 @pytest.mark.parametrize("leading", [(), (5,), (2, 3, 4)])

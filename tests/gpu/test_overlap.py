@@ -182,6 +182,7 @@ def test_what_others_write_is_there(shape, write, graph):
             write(a, source, stream, other)
             _use(a, b, weight, result, settle)
 
+    cupy.cuda.Device().synchronize()  # what was drawn above: these streams do not wait for the default one
     with stream:
         everything(settle=stream.synchronize)
         stream.synchronize()
