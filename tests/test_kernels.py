@@ -94,6 +94,7 @@ def _large():
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 64), padding=1, layout="channels_last")
         options = {"groups": 4, "padding": 1, "layout": "channels_last"}
         yield _planned("conv", image, Spec((64, 3, 3, 16), dtype), **options)
+        yield _planned("conv", image, Spec((64, 3, 3, 4), dtype), residual=image, **options | {"groups": 16})
         yield _planned("conv_backward_input", image, Spec((64, 3, 3, 16), dtype), input_shape=image.shape, **options)
         yield _planned("conv_backward_weight", image, image, weight_shape=(64, 3, 3, 16), **options)
         square = Spec((64, 3, 3, 64), dtype)

@@ -76,7 +76,7 @@ class GroupedMaps:
     def _launch(self, g: Geometry, x: Operand, w: Operand, y: Operand, e: Epilogue) -> Plan:
         if x.dtype == FLOAT32:
             return float_correlation(self._units, g, x, w, y, e)
-        walks = e.residual is None and x.dtype == y.dtype and row_tile(g, self._units)
+        walks = x.dtype == y.dtype and row_tile(g, self._units, e.residual is not None)
         return (row_correlation if walks else correlation)(self._units, g, x, w, y, e)
 
 
@@ -127,16 +127,22 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
         return f"groups of {g.c} and {g.k} channels; those that fill vectors together may have {MOST // (8 // chunk)}"
     if max(g.groups * g.c * math.prod(g.space), g.groups * g.k * g.pixels) >= PLACES or g.n * g.pixels >= PLACES:
         return "an image of 2^31 elements or more"
-    return too_large(g) or _too_wide(op, g, device, dtype == FLOAT32)
+    return too_large(g) or _too_wide(op, problem, device, dtype == FLOAT32)
 
 
-def _too_wide(op: str, g: Geometry, device: Device, single: bool) -> str | None:
+def _adds(op: str, problem: ConvProblem) -> bool:
+    """Whether a residual is added."""
+    return op == "conv" and problem.inputs[3] is not None
+
+
+def _too_wide(op: str, problem: ConvProblem, device: Device, single: bool) -> str | None:
+    g = problem.geometry
     wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
     found: list[Tile | RowTile | WeightSplit | RowSplit | FloatSplit | None] = []
     for w in wanted:
         if single:
             found.append(float_tile(stacked(w), device.units))
-        elif walk := row_tile(w, device.units):
+        elif walk := row_tile(w, device.units, _adds(op, problem)):
             found.append(walk)
     if wanted and not single:
         widest = stacked(max(wanted, key=lambda w: w.taps))  # of phases, the one whose window is the widest along each axis
@@ -182,11 +188,11 @@ def _by_fma(g: Geometry, device: Device) -> float:
     return max(moved / (_SHARE * device.bandwidth), terms / (_FMA * _FMA_SHARE * _CLOCK * device.units)) + tiles + _BEGIN
 
 
-def _correlates(g: Geometry, device: Device, single: bool) -> float:
+def _correlates(g: Geometry, device: Device, single: bool, residual: bool = False) -> float:
     """Seconds of a correlation."""
     if single:
         return _by_fma(g, device) + device.launch
-    walk = row_tile(g, device.units)
+    walk = row_tile(g, device.units, residual)
     return (_by_tiles(g, device, False) if walk is None else _SLOWER * walk.time / _CLOCK) + device.launch
 
 
@@ -205,7 +211,7 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The launches one after the other; the efficiency is of the peak."""
     g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
     single = dtype == FLOAT32
-    seconds = _correlates(g, device, single) if op in _CORRELATES else 0.0
+    seconds = _correlates(g, device, single, _adds(op, problem)) if op in _CORRELATES else 0.0
     if op in _SPREADS:
         seconds += sum(_correlates(p.geometry, device, single) for p in g.phases)
     if op in _WEIGHS:

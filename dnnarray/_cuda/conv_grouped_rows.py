@@ -36,6 +36,7 @@ class GroupedRowsConfig(Config):
 
     element: str
     activation: str
+    residual: bool
     side: int
     m: int
     lines: int
@@ -58,16 +59,17 @@ class RowTile:
     time: float
 
 
-def row_tile(g: Geometry, units: int) -> RowTile | None:
+def row_tile(g: Geometry, units: int, residual: bool = False) -> RowTile | None:
     """The division that takes the least time, or None where the kernel does not do it."""
-    return _best_row_tile(g, units) if can_walk(g) else None  # what is cached is found by a hash, which takes longer than most answers
+    # What is cached is found by a hash, which takes longer than most answers.
+    return _best_row_tile(g, units, residual) if can_walk(g) else None
 
 
 @lru_cache(maxsize=1024)
-def _best_row_tile(g: Geometry, units: int) -> RowTile | None:
+def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
     side, chunks = g.window[1], g.groups * g.c // CHUNK
     found = (
-        _row_tile(g, units, vectors, m, lines, beside, -(-g.out[1] // parts))
+        _row_tile(g, units, residual, vectors, m, lines, beside, -(-g.out[1] // parts))
         for vectors in range(min(_LEAST, chunks), min(_WARPS[side], chunks) + 1)
         for m in _SIXTEENS[side]
         for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1)
@@ -78,30 +80,31 @@ def _best_row_tile(g: Geometry, units: int) -> RowTile | None:
     return min((t for t in found if t.shared_memory <= _SHARED), key=lambda t: (t.time, -t.vectors), default=None)
 
 
-def _row_tile(g: Geometry, units: int, vectors: int, m: int, lines: int, beside: int, rows: int) -> RowTile:
+def _row_tile(g: Geometry, units: int, residual: bool, vectors: int, m: int, lines: int, beside: int, rows: int) -> RowTile:
     side, ranges, columns, warps = g.window[1], -(-g.groups * g.c // (CHUNK * vectors)), beside * m * 16, vectors * beside
     pitch = (vectors | 1) * 16
-    shared = pitch * 2 * lines * (2 * columns + side - 1) + warps * side * side * 128
+    shared = pitch * lines * (2 * (columns + side - 1) + (2 + residual) * columns) + warps * side * side * 128
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_SIXTEENS[side][m] * 32 * warps), 64 // warps))
     parts = g.n * -(-g.out[1] // rows) * -(-g.out[2] // columns)
     blocks = max(1, min(parts, units * resident // ranges))
     products = lines * -(-warps // 4) * m * (side * (side // 2 + 1) * _PRODUCT + _SIXTEEN)
-    moved = lines * (2 * columns + side) * vectors * 16 / _BYTES
+    moved = lines * ((2 + residual) * columns + side) * vectors * 16 / _BYTES
     time = -(-parts // blocks) * -(-(rows + side - 1) // lines) * max(_STEP + products, resident * products, resident * moved)
     return RowTile(vectors, m, lines, warps, rows, columns, ranges, blocks, shared, time)
 
 
 def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> Plan:
     """One launch from x to y; the strides of `weight` are along groups, outputs, inputs and the window."""
-    found, f, side = row_tile(g, units), formula(e.activation, x.dtype), g.window[1]
+    residual, f, side = e.residual is not None, formula(e.activation, x.dtype), g.window[1]
+    found = row_tile(g, units, residual)
     assert found is not None
-    config = GroupedRowsConfig(TYPES[x.dtype], f.type, side, found.m, found.lines, 32 * _WARPS[side])
-    name = f"conv_grouped_rows_{SHORT[x.dtype]}_s{side}x{found.m}x{found.lines}_{f.name}"
+    config = GroupedRowsConfig(TYPES[x.dtype], f.type, residual, side, found.m, found.lines, 32 * _WARPS[side])
+    name = f"conv_grouped_rows_{SHORT[x.dtype]}_s{side}x{found.m}x{found.lines}_{f.name}{'_residual' * residual}"
     kernel = Kernel("conv/grouped_rows.cu", name, config, ("activation",))
     group, k, c, _, *window = weight.strides
     steps = (group, k, c, *window, x.strides[0], *x.strides[3:], y.strides[0], *y.strides[3:])
     sizes = (g.n, g.groups, g.c, found.vectors, found.ranges, found.rows, found.columns)
-    pointers: tuple[Any, ...] = (x.array, weight.array, NOTHING if e.bias is None else e.bias, y.array)
+    pointers: tuple[Any, ...] = (x.array, weight.array, NOTHING if e.bias is None else e.bias, e.residual or x.array, y.array)
     numbers = (*sizes, *steps, *g.space[1:], *g.out[1:], *g.before[1:])
     return Plan(kernel, (found.blocks * found.ranges, 1, 1), 32 * found.warps, (*pointers, *numbers, f.p, f.q), found.shared_memory)
 

@@ -1,14 +1,14 @@
 // Convolution of thin groups, each row of inputs used for all outputs that it meets: y[n, k, p, q] = f(sum over c of the group, r and s of
-// x[n, c, p + r - before, q + s - before] * w[k, c, r, s] + bias[k]).
+// x[n, c, p + r - before, q + s - before] * w[k, c, r, s] + bias[k] + residual[n, k, p, q]).
 //
-// Layout:  x and y with dense channels, the rest by steps; w by steps. A warp has a slab (grouped.cuh) of one chunk on both sides and kM x 16
+// Layout:  x, y and residual with dense channels, the rest by steps; w by steps. A warp has a slab (grouped.cuh) of one chunk on both sides and kM x 16
 //          columns; its weights and the sums of the kSide rows of outputs that a row of inputs meets stay in registers, where they move on from
 //          row to row. A block, `vectors` slabs times some columns, walks down parts of images; rows come to shared memory some steps
 //          ahead. A product is 16 columns x (two shifts x eight channels) times those x eight outputs. Rows of outputs leave by way of
-//          shared memory one step later.
+//          shared memory one step later; where they will stand, the residual comes to before.
 // Needs:   sm_80; half types; slabs of eight channels on both sides, pointers aligned to 16 bytes; two axes, a window of kSide x kSide, stride
 //          and dilation 1; images of less than 2^31 elements.
-// Bound:   memory (x and y once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
+// Bound:   memory (x, y and residual once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
 //          one channel. Sums in float32. What is NaN, since an infinity met one of the zeros, is computed again by the definition.
 
 #include "dnnarray/activation.cuh"
@@ -18,6 +18,7 @@
 struct Config {
   using Element = dnnarray::bfloat16_t;
   using Activation = dnnarray::Identity;
+  static constexpr bool kResidual = false;
   static constexpr int kSide = 7;
   static constexpr int kM = 2;
   static constexpr int kLines = 4;
@@ -29,8 +30,9 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kM = Config::kM, kPairs = kSide / 2, kChunk = 8;
-constexpr int kLines = Config::kLines;                                // rows of a step
+constexpr int kLines = Config::kLines;                      // rows of a step
 constexpr int kAhead = 1, kSlots = kAhead + 1, kSteps = 4;  // steps on their way; steps whose rows, and of which it is known what they are, in shared memory
+constexpr int kOut = Config::kResidual ? 3 : 2;             // steps whose rows of outputs have a place there
 
 extern __shared__ uint4 smem_memory[];
 
@@ -42,7 +44,7 @@ using Weights = TapRow[kSide];
 using Sums = float[kM][kSide][4];
 
 struct Arguments {
-  const T *x, *w, *bias;
+  const T *x, *w, *bias, *residual;
   T* y;
   int groups, size;
   long long w_group, w_k, w_c, w_h, w_w, x_n, x_h, x_w, y_n, y_h, y_w;
@@ -144,7 +146,9 @@ __device__ __forceinline__ void store_row(const Arguments& a, const PieceShare& 
 #pragma unroll 1
     for (int j = 0; j < kChunk; ++j) {
       if (widen(to[j]) == widen(to[j])) continue;
-      to[j] = narrow<T>(Config::Activation::forward(by_definition(a, step.image, p, step.column + i, channel + j), a.p, a.q));
+      float sum = by_definition(a, step.image, p, step.column + i, channel + j);
+      if constexpr (Config::kResidual) sum += widen(a.residual[to + j - a.y]);
+      to[j] = narrow<T>(Config::Activation::forward(sum, a.p, a.q));
     }
   }
 }
@@ -162,7 +166,7 @@ __device__ __forceinline__ void store_step(const Arguments& a, const PieceShare&
 
 struct Fixed {
   Parts parts;
-  Rows<T> x;
+  Rows<T> x, residual;
   int before_h, before_w, step;
 };
 
@@ -202,33 +206,40 @@ __device__ __forceinline__ void begin_sums(Sums& sum, const float (&bias)[2]) {
   }
 }
 
-// A complete row of a warp, to shared memory; `smem` is this lane's place in the first pixel of it.
+// A complete row of a warp, to shared memory, and to what stands there of the residual; `smem` is this lane's place in the first pixel of it.
 __device__ __forceinline__ void put_row(unsigned char* smem, const Sums& sum, int pitch, float p, float q) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float pair[2] = {Config::Activation::forward(sum[m][kSide - 1][2 * half], p, q),
-                             Config::Activation::forward(sum[m][kSide - 1][2 * half + 1], p, q)};
-      store(reinterpret_cast<T*>(smem + (m * 16 + half * 8) * pitch), narrow_all<T, 2>(pair));
+      T* const to = reinterpret_cast<T*>(smem + (m * 16 + half * 8) * pitch);
+      float pair[2] = {sum[m][kSide - 1][2 * half], sum[m][kSide - 1][2 * half + 1]};
+      if constexpr (Config::kResidual) {
+        float low, high;
+        widen_pair(low, high, *reinterpret_cast<const unsigned*>(to), T());
+        pair[0] += low, pair[1] += high;
+      }
+      pair[0] = Config::Activation::forward(pair[0], p, q), pair[1] = Config::Activation::forward(pair[1], p, q);
+      store(to, narrow_all<T, 2>(pair));
     }
   }
 }
 
 // `size` channels of a group on both sides. Block b has the slabs of range b % ranges and each so-many-th part, of `rows` x `columns` outputs.
 extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_ENTRY(
-    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y, long long batch, long long groups,
-    long long size, long long vectors, long long ranges, long long rows, long long columns, long long w_group, long long w_k, long long w_c, long long w_h,
+    const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, const T* __restrict__ residual, T* __restrict__ y,
+    long long batch, long long groups, long long size, long long vectors, long long ranges, long long rows, long long columns, long long w_group, long long w_k, long long w_c, long long w_h,
     long long w_w, long long x_n, long long x_h, long long x_w, long long y_n, long long y_h, long long y_w, long long height, long long width,
     long long out_height, long long out_width, long long before_h, long long before_w, double p, double q) {
   const auto i32 = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const Arguments a{x, weight, bias, y, i32(groups), i32(size), w_group, w_k, w_c, w_h, w_w, x_n, x_h, x_w, y_n, y_h, y_w, i32(height), i32(width),
+  const Arguments a{x, weight, bias, residual, y, i32(groups), i32(size), w_group, w_k, w_c, w_h, w_w, x_n, x_h, x_w, y_n, y_h, y_w, i32(height), i32(width),
                     i32(out_height), i32(out_width), i32(before_h), i32(before_w), float(p), float(q)};
   const int pitch = (i32(vectors) | 1) * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int split = blockIdx.x / i32(ranges), range = blockIdx.x - split * i32(ranges), first = range * i32(vectors) * kChunk;
   const Parts parts(i32(batch), a.out_height, a.out_width, i32(rows), i32(columns));
   const Rows<T> of_x{x + first, x_n, i32(x_h), i32(x_w), a.height, a.width, i32(columns) + kSide - 1};
-  const Fixed& fixed = keep(Fixed{parts, of_x, a.before_h, a.before_w, static_cast<int>(gridDim.x / ranges)});
+  const Rows<T> of_residual{residual + first, y_n, i32(y_h), i32(y_w), a.out_height, a.out_width, i32(columns)};
+  const Fixed& fixed = keep(Fixed{parts, of_x, of_residual, a.before_h, a.before_w, static_cast<int>(gridDim.x / ranges)});
   const PieceShare share(blockDim.x, i32(vectors));
   const bool inside = first + share.vector * kChunk < a.groups * a.size;
   const int row_bytes = of_x.columns * pitch, out_bytes = i32(columns) * pitch;
@@ -238,6 +249,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   __shared__ Step smem_steps[kSteps];
   Cursor coming(split, fixed, a.out_height);
   Slot<kSlots> coming_slot, slot;
+  Slot<kOut> coming_out, out;
   const auto bring = [&](int count) {
     if (threadIdx.x == 0) smem_steps[count % kSteps] = coming.step(fixed);
     if (!coming.done(fixed)) {
@@ -247,16 +259,24 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
       for (int line = 0; line < kLines; ++line) {
         fixed.x.bring(to + line * row_bytes, coming.part.image, coming.row + line, left, share, pitch, inside);
       }
+      if constexpr (Config::kResidual) {
+        const unsigned place = shared_address(smem_y) + coming_out.index * kLines * out_bytes;
+#pragma unroll
+        for (int line = 0; line < kLines; ++line) {
+          fixed.residual.bring(place + line * out_bytes, coming.part.image, coming.output + line, coming.part.column, share, pitch, inside);
+        }
+      }
       coming.next(fixed, a.out_height);
     }
     copy_commit();
     coming_slot.advance(1);
+    coming_out.advance(1);
   };
   for (int s = 0; s < kAhead; ++s) bring(s);
 
   const int beside = warp / i32(vectors), vector = warp - beside * i32(vectors), slab = range * i32(vectors) + vector;
   Weights w;
-  load_weights(w, reinterpret_cast<unsigned*>(smem_y + 2 * kLines * out_bytes) + warp * kSide * kSide * 32, a, slab);
+  load_weights(w, reinterpret_cast<unsigned*>(smem_y + kOut * kLines * out_bytes) + warp * kSide * kSide * 32, a, slab);
   float start[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -271,12 +291,12 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
   for (int count = 0;; ++count) {
     copy_wait<kAhead - 1>();
     __syncthreads();
-    if (count > 0) store_step(a, share, smem_y + (count + 1) % 2 * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps], first, i32(columns));
+    if (count > 0) store_step(a, share, smem_y + out.before(1) * kLines * out_bytes, pitch, smem_steps[(count - 1) % kSteps], first, i32(columns));
     const Step& step = smem_steps[count % kSteps];
     if (step.image < 0) break;
     bring(count + kAhead);
     unsigned from = shared_address(smem) + slot.index * kLines * row_bytes + own;
-    unsigned char* to = smem_y + count % 2 * kLines * out_bytes + place;
+    unsigned char* to = smem_y + out.index * kLines * out_bytes + place;
     const int lines = min(step.end - step.output, kLines);
 #pragma unroll 1
     for (int line = 0; line < lines; ++line, from += row_bytes, to += out_bytes) {
@@ -285,6 +305,7 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 1) DNNARRAY_E
       put_row(to, sum, pitch, a.p, a.q);
     }
     slot.advance(1);
+    out.advance(1);
     if (step.output + kLines >= step.end) begin_sums(sum, start);
   }
 }
