@@ -95,7 +95,7 @@ def _walked(plan, x, w):
     )
     w, side = w[:, ::-1, ::-1] if flip else w, w.shape[1]
     assert stages >= 2
-    assert across * groups <= 16
+    assert across * groups <= 8
     image = x[:, None]
     y, written = np.zeros((x.shape[0], 1, height, width, channels)), np.zeros((x.shape[0], 1, height, width, channels), int)
     assert [m.shape for m in maps] == [image.shape[::-1], y.shape[::-1]]
@@ -107,13 +107,13 @@ def _walked(plan, x, w):
         for tile in range(block // chunks, tiles, plan.grid[0] // chunks):
             part, column, n = tile % parts, tile // parts % -(-width // columns), tile // parts // -(-width // columns) * groups
             p, q, brought = part * rows, column * columns, []
-            for row in range(p, min(p + rows, height) + side - 1):
-                brought.append(_cut(image, maps[0].box, (first, q - before_w, row - before_h, 0, n))[:, 0, 0])
-                if len(brought) < side:
+            for row in range(p, min(p + rows, height) + side - 1, 2):
+                brought.extend(_cut(image, maps[0].box, (first, q - before_w, row - before_h, 0, n))[:, 0].swapaxes(0, 1))
+                if len(brought) <= side:
                     continue
-                result = np.zeros((groups, 1, 1, columns, 32))
-                for r, s in np.ndindex(side, side):
-                    result[:, 0, 0] += brought[r - side][:, s : s + columns] * own[:, r, s]
+                result = np.zeros((groups, 1, 2, columns, 32))
+                for k, r, s in np.ndindex(2, side, side):
+                    result[:, 0, k] += brought[k + r - side - 1][:, s : s + columns] * own[:, r, s]
                 _put(y, result, (first, q, row - side + 1, 0, n), written)
     return y[:, 0], written
 
@@ -122,6 +122,7 @@ _BANDS = {  # x (N, H, W, C), side, padding
     "one tile": ((2, 9, 14, 8), 7, 3),
     "uneven": ((3, 7, 17, 40), 5, ((0, 3), (4, 1))),
     "tall": ((1, 40, 5, 16), 7, 3),
+    "odd parts": ((1, 59, 5, 8), 5, 2),
     "wide": ((1, 3, 150, 8), 5, 2),
     "small images": ((19, 4, 3, 8), 5, 2),
 }

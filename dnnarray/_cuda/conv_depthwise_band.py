@@ -11,13 +11,13 @@ from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
 
-_STRIPS, _STRIP = 16, 8  # rows of a matrix, neighbouring outputs of each
+_ROWS, _STRIPS, _STRIP = 2, 8, 8  # rows of a step, the strips of each row, neighbouring outputs of each
 _THREADS, _CHANNELS = 384, 32  # of a block
 _PIXEL = _CHANNELS * 2  # bytes in shared memory
 _SIDES = (5, 7)  # windows for which it is the fastest way
-_MOST_STAGES, _LEAVING = 16, 4  # rows of inputs and of outputs under way
+_MOST_STAGES, _LEAVING = 16, 4  # pairs of rows of inputs and of outputs under way
 _SHARED = 160 << 10  # bytes of rows of inputs
-_BARRIERS = (2 * _MOST_STAGES + _LEAVING) * 8
+_BARRIERS = (2 * _MOST_STAGES + _LEAVING + 1) * 8
 _START = 8  # steps of time until a block's first row is there
 
 
@@ -28,6 +28,7 @@ class DepthwiseBandConfig(Config):
     element: str
     relu: bool
     side: int
+    together: int
 
 
 @frozen
@@ -40,13 +41,13 @@ class _Tile:
 
     @property
     def bytes_in(self) -> int:
-        """Of a row of inputs."""
-        return self.groups * (self.across + 1) * _STRIP * _PIXEL
+        """Of two rows of inputs."""
+        return _ROWS * self.groups * (self.across + 1) * _STRIP * _PIXEL
 
     @property
     def bytes_out(self) -> int:
-        """Of a row of outputs."""
-        return self.groups * self.across * _STRIP * _PIXEL
+        """Of two rows of outputs."""
+        return _ROWS * self.groups * self.across * _STRIP * _PIXEL
 
 
 @lru_cache(maxsize=1024)
@@ -61,15 +62,16 @@ def _tile(n: int, width: int) -> _Tile:
 
 
 @lru_cache(maxsize=1024)
-def _division(height: int, late: int, tiles: int, chunks: int, slots: int) -> tuple[int, int]:
+def _division(height: int, side: int, tiles: int, chunks: int, slots: int) -> tuple[int, int]:
     """Rows of a tile, and how many blocks share the tiles of the same channels."""
     options = []
     for parts in range(1, min(height, 16) + 1):
-        rows = -(-height // parts)
+        steps = -(-height // (parts * _ROWS))
+        rows = steps * _ROWS
         count = tiles * -(-height // rows)
         for waves in range(1, 5):
             workers = max(1, min(waves * slots // chunks, count))
-            time = -(-workers * chunks // slots) * (_START + -(-count // workers) * (rows + late))
+            time = -(-workers * chunks // slots) * (_START + -(-count // workers) * (steps + (side - 1) // _ROWS))
             options.append((time, parts, rows, workers))
     return min(options)[2:]
 
@@ -84,12 +86,12 @@ def can_band(c: Correlation, device: Device) -> bool:
 
 
 def _map(memory: Memory, spec: Spec, array: Array, tile: _Tile, pixels: int) -> TensorMap:
-    """Boxes of one row of a tile."""
+    """Boxes of two rows of a tile."""
     n, _, _, h, w = (s * spec.dtype.itemsize for s in memory.strides(spec.shape))
     *space, channels = (spec.shape[i] for i in (*(i for i in range(1, spec.ndim) if i != memory.channel), memory.channel))
     height, width = (1, *space)[-2:]
     return TensorMap(
-        array, spec.dtype, (channels, width, height, 1, spec.shape[0]), (w, h, n, n), (_CHANNELS, pixels, 1, 1, tile.groups), row=_PIXEL
+        array, spec.dtype, (channels, width, height, 1, spec.shape[0]), (w, h, n, n), (_CHANNELS, pixels, _ROWS, 1, tile.groups), row=_PIXEL
     )
 
 
@@ -98,10 +100,11 @@ def banded(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     g, side = c.g, c.g.window[2]
     image, weight, bias, _, target = pointers
     tile, chunks = _tile(g.n, g.out[2]), -(-c.channels // _CHANNELS)
-    rows, workers = _division(g.out[1], side - 1, tile.count, chunks, device.units)
+    rows, workers = _division(g.out[1], side, tile.count, chunks, device.units)
     stages = min(_MOST_STAGES, _SHARED // tile.bytes_in)
-    config = DepthwiseBandConfig(TYPES[c.x.dtype], c.relu, side)
-    name = f"conv_depthwise_band_{SHORT[c.x.dtype]}_s{side}{'_relu' * c.relu}"
+    together = 2 - chunks % 2  # blocks of a cluster
+    config = DepthwiseBandConfig(TYPES[c.x.dtype], c.relu, side, together)
+    name = f"conv_depthwise_band_{SHORT[c.x.dtype]}_s{side}x{together}{'_relu' * c.relu}"
     maps = (_map(c.memory, c.x, image, tile, (tile.across + 1) * _STRIP), _map(c.memory, c.y, target, tile, tile.across * _STRIP))
     xs = c.memory.strides(c.x.shape)
     numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, stages, tile.count * -(-g.out[1] // rows), xs[0], *xs[3:])
