@@ -149,6 +149,7 @@ def test_bands_fit_a_device(batch, extent, channels, side):
     x, w = Spec((batch, extent, extent, channels), FLOAT16), Spec((channels, side, side, 1), FLOAT16)
     plan = _plan("conv", x, w, groups=channels, padding=side // 2, **_LAST)
     assert plan.shared_memory <= _DEVICE.shared_memory
+    assert plan.grid[0] % plan.kernel.config.together == 0  # whole clusters
     for m in plan.arguments[:2]:
         assert max(m.box) <= 256
         assert m.box[0] * 2 == m.row
