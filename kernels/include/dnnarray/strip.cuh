@@ -20,6 +20,14 @@ __device__ __forceinline__ T shuffled(T x, int lane) {
   }
 }
 
+// An element of a floating type that has been asked for: nothing is done with it before it is used. (A bfloat16 that may or may not have been loaded is widened
+// where it was loaded otherwise, which waits for it.)
+template <typename T>
+__device__ __forceinline__ T under_way(T x) {
+  if constexpr (sizeof(T) == 2) asm("" : "+h"(x.bits));
+  return x;
+}
+
 // A vector in registers; halves lie in words, so that what may or may not have been loaded is moved by words.
 template <typename T, int N, bool kWords = sizeof(T) == 2 && !Number<T>::kInteger && N % 2 == 0>
 struct Packed {
@@ -144,6 +152,12 @@ struct Strip {
     return static_cast<unsigned>(h) < static_cast<unsigned>(height) && static_cast<unsigned>(w + c) < static_cast<unsigned>(width);
   }
   __device__ __forceinline__ Row read(int h) const {
+    Row r = fetched(h);
+    lend(r);
+    return r;
+  }
+  // A row but for what neighbours lend, which must have come before that.
+  __device__ __forceinline__ Row fetched(int h) const {
     const T* from = x + static_cast<long long>(h) * row;
     Row r;
 #pragma unroll
@@ -153,20 +167,26 @@ struct Strip {
       if (inside(h, c)) r.body[b].read(from + c * column);
       if constexpr (C::kMagnitude) r.body[b].unsign();
     }
-    decltype(r.body[0].word(0)) lent{};  // by a neighbour
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) {
       const int c = i < kLeft ? i - kLeft : kSpan + i - kLeft;
-      const bool own = !kLends || (i < kLeft ? first : last);
-      r.halo[i] = own && inside(h, c) ? from[c] : N::narrowed(nothing());
+      r.halo[i] = stands_alone(i) && inside(h, c) ? from[c] : N::narrowed(nothing());
+    }
+    return r;
+  }
+  __device__ __forceinline__ bool stands_alone(int i) const { return !kLends || (i < kLeft ? first : last); }
+  __device__ __forceinline__ void lend(Row& r) const {
+    decltype(r.body[0].word(0)) lent{};  // by a neighbour
+#pragma unroll
+    for (int i = 0; i < kHalo; ++i) {
       if constexpr (kLends) {
+        const int c = i < kLeft ? i - kLeft : kSpan + i - kLeft;
         const int theirs = i < kLeft ? kSpan + c : c - kSpan, lane = threadIdx.x + (i < kLeft ? kWarp - 1 : 1);
         if (i == 0 || i == kLeft || theirs % Body::kPart == 0) lent = shuffled(r.body[theirs / kWide].word(theirs % kWide), lane % kWarp);
-        if (!own) r.halo[i] = Body::of_word(lent, theirs);
+        if (!stands_alone(i)) r.halo[i] = Body::of_word(lent, theirs);
       }
       if constexpr (C::kMagnitude) r.halo[i] = N::narrowed(magnitude(N::widened(r.halo[i])));
     }
-    return r;
   }
 
   // visit(x) for each element of a window of kH x kW, one by one, whose tap 0 is in row `top` and column `left` from the own one, of channel v; for
