@@ -152,12 +152,6 @@ struct Strip {
     return static_cast<unsigned>(h) < static_cast<unsigned>(height) && static_cast<unsigned>(w + c) < static_cast<unsigned>(width);
   }
   __device__ __forceinline__ Row read(int h) const {
-    Row r = fetched(h);
-    lend(r);
-    return r;
-  }
-  // A row but for what neighbours lend, which must have come before that.
-  __device__ __forceinline__ Row fetched(int h) const {
     const T* from = x + static_cast<long long>(h) * row;
     Row r;
 #pragma unroll
@@ -167,26 +161,20 @@ struct Strip {
       if (inside(h, c)) r.body[b].read(from + c * column);
       if constexpr (C::kMagnitude) r.body[b].unsign();
     }
-#pragma unroll
-    for (int i = 0; i < kHalo; ++i) {
-      const int c = i < kLeft ? i - kLeft : kSpan + i - kLeft;
-      r.halo[i] = stands_alone(i) && inside(h, c) ? from[c] : N::narrowed(nothing());
-    }
-    return r;
-  }
-  __device__ __forceinline__ bool stands_alone(int i) const { return !kLends || (i < kLeft ? first : last); }
-  __device__ __forceinline__ void lend(Row& r) const {
     decltype(r.body[0].word(0)) lent{};  // by a neighbour
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) {
+      const int c = i < kLeft ? i - kLeft : kSpan + i - kLeft;
+      const bool own = !kLends || (i < kLeft ? first : last);
+      r.halo[i] = own && inside(h, c) ? from[c] : N::narrowed(nothing());
       if constexpr (kLends) {
-        const int c = i < kLeft ? i - kLeft : kSpan + i - kLeft;
         const int theirs = i < kLeft ? kSpan + c : c - kSpan, lane = threadIdx.x + (i < kLeft ? kWarp - 1 : 1);
         if (i == 0 || i == kLeft || theirs % Body::kPart == 0) lent = shuffled(r.body[theirs / kWide].word(theirs % kWide), lane % kWarp);
-        if (!stands_alone(i)) r.halo[i] = Body::of_word(lent, theirs);
+        if (!own) r.halo[i] = Body::of_word(lent, theirs);
       }
       if constexpr (C::kMagnitude) r.halo[i] = N::narrowed(magnitude(N::widened(r.halo[i])));
     }
+    return r;
   }
 
   // visit(x) for each element of a window of kH x kW, one by one, whose tap 0 is in row `top` and column `left` from the own one, of channel v; for
