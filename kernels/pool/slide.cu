@@ -53,6 +53,8 @@ struct Shares {
   }
 };
 
+constexpr A kShare = A(1) / A(kWindowW);  // along a row, of a window that lies in it
+
 // Whether a window that stands at column c of a vector may reach beyond the row; all rows are whole vectors.
 __device__ constexpr bool may_be_cut(int c) {
   for (int v = 0; v < 2; ++v) {
@@ -112,7 +114,7 @@ struct Line {
 #pragma unroll
       for (int i = 0; i < kCells; ++i) {
         cell[i] = row.at(i, v);
-        if (kGradient && may_be_cut(i - kBefore)) cell[i] *= across[i];
+        if constexpr (kGradient) cell[i] *= may_be_cut(i - kBefore) ? across[i] : kShare;
       }
 #pragma unroll
       for (int o = 0; o < kOwn; ++o) sum[o][v] = over_window(cell, o);
@@ -143,7 +145,7 @@ __device__ __forceinline__ void results(A (&y)[kOwn][kValues], const Line (&line
         const Line& line = lines[(step + r) % kWindowH];
         y[o][v] += kGradient ? line.sum[o][v] * line.share : line.sum[o][v];
       }
-      if constexpr (!kGradient) y[o][v] *= may_be_cut(o) ? across[o] * down : A(1) / kWindowW * down;
+      if constexpr (!kGradient) y[o][v] *= (may_be_cut(o) ? across[o] : kShare) * down;
     }
 }
 
@@ -174,17 +176,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kLast ? 4 : 0)
   A across[kCells];
 #pragma unroll
   for (int i = 0; i < kCells; ++i) across[i] = along(q + (kGradient ? i - kBefore : i));
-  // In a row whose windows are not cut the share along it is one constant, which comes last.
-  if constexpr (kGradient && !kLast) {
-#pragma unroll
-    for (int i = 0; i < kCells; ++i) across[i] *= A(kWindowW);
-  }
 
   Line lines[kWindowH];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const A of_row = kGradient ? down(p - kTop + i) * (kLast ? A(1) : A(1) / kWindowW) : A(0);
-    lines[i % kWindowH] = Line(rows[i], across, of_row);
+    lines[i % kWindowH] = Line(rows[i], across, kGradient ? down(p - kTop + i) : A(0));
     const int step = i - (kWindowH - 1);
     if (step < 0) continue;
     A sums[kOwn][kValues];
