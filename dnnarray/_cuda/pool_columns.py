@@ -41,10 +41,12 @@ def columns_last_plan(g: Geometry, dtype: np.dtype, padded: bool, aligned: bool,
     while lanes > 1 and g.n * h.outputs * -(-inner // lanes) < _ENOUGH:
         lanes //= 2
     chunks, vectors = -(-inner // lanes), w.extent * lanes
+    total = g.n * h.outputs * chunks
+    if total >= 1 << 31:  # blocks
+        return None
     flight = h.window if 8 < h.window <= _FLIGHT else min(h.window, 8)
     config = ColumnsLastConfig(POOL_TYPES[dtype], g.adaptive, wide, flight, THREADS)
     words = [f"mean_pool_columns_last_{POOL_SHORT[dtype]}x{wide}"] + ["adaptive"] * g.adaptive + [f"f{flight}"]
-    total = g.n * h.outputs * chunks
     dividers = [n for divisor, most in ((lanes, vectors), (chunks, total), (h.outputs, total)) for n in divider(divisor, most)]
     numbers = (inner, *dividers, *h.packed(g.adaptive), *w.packed(g.adaptive), int(padded))
     kernel = Kernel("pool/columns_last.cu", "_".join(words), config)
