@@ -140,13 +140,47 @@ def test_cells_cover_all_elements_once(shape, size, stride, padding):
     assert rows <= 60
 
 
-def test_columns_that_share_most_of_what_they_read_go_by_twos():
-    for size, stride, windows in ((3, 1, 2), (2, 1, 2), (5, 1, 1), (3, 2, 1)):
-        options = {"kernel_size": size, "stride": stride, "layout": "channels_last"}
-        assert _plans("avg_pool", (2, 16, 16, 16), **options)[1].kernel.config.group == windows
-        maxima = [plan.kernel.config for plan in _plans("max_pool", (2, 16, 16, 16), **options) if plan.kernel.source == "pool/tiles.cu"]
-        assert all(config.group == 1 for config in maxima)
-    assert maxima
+def test_means_of_windows_that_move_by_one_element_slide():
+    options = {"kernel_size": 3, "stride": 1, "padding": 1}
+    for shape, layout in (((2, 16, 16, 16), "channels_first"), ((2, 16, 13, 3), "channels_last")):
+        assert _sources("avg_pool", shape, **options, layout=layout) == ["pool/slide.cu"] * 2
+    assert _sources("avg_pool", (2, 16, 16, 16), kernel_size=3, stride=1, layout="channels_last") == ["pool/slide.cu"] * 2
+    for changed in ({"stride": 2}, {"stride": (1, 2)}, {"kernel_size": 5, "padding": 2}, {"padding": 0}):
+        assert "pool/slide.cu" not in _sources("avg_pool", (2, 16, 16, 16), **(options | changed))
+    assert "pool/slide.cu" not in _sources("avg_pool", (2, 16, 16, 13), **options)  # no vectors along the row
+    assert "pool/slide.cu" not in _sources("max_pool", (2, 16, 16, 16), **options)
+
+
+def test_means_that_slide_walk_where_there_are_many():
+    for layout, shape, across in (("channels_first", (64, 64, 112, 112), 1), ("channels_last", (64, 112, 112, 64), 2)):
+        for plan in _plans("avg_pool", shape, FLOAT16, kernel_size=3, stride=1, padding=1, layout=layout):
+            config = plan.kernel.config
+            assert (config.steps, config.across) == (4, across)
+            assert plan.grid[0] * plan.block * config.steps * config.wide * across == 64 * 64 * 112 * 112
+    assert _plans("avg_pool", (1, 8, 8, 8), kernel_size=3, stride=1, padding=1)[0].kernel.config.steps == 1
+
+
+def test_large_means_in_channels_last_memory_go_by_columns():
+    shape, last = (64, 112, 112, 64), {"layout": "channels_last"}
+    assert _sources("adaptive_avg_pool", shape, output_size=13, **last)[0] == "pool/columns_last.cu"  # uneven
+    assert _sources("adaptive_avg_pool", shape, output_size=7, **last)[0] == "pool/columns_last.cu"  # 16 columns each
+    assert _sources("avg_pool", shape, kernel_size=7, stride=2, **last)[0] == "pool/columns_last.cu"
+    assert _sources("adaptive_avg_pool", shape, output_size=14, **last)[0] == "pool/windows.cu"  # in registers by rows
+    assert _sources("adaptive_max_pool", shape, output_size=13, **last)[0] == "pool/windows.cu"
+    assert _plans("adaptive_avg_pool", shape, FLOAT16, output_size=13, **last)[0].grid[0] == 64 * 13
+    few = _plans("adaptive_avg_pool", (1, 112, 112, 64), FLOAT16, output_size=13, **last)[0]
+    assert few.grid[0] == 13 * 8  # a vector of channels a block
+    assert _sources("avg_pool", (1, 8, 40_000, 8), kernel_size=(5, 30), stride=1, **last)[0] == "pool/windows.cu"  # no room for a row
+
+
+def test_short_planes_of_halves_go_by_twos():
+    def pairs(shape, dtype):
+        return _plans("adaptive_avg_pool", shape, dtype, output_size=1)[0].kernel.config.pairs
+
+    assert pairs((64, 2048, 7, 7), FLOAT16)
+    assert pairs((64, 2048, 7, 7), BFLOAT16)
+    assert not pairs((64, 2048, 7, 7), FLOAT32)
+    assert not pairs((64, 2048, 8, 9), FLOAT16)
 
 
 @pytest.mark.parametrize(("dtype", "stride", "rows"), [(FLOAT16, 2, 2), (BFLOAT16, 2, 4), (FLOAT16, 1, 4)])

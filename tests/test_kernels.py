@@ -72,6 +72,11 @@ def _large():
         yield _planned("max_pool_backward", Spec((2, 8, 8, 8), dtype), Spec((2, 16, 16, 8), dtype), **pooled)
         yield _planned("pixel_unshuffle", Spec((4, 32, 128, 256), dtype), factor=2)
         seen = Spec((64, 64, 64, 64), dtype)
+        for layout in ("channels_first", "channels_last"):
+            sliding = {"kernel_size": 3, "stride": 1, "padding": 1, "layout": layout}
+            yield _planned("avg_pool", seen, **sliding)
+            yield _planned("avg_pool_backward", seen, seen, **sliding)
+        yield _planned("adaptive_avg_pool", Spec((64, 2048, 7, 7), dtype), output_size=1)
         yield _planned("max_pool_backward", seen, seen, Spec(seen.shape, INT64), kernel_size=3, stride=1, padding=1, layout="channels_last")
         many = Spec((2, 8, 64, 64), dtype)  # windows over an element
         for size in (5, (2, 3)):

@@ -82,11 +82,10 @@ class Strips:
 
 
 def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False,
-              norm: bool = False, steep: bool = False, across: int = 1) -> Strips:  # fmt: skip
+              norm: bool = False, steep: bool = False) -> Strips:  # fmt: skip
     """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x.
 
-    In channels-last memory a thread has `across` windows beside each other. Of maxima (`plain`), norms and their gradients (`steep`) threads walk
-    down other numbers of rows.
+    Of maxima (`plain`), norms and their gradients (`steep`) threads walk down other numbers of rows.
     """
 
     _, h, w = g.axes
@@ -94,7 +93,7 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     shared = -(-h.window // h.stride_used) - (plain and g.first)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
-    group = across if g.last else wide if outputs else narrow
+    group = 1 if g.last else wide if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
@@ -109,7 +108,7 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
         "window_h": h.window, "stride_h": h.stride_used, "window_w": w.window, "stride_w": stride, "before": w.before,
     }  # fmt: skip
     words = [f"w{h.window}x{w.window}_by_{h.stride_used}x{stride}_at{w.before}", "last" if g.last else "first"]
-    words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else f"g{group}" if group > 1 else ""), f"s{steps}"]
+    words += [f"x{wide}" + (f"g{group}p{piece}" if g.first else ""), f"s{steps}"]
     return Strips(settings, words, numbers, (-(-total // THREADS), 1, 1))
 
 

@@ -23,6 +23,7 @@ from dnnarray._cuda.pool_common import (
 )
 from dnnarray._cuda.pool_geometry import CODES, Geometry, WindowAxis, divider, geometry_of
 from dnnarray._cuda.pool_shared import shared_plan, walk_plan
+from dnnarray._cuda.pool_slide import slide_plan
 from dnnarray._cuda.pool_windows import reduction_plan
 from dnnarray._cuda.pool_winners import overlap_much, winners_plan
 from dnnarray._problems.pool import PoolProblem
@@ -205,6 +206,9 @@ def _gather(g: Geometry, problem: PoolProblem, device: Device, x: Spec, saved: n
     walks = rule == 2 and not (g.whole or g.small or (g.tiled and g.last))
     if rule == 2 and g.whole and g.first and g.length < 1 << 30:
         return _whole_gradient(g, x, aligned, (pointers[0], pointers[3]))
+    slide = slide_plan(g, x.dtype, True, problem.padded, aligned, (pointers[0], pointers[3])) if rule == 2 else None
+    if slide is not None:
+        return slide
     walk = walk_plan(g, x, problem.padded, aligned, (pointers[0], pointers[3])) if walks else None
     if walk is not None:
         return walk
@@ -299,9 +303,7 @@ def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:
 def _tiles(g: Geometry, problem: PoolProblem, x: Spec, saved: np.dtype, rule: int, aligned: bool, pointers: tuple[Array, ...]) -> Plan:
     """The same for small windows: a thread sums for tiles under a window or several."""
     grad, _, third, output = pointers
-    shares = rule == 2 and g.axes[2].stride_used == 1 and max(a.window for a in g.axes) <= 3  # columns share most of what they read
-    across = 2 if shares else 1
-    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before, across=across)
+    strips = strips_of(g, x.dtype, aligned, g.axes[1].extent + g.axes[1].before)
     if rule == 0 and x.dtype in HALF and g.last and max(g.axes[1].cover(), g.axes[2].cover()) <= 3 and strips.settings["wide"] % 4 == 0:
         return _pairs(x, strips, pointers)
     config = TilesConfig(**strips.settings, saved=POOL_TYPES[saved], rule=rule)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
+from dnnarray._cuda.pool_columns import columns_last_plan
 from dnnarray._cuda.pool_common import (
     INDICES,
     MAX,
@@ -24,6 +25,7 @@ from dnnarray._cuda.pool_common import (
     window_numbers,
 )
 from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry_of
+from dnnarray._cuda.pool_slide import slide_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -94,6 +96,7 @@ class PlanesConfig(Config):
     magnitude: bool
     adaptive: bool
     whole: bool
+    pairs: bool
     wide: int
     lanes: int
     threads: int
@@ -134,10 +137,14 @@ class ColumnsConfig(Config):
 def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, reduction: int, aligned: bool, pointers: tuple[Array, ...],
              magnitude: bool = False, padded: bool = False, p: float = 2.0) -> Plan:  # fmt: skip
     """The reduction of each window."""
+    if reduction == MEAN and (slide := slide_plan(g, dtype, False, padded, aligned, (pointers[0], pointers[1]))) is not None:
+        return slide
     if g.at_once(p if reduction == NORM else None) and not g.whole:
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if reduction != NORM and (sharing := _aligned_windows(g, dtype, aligned)) is not None:
         return _aligned(g, dtype, result, reduction, pointers, magnitude, padded, *sharing)
+    if reduction == MEAN and (down := columns_last_plan(g, dtype, padded, aligned, (pointers[0], pointers[1]))) is not None:
+        return down
     if reduction != NORM and _by_columns(g, dtype, aligned):
         return _columns(g, dtype, result, reduction, aligned, pointers, magnitude, padded)
     few = g.whole and g.first and g.outer < _FEW  # a warp reduces a short plane in fewer steps than a block that copies it first
@@ -317,14 +324,16 @@ def _planes(g: Geometry, device: Device, dtype: np.dtype, result: np.dtype, redu
     wide, windows = vector_length(dtype, aligned), h.outputs * w.outputs
     few = g.outer * windows < _FEW
     lanes = next(n for n in (32, 16, 8, 1) if w.window >= (n if few else 8 * n) or n == 8 <= w.window or n == 1)
-    if g.whole and reduction == MEAN and dtype in HALF and not few and w.window < _SHORT:
-        lanes = 1  # a lane adds up a short plane in fewer steps than eight that must meet
-    planes = _planes_of_a_block(g, wide, max(256 // lanes // windows, 1), dtype.itemsize)
+    short = g.whole and reduction == MEAN and dtype in HALF and not few and w.window < _SHORT
+    if short:
+        lanes = 1  # a lane adds up a short plane, or two, in fewer steps than eight that must meet
+    planes = _planes_of_a_block(g, wide, 128 if short else max(256 // lanes // windows, 1), dtype.itemsize)
     if planes * g.length * dtype.itemsize > device.shared_memory:  # as many as make whole vectors are too large together
         planes, wide = 1, vector_length(dtype, aligned, g.length)
-    config = PlanesConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, g.whole, wide, lanes, 256)
+    pairs = short and planes % 2 == 0
+    config = PlanesConfig(POOL_TYPES[dtype], POOL_TYPES[result], reduction, magnitude, g.adaptive, g.whole, pairs, wide, lanes, 256)
     words = [f"{REDUCTIONS[reduction]}_pool_planes_{POOL_SHORT[dtype]}x{wide}"] + [f"to_{POOL_SHORT[result]}"] * (result != dtype)
-    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + ["whole"] * g.whole + [f"l{lanes}"]
+    words += ["magnitude"] * magnitude + ["adaptive"] * g.adaptive + ["whole"] * g.whole + [f"l{lanes}"] + ["pairs"] * pairs
     limit = planes * windows
     numbers = (
         g.outer,

@@ -16,6 +16,7 @@ struct Config {
   static constexpr bool kMagnitude = false;
   static constexpr bool kAdaptive = false;
   static constexpr bool kWhole = false;
+  static constexpr bool kPairs = false;
   static constexpr int kWide = 4;
   static constexpr int kLanes = 8;
   static constexpr int kThreads = 256;
@@ -76,6 +77,31 @@ struct Window {
   }
 };
 
+// The means of whole planes of halves, two planes a thread: together they are whole words, of which the middle one may belong to both.
+template <typename U>
+__device__ __forceinline__ void mean_pairs(R* y, const U* smem, int count, int size) {
+  for (int plane = 2 * threadIdx.x; plane < count; plane += 2 * kThreads) {
+    const unsigned* words = reinterpret_cast<const unsigned*>(smem + plane * size);
+    const int half = size / 2, odd = size % 2;
+    float low, high, sum[2] = {};
+    widen_pair(low, high, words[half], U());
+    if (odd != 0) sum[1] = high;
+    const float middle = low;
+#pragma unroll 8
+    for (int i = 0; i < half; ++i) {
+      widen_pair(low, high, words[i], U());
+      sum[0] = sum[0] + low + high;
+      widen_pair(low, high, words[half + odd + i], U());
+      sum[1] = sum[1] + low + high;
+    }
+    if (odd != 0) sum[0] += middle;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      if (plane + k < count) y[plane + k] = Number<R>::narrowed(sum[k] / A(size));
+    }
+  }
+}
+
 // `windows` and `outputs` are what results are divided by: windows of a plane, and windows along W.
 extern "C" __global__ void __launch_bounds__(kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_x, R* __restrict__ gmem_y, long long* __restrict__ gmem_indices, long long total,
@@ -88,6 +114,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const long long first = blockIdx.x * planes;
   const int count = static_cast<int>(total - first < planes ? total - first : planes), size = axis_h.extent * axis_w.extent;
   stage(smem, gmem_x + first * size, count * size);
+  if constexpr (Config::kPairs) {
+    mean_pairs(gmem_y + first, smem, count, size);
+    return;
+  }
   const int lane = threadIdx.x % kLanes, results = count * by_plane.divisor;
   for (int begin = 0; begin < results; begin += kThreads / kLanes) {
     const int own = begin + threadIdx.x / kLanes, result = own < results ? own : 0;  // those without a result go along, for the shuffles

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._cuda import pool_slide
 from dnnarray._operation import find
 from tests.support import BFLOAT16, as_float64, assert_close, call
 from tests.test_pool import no_numbers
@@ -188,7 +189,25 @@ def test_adaptive_windows_over_rows_of_vectors(op, order, dtype, size):
     _both_ways(op, _drawn((2, 8, 24, 40), dtype), {"output_size": size}, _ORDERS[order])
 
 
+_SLIDING = [
+    {"kernel_size": 3, "padding": 1}, {"kernel_size": 3, "padding": 1, "count_include_pad": False}, {"kernel_size": (2, 3), "padding": "same"},
+    {"kernel_size": (3, 2), "padding": ((1, 1), (0, 1)), "count_include_pad": False}, {"kernel_size": (1, 3), "padding": (0, 1)},
+    {"kernel_size": (3, 1), "padding": ((2, 0), (0, 0))}, {"kernel_size": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("walks", [False, True], ids=["a row", "down rows"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
+@pytest.mark.parametrize("options", _SLIDING, ids=str)
+def test_means_of_windows_that_move_by_one(options, order, dtype, walks, monkeypatch):
+    monkeypatch.setattr(pool_slide, "_MANY", 0 if walks else 1 << 30)
+    for space in ((9, 24), (3, 8), (14, 40)):
+        _both_ways("avg_pool", _drawn((2 + walks, 24, *space), dtype), {"stride": 1, **options}, _ORDERS[order])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("order", "channels"), [("channels-first", 5), ("channels-last", 72)])
 @pytest.mark.parametrize("op", _WINDOWED)
 @pytest.mark.parametrize(
     "options",
@@ -199,10 +218,10 @@ def test_adaptive_windows_over_rows_of_vectors(op, order, dtype, size):
         {"kernel_size": (2, 36), "ceil_mode": True, "stride": (3, 5)},
     ],
 )
-def test_large_windows_over_rows_of_vectors(op, dtype, options):
+def test_large_windows_over_rows_of_vectors(op, order, channels, dtype, options):
     if "max" not in op:
         options = {name: value for name, value in options.items() if name != "dilation"}
-    _both_ways(op, _drawn((3, 5, 24, 40), dtype), options)
+    _both_ways(op, _drawn((3, channels, 24, 40), dtype), options, _ORDERS[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -210,6 +229,12 @@ def test_large_windows_over_rows_of_vectors(op, dtype, options):
 @pytest.mark.parametrize("op", _WINDOWED)
 def test_dtypes_with_vectors(op, order, dtype):
     _both_ways(op, _drawn((2, 64, 28, 31), dtype), _OPTIONS, _ORDERS[order])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("space", [(7, 7), (6, 5), (3, 1), (1, 2)])
+def test_many_short_planes_of_halves(space, dtype):
+    _both_ways("adaptive_avg_pool", _drawn((43, 99, *space), dtype), {"output_size": 1})
 
 
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])

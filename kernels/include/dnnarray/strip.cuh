@@ -20,6 +20,14 @@ __device__ __forceinline__ T shuffled(T x, int lane) {
   }
 }
 
+// An element of a floating type that has been asked for: nothing is done with it before it is used. (A bfloat16 that may or may not have been loaded is widened
+// where it was loaded otherwise, which waits for it.)
+template <typename T>
+__device__ __forceinline__ T under_way(T x) {
+  if constexpr (sizeof(T) == 2) asm("" : "+h"(x.bits));
+  return x;
+}
+
 // A vector in registers; halves lie in words, so that what may or may not have been loaded is moved by words.
 template <typename T, int N, bool kWords = sizeof(T) == 2 && !Number<T>::kInteger && N % 2 == 0>
 struct Packed {
