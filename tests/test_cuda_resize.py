@@ -65,6 +65,24 @@ def test_walks_are_as_long_as_leaves_threads_enough(height, walked):
     assert plan.arguments[-2:] == (walked, height)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "width", "walks", "shares"),
+    [
+        (FLOAT32, 128, True, True),
+        (FLOAT16, 128, True, True),
+        (FLOAT32, 96, False, False),
+        (FLOAT16, 96, True, False),
+        (FLOAT64, 128, False, False),
+    ],
+)
+def test_warps_that_stand_in_one_row_read_each_others_elements(dtype, width, walks, shares):
+    (plan,) = _plans("interpolate_backward", (128, width), (256, 2 * width), dtype, algorithm="polyphase", mode="cubic")
+    assert (plan.kernel.source == "spatial/resize_walk.cu") == walks
+    assert getattr(plan.kernel.config, "shared", False) == shares
+    (plan,) = _plans("interpolate_backward", (4, width), (8, 2 * width), FLOAT32, algorithm="polyphase", mode="cubic")
+    assert plan.kernel.source == "spatial/resize_polyphase.cu"  # too few rows for a walk of threads enough
+
+
 @pytest.mark.parametrize(("op", "mode", "factor"), [("interpolate", "cubic", 2), ("interpolate_backward", "linear", 2)])
 def test_threads_that_read_little_twice_do_not_walk(op, mode, factor):
     (plan,) = _plans(op, (16, 16), (16 * factor, 16 * factor), algorithm="polyphase", mode=mode)
