@@ -13,7 +13,10 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, Spec
 
 _FACTORS = (1, 2, 4)
-_WALK, _SHORTEST_WALK = 32, 4  # rows that a thread walks down: where there is enough to do, and at the least
+_WALK, _SHORTEST_WALK = (
+    (32, 16),
+    4,
+)  # rows that a thread walks down: where there is enough to do (alone, in a warp that shares), and at the least
 _WALK_ROWS = {2: 2, 4: 1}  # of these that are complete at a time, by factor
 _WARP = 32  # threads of a row that read each other's elements: in float, where copies cost more, else a thread does not walk
 _RESIDENT = 512  # threads that a multiprocessor should have at the least
@@ -95,9 +98,9 @@ def _rows(mode: str, expands: bool, factor: int, x: Spec, last: bool) -> int:
     return 2 if mode == "linear" else 1
 
 
-def _walk_length(height: int, columns: int, device: Device) -> int:
+def _walk_length(height: int, columns: int, shared: bool, device: Device) -> int:
     """Rows of the smaller side that a thread walks down, of so many columns of threads: as many as leave the card enough threads."""
-    rows = _WALK
+    rows = _WALK[shared]
     while rows > _SHORTEST_WALK and columns * blocks_of(height, rows) < device.units * _RESIDENT:
         rows //= 2
     return rows
@@ -106,7 +109,7 @@ def _walk_length(height: int, columns: int, device: Device) -> int:
 def _walk(problem: InterpolateProblem, config: WalkConfig, extents: tuple[int, int, int], device: Device) -> Plan:
     """The launch of threads that walk down columns; `extents` are planes, height and groups of columns of the smaller side."""
     planes, height, groups = extents
-    length = _walk_length(height, planes * groups, device)
+    length = _walk_length(height, planes * groups, config.shared, device)
     strips = blocks_of(height, length)
     threads = planes * strips * groups
     sizes = (threads, groups, strips, *map(divisor, (groups, strips)), length, height)
@@ -132,7 +135,9 @@ def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Pro
     planes, groups = x.shape[0] if last else x.shape[0] * c, width // columns
     shared = aligned and columns > 1 and groups % _WARP == 0
     walks = problem.transposed and up and factor_h > 1 and mode == "cubic" and not last
-    walks = walks and (x.dtype in HALF or (x.dtype == FLOAT32 and shared and _walk_length(height, planes * groups, device) == _WALK))
+    walks = walks and (
+        x.dtype in HALF or (x.dtype == FLOAT32 and shared and _walk_length(height, planes * groups, True, device) == _WALK[True])
+    )
     most = _rows(mode, up != problem.transposed, max(factor_h, factor_w), x, bool(last))
     rows = _WALK_ROWS[factor_h] if walks else math.gcd(most, height)
     settings = (TYPES[x.dtype], RESIZE_MODES[mode], up, problem.transposed, factor_h, factor_w, rows, columns, channels, piece, THREADS)
