@@ -18,7 +18,7 @@ _WALK, _SHORTEST_WALK = (
     4,
 )  # rows that a thread walks down: where there is enough to do (alone, in a warp that shares), and at the least
 _WALK_ROWS = {2: 2, 4: 1}  # of these that are complete at a time, by factor
-_WARP = 32  # threads of a row that read each other's elements: in float, where copies cost more, else a thread does not walk
+_WARP = 32  # threads that read each other's elements where they stand in one row; float32 walks only so
 _RESIDENT = 512  # threads that a multiprocessor should have at the least
 
 
