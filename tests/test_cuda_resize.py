@@ -58,11 +58,29 @@ def test_loops_over_constant_weights_stay_short():
         assert (by_two.kernel.config.rows, by_four.kernel.config.rows) == rows
 
 
-@pytest.mark.parametrize(("height", "walked"), [(8, 4), (64, 16), (1024, 32)])
-def test_walks_are_as_long_as_leaves_threads_enough(height, walked):
-    (plan,) = _plans("interpolate_backward", (height, 128), (2 * height, 256), FLOAT16, algorithm="polyphase", mode="cubic")
+@pytest.mark.parametrize(("height", "width", "walked"), [(8, 128, 4), (64, 128, 16), (1024, 128, 16), (64, 120, 16), (1024, 120, 32)])
+def test_walks_are_as_long_as_leaves_threads_enough(height, width, walked):
+    (plan,) = _plans("interpolate_backward", (height, width), (2 * height, 2 * width), FLOAT16, algorithm="polyphase", mode="cubic")
     assert plan.kernel.source == "spatial/resize_walk.cu"
     assert plan.arguments[-2:] == (walked, height)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "walks", "shares"),
+    [
+        (FLOAT32, 128, True, True),
+        (FLOAT16, 128, True, True),
+        (FLOAT32, 96, False, False),
+        (FLOAT16, 96, True, False),
+        (FLOAT64, 128, False, False),
+    ],
+)
+def test_warps_that_stand_in_one_row_read_each_others_elements(dtype, width, walks, shares):
+    (plan,) = _plans("interpolate_backward", (128, width), (256, 2 * width), dtype, algorithm="polyphase", mode="cubic")
+    assert (plan.kernel.source == "spatial/resize_walk.cu") == walks
+    assert getattr(plan.kernel.config, "shared", False) == shares
+    (plan,) = _plans("interpolate_backward", (4, width), (8, 2 * width), FLOAT32, algorithm="polyphase", mode="cubic")
+    assert plan.kernel.source == "spatial/resize_polyphase.cu"  # too few rows for a walk of threads enough
 
 
 @pytest.mark.parametrize(("op", "mode", "factor"), [("interpolate", "cubic", 2), ("interpolate_backward", "linear", 2)])

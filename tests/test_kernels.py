@@ -70,6 +70,14 @@ def _large():
         yield _planned("max_unpool", Spec((2, 4, 4, 16), dtype), Spec((2, 4, 4, 16), INT64), output_size=(96, 96), layout="channels_last")
         pooled = {"kernel_size": 3, "stride": 2, "padding": 1, "layout": "channels_last"}
         yield _planned("max_pool_backward", Spec((2, 8, 8, 8), dtype), Spec((2, 16, 16, 8), dtype), **pooled)
+        for factor in (2, 4):
+            yield _planned(
+                "interpolate_backward",
+                Spec((2, 3, 8 * factor, 128 * factor), dtype),
+                Spec((2, 3, 8, 128), dtype),
+                scale=factor,
+                mode="cubic",
+            )
         yield _planned("pixel_unshuffle", Spec((4, 32, 128, 256), dtype), factor=2)
         seen = Spec((64, 64, 64, 64), dtype)
         for layout in ("channels_first", "channels_last"):

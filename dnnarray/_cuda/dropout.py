@@ -28,7 +28,7 @@ from dnnarray._spec import Spec
 
 _SEED, _OFFSET = Runtime(0), Runtime(1)
 _WORDS = 2**32
-_RESIDENT = 8  # blocks of the gradient's sums on a multiprocessor; what each begins and ends with costs as much as some rows
+_RESIDENT = 6  # blocks of the gradient's sums on a multiprocessor; what each begins and ends with costs as much as some rows
 
 
 @frozen

@@ -25,7 +25,7 @@ _SHARES = 16  # bytes of the result of a part
 _FINISH, _TASKS, _FEW = 128, 2048, 8  # threads of a block; tasks that are enough for the card with a warp each, or with so few threads
 _SUMS, _APPLY = 256, 128  # threads of a block; half of the former where sums are many or parts small
 _SIDE, _APPLY_SIDE = 32, 128  # threads beside each other along the channels, at the most; in the last pass rows as long as they can be
-_APPLY_BLOCKS = 132 * 32, 132 * 128  # blocks of `apply`, channels last: of half types, of others
+_APPLY_BLOCKS = 132 * 128, 132 * 64, 132 * 32  # blocks of `apply`, channels last: of float and wider; of half types, and of their gradients
 _ROWS = 32  # bytes of a column for whose rows a thread of `apply` keeps its coefficients, at the most
 _BATCH, _WIDE_BATCH = 3, 4  # vectors of each array that a thread of `apply` has under way, channels last: of half types, of others
 _COEFFICIENTS = 4  # mean, scale, shift, rstd; weight, average, slope and one unused
@@ -294,13 +294,9 @@ class Launches:
         residual = g.residual if not gradient or (self.problem.activation and not settled) else 0
         kernel, config = self._apply_kernel(gradient, bool(residual), bool(more), given, bool(settled))
         steps, tiles = _APPLY // config.side, blocks_of(v.channels // config.vector, config.side)
-        rows = (
-            min(
-                max(blocks_of(v.inner * v.batch * tiles, steps * _APPLY_BLOCKS[x.dtype.itemsize > 2]), config.batch),
-                _ROWS * (4 // x.dtype.itemsize or 1),
-            )
-            * steps
-        )
+        wanted = _APPLY_BLOCKS[0 if x.dtype.itemsize > 2 else 1 + gradient]
+        each = min(max(blocks_of(v.inner * v.batch * tiles, steps * wanted), config.batch), _ROWS * (4 // x.dtype.itemsize or 1))
+        rows = each * steps
         blocks = tiles * blocks_of(v.inner, rows) * v.batch if v.last else blocks_of(v.size, _APPLY * config.vector)
         known = (0, 0, g.mean, g.variance, g.weight, g.bias) if given else (self.coefficients, self.slopes, 0, 0, 0, 0)
         widths = (wide(s, x) for s in (specs.mean, specs.variance, specs.weight, specs.bias))

@@ -10,11 +10,15 @@ from dnnarray._cuda.spatial_common import RESIZE_MODES, THREADS, grid_1d, order_
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._records import frozen
 from dnnarray._select import Device
-from dnnarray._spec import HALF, Spec
+from dnnarray._spec import FLOAT32, HALF, Spec
 
 _FACTORS = (1, 2, 4)
-_WALK, _SHORTEST_WALK = 32, 4  # rows that a thread walks down: where there is enough to do, and at the least
+_WALK, _SHORTEST_WALK = (
+    (32, 16),
+    4,
+)  # rows that a thread walks down: where there is enough to do (alone, in a warp that shares), and at the least
 _WALK_ROWS = {2: 2, 4: 1}  # of these that are complete at a time, by factor
+_WARP = 32  # threads that read each other's elements where they stand in one row; float32 walks only so
 _RESIDENT = 512  # threads that a multiprocessor should have at the least
 
 
@@ -33,6 +37,13 @@ class PolyphaseConfig(Config):
     channels: int
     piece: int
     threads: int
+
+
+@frozen
+class WalkConfig(PolyphaseConfig):
+    """Compile-time settings of ``kernels/spatial/resize_walk.cu``."""
+
+    shared: bool
 
 
 def _factor(resize: Resize) -> int:
@@ -87,12 +98,23 @@ def _rows(mode: str, expands: bool, factor: int, x: Spec, last: bool) -> int:
     return 2 if mode == "linear" else 1
 
 
-def _walk_length(height: int, columns: int, device: Device) -> int:
+def _walk_length(height: int, columns: int, shared: bool, device: Device) -> int:
     """Rows of the smaller side that a thread walks down, of so many columns of threads: as many as leave the card enough threads."""
-    rows = _WALK
+    rows = _WALK[shared]
     while rows > _SHORTEST_WALK and columns * blocks_of(height, rows) < device.units * _RESIDENT:
         rows //= 2
     return rows
+
+
+def _walk(problem: InterpolateProblem, config: WalkConfig, extents: tuple[int, int, int], device: Device) -> Plan:
+    """The launch of threads that walk down columns; `extents` are planes, height and groups of columns of the smaller side."""
+    planes, height, groups = extents
+    length = _walk_length(height, planes * groups, config.shared, device)
+    strips = blocks_of(height, length)
+    threads = planes * strips * groups
+    sizes = (threads, groups, strips, *map(divisor, (groups, strips)), length, height)
+    kernel = Kernel("spatial/resize_walk.cu", f"{_name(config, problem.inputs[0], 'walk')}{'_shared' * config.shared}", config)
+    return Plan(kernel, grid_1d(threads, config.threads), config.threads, (Array(0), Array(len(problem.inputs)), *sizes))
 
 
 def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Program:
@@ -110,20 +132,20 @@ def polyphase(problem: InterpolateProblem, device: Device, aligned: bool) -> Pro
     channels = vector_length(x.dtype, True, c) if last else 1
     columns = 1 if last else math.gcd(max(wide // factor_w, 1), width)
     mode, piece = problem.resizes[0].mode, wide if aligned else 1
-    walks = problem.transposed and up and factor_h > 1 and mode == "cubic" and not last and x.dtype in HALF
+    planes, groups = x.shape[0] if last else x.shape[0] * c, width // columns
+    shared = aligned and columns > 1 and groups % _WARP == 0
+    walks = problem.transposed and up and factor_h > 1 and mode == "cubic" and not last
+    walks = walks and (
+        x.dtype in HALF or (x.dtype == FLOAT32 and shared and _walk_length(height, planes * groups, True, device) == _WALK[True])
+    )
     most = _rows(mode, up != problem.transposed, max(factor_h, factor_w), x, bool(last))
     rows = _WALK_ROWS[factor_h] if walks else math.gcd(most, height)
     settings = (TYPES[x.dtype], RESIZE_MODES[mode], up, problem.transposed, factor_h, factor_w, rows, columns, channels, piece, THREADS)
     config = PolyphaseConfig(*settings)
-    planes, groups = x.shape[0] if last else x.shape[0] * c, width // columns
     arguments, orders = (Array(0), Array(len(problem.inputs))), (order_of(x), *(None for _ in problem.inputs[1:]))
     if walks:
-        length = _walk_length(height, planes * groups, device)
-        strips = blocks_of(height, length)
-        threads = planes * strips * groups
-        sizes = (threads, groups, strips, *map(divisor, (groups, strips)), length, height)
-        kernel = Kernel("spatial/resize_walk.cu", _name(config, x, "walk"), config)
-        return Program((Plan(kernel, grid_1d(threads), THREADS, (*arguments, *sizes)),), orders)
+        walk = WalkConfig(*settings, shared)
+        return Program((_walk(problem, walk, (planes, height, groups), device),), orders)
     inner, strips = c // channels if last else 1, height // rows
     threads = planes * strips * groups * inner
     sizes = (threads, inner, groups, strips, *map(divisor, (inner, groups, strips)))

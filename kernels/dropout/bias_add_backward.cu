@@ -54,7 +54,7 @@ struct Body {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 6)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ bias, T* __restrict__ dx, T* __restrict__ dresidual,
                    A* __restrict__ partial, long long outer, long long channels, long long inner, long long splits,
                    unsigned long long seed, unsigned long long offset, long long threshold, double scale, long long n1, long long n2,

@@ -137,14 +137,23 @@ __device__ __forceinline__ A evaluate(const Coefficients& c, A x, A& g, A residu
   }
 }
 
-// One vector of each array.
-struct Piece {
-  Vec<T, kVector> x, g, r;
+// How a vector is asked for: while the kernel before ends, or when the compiler likes.
+struct AtOnce {
+  __device__ __forceinline__ Wordwise<T, kVector> operator()(const T* p) const { return load_at_once<T, kVector>(p); }
+};
+struct InTime {
+  __device__ __forceinline__ Wordwise<T, kVector> operator()(const T* p) const { return load_wordwise<T, kVector>(p); }
+};
 
-  __device__ __forceinline__ void fetch(const Arrays& arrays, long long at) {
-    x = load<T, kVector>(arrays.x + at);
-    if constexpr (Config::kGradient) g = load<T, kVector>(arrays.grad + at);
-    if constexpr (Config::kResidual) r = load<T, kVector>(arrays.residual + at);
+// One vector of each array, in words: several are under way, some of them under a predicate.
+struct Piece {
+  Wordwise<T, kVector> x, g, r;
+
+  template <typename Load>
+  __device__ __forceinline__ void fetch(const Arrays& arrays, long long at, Load load) {
+    x = load(arrays.x + at);
+    if constexpr (Config::kGradient) g = load(arrays.grad + at);
+    if constexpr (Config::kResidual) r = load(arrays.residual + at);
   }
   // The results, with of(v) the coefficients of element v, which is called in order.
   template <typename Of>
@@ -212,17 +221,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     if (channel >= channels) return;
     const long long end = min((step + 1) * rows_step, inner);
     Piece pieces[kBatch];
-    const auto fetch = [&](long long r) {
+    const auto fetch = [&](long long r, auto load) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k)
-        if (r + k * kSteps < end) pieces[k].fetch(arrays, (b * inner + r + k * kSteps) * channels + channel);
+        if (r + k * kSteps < end) pieces[k].fetch(arrays, (b * inner + r + k * kSteps) * channels + channel, load);
     };
     long long r = step * rows_step + threadIdx.x / kSide;
-    fetch(r);
+    fetch(r, AtOnce());
     settle();
     Coefficients c[kVector];
     read_neighbours(c, from, instances, b * channels + channel);
-    for (; r < end; fetch(r)) {
+    for (; r < end; fetch(r, InTime())) {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k)
         if (r + k * kSteps < end)
@@ -233,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     const long long i = (block * kThreads + threadIdx.x) * kVector;
     if (i >= size) return;
     Piece piece;
-    if (i + kVector <= size) piece.fetch(arrays, i);
+    if (i + kVector <= size) piece.fetch(arrays, i, AtOnce());
     Coefficients c;
     long long plane, j;
     const auto locate = [&](long long at) {

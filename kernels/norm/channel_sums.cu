@@ -69,12 +69,12 @@ struct Channel {
   }
 };
 
-// The channels of a thread from `instance` on; `first` is where its values begin.
+// The channels of a thread from `instance` on, with their first values.
 __device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficients, long long mean_step, long long instances, long long instance,
-                                      const T* first) {
+                                      const A (&first)[kOwn]) {
   if constexpr (kMoments) {
 #pragma unroll
-    for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(first != nullptr ? widen(first[v]) : A(0)), A(0), A(1), A(0), A(0), A(0)};
+    for (int v = 0; v < kOwn; ++v) own[v] = {Shifted<A>(first[v]), A(0), A(1), A(0), A(0), A(0)};
   } else if constexpr (!kCurved) {  // the mean is all that is needed
     A mean[kOwn];
     if constexpr (Config::kLast) {
@@ -99,17 +99,17 @@ __device__ __forceinline__ void begin(Channel (&own)[kOwn], const A* coefficient
 
 // Up to kBatch vectors: all loads, then all sums.
 struct Batch {
-  Vec<T, kVector> x[kBatch], g[kBatch], r[kBatch];
+  Wordwise<T, kVector> x[kBatch], g[kBatch], r[kBatch];
   long long place[kBatch];
   bool here[kBatch];
 
   __device__ __forceinline__ void fetch(int k, const Arrays& arrays, long long at, bool wanted) {
     here[k] = wanted, place[k] = at;
     if (!wanted) return;
-    x[k] = load<T, kVector>(arrays.x + at);
+    x[k] = load_wordwise<T, kVector>(arrays.x + at);
     if constexpr (kGradient) {
-      g[k] = load<T, kVector>(arrays.grad + at);
-      if constexpr (Config::kResidual) r[k] = load<T, kVector>(arrays.residual + at);
+      g[k] = load_wordwise<T, kVector>(arrays.grad + at);
+      if constexpr (Config::kResidual) r[k] = load_wordwise<T, kVector>(arrays.residual + at);
     }
   }
   __device__ __forceinline__ void add(Channel (&channels)[kOwn], const Arrays& arrays) const {
@@ -117,12 +117,7 @@ struct Batch {
     for (int k = 0; k < kBatch; ++k)
       if (here[k]) {
         A of_x[kVector], of_g[kVector] = {}, of_r[kVector] = {};
-        if constexpr (kGradient) {
-          widen_all(of_x, x[k]);
-        } else {  // one by one, which takes fewer registers here
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) of_x[v] = widen(x[k].at[v]);
-        }
+        widen_all(of_x, x[k]);
         if constexpr (kGradient) widen_all(of_g, g[k]);
         if constexpr (Config::kResidual) widen_all(of_r, r[k]);
 #pragma unroll
@@ -223,21 +218,31 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? 
     const int count = vectors_of(row, inner, parts * kStretch);
     const long long pitch = kSteps * channels;
     long long at = (first_outer * inner + row) * channels + channel;
-    if (mine) begin(own, coefficients, mean_step, instances, batch + channel, count > 0 ? x + at : nullptr);
-    for (int left = mine ? count : 0; left > 0; left -= kBatch, at += parts * kBatch * pitch) {
+    int left = mine ? count : 0;
+    const auto fetch = [&] {
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) batched.fetch(k, arrays, at + k * pitch, k < left);
+    };
+    fetch();
+    A common[kOwn] = {}, values[kVector] = {}, first[kOwn];
+    if (kMoments && mine) first_values(common, x + first_outer * inner * channels * per_batch, channel, members);  // under way with the others
+    if (kMoments && left > 0) widen_all(values, batched.x[0]);
+#pragma unroll
+    for (int v = 0; v < kOwn; ++v) first[v] = values[v];
+    if (mine) begin(own, coefficients, mean_step, instances, batch + channel, first);
+    while (left > 0) {
       batched.add(own, arrays);
+      left -= kBatch, at += parts * kBatch * pitch;
+      fetch();
     }
-    A common[kOwn] = {};
-    if (kMoments && mine) first_values(common, x + first_outer * inner * channels * per_batch, channel, members);
     write(own, mine, common, count, partial, gradients, batch, tile * kSide * kVector, channels, parts, slot, smem);
   } else {
     const int vectors = static_cast<int>((end_inner - first_inner) / kVector), over = kThreads / vectors, rest = kThreads % vectors;
     long long n = first_outer + threadIdx.x / vectors, count = 0;
     int i = threadIdx.x % vectors;
     const long long base = tile * inner + first_inner, pitch = channels * inner;
-    begin(own, coefficients, mean_step, instances, batch + tile, n < end_outer ? x + base + n * pitch + i * kVector : nullptr);
+    const A first[kOwn] = {kMoments && n < end_outer ? widen(x[base + n * pitch + i * kVector]) : A(0)};
+    begin(own, coefficients, mean_step, instances, batch + tile, first);
     const long long group = static_cast<unsigned>(tile) / static_cast<unsigned>(members);
     A common[kOwn] = {};
     if (kMoments) common[0] = widen(x[per_batch * first_outer * pitch + group * members * inner]);

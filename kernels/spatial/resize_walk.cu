@@ -3,8 +3,9 @@
 //
 // Layout:  x (planes, height * kFactorH, width * kFactorW), y (planes, height, width). A thread has kColumns neighbours of `rows` rows of y, a
 //          strip. Every second strip is walked upwards, so that threads that need the same rows of x between two strips do so at the same time.
-//          Rows of x come through shared memory, two steps ahead.
-// Needs:   kColumns divide the width; pointers aligned to kPiece elements.
+//          Rows of x come through shared memory, two steps ahead. With kShared a warp stands in one strip, and its threads read what lies on both
+//          sides where their neighbours have it: each element is fetched once, those beside a warp twice.
+// Needs:   kColumns divide the width; pointers aligned to kPiece elements; kShared: the threads of a row are whole warps.
 // Bound:   memory.
 
 #include "dnnarray/barrier.cuh"
@@ -23,6 +24,7 @@ struct Config {
   static constexpr int kChannels = 1;
   static constexpr int kPiece = 4;
   static constexpr int kThreads = 128;
+  static constexpr bool kShared = false;
 };
 #define DNNARRAY_ENTRY resize_walk_default
 #endif
@@ -51,25 +53,55 @@ __device__ __forceinline__ void fold_ends(Line (&sums)[kLines], int row, int hei
 
 // The rows that a walking thread has on their way to shared memory, where nobody else looks: a group of copies for each.
 constexpr int kOwnPieces = Columns::kOwn / kIn, kSidePieces = Raw::kSides > 0 ? 2 * Raw::kSides : 1;
-constexpr int kRowBytes = (kOwnPieces * kIn + kSidePieces * kSide) * kChannels * sizeof(T);
+constexpr bool kShared = Config::kShared;
+static_assert(!kShared || (Raw::kSides == 1 && kChannels == 1), "what lies on a side is one piece of a neighbour");
+constexpr int kSharing = kShared ? 32 : 1;  // threads that have one piece on either side together
+constexpr int kRowBytes = (kOwnPieces * kIn + kSidePieces * kSide / kSharing) * kChannels * sizeof(T);
 constexpr int kMostAhead = 48 * 1024 / (kRowBytes * Config::kThreads) / Rows::kOwn * Rows::kOwn;
+
+// Where a thread of a warp that shares a row finds, in a slot, what lies on both sides of its own elements; and, at an end of the warp, which of the
+// two it brings, for all others have that for it.
+struct Sides {
+  int before, behind, brought;
+  bool brings;
+
+  template <typename Slot>
+  __device__ __forceinline__ explicit Sides(const Slot& slot) {
+    const int lane = threadIdx.x % kSharing, warp = threadIdx.x / kSharing;
+    const auto offset = [&](const auto& of) { return static_cast<int>(reinterpret_cast<const char*>(&of) - reinterpret_cast<const char*>(&slot)); };
+    before = lane == 0 ? offset(slot.sides[0][warp]) : offset(slot.own[kOwnPieces - 1][threadIdx.x - 1].at[kIn - kSide]);
+    behind = lane == kSharing - 1 ? offset(slot.sides[1][warp]) : offset(slot.own[0][threadIdx.x + 1]);
+    brought = lane == 0 ? -kSide : Columns::kOwn;
+    brings = lane == 0 || lane == kSharing - 1;
+  }
+};
 
 template <int kRows>
 struct Queue {
   struct Slot {
     Vec<T, kIn * kChannels> own[kOwnPieces][Config::kThreads];
-    Vec<T, kSide * kChannels> sides[kSidePieces][Config::kThreads];
+    Vec<T, kSide * kChannels> sides[kSidePieces][Config::kThreads / kSharing];
   };
   Slot* slots;
+  Sides shared;
   int base = 0;
+
+  __device__ __forceinline__ explicit Queue(Slot* at) : slots(at), shared(at[0]) {}
 
   // Row i of a step.
   __device__ __forceinline__ Raw take(int i) const {
     wait_copies<kRows - 1>();
+    if constexpr (kShared) __syncwarp();  // the copies of all
     const Slot& slot = slots[base + i];
     Raw raw;
 #pragma unroll
     for (int k = 0; k < kOwnPieces; ++k) raw.own[k] = load_wordwise<T, kIn * kChannels>(slot.own[k][threadIdx.x].at);
+    if constexpr (kShared) {
+      raw.before[0] = load_wordwise<T, kSide>(side(slot, shared.before));
+      raw.behind[0] = load_wordwise<T, kSide>(side(slot, shared.behind));
+      __syncwarp();  // before anyone brings the next row to this place
+      return raw;
+    }
 #pragma unroll
     for (int k = 0; k < Raw::kSides; ++k) {
       raw.before[k] = load_wordwise<T, kSide * kChannels>(slot.sides[2 * k][threadIdx.x].at);
@@ -82,17 +114,23 @@ struct Queue {
     Slot& slot = slots[base + i];
 #pragma unroll
     for (int k = 0; k < kOwnPieces; ++k) copy(slot.own[k][threadIdx.x], x + k * kIn * place.step, there);
+    if constexpr (kShared) {
+      const int at = shared.brought;
+      if (shared.brings) copy(*reinterpret_cast<Vec<T, kSide>*>(side(slot, at < 0 ? shared.before : shared.behind)), x + at, there && place.inside(at, kSide));
+    } else {
 #pragma unroll
-    for (int k = 0; k < Raw::kSides; ++k) {
-      const int before = -(k + 1) * kSide, behind = Columns::kOwn + k * kSide;
-      copy(slot.sides[2 * k][threadIdx.x], x + before * place.step, there && place.inside(before, kSide));
-      copy(slot.sides[2 * k + 1][threadIdx.x], x + behind * place.step, there && place.inside(behind, kSide));
+      for (int k = 0; k < Raw::kSides; ++k) {
+        const int before = -(k + 1) * kSide, behind = Columns::kOwn + k * kSide;
+        copy(slot.sides[2 * k][threadIdx.x], x + before * place.step, there && place.inside(before, kSide));
+        copy(slot.sides[2 * k + 1][threadIdx.x], x + behind * place.step, there && place.inside(behind, kSide));
+      }
     }
     commit_copies();
   }
   __device__ __forceinline__ void next() { base = base + Rows::kOwn == kRows ? 0 : base + Rows::kOwn; }
 
  private:
+  static __device__ __forceinline__ T* side(const Slot& slot, int at) { return reinterpret_cast<T*>(const_cast<char*>(reinterpret_cast<const char*>(&slot)) + at); }
   template <int N>
   static __device__ __forceinline__ void copy(Vec<T, N>& to, const T* from, bool there) {
     copy_piece_async<sizeof to>(smem_address(&to), from, there);
@@ -114,6 +152,7 @@ struct Strip {
   T* y;
   long long line, out_line;  // from row to row
   int first, end, height;
+  int steps;  // at the most, the same for all threads: they stay together, as those of a warp that read each other's elements must
 };
 
 // Rows of y that would lie beyond an end are summed like all others, and then added to the one at that end.
@@ -135,7 +174,7 @@ __device__ __forceinline__ void walk(Coming coming, const Strip& strip, const Pl
     coming.next();
   }
   Line sums[kLines] = {};
-  for (; own - kOver < strip.end; own += Rows::kOut) {
+  for (int step = 0; step < strip.steps; ++step, own += Rows::kOut) {
     bool begun[kLines];
 #pragma unroll
     for (int o = 0; o < kLines; ++o) begun[o] = o < 2 * kOver;
@@ -172,7 +211,9 @@ __device__ __forceinline__ void walk(Coming coming, const Strip& strip, const Pl
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::kThreads)
+constexpr int kResident = !kShared ? 0 : __CUDA_ARCH__ < 1000 ? 8 : 7;  // blocks of a multiprocessor that registers leave room for without a spill
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kResident)
     DNNARRAY_ENTRY(const T* __restrict__ x, T* __restrict__ y, long long threads, long long groups, long long strips, long long groups_divisor,
                    long long strips_divisor, long long rows, long long height) {
   const unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
@@ -185,13 +226,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
   const long long line = place.width, out_line = groups * Columns::kOut, in_rows = height * kFactor;
   const T* source = x + plane * in_rows * line + place.column;
   T* target = y + plane * height * out_line + group * Columns::kOut;
+  const int steps = (static_cast<int>(rows) + 2 * Rows::kReach + Rows::kOut - 1) / Rows::kOut;
   const bool up = number & 1;
-  const Strip strip = up ? Strip{source + (in_rows - 1) * line, target + (height - 1) * out_line, -line, -out_line, all - end, all - first, all}
-                         : Strip{source, target, line, out_line, first, end, all};
+  const Strip strip = up ? Strip{source + (in_rows - 1) * line, target + (height - 1) * out_line, -line, -out_line, all - end, all - first, all, steps}
+                         : Strip{source, target, line, out_line, first, end, all, steps};
   if constexpr (sizeof(T) * (kSide < kIn ? kSide : kIn) >= 4 && kMostAhead >= Rows::kOwn) {
     constexpr int kAhead = kMostAhead < 2 * Rows::kOwn ? Rows::kOwn : 2 * Rows::kOwn;
     __shared__ typename Queue<kAhead>::Slot smem_slots[kAhead];
-    walk<kAhead>(Queue<kAhead>{smem_slots}, strip, place);
+    walk<kAhead>(Queue<kAhead>(smem_slots), strip, place);
   } else {
     walk<Rows::kOwn>(Held{}, strip, place);
   }

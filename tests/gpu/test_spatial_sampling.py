@@ -240,6 +240,9 @@ def test_a_box_that_names_no_image_gives_nan():
         ((6, 5), (24, 10)),
         ((67, 8), (134, 16)),
         ((1, 6), (2, 12)),
+        ((37, 128), (74, 256)),  # rows of whole warps
+        ((5, 192), (10, 384)),
+        ((9, 64), (36, 256)),
     ],
 )
 def test_interpolate_by_whole_factors(space, target, mode, last, dtype):

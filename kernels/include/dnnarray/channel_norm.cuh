@@ -97,6 +97,19 @@ __device__ __forceinline__ void read_all(A (&to)[N], const A* from) {
   }
 }
 
+// N neighbours, which no kernel of the program has written, on their way from here on: an ordinary load may end up behind the wait for the kernel
+// before, since neither compiler nor assembler knows what that waits for.
+template <typename T, int N>
+__device__ __forceinline__ Wordwise<T, N> load_at_once(const T* p) {
+  if constexpr (sizeof(T) * N == 16) {
+    Wordwise<T, N> words;
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3]) : "l"(p) : "memory");
+    return words;
+  } else {
+    return load_wordwise<T, N>(p);
+  }
+}
+
 // How a statistic becomes known, and who else wants to know it. Null: what is not given or not asked for.
 template <typename T>
 struct Statistic {

@@ -94,7 +94,7 @@ __device__ __forceinline__ void sum_rows(const Body& body, const T* p, A* partia
 
 // Columns: every channel and place of inner is a column of its own, channels x inner a multiple of N; the second kernel then adds up
 // inner x splits partial sums for each channel. A block holds kColumns vectors of columns and walks down outer; block b of tiles x splits
-// takes tile b % tiles.
+// takes tile b % tiles, and every so manieth stretch of rows: all blocks read near each other.
 template <int N, int kThreads, int kColumns, typename T, typename A, typename Body>
 __device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* partial, long long outer, long long channels, long long inner,
                                             long long splits) {
@@ -104,20 +104,20 @@ __device__ __forceinline__ void sum_columns(const Body& body, const T* p, A* par
   const Divided place = divide_index(blockIdx.x, tiles);
   const int column = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
   const long long split = place.quotient, c = (place.remainder * kColumns + column) * N;
-  const long long chunk = (outer + splits - 1) / splits, end = outer < (split + 1) * chunk ? outer : (split + 1) * chunk;
+  constexpr int kStretch = kFlight * kRows;
   A parameter[N], terms[N], sums[N] = {};
   if (c < width) {
 #pragma unroll
     for (int j = 0; j < N; ++j) parameter[j] = widen(p[inner == 1 ? c + j : divide_index(c + j, inner).quotient]);
-    for (long long r = split * chunk + row; r < end; r += kFlight * kRows) {
+    for (long long r = split * kStretch + row; r < outer; r += splits * kStretch) {
       typename Body::template Inputs<N> inputs[kFlight];
 #pragma unroll
       for (int f = 0; f < kFlight; ++f) {
-        if (r + f * kRows < end) inputs[f] = body.template read<N>((r + f * kRows) * width + c);
+        if (r + f * kRows < outer) inputs[f] = body.template read<N>((r + f * kRows) * width + c);
       }
 #pragma unroll
       for (int f = 0; f < kFlight; ++f) {
-        if (r + f * kRows >= end) break;
+        if (r + f * kRows >= outer) break;
         body.run((r + f * kRows) * width + c, inputs[f], parameter, terms);
 #pragma unroll
         for (int j = 0; j < N; ++j) sums[j] += terms[j];
