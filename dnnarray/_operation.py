@@ -233,7 +233,7 @@ def _warm_lines(op: Operation, workspace: bool, out: bool, algorithm: bool) -> l
         "        except TypeError:",  # a list or an array among the options
         "            _found = None",
         "        if _found is not None and _found.warm is not None:",
-        f"            _result = _found.warm({_tuple(op.arrays)}, {runtime}, {'out' if out else 'None'})",
+        f"            _result = _found.warm({runtime}, {'out' if out else 'None'}, {', '.join(op.arrays)})",
         "            if _result is not None:",
         "                return _result",
     ]

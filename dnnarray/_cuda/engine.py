@@ -167,7 +167,7 @@ class Prepared:
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         self.device = getDevice()
-        self.warm: Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any] | None = None
+        self.warm: Callable[..., Any] | None = None
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)

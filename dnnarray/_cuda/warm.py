@@ -43,10 +43,8 @@ class Shape:
         return [i for i, spec in enumerate(self.inputs) if spec is not None]
 
 
-def compile_call(
-    shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int
-) -> Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any]:
-    """``call(arrays, runtime, out)`` gives what the public function returns, or None."""
+def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int) -> Callable[..., Any]:
+    """``call(runtime, out, *arrays)`` gives what the public function returns, or None."""
     scope = launches.scope | _ARRAYS | {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.uint8}
     for k, output in enumerate(shape.outputs):
         scope |= {f"memory_shape{k}": output.memory_shape, f"kind{k}": output.dtype.type, f"turn{k}": output.inverse}
@@ -54,7 +52,7 @@ def compile_call(
     scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
     scope["scratch_shape"] = (shape.workspace,)
     lines = [
-        "def call(arrays, runtime, out):",
+        f"def call(runtime, out, {', '.join(f'a{i}' for i in range(len(shape.inputs)))}):",
         *_read_inputs(shape),
         "    if out is None:",
         "        try:",
@@ -75,12 +73,16 @@ def _new_result(output: Output, k: int) -> list[str]:
 
 
 def _new(name: str, shape: str, dtype: str) -> list[str]:
-    """A new array under this name. CuPy finds the scalar type sooner than the dtype itself."""
-    return [f"{name} = blank(Array)", f"{name}._init({shape}, {dtype})"] if _BY_STEPS else [f"{name} = Array({shape}, {dtype})"]
+    """A new array under this name. CuPy finds the scalar type sooner than the dtype itself, and no order sooner than the name of one."""
+    return (
+        [f"{name} = blank(Array)", f"{name}._init({shape}, {dtype}, None, None, None)"]
+        if _BY_STEPS
+        else [f"{name} = Array({shape}, {dtype})"]
+    )
 
 
 def _read_inputs(shape: Shape) -> list[str]:
-    lines = [f"    {''.join(f'a{i}, ' for i in range(len(shape.inputs)))} = arrays"]
+    lines = []
     for i in shape.given:
         lines += [f"    m = a{i}.data", f"    if m.device_id != {shape.device}: return None", f"    p{i} = m.ptr"]
     return lines
@@ -91,9 +93,10 @@ def _take_users_own(shape: Shape) -> list[str]:
     if len(shape.outputs) != 1:
         return ["        return None"]
     output = shape.outputs[0]
+    elsewhere = "not r0._c_contiguous" if output.spec.strides is None else "r0.strides != strides0"  # strides take as long as the shape
     lines = [
         "        r0 = out",
-        "        if type(r0) is not Array or r0.dtype != dtype0 or r0.shape != shape0 or r0.strides != strides0: return None",
+        f"        if type(r0) is not Array or r0.dtype is not dtype0 or {elsewhere} or r0.shape != shape0: return None",
         "        m = r0.data",
         f"        if m.device_id != {shape.device}: return None",
         "        q0 = m.ptr",
@@ -123,8 +126,8 @@ def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
         ]
         lines += ["    s = scratch.data.ptr"]
         pointers.append("s")
-    condition = "" if shape.aligned else "not "
-    lines.append(f"    if {condition}({' | '.join(pointers)}) % {vector}: return None")
+    odd = " or ".join(f"{p} % {vector}" for p in pointers)
+    lines.append(f"    if {odd if shape.aligned else f'not ({odd})'}: return None")
     if not shape.aligned:  # addresses that are no multiple of an element's size are an error, which the slow way raises
         specs = [*(shape.inputs[i] for i in shape.given), *(output.spec for output in shape.outputs)]
         wide = [(p, spec.dtype.itemsize) for p, spec in zip(pointers, specs, strict=False) if spec is not None and spec.dtype.itemsize > 1]
