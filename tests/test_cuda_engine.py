@@ -8,6 +8,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
+from dnnarray._outputs import Output
 from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, Spec
 
@@ -61,22 +62,29 @@ def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
 
 
 @pytest.mark.parametrize("by_steps", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.int64])
-def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, dtype):
+def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, order, dtype):
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
-    from dnnarray._cuda import launch, warm
+    from dnnarray._cuda import engine, launch, warm
 
     monkeypatch.setattr(warm, "_BY_STEPS", by_steps)
-    lines = ["def make():", *(f"    {line}" for line in warm._new("made", "shape", "kind")), "    return made"]
-    make = launch.written("make", lines, warm._ARRAYS | {"shape": (3, 5, 2), "kind": np.dtype(dtype).type})
+    shape = (3, 5, 2)
+    packed = Spec(tuple(shape[a] for a in order), dtype).c_strides
+    output = Output(Spec(shape, dtype, tuple(packed[order.index(a)] for a in range(3))))
+    lines = ["def make():", *(f"    {line}" for line in warm._new_result(output, 0)), "    return r0"]
+    make = launch.written("make", lines, warm._ARRAYS | warm._known_of(output, 0))
     with cupy.cuda.using_allocator(lambda size: MemoryPointer(UnownedMemory(4096, size, None, 0), 0)):
-        made, expected = make(), cupy.ndarray((3, 5, 2), np.dtype(dtype))
-    for name in ("shape", "dtype", "strides", "size", "nbytes", "base"):
-        assert getattr(made, name) == getattr(expected, name)
-    assert type(made) is cupy.ndarray
-    assert made.flags.c_contiguous
-    assert made.data.mem.size == expected.data.mem.size
+        made, cold = make(), engine._empty(output)
+        expected = cupy.ndarray(output.memory_shape, np.dtype(dtype))
+    view = expected.transpose([order.index(a) for a in range(3)])
+    for found in (made, cold):
+        for name in ("shape", "dtype", "strides", "size", "nbytes", "_c_contiguous", "_f_contiguous", "_index_32_bits"):
+            assert getattr(found, name) == getattr(view, name), name
+        assert type(found) is cupy.ndarray
+        assert found.base is None
+        assert found.data.mem.size == expected.data.mem.size
 
 
 def test_problems_of_one_form_share_the_text_of_their_call(prepared):

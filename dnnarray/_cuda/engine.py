@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
-from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
+from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory, alloc
 from cupy_backends.cuda.api.runtime import getDevice
 
 from dnnarray import _arrays, _observe
@@ -171,8 +171,6 @@ class Prepared:
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
-        self._memory = [(o.memory_shape, o.dtype) for o in self.outputs]
-        self._turned = any(o.inverse is not None for o in self.outputs)
         self._telemetry = config.telemetry
         self._direct_key: Any = None
         self._scratch_output = Output(Spec((self.workspace,), np.dtype(np.uint8)))
@@ -191,7 +189,7 @@ class Prepared:
         else:
             results = targets = self._users_own(out, inputs)
             if not all(map(_as_planned, results, self.outputs)):
-                targets = [r if _as_planned(r, o) else o.empty(ARRAY) for r, o in zip(results, self.outputs, strict=True)]
+                targets = [r if _as_planned(r, o) else _empty(o) for r, o in zip(results, self.outputs, strict=True)]
         self._launch_or_with_less(inputs, targets, runtime, workspace)
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
@@ -313,14 +311,9 @@ class Prepared:
 
     def _allocate(self) -> list[Any]:
         try:
-            results = [ARRAY(shape, dtype) for shape, dtype in self._memory]
+            return list(map(_empty, self.outputs))
         except OutOfMemoryError:
-            results = self._after_freeing(lambda: [ARRAY(shape, dtype) for shape, dtype in self._memory], "result")
-        return (
-            [r if o.inverse is None else r.transpose(o.inverse) for r, o in zip(results, self.outputs, strict=True)]
-            if self._turned
-            else results
-        )
+            return self._after_freeing(lambda: list(map(_empty, self.outputs)), "result")
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
@@ -350,6 +343,13 @@ class Prepared:
                 f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
                 f"set options(workspace_limit=...) to choose an algorithm that needs less."
             ) from error
+
+
+def _empty(output: Output) -> Any:
+    """A new array for a result, which owns its memory whatever the order of its axes."""
+    if output.inverse is None:
+        return ARRAY(output.shape, output.dtype)
+    return ARRAY(output.shape, output.dtype, alloc(output.spec.nbytes), output.strides)
 
 
 def _backwards(spec: Spec) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cupy.cuda.memory import OutOfMemoryError
+from cupy.cuda.memory import OutOfMemoryError, alloc
 
 from dnnarray._cuda.launch import Launches, written
 from dnnarray._outputs import Output
@@ -22,8 +22,8 @@ from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
 # The two steps of CuPy's own constructor, where they are known: the general call of the class around them takes as long as both.
-_BY_STEPS = hasattr(cupy.ndarray, "_init")
-_ARRAYS = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__}
+_BY_STEPS = hasattr(cupy.ndarray, "_init") and hasattr(cupy.ndarray, "_set_shape_and_strides")
+_ARRAYS = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__, "alloc": alloc}
 
 
 @frozen
@@ -47,8 +47,7 @@ def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launch
     """``call(runtime, out, *arrays)`` gives what the public function returns, or None."""
     scope = launches.scope | _ARRAYS | {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.uint8}
     for k, output in enumerate(shape.outputs):
-        scope |= {f"memory_shape{k}": output.memory_shape, f"kind{k}": output.dtype.type, f"turn{k}": output.inverse}
-        scope |= {f"dtype{k}": output.dtype, f"shape{k}": output.shape, f"strides{k}": output.strides, f"bytes_out{k}": span(output.spec)}
+        scope |= _known_of(output, k)
     scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
     scope["scratch_shape"] = (shape.workspace,)
     lines = [
@@ -67,9 +66,19 @@ def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launch
     return written("call", lines, scope)
 
 
+def _known_of(output: Output, k: int) -> dict[str, Any]:
+    return {
+        f"shape{k}": output.shape, f"strides{k}": output.strides, f"flat{k}": (output.spec.size,), f"bytes_out{k}": span(output.spec),
+        f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type,
+    }  # fmt: skip
+
+
 def _new_result(output: Output, k: int) -> list[str]:
-    turned = [] if output.inverse is None else [f"r{k} = r{k}.transpose(turn{k})"]
-    return _new(f"r{k}", f"memory_shape{k}", f"kind{k}") + turned
+    if output.inverse is None:
+        return _new(f"r{k}", f"shape{k}", f"kind{k}")
+    if _BY_STEPS:  # a view in another order of axes would take longer than all the rest
+        return [*_new(f"r{k}", f"flat{k}", f"kind{k}"), f"r{k}._set_shape_and_strides(shape{k}, strides{k}, True, True)"]
+    return [f"r{k} = Array(shape{k}, kind{k}, alloc(bytes_out{k}), strides{k})"]
 
 
 def _new(name: str, shape: str, dtype: str) -> list[str]:
