@@ -129,12 +129,11 @@ def test_a_launch_is_described_once_for_each_stream():
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from dnnarray._cuda import overlap
 
-    descriptions = overlap.Descriptions(_launch((3, 2, 1)))
-    given = [descriptions[stream] for stream in range(100)]
-    assert [descriptions[stream] is given[stream] for stream in (0, 63, 64)] == [True, True, False]
-    assert len(descriptions) == 64
+    described = overlap.Described(_launch((3, 2, 1)))
+    given = [described.describe(stream) for stream in range(100)]
+    assert list(described.known.values()) == given[:64]
     for stream in (5, 1000):
-        config = descriptions[stream]._obj
+        config = (described.known.get(stream) or described.describe(stream))._obj
         assert (config.grid_x, config.grid_y, config.block_x, config.stream or 0) == (3, 2, 128, stream)
         assert config.attributes[0].value == 1
 

@@ -72,7 +72,12 @@ class Launches:
             if not isinstance(step, Plan):
                 self.scope[f"_step{k}"] = _by_library(step)
             elif k in self._overlapping:
-                self.scope |= {f"_launch{k}": overlap.Descriptions(step), f"_code{k}": overlap.reference(next(code).ptr)}
+                described = overlap.Described(step)
+                self.scope |= {
+                    f"_known{k}": described.known,
+                    f"_describe{k}": described.describe,
+                    f"_code{k}": overlap.reference(next(code).ptr),
+                }
             else:
                 self.scope[f"_step{k}"] = _launcher(step, next(code).ptr)
         self._queue: Callable[..., None] | None = None
@@ -98,8 +103,10 @@ class Launches:
                 text.append(f"if _words[{slot}] != _at: _words[{slot}] = _buffer[-1][{self._maps.index(argument)}].move(_at)")
         for k in range(len(self._plans)):
             if k in self._overlapping:
-                launch = f"_launch{k}[_handle], _code{k}, _buffer[{k + 1}]"
-                text.append(f"if _status := _send({launch}, None): _refused(_status, {launch})")
+                text += [f"try: _launch = _known{k}[_handle]", f"except KeyError: _launch = _describe{k}(_handle)"]
+                text.append(
+                    f"if _status := _send(_launch, _code{k}, _buffer[{k + 1}], None): _refused(_status, _launch, _code{k}, _buffer[{k + 1}])"
+                )
             else:
                 text.append(f"_step{k}(_handle, _buffer[{k + 1}], 0)")
         return ["    " + line for line in (*text, "_put(_buffer)")]

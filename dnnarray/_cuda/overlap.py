@@ -54,16 +54,17 @@ def possible() -> bool:
     return int(cupy.cuda.Device().compute_capability) >= _LEAST and send() is not None
 
 
-class Descriptions(dict[int, Any]):
-    """By stream: what the driver is told of a launch. The call in between, which writes none of it, may be any thread's."""
+class Described:
+    """What the driver is told of a launch, by stream. The call in between, which writes none of it, may be any thread's."""
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__()
         self._plan = plan
+        self.known: dict[int, Any] = {}  # no class of its own with a `__missing__`: the interpreter looks up faster in a plain one
 
-    def __missing__(self, stream: int) -> Any:
+    def describe(self, stream: int) -> Any:
+        """What stands in `known` from now on, unless that is full."""
         attribute = _Attribute(id=_SERIALIZATION, value=1)
         found = byref(_Config(*self._plan.grid, self._plan.block, 1, 1, self._plan.shared_memory, stream, pointer(attribute), 1))
-        if len(self) < _STREAMS:
-            self[stream] = found
+        if len(self.known) < _STREAMS:
+            self.known[stream] = found
         return found
