@@ -29,7 +29,7 @@ def prepared(monkeypatch):
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_enter", lambda: None)
     monkeypatch.setattr(launch.overlap, "possible", lambda: False)
-    monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
+    monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
     monkeypatch.setattr(launch, "launchKernel", lambda *given: launched.append(given))
     op = find("relu")
     return engine.prepare(op, op.problem((Spec((8,), "float32"),), {}), DEFAULT, None), launched
@@ -67,7 +67,7 @@ def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
 def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, order, dtype):
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
-    from dnnarray._cuda import engine, launch, warm
+    from dnnarray._cuda import launch, warm
 
     monkeypatch.setattr(warm, "_BY_STEPS", by_steps)
     shape = (3, 5, 2)
@@ -76,7 +76,7 @@ def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, ord
     lines = ["def make():", *(f"    {line}" for line in warm._new_result(output, 0)), "    return r0"]
     make = launch.written("make", lines, warm._ARRAYS | warm._known_of(output, 0))
     with cupy.cuda.using_allocator(lambda size: MemoryPointer(UnownedMemory(4096, size, None, 0), 0)):
-        made, cold = make(), engine._empty(output)
+        made, cold = make(), warm.empty(output)
         expected = cupy.ndarray(output.memory_shape, np.dtype(dtype))
     view = expected.transpose([order.index(a) for a in range(3)])
     for found in (made, cold):

@@ -161,7 +161,7 @@ def asked(monkeypatch):
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_thread", SimpleNamespace())
     monkeypatch.setattr(launch.cupy.cuda, "Device", lambda: SimpleNamespace(use=lambda: entered.append(True)))
-    monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
+    monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
     code = create_string_buffer(8)
     return launch.Launches((_launch(ahead=True),), [SimpleNamespace(ptr=addressof(code))], 2, []), sent, answers, entered
 

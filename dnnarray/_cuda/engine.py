@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
-from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory, alloc
+from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
 from cupy_backends.cuda.api.runtime import getDevice
 
 from dnnarray import _arrays, _observe
@@ -21,7 +21,7 @@ from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import Plan, Program
-from dnnarray._cuda.warm import Shape, compile_call, span
+from dnnarray._cuda.warm import Shape, compile_call, empty, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
@@ -189,7 +189,7 @@ class Prepared:
         else:
             results = targets = self._users_own(out, inputs)
             if not all(map(_as_planned, results, self.outputs)):
-                targets = [r if _as_planned(r, o) else _empty(o) for r, o in zip(results, self.outputs, strict=True)]
+                targets = [r if _as_planned(r, o) else empty(o) for r, o in zip(results, self.outputs, strict=True)]
         self._launch_or_with_less(inputs, targets, runtime, workspace)
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
@@ -295,7 +295,7 @@ class Prepared:
         plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
         functions = module.load([plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here))
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
-        self._ready[aligned] = ready = Launches(plans, functions, count, copied)
+        self._ready[aligned] = ready = Launches(plans, functions, count, copied, self.device)
         if aligned:
             self._program = None
         # A family's problems may share a form that has more inputs than this operation takes; those are None.
@@ -311,9 +311,9 @@ class Prepared:
 
     def _allocate(self) -> list[Any]:
         try:
-            return list(map(_empty, self.outputs))
+            return list(map(empty, self.outputs))
         except OutOfMemoryError:
-            return self._after_freeing(lambda: list(map(_empty, self.outputs)), "result")
+            return self._after_freeing(lambda: list(map(empty, self.outputs)), "result")
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
@@ -343,13 +343,6 @@ class Prepared:
                 f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
                 f"set options(workspace_limit=...) to choose an algorithm that needs less."
             ) from error
-
-
-def _empty(output: Output) -> Any:
-    """A new array for a result, which owns its memory whatever the order of its axes."""
-    if output.inverse is None:
-        return ARRAY(output.shape, output.dtype)
-    return ARRAY(output.shape, output.dtype, alloc(output.spec.nbytes), output.strides)
 
 
 def _backwards(spec: Spec) -> bool:

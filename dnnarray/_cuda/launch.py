@@ -48,7 +48,9 @@ class Launches:
 
     __slots__ = ("_functions", "_maps", "_overlapping", "_plans", "_queue", "_slots", "copied", "scope")
 
-    def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]) -> None:
+    def __init__(
+        self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1
+    ) -> None:
         self.copied = copied
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
@@ -62,7 +64,7 @@ class Launches:
         free: list[Any] = []
         self.scope: dict[str, Any] = {
             "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._buffer,
-            "_stream": get_current_stream, "_send": overlap.send(), "_refused": _refused,
+            "_stream": get_current_stream, "_device": device, "_send": overlap.send(), "_refused": _refused,
         }  # fmt: skip
         places = ((slot, argument.array if isinstance(argument, TensorMap) else argument) for argument, slot in self._slots.items())
         self.scope |= {f"_offset{slot}": place.offset for slot, place in places if isinstance(place, Array)}
@@ -91,7 +93,7 @@ class Launches:
             "except IndexError: _buffer = _new()",
             "_words = _buffer[0]",
             *(f"_words[{slot}] = {pointer}" for slot, pointer in enumerate(pointers)),
-            "_handle = _stream().ptr",
+            "_handle = _stream(_device).ptr",  # which saves CuPy asking for the device
         ]
         for argument, slot in self._slots.items():
             if isinstance(argument, Array) and argument.offset:

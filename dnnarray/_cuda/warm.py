@@ -9,11 +9,10 @@ copy, all memory on the plan's device and as aligned as the plan has it. In any 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import cupy
-import numpy as np
 from cupy.cuda.memory import OutOfMemoryError, alloc
 
 from dnnarray._cuda.launch import Launches, written
@@ -21,9 +20,17 @@ from dnnarray._outputs import Output
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
-# The two steps of CuPy's own constructor, where they are known: the general call of the class around them takes as long as both.
-_BY_STEPS = hasattr(cupy.ndarray, "_init") and hasattr(cupy.ndarray, "_set_shape_and_strides")
+# Steps of CuPy's own constructor, where they are known. It takes longer for each axis that it is told of, and a view in another order of axes longer than all.
+_BY_STEPS = all(hasattr(cupy.ndarray, step) for step in ("_init", "_set_shape_and_strides"))
+_NEAR = 1 << 31  # bytes up to which CuPy's kernels count with 32 bits, which an array is told when it is made
 _ARRAYS = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__, "alloc": alloc}
+
+
+def empty(output: Output) -> Any:
+    """A new array for a result. It owns its memory whatever the order of its axes."""
+    if output.inverse is None:
+        return cupy.ndarray(output.shape, output.dtype)
+    return cupy.ndarray(output.shape, output.dtype, alloc(output.spec.nbytes), output.strides)
 
 
 @frozen
@@ -45,11 +52,11 @@ class Shape:
 
 def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int) -> Callable[..., Any]:
     """``call(runtime, out, *arrays)`` gives what the public function returns, or None."""
-    scope = launches.scope | _ARRAYS | {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "uint8": np.uint8}
+    scope = launches.scope | _ARRAYS | {"OutOfMemoryError": OutOfMemoryError, "pack": pack}
     for k, output in enumerate(shape.outputs):
         scope |= _known_of(output, k)
     scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
-    scope["scratch_shape"] = (shape.workspace,)
+    scope["workspace"] = shape.workspace
     lines = [
         f"def call(runtime, out, {', '.join(f'a{i}' for i in range(len(shape.inputs)))}):",
         *_read_inputs(shape),
@@ -57,7 +64,6 @@ def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launch
         "        try:",
         *(f"            {line}" for k, output in enumerate(shape.outputs) for line in _new_result(output, k)),
         "        except OutOfMemoryError: return None",
-        *(f"        q{k} = r{k}.data.ptr" for k in range(len(shape.outputs))),
         "    else:",
         *_take_users_own(shape),
         *_launch(shape, launches, vector),
@@ -68,26 +74,22 @@ def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launch
 
 def _known_of(output: Output, k: int) -> dict[str, Any]:
     return {
-        f"shape{k}": output.shape, f"strides{k}": output.strides, f"flat{k}": (output.spec.size,), f"bytes_out{k}": span(output.spec),
-        f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type,
+        f"shape{k}": output.shape, f"strides{k}": output.strides, f"bytes_out{k}": span(output.spec),
+        f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type, f"empty{k}": partial(empty, output),
     }  # fmt: skip
 
 
 def _new_result(output: Output, k: int) -> list[str]:
-    if output.inverse is None:
-        return _new(f"r{k}", f"shape{k}", f"kind{k}")
-    if _BY_STEPS:  # a view in another order of axes would take longer than all the rest
-        return [*_new(f"r{k}", f"flat{k}", f"kind{k}"), f"r{k}._set_shape_and_strides(shape{k}, strides{k}, True, True)"]
-    return [f"r{k} = Array(shape{k}, kind{k}, alloc(bytes_out{k}), strides{k})"]
-
-
-def _new(name: str, shape: str, dtype: str) -> list[str]:
-    """A new array under this name. CuPy finds the scalar type sooner than the dtype itself, and no order sooner than the name of one."""
-    return (
-        [f"{name} = blank(Array)", f"{name}._init({shape}, {dtype}, None, None, None)"]
-        if _BY_STEPS
-        else [f"{name} = Array({shape}, {dtype})"]
-    )
+    """What `empty` makes, and its address. CuPy finds the scalar type sooner than the dtype itself, and no order sooner than the name of one."""
+    if not (_BY_STEPS and 0 < output.spec.nbytes <= _NEAR):
+        return [f"r{k} = empty{k}()", f"q{k} = r{k}.data.ptr"]
+    return [
+        f"m = alloc(bytes_out{k})",
+        f"r{k} = blank(Array)",
+        f"r{k}._init((), kind{k}, m, None, None)",
+        f"r{k}._set_shape_and_strides(shape{k}, strides{k}, True, True)",
+        f"q{k} = m.ptr",
+    ]
 
 
 def _read_inputs(shape: Shape) -> list[str]:
@@ -129,11 +131,10 @@ def _launch(shape: Shape, launches: Launches, vector: int) -> list[str]:
     lines = []
     if shape.workspace:
         lines += [
-            "    try:",
-            *(f"        {line}" for line in _new("scratch", "scratch_shape", "uint8")),
+            "    try: scratch = alloc(workspace)",  # kept alive until the launches are queued
             "    except OutOfMemoryError: return None",
+            "    s = scratch.ptr",
         ]
-        lines += ["    s = scratch.data.ptr"]
         pointers.append("s")
     odd = " or ".join(f"{p} % {vector}" for p in pointers)
     lines.append(f"    if {odd if shape.aligned else f'not ({odd})'}: return None")
