@@ -73,8 +73,9 @@ def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, ord
     shape = (3, 5, 2)
     packed = Spec(tuple(shape[a] for a in order), dtype).c_strides
     output = Output(Spec(shape, dtype, tuple(packed[order.index(a)] for a in range(3))))
-    lines = ["def make():", *(f"    {line}" for line in warm._new_result(output, 0)), "    return r0"]
-    make = launch.written("make", lines, warm._ARRAYS | warm._known_of(output, 0))
+    dialect = warm.on_cupy(warm.Shape((), (output,), (), 0, 0, True))
+    lines = ["def make():", *(f"    {line}" for line in dialect.make(0)), "    return r0"]
+    make = launch.written("make", lines, dialect.scope | {"bytes_out0": output.spec.nbytes})
     with cupy.cuda.using_allocator(lambda size: MemoryPointer(UnownedMemory(4096, size, None, 0), 0)):
         made, cold = make(), warm.empty(output)
         expected = cupy.ndarray(output.memory_shape, np.dtype(dtype))
