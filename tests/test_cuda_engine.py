@@ -1,11 +1,13 @@
 """The host's side of a CUDA call, with a driver that only writes down what it is asked for."""
 
+from ctypes import c_uint64
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._arrays import Direct
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._outputs import Output
@@ -23,6 +25,7 @@ def prepared(monkeypatch):
     rates = dict.fromkeys(("float32", "float64", "tf32_mma", "bfloat16_mma", "float16_mma"), 1e13)
     launched = []
     monkeypatch.setattr(engine, "getDevice", lambda: 0)
+    monkeypatch.setattr(engine, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
     monkeypatch.setattr(engine, "facts", lambda index: Device("none", "cuda", 100, rates, 1e12, 4e-6, (9, 0), 200_000, 1 << 36))
     monkeypatch.setattr(engine.module, "load", lambda kernels, *_: [SimpleNamespace(ptr=1)] * len(kernels))
     monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
@@ -59,6 +62,40 @@ def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
     plan.workspace = 64
     with pytest.raises(dnn.OptionError, match=r"relu: workspace .* aligned to 16 bytes"):
         plan._scratch(_memory(1025))
+
+
+def _pointers(launch, count):
+    """The first arguments that the driver was given with a launch."""
+    addresses = launch[-2]
+    return [c_uint64.from_address(c_uint64.from_address(addresses + 8 * i).value).value for i in range(count)]
+
+
+def test_calls_by_addresses(prepared):
+    plan, launched = prepared
+    made = []
+
+    def empty(output, place):
+        made.append(SimpleNamespace(pointer=4096 * (len(made) + 1), key=(output.shape, place)))
+        return made[-1]
+
+    way = Direct(lambda array: array.key, lambda array: array.pointer, empty, lambda place: 7)
+
+    def call(pointer, out=None):
+        return plan.direct((SimpleNamespace(pointer=pointer),), (), way, out)
+
+    assert call(256) is None, "nothing is planned yet"
+    plan._prepare(True)
+    result = call(256)
+    assert result is made[-1]
+    assert {256, result.pointer} == set(_pointers(launched[-1], 3))
+    own = SimpleNamespace(pointer=512, key=result.key)
+    assert call(256, own) is own
+    assert {256, 512} == set(_pointers(launched[-1], 3))
+    count = len(launched)
+    assert call(264) is None, "not aligned"
+    assert call(256, SimpleNamespace(pointer=512, key=((4,), 0))) is None, "another shape"
+    assert call(512 - 16, own) is None, "shared memory"
+    assert len(launched) == count
 
 
 @pytest.mark.parametrize("by_steps", [True, False])
