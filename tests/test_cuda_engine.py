@@ -70,6 +70,39 @@ def _pointers(launch, count):
     return [c_uint64.from_address(c_uint64.from_address(addresses + 8 * i).value).value for i in range(count)]
 
 
+def _array(pointer, device=0, dtype=np.float32, strides=None):
+    from cupy.cuda.memory import MemoryPointer, UnownedMemory
+
+    return cupy.ndarray((8,), dtype, MemoryPointer(UnownedMemory(pointer, 64, None, device), 0), strides)
+
+
+def test_warm_calls_on_arrays_of_cupy(prepared):
+    plan, launched = prepared
+    plan._prepare(True)
+    x = _array(256)
+    with cupy.cuda.using_allocator(lambda size: _array(1024).data):
+        result = plan.warm((), None, x)
+    assert (type(result), result.shape, result.dtype, result.data.ptr) == (cupy.ndarray, (8,), np.float32, 1024)
+    assert {256, 1024} == set(_pointers(launched[-1], 3))
+    own = _array(512)
+    assert plan.warm((), own, x) is own
+    assert {256, 512} == set(_pointers(launched[-1], 3))
+    count = len(launched)
+    for out in (
+        _array(256 + 16),
+        _array(512 + 4),
+        _array(512, 1),
+        _array(512, dtype=np.int32),
+        _array(512, strides=(8,)),
+        _array(512)[:4],
+        "out",
+    ):
+        assert plan.warm((), out, x) is None, out
+    for other in (_array(256 + 4), _array(256, 1)):
+        assert plan.warm((), own, other) is None
+    assert len(launched) == count
+
+
 def test_calls_by_addresses(prepared):
     plan, launched = prepared
     made = []
