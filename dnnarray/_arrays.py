@@ -270,8 +270,10 @@ def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
 def direct(nested: frozenset[str], arrays: tuple[Any, ...]) -> Direct | None:
     """The way by addresses, if all arrays of a call are on a CUDA device and of a library that has one."""
     door = None if nested else _DIRECT.get(type(arrays[0]))
-    if door is None or not all(a is None or (_DIRECT.get(type(a)) is door and a.is_cuda) for a in arrays):
-        return None
+    if door is not None:
+        for array in arrays:
+            if array is not None and not (_DIRECT.get(type(array)) is door and array.is_cuda):
+                return None
     return door
 
 

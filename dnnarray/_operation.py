@@ -233,7 +233,7 @@ def _warm_lines(op: Operation, workspace: bool, out: bool, algorithm: bool) -> l
         "        except TypeError:",  # a list or an array among the options
         "            _found = None",
         "        if _found is not None and _found.warm is not None:",
-        f"            _result = _found.warm({_tuple(op.arrays)}, {runtime}, {'out' if out else 'None'})",
+        f"            _result = _found.warm({runtime}, {'out' if out else 'None'}, {', '.join(op.arrays)})",
         "            if _result is not None:",
         "                return _result",
     ]
@@ -309,11 +309,13 @@ def _run(
     algorithm: str | None,
 ) -> Any:
     direct = _arrays.direct(op.nested, (*arrays, out)) if workspace is None else None
-    short = _key_of(direct.key, config, op, algorithm, options, arrays) if direct else None
-    if direct and short and (known := _prepared.get(short)) is not None:
-        checked = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
-        if (results := known.direct(arrays, checked, direct, out)) is not None:
-            return _packed(known, results)
+    short = None
+    if direct is not None:
+        short, known = _look_up(_key_of(direct.key, config, op, algorithm, options, arrays))
+        if known is not None:
+            checked = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
+            if (result := known.direct(arrays, checked, direct, out)) is not None:
+                return result
     native = _first_native(op, arrays)
     borrowed = _borrow(op, arrays) if native is None else None
     if borrowed:
@@ -321,11 +323,10 @@ def _run(
     engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
     arrays = _arrays.native_byte_order(arrays)
     place = engine.place(next(iter(leaves(arrays))))
-    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
+    key, prepared = _look_up(_key_of(_signature, config, op, algorithm, options, arrays, place))
     if key is None:  # a list or an array among the options: the call as it would be with tuples
         options = tuple(map(freeze, options))
-        key = _key_of(_signature, config, op, algorithm, options, arrays, place)
-    prepared = _prepared.get(key) if key else None
+        key, prepared = _look_up(_key_of(_signature, config, op, algorithm, options, arrays, place))
     if prepared is None:
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
         if key:  # where freezing changed an option (a torch.Size), the call as it was made is remembered too
@@ -348,14 +349,17 @@ def _key_of(
     options: tuple[Any, ...],
     arrays: tuple[Any, ...],
     place: Any = None,
-) -> tuple | None:
-    """What the plan of a call depends on, as `_warm_lines` writes it too. The types of the options keep True from being taken for 1. None where an option is no value to look up by."""
-    key = (place, op, config, algorithm, *options, *map(type, options), *map(signature, arrays))
+) -> tuple:
+    """What the plan of a call depends on, as `_warm_lines` writes it too. The types of the options keep True from being taken for 1."""
+    return (place, op, config, algorithm, *options, *map(type, options), *map(signature, arrays))
+
+
+def _look_up(key: tuple) -> tuple[tuple | None, Any]:
+    """The key and what is remembered under it, None if nothing; no key where an option is no value to look up by (a list, an array)."""
     try:
-        hash(key)
-    except TypeError:  # a list or an array among the options
-        return None
-    return key
+        return key, _prepared.get(key)
+    except TypeError:
+        return None, None
 
 
 def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
@@ -370,7 +374,7 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    key = _key_of(_signature, config, op, algorithm, options, arrays, place)
+    key, _ = _look_up(_key_of(_signature, config, op, algorithm, options, arrays, place))
     if key is not None:
         _prepared[key] = prepared
     return prepared

@@ -1,13 +1,16 @@
 """The host's side of a CUDA call, with a driver that only writes down what it is asked for."""
 
+from ctypes import c_uint64
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray._arrays import Direct
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
+from dnnarray._outputs import Output
 from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, Spec
 
@@ -22,13 +25,14 @@ def prepared(monkeypatch):
     rates = dict.fromkeys(("float32", "float64", "tf32_mma", "bfloat16_mma", "float16_mma"), 1e13)
     launched = []
     monkeypatch.setattr(engine, "getDevice", lambda: 0)
+    monkeypatch.setattr(engine, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
     monkeypatch.setattr(engine, "facts", lambda index: Device("none", "cuda", 100, rates, 1e12, 4e-6, (9, 0), 200_000, 1 << 36))
     monkeypatch.setattr(engine.module, "load", lambda kernels, *_: [SimpleNamespace(ptr=1)] * len(kernels))
     monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_enter", lambda: None)
     monkeypatch.setattr(launch.overlap, "possible", lambda: False)
-    monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
+    monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
     monkeypatch.setattr(launch, "launchKernel", lambda *given: launched.append(given))
     op = find("relu")
     return engine.prepare(op, op.problem((Spec((8,), "float32"),), {}), DEFAULT, None), launched
@@ -60,23 +64,98 @@ def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
         plan._scratch(_memory(1025))
 
 
+def _pointers(launch, count):
+    """The first arguments that the driver was given with a launch."""
+    addresses = launch[-2]
+    return [c_uint64.from_address(c_uint64.from_address(addresses + 8 * i).value).value for i in range(count)]
+
+
+def _array(pointer, device=0, dtype=np.float32, strides=None):
+    from cupy.cuda.memory import MemoryPointer, UnownedMemory
+
+    return cupy.ndarray((8,), dtype, MemoryPointer(UnownedMemory(pointer, 64, None, device), 0), strides)
+
+
+def test_warm_calls_on_arrays_of_cupy(prepared):
+    plan, launched = prepared
+    plan._prepare(True)
+    x = _array(256)
+    with cupy.cuda.using_allocator(lambda size: _array(1024).data):
+        result = plan.warm((), None, x)
+    assert (type(result), result.shape, result.dtype, result.data.ptr) == (cupy.ndarray, (8,), np.float32, 1024)
+    assert {256, 1024} == set(_pointers(launched[-1], 3))
+    own = _array(512)
+    assert plan.warm((), own, x) is own
+    assert {256, 512} == set(_pointers(launched[-1], 3))
+    count = len(launched)
+    for out in (
+        _array(256 + 16),
+        _array(512 + 4),
+        _array(512, 1),
+        _array(512, dtype=np.int32),
+        _array(512, strides=(8,)),
+        _array(512)[:4],
+        "out",
+    ):
+        assert plan.warm((), out, x) is None, out
+    for other in (_array(256 + 4), _array(256, 1)):
+        assert plan.warm((), own, other) is None
+    assert len(launched) == count
+
+
+def test_calls_by_addresses(prepared):
+    plan, launched = prepared
+    made = []
+
+    def empty(output, place):
+        made.append(SimpleNamespace(pointer=4096 * (len(made) + 1), key=(output.shape, place)))
+        return made[-1]
+
+    way = Direct(lambda array: array.key, lambda array: array.pointer, empty, lambda place: 7)
+
+    def call(pointer, out=None):
+        return plan.direct((SimpleNamespace(pointer=pointer),), (), way, out)
+
+    assert call(256) is None, "nothing is planned yet"
+    plan._prepare(True)
+    result = call(256)
+    assert result is made[-1]
+    assert {256, result.pointer} == set(_pointers(launched[-1], 3))
+    own = SimpleNamespace(pointer=512, key=result.key)
+    assert call(256, own) is own
+    assert {256, 512} == set(_pointers(launched[-1], 3))
+    count = len(launched)
+    assert call(264) is None, "not aligned"
+    assert call(256, SimpleNamespace(pointer=512, key=((4,), 0))) is None, "another shape"
+    assert call(512 - 16, own) is None, "shared memory"
+    assert len(launched) == count
+
+
 @pytest.mark.parametrize("by_steps", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.int64])
-def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, dtype):
+def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, order, dtype):
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
     from dnnarray._cuda import launch, warm
 
     monkeypatch.setattr(warm, "_BY_STEPS", by_steps)
-    lines = ["def make():", *(f"    {line}" for line in warm._new("made", "shape", "kind")), "    return made"]
-    make = launch.written("make", lines, warm._ARRAYS | {"shape": (3, 5, 2), "kind": np.dtype(dtype).type})
+    shape = (3, 5, 2)
+    packed = Spec(tuple(shape[a] for a in order), dtype).c_strides
+    output = Output(Spec(shape, dtype, tuple(packed[order.index(a)] for a in range(3))))
+    dialect = warm.on_cupy(warm.Shape((), (output,), (), 0, 0, True))
+    lines = ["def make():", *(f"    {line}" for line in dialect.make(0)), "    return r0"]
+    make = launch.written("make", lines, dialect.scope | {"bytes_out0": output.spec.nbytes})
     with cupy.cuda.using_allocator(lambda size: MemoryPointer(UnownedMemory(4096, size, None, 0), 0)):
-        made, expected = make(), cupy.ndarray((3, 5, 2), np.dtype(dtype))
-    for name in ("shape", "dtype", "strides", "size", "nbytes", "base"):
-        assert getattr(made, name) == getattr(expected, name)
-    assert type(made) is cupy.ndarray
-    assert made.flags.c_contiguous
-    assert made.data.mem.size == expected.data.mem.size
+        made, cold = make(), warm.empty(output)
+        expected = cupy.ndarray(output.memory_shape, np.dtype(dtype))
+    view = expected.transpose([order.index(a) for a in range(3)])
+    for found in (made, cold):
+        for name in ("shape", "dtype", "strides", "size", "nbytes", "_c_contiguous", "_f_contiguous", "_index_32_bits"):
+            assert getattr(found, name) == getattr(view, name), name
+        assert type(found) is cupy.ndarray
+        assert found.base is None
+        assert found.data.mem.size == expected.data.mem.size
 
 
 def test_problems_of_one_form_share_the_text_of_their_call(prepared):

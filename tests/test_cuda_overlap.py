@@ -1,7 +1,7 @@
 """Launches that may begin early: their kernels wait, and what the driver reads is laid out as it expects."""
 
 import re
-from ctypes import sizeof
+from ctypes import addressof, create_string_buffer, sizeof
 from functools import lru_cache
 
 import pytest
@@ -129,34 +129,59 @@ def test_a_launch_is_described_once_for_each_stream():
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from dnnarray._cuda import overlap
 
-    descriptions = overlap.Descriptions(_launch((3, 2, 1)))
-    addresses = [descriptions[stream] for stream in range(100)]
-    assert addresses[:64] == [descriptions[stream] for stream in range(64)]
-    assert len(descriptions) == 64
+    described = overlap.Described(_launch((3, 2, 1)))
+    given = [described.describe(stream) for stream in range(100)]
+    assert list(described.known.values()) == given[:64]
     for stream in (5, 1000):
-        config = overlap._Config.from_address(descriptions[stream])
+        config = (described.known.get(stream) or described.describe(stream))._obj
         assert (config.grid_x, config.grid_y, config.block_x, config.stream or 0) == (3, 2, 128, stream)
         assert config.attributes[0].value == 1
 
 
-def test_what_the_driver_refuses_is_raised(monkeypatch):
+def test_an_address_is_handed_on_as_it_is():
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from dnnarray._cuda import overlap
+
+    memory = create_string_buffer(32)
+    assert addressof(overlap.reference(addressof(memory) + 5)._obj) == addressof(memory) + 5
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """A planned launch that may begin ahead, what the driver is sent, and what it will answer (0, success, when nothing is left)."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from types import SimpleNamespace
 
     from dnnarray._cuda import launch, overlap
 
-    def refuse(status):
-        raise ValueError(status)
-
-    sent, answers = [], [0, 700]
+    sent, answers, entered = [], [], []
     monkeypatch.setattr(overlap, "possible", lambda: True)
-    monkeypatch.setattr(overlap, "send", lambda: lambda *given: sent.append(given) or answers[len(sent) - 1])
-    monkeypatch.setattr(overlap, "failed", refuse)
+    monkeypatch.setattr(overlap, "send", lambda: lambda *given: sent.append(given) or (answers.pop(0) if answers else 0))
+    monkeypatch.setattr(launch, "CUDADriverError", ValueError)
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
-    monkeypatch.setattr(launch, "_enter", lambda: None)
-    monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
-    launches = launch.Launches((_launch(ahead=True),), [SimpleNamespace(ptr=11)], 2, [])
+    monkeypatch.setattr(launch, "_thread", SimpleNamespace())
+    monkeypatch.setattr(launch.cupy.cuda, "Device", lambda: SimpleNamespace(use=lambda: entered.append(True)))
+    monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
+    code = create_string_buffer(8)
+    return launch.Launches((_launch(ahead=True),), [SimpleNamespace(ptr=addressof(code))], 2, []), sent, answers, entered
+
+
+def test_a_thread_without_a_context_gets_one_when_the_driver_asks_for_it(asked):
+    launches, sent, answers, entered = asked
     launches.queue([256, 512], ())
+    assert (len(sent), entered) == (1, [])
+    answers.append(201)
+    launches.queue([256, 512], ())
+    assert entered == [True]
+    assert sent[1] == sent[2]
+
+
+def test_what_the_driver_refuses_is_raised(asked):
+    launches, sent, answers, entered = asked
+    answers += [700, 700]
     with pytest.raises(ValueError, match="700"):
         launches.queue([256, 512], ())
-    assert [given[1] for given in sent] == [11, 11]
+    answers.append(700)
+    with pytest.raises(ValueError, match="700"):
+        launches.queue([256, 512], ())
+    assert (len(sent), entered) == (3, [True])

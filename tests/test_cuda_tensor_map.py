@@ -95,7 +95,7 @@ def test_launches_hand_over_maps_that_follow_their_arrays(driver, monkeypatch):
 
     monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
     monkeypatch.setattr(launch, "_enter", lambda: None)
-    monkeypatch.setattr(launch, "get_current_stream", lambda: SimpleNamespace(ptr=7))
+    monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
     monkeypatch.setattr(launch, "launchKernel", launched)
     plan = Plan(Kernel("common/zero.cu", "made_up", Config()), (1, 1, 1), 32, (_MAP, Array(1), 5))
     launches = Launches((plan,), [SimpleNamespace(ptr=1)], 2, [])

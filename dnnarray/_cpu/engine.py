@@ -150,7 +150,7 @@ class Prepared:
                 self.method.run(self.problem, placed, scratch, *arrays, **named)
         return placed
 
-    def warm(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any) -> Any:
+    def warm(self, runtime: tuple[Any, ...], out: Any, *arrays: Any) -> Any:
         """What the public function returns."""
         results = self.call(arrays, runtime, out, None)
         return results[0] if self.pack is None else self.pack(*results)

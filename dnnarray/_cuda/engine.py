@@ -21,7 +21,7 @@ from dnnarray._cuda import module
 from dnnarray._cuda.device import architecture, facts
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import Plan, Program
-from dnnarray._cuda.warm import Shape, compile_call, span
+from dnnarray._cuda.warm import Shape, by_addresses, compile_call, empty, on_cupy, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
@@ -167,15 +167,13 @@ class Prepared:
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         self.device = getDevice()
-        self.warm: Callable[[tuple[Any, ...], tuple[Any, ...], Any], Any] | None = None
+        self.warm: Callable[..., Any] | None = None
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
-        self._memory = [(o.memory_shape, o.dtype) for o in self.outputs]
-        self._turned = any(o.inverse is not None for o in self.outputs)
         self._telemetry = config.telemetry
-        self._direct_key: Any = None
-        self._scratch_output = Output(Spec((self.workspace,), np.dtype(np.uint8)))
+        self._by_addresses: Callable[..., Any] | None = None
+        self._shape: Shape | None = None  # where it is usual, once the launches for aligned memory are ready
         self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
@@ -191,7 +189,7 @@ class Prepared:
         else:
             results = targets = self._users_own(out, inputs)
             if not all(map(_as_planned, results, self.outputs)):
-                targets = [r if _as_planned(r, o) else o.empty(ARRAY) for r, o in zip(results, self.outputs, strict=True)]
+                targets = [r if _as_planned(r, o) else empty(o) for r, o in zip(results, self.outputs, strict=True)]
         self._launch_or_with_less(inputs, targets, runtime, workspace)
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
@@ -200,36 +198,22 @@ class Prepared:
                     result[...] = target
         return self._placed(results) if self.absent else results
 
-    def direct(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], way: Direct, out: Any) -> list[Any] | None:
-        """The results of a call on another library's arrays, by their addresses alone; None where that will not do."""
-        ready = self._ready[True]
-        if ready is None or ready.copied or self._telemetry or getDevice() != self.device:
+    def direct(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], way: Direct, out: Any) -> Any:
+        """What the public function returns, for a call on another library's arrays by their addresses alone; None where that will not do."""
+        call = self._by_addresses or self._compile_direct(way)
+        if call is None or getDevice() != self.device:
             return None
-        given = [a for a in arrays if a is not None]
-        pointers = list(map(way.pointer, given))
-        outputs = [way.empty(output, self.device) for output in self.outputs] if out is None else self._direct_out(out, pointers, way)
-        if outputs is None:
-            return None
-        scratch = [way.empty(self._scratch_output, self.device)] if self.workspace else []
-        pointers += map(way.pointer, [*outputs, *scratch])
-        bits = 0
-        for pointer in pointers:
-            bits |= pointer
-        if bits % _VECTOR:
-            return None
-        with on_stream(way.stream(self.device)):
-            ready.queue(pointers, runtime)
-        return self._placed(outputs) if self.absent else outputs
+        stream = way.stream(self.device)
+        if get_current_stream(self.device).ptr == stream:
+            return call(runtime, out, *arrays)
+        with on_stream(stream):
+            return call(runtime, out, *arrays)
 
-    def _direct_out(self, out: Any, inputs: list[int], way: Direct) -> list[Any] | None:
-        """A caller's only result where it is as planned and apart from the inputs; None leaves the checks to the general way."""
-        if self._direct_key is None:
-            self._direct_key = way.key(way.empty(self.outputs[0], self.device))
-        if len(self.outputs) != 1 or way.key(out) != self._direct_key:
+    def _compile_direct(self, way: Direct) -> Callable[..., Any] | None:
+        if self._shape is None or (ready := self._ready[True]) is None:
             return None
-        first = way.pointer(out)
-        end = first + span(self.outputs[0].spec)
-        return None if any(first < p + span(s) and p < end for p, s in zip(inputs, self._specs, strict=True)) else [out]
+        self._by_addresses = compile_call(self._shape, self.pack, ready, _VECTOR, by_addresses(self._shape, way))
+        return self._by_addresses
 
     def _placed(self, results: list[Any]) -> list[Any]:
         """The results with None where one is absent."""
@@ -297,7 +281,7 @@ class Prepared:
         plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
         functions = module.load([plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here))
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)
-        self._ready[aligned] = ready = Launches(plans, functions, count, copied)
+        self._ready[aligned] = ready = Launches(plans, functions, count, copied, self.device)
         if aligned:
             self._program = None
         # A family's problems may share a form that has more inputs than this operation takes; those are None.
@@ -305,7 +289,8 @@ class Prepared:
         usual = not (self._nested or copied or self._telemetry or any(map(_backwards, self._specs)))
         if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
             shape = Shape(inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned)
-            self.warm = compile_call(shape, self.pack, ready, _VECTOR)
+            self.warm = compile_call(shape, self.pack, ready, _VECTOR, on_cupy(shape))
+            self._shape = shape if aligned else self._shape
         return ready
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
@@ -313,14 +298,9 @@ class Prepared:
 
     def _allocate(self) -> list[Any]:
         try:
-            results = [ARRAY(shape, dtype) for shape, dtype in self._memory]
+            return list(map(empty, self.outputs))
         except OutOfMemoryError:
-            results = self._after_freeing(lambda: [ARRAY(shape, dtype) for shape, dtype in self._memory], "result")
-        return (
-            [r if o.inverse is None else r.transpose(o.inverse) for r, o in zip(results, self.outputs, strict=True)]
-            if self._turned
-            else results
-        )
+            return self._after_freeing(lambda: list(map(empty, self.outputs)), "result")
 
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:

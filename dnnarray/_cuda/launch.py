@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 from cupy.cuda import get_current_stream
-from cupy_backends.cuda.api.driver import funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
+from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
 from dnnarray._cuda import overlap
 from dnnarray._cuda.fourier import Fourier
@@ -48,7 +48,9 @@ class Launches:
 
     __slots__ = ("_functions", "_maps", "_overlapping", "_plans", "_queue", "_slots", "copied", "scope")
 
-    def __init__(self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]]) -> None:
+    def __init__(
+        self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1
+    ) -> None:
         self.copied = copied
         self._plans, self._functions = plans, functions  # the code stays loaded as long as it can be called
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
@@ -62,7 +64,7 @@ class Launches:
         free: list[Any] = []
         self.scope: dict[str, Any] = {
             "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._buffer,
-            "_stream": get_current_stream,
+            "_stream": get_current_stream, "_device": device, "_send": overlap.send(), "_refused": _refused,
         }  # fmt: skip
         places = ((slot, argument.array if isinstance(argument, TensorMap) else argument) for argument, slot in self._slots.items())
         self.scope |= {f"_offset{slot}": place.offset for slot, place in places if isinstance(place, Array)}
@@ -72,22 +74,26 @@ class Launches:
             if not isinstance(step, Plan):
                 self.scope[f"_step{k}"] = _by_library(step)
             elif k in self._overlapping:
-                self.scope |= {"_send": overlap.send(), "_failed": overlap.failed}
-                self.scope |= {f"_launch{k}": overlap.Descriptions(step), f"_code{k}": next(code).ptr}
+                described = overlap.Described(step)
+                self.scope |= {
+                    f"_known{k}": described.known,
+                    f"_describe{k}": described.describe,
+                    f"_code{k}": overlap.reference(next(code).ptr),
+                }
             else:
                 self.scope[f"_step{k}"] = _launcher(step, next(code).ptr)
         self._queue: Callable[..., None] | None = None
 
     def lines(self, pointers: list[str]) -> list[str]:
         """The steps as source text, for a function that has the pointers under these names and the run-time options in ``runtime``."""
+        heard = len(self._overlapping) == len(self._plans) and not self._maps  # `_refused` finds out what a thread lacks
         text = [
-            "try: _thread.has_context",
-            "except AttributeError: _enter()",
+            *([] if heard else ["try: _thread.has_context", "except AttributeError: _enter()"]),
             "try: _buffer = _take()",
             "except IndexError: _buffer = _new()",
             "_words = _buffer[0]",
             *(f"_words[{slot}] = {pointer}" for slot, pointer in enumerate(pointers)),
-            "_handle = _stream().ptr",
+            "_handle = _stream(_device).ptr",  # which saves CuPy asking for the device
         ]
         for argument, slot in self._slots.items():
             if isinstance(argument, Array) and argument.offset:
@@ -99,7 +105,10 @@ class Launches:
                 text.append(f"if _words[{slot}] != _at: _words[{slot}] = _buffer[-1][{self._maps.index(argument)}].move(_at)")
         for k in range(len(self._plans)):
             if k in self._overlapping:
-                text.append(f"if _status := _send(_launch{k}[_handle], _code{k}, _buffer[{k + 1}], None): _failed(_status)")
+                text += [f"try: _launch = _known{k}[_handle]", f"except KeyError: _launch = _describe{k}(_handle)"]
+                text.append(
+                    f"if _status := _send(_launch, _code{k}, _buffer[{k + 1}], None): _refused(_status, _launch, _code{k}, _buffer[{k + 1}])"
+                )
             else:
                 text.append(f"_step{k}(_handle, _buffer[{k + 1}], 0)")
         return ["    " + line for line in (*text, "_put(_buffer)")]
@@ -124,12 +133,13 @@ class Launches:
             if isinstance(word, int):
                 memory[slot] = word
         given: list[Any] = []
-        for plan in self._plans:
+        for k, plan in enumerate(self._plans):
             if not isinstance(plan, Plan):
                 given.append(memory.data)
                 continue
             memory[first : first + len(plan.arguments)] = [places[_key(argument)] for argument in plan.arguments]
-            given.append(start + _WORD * first)
+            addresses = start + _WORD * first
+            given.append(overlap.reference(addresses) if k in self._overlapping else addresses)
             first += len(plan.arguments)
         return memory.data, *given, [Encoded(m, places[m]) for m in self._maps]
 
@@ -168,6 +178,15 @@ def _enter() -> None:
     """A thread that never spoke to the device has no context yet."""
     cupy.cuda.Device().use()
     _thread.has_context = True
+
+
+def _refused(status: int, *launch: Any) -> None:
+    """What the driver says against a launch, as CuPy would raise it. In a new thread it may be that there is no context: once more with one."""
+    if not hasattr(_thread, "has_context"):
+        _enter()
+        status = overlap.send()(*launch, None)
+    if status:
+        raise CUDADriverError(status)
 
 
 def _allow_shared(function: Any, dynamic: int) -> None:

@@ -7,13 +7,11 @@ what the first has written (``overlap.cuh``). A CUDA graph keeps that order of t
 
 from __future__ import annotations
 
-import threading
-from ctypes import POINTER, Structure, addressof, c_char, c_int, c_uint, c_void_p, pointer
+from ctypes import POINTER, Structure, byref, c_char, c_int, c_uint, c_void_p, pointer
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import cupy
-from cupy_backends.cuda.api.driver import CUDADriverError
 
 from dnnarray._cuda.plan import Plan
 from dnnarray._cuda.requirements import driver_library
@@ -42,12 +40,13 @@ class _Config(Structure):
 
 @lru_cache(maxsize=1)
 def send() -> Any:
-    """``cuLaunchKernelEx``, which takes the address of a description, the kernel, the address of the arguments' addresses and None; None where the driver is older."""
-    library = driver_library()
-    function = getattr(library, "cuLaunchKernelEx", None)
-    if function is not None:
-        function.argtypes, function.restype = (c_void_p, c_void_p, c_void_p, c_void_p), c_int
-    return function
+    """``cuLaunchKernelEx``, which takes a description, the kernel, the address of the arguments' addresses, each as a `reference`, and None; None where the driver is older."""
+    return getattr(driver_library(), "cuLaunchKernelEx", None)
+
+
+def reference(address: int) -> Any:
+    """An address as ctypes hands it on at once; it takes longer to convert three numbers than for all else."""
+    return byref(c_char.from_address(address))
 
 
 def possible() -> bool:
@@ -55,26 +54,17 @@ def possible() -> bool:
     return int(cupy.cuda.Device().compute_capability) >= _LEAST and send() is not None
 
 
-def failed(status: int) -> NoReturn:
-    """What the driver said, as CuPy would raise it."""
-    raise CUDADriverError(status)
-
-
-class Descriptions(dict[int, int]):
-    """By stream: the address of what the driver is told of a launch. The call in between, which writes none of it, may be any thread's."""
+class Described:
+    """What the driver is told of a launch, by stream. The call in between, which writes none of it, may be any thread's."""
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__()
         self._plan = plan
-        self._kept: list[_Config] = []
-        self._own = threading.local()
+        self.known: dict[int, Any] = {}  # no class of its own with a `__missing__`: the interpreter looks up faster in a plain one
 
-    def __missing__(self, stream: int) -> int:
+    def describe(self, stream: int) -> Any:
+        """What stands in `known` from now on, unless that is full."""
         attribute = _Attribute(id=_SERIALIZATION, value=1)
-        config = _Config(*self._plan.grid, self._plan.block, 1, 1, self._plan.shared_memory, stream, pointer(attribute), 1)
-        if len(self) < _STREAMS:
-            self._kept.append(config)
-            self[stream] = addressof(config)
-        else:
-            self._own.config = config  # until this thread's next one
-        return addressof(config)
+        found = byref(_Config(*self._plan.grid, self._plan.block, 1, 1, self._plan.shared_memory, stream, pointer(attribute), 1))
+        if len(self.known) < _STREAMS:
+            self.known[stream] = found
+        return found
