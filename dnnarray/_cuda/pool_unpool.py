@@ -164,8 +164,9 @@ def _near_of(g: Geometry, x: Spec) -> tuple[Cut, Cut] | None:
     places, (_, height, width), (_, y_height, y_width) = _NEAR // (2 * x.dtype.itemsize * _span(g, x)), g.space, g.out_space
     cells = _cells(height, y_height), _cells(width, y_width)
     cell_h, cell_w = cells if 0 not in cells else (0, 0)
-    found = []
-    for columns in range(1, (width if cell_w else y_width) + 1):
+    found, whole = [], width if cell_w else y_width
+    few = range(1, math.isqrt(whole) + 1)
+    for columns in sorted({*few, *(-(-whole // n) for n in few)}):
         w = _cut(width, y_width, cell_w, columns)
         if g.first and w.tiles > 1:
             continue  # vectors lie along rows
@@ -177,7 +178,8 @@ def _near_of(g: Geometry, x: Spec) -> tuple[Cut, Cut] | None:
         return None
     _, h, w = min(found, key=lambda f: f[0])
     tiles = h.tiles * w.tiles
-    small = max(y_height * max(height, h.tile), y_width * max(width, w.tile), h.longest * y_width * g.channels) < 1 << 31
+    largest = max(h.longest * y_width, h.seen * width) * g.channels
+    small = max(largest, y_height * max(height, h.tile), y_width * max(width, w.tile)) < 1 << 31
     return (h, w) if small and (tiles == 1 or tiles * h.seen * w.seen <= _AGAIN * height * width) else None
 
 
