@@ -82,10 +82,10 @@ class Strips:
 
 
 def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False,
-              norm: bool = False, steep: bool = False) -> Strips:  # fmt: skip
+              norm: bool = False, steep: bool = False, places: bool = False) -> Strips:  # fmt: skip
     """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x.
 
-    Of maxima (`plain`), norms and their gradients (`steep`) threads walk down other numbers of rows.
+    Of maxima (`plain`), their `places`, norms and their gradients (`steep`) threads walk down other numbers of rows.
     """
 
     _, h, w = g.axes
@@ -97,7 +97,7 @@ def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: i
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    most = _most_rows(g, dtype, plain, norm, shared > 2 or (steep and dtype == BFLOAT16))
+    most = 2 if places else _most_rows(g, dtype, plain, norm, shared > 2 or (steep and dtype == BFLOAT16))
     steps = _steps(g.outer * groups * inner * count, count, shared, most)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner
@@ -116,7 +116,7 @@ def _most_rows(g: Geometry, dtype: np.dtype, plain: bool, norm: bool, much: bool
     """How many rows a thread may walk down: fewer where more would take too many registers, or bring nothing."""
     large = g.axes[2].window > 3
     if g.first and plain:
-        return 4 if large and dtype not in HALF else 2
+        return 2 if not large else 1 if dtype in HALF else 4
     return 2 if norm or (g.last and large) or not much else 4
 
 

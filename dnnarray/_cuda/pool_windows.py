@@ -191,7 +191,17 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
             magnitude: bool, padded: bool, p: float) -> Plan:  # fmt: skip
     """The reduction of small windows: a thread walks down the rows of one window or several."""
     _, h, w = g.axes
-    strips = strips_of(g, dtype, aligned, h.outputs * h.stride_used, w.outputs, _widest(reduction), reduction == MAX, reduction == NORM)
+    strips = strips_of(
+        g,
+        dtype,
+        aligned,
+        h.outputs * h.stride_used,
+        w.outputs,
+        _widest(reduction),
+        reduction == MAX,
+        reduction == NORM,
+        places=reduction in (INDICES, TAP),
+    )
     exponent = int(p) if reduction == NORM else 0
     # Beside two vectors, three single loads take the first-level cache longer than these do; floats and places are bound by instructions.
     lends = g.first and w.window > 3 and dtype in HALF and reduction in (MAX, MEAN)

@@ -3,12 +3,14 @@
 // Layout:  arrays are (outer, place, channels), channels 1 in channels-first. A block owns `chunk` places of kGroup channels of y; it
 //          reads all indices of these channels, marks in shared memory each place with the last i that names it (a maximum of integers, so
 //          that the order of the threads does not show), then writes its part of y by vectors. A mark has 16 bits, so that few blocks share
-//          a plane. An index that is no position is left out. kRepairs: what unpool_near.cu could not do; a block takes all places of its
-//          channels, if one of their `parts` words in gmem_strays is set.
+//          a plane. An index that is no position is left out. kRepairs: what unpool_near.cu has left undone, as its `parts` notes of each plane and
+//          group of channels say; a block looks after `own` of these.
 // Needs:   pointers, chunk and the places (or the channels and kGroup) aligned to kWide elements; chunk x kGroup even; planes of x below
 //          65,535 elements, those of y below 2^31.
 // Bound:   memory: indices and x read once for each chunk of a plane (from the second on out of the caches), y written once.
 
+#include "dnnarray/overlap.cuh"
+#include "dnnarray/unpool.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -99,28 +101,43 @@ struct Block {
   }
 };
 
-// `chunks` and `groups` say how many parts of the places and of the channels there are.
-extern "C" __global__ void __launch_bounds__(kThreads, kGroup > 1 ? 2 : 6)
+// `chunks` and `groups` say how many parts of the places and of the channels there are; of repairs, groups are of `span` channels, and `total` counts those
+// of all planes.
+extern "C" __global__ void __launch_bounds__(kThreads, kGroup > 1 ? 2 : Config::kRepairs ? 4 : 6)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_x, const Index* __restrict__ gmem_indices, T* __restrict__ gmem_y,
                    long long channels64, long long x_size64, long long y_size64, long long chunk, long long chunks, long long groups,
-                   const int* __restrict__ gmem_strays, long long parts) {
+                   const unsigned* __restrict__ gmem_notes, long long parts, long long own, long long total, long long span) {
   const int channels = static_cast<int>(channels64), x_size = static_cast<int>(x_size64), y_size = static_cast<int>(y_size64);
-  const Split by_chunk = split(blockIdx.x, Config::kRepairs ? 1 : static_cast<int>(chunks)), by_group = split(by_chunk.quotient, static_cast<int>(groups));
-  const int c = by_group.rest * kGroup;
-  const long long outer = by_group.quotient, x = outer * x_size * channels + c, y = outer * y_size * channels + c;
-  const auto unpool = [&](int begin) {
+  // Places from `begin` on, of the channels from c on of a plane.
+  const auto unpool = [&](long long plane, int c, int begin) {
+    const long long x = plane * x_size * channels + c, y = plane * y_size * channels + c;
     const Block block{gmem_x + x, gmem_indices + x, gmem_y + y, channels, min(channels - c, kGroup), begin, min(y_size - begin, static_cast<int>(chunk))};
     block.unpool(x_size);
   };
   if constexpr (Config::kRepairs) {
-    bool any = false;
-    for (int t = threadIdx.x; t < parts; t += kThreads) any = any || gmem_strays[blockIdx.x * parts + t] != 0;
-    if (!__syncthreads_or(any)) return;
-    for (int begin = 0; begin < y_size; begin += static_cast<int>(chunk)) {
-      unpool(begin);
-      __syncthreads();
+    const unsigned* const notes = after_previous_kernel(gmem_notes);
+    const long long first = blockIdx.x * own, last = min(first + own, total);
+    // All notes of the items [begin, end).
+    const auto noted = [&](long long begin, long long end) {
+      unsigned all = 0;
+      for (long long i = begin * parts + threadIdx.x; i < end * parts; i += kThreads) all |= notes[i];
+      return (__syncthreads_or(all & kAtHome) ? kAtHome : 0u) | (__syncthreads_or(all & kNamesNext) ? kNamesNext : 0u) |
+             (__syncthreads_or(all & kNamesFar) ? kNamesFar : 0u);
+    };
+    if (!undone(noted(first, last))) return;
+    for (long long item = first; item < last; ++item) {
+      if (!undone(noted(item, item + 1))) continue;
+      const Split by_group = split(item, static_cast<int>(groups));
+      const int first_channel = by_group.rest * static_cast<int>(span), last_channel = min(first_channel + static_cast<int>(span), channels);
+      for (int c = first_channel; c < last_channel; c += kGroup) {
+        for (int begin = 0; begin < y_size; begin += static_cast<int>(chunk)) {
+          unpool(by_group.quotient, c, begin);
+          __syncthreads();
+        }
+      }
     }
   } else {
-    unpool(by_chunk.rest * static_cast<int>(chunk));
+    const Split by_chunk = split(blockIdx.x, static_cast<int>(chunks)), by_group = split(by_chunk.quotient, static_cast<int>(groups));
+    unpool(by_group.quotient, by_group.rest * kGroup, by_chunk.rest * static_cast<int>(chunk));
   }
 }

@@ -431,16 +431,21 @@ def test_unpooling_into_planes_of_one_block_or_of_several(size, order, dtype):
     np.testing.assert_array_equal(cupy.asnumpy(dx), dnn.max_unpool_backward(grad, x, indices, size))
 
 
+@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize(("window", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)])
-def test_unpooling_of_what_was_pooled(window, stride, padding, dtype):
-    size, order = (45, 37), _ORDERS["channels-last"]
-    whole = _drawn((3, 21, *size), np.float32)
-    x, indices = dnn.max_pool_with_indices(whole, window, stride=stride, padding=padding)
-    x, far = x.astype(dtype), indices.copy()
-    far[1, 20, 0, 0], far[2, 3, -1, -1] = math.prod(size) - 1, 0  # out of the sight of the block that owns the place
-    for places in (indices, far):
-        y = dnn.max_unpool(_in_order(x, order), _in_order(places, order), size)
+@pytest.mark.parametrize(
+    ("window", "stride", "padding"), [(2, 2, 0), (3, 3, 1), ((1, 4), (1, 4), 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)]
+)
+@pytest.mark.parametrize(("size", "ceil"), [((45, 37), False), ((45, 37), True), ((152, 136), False)])
+def test_unpooling_of_what_was_pooled(size, ceil, window, stride, padding, dtype, order):
+    whole = _drawn((3, 21 if size[0] < 100 else 8, *size), np.float32)
+    x, indices = dnn.max_pool_with_indices(whole, window, stride=stride, padding=padding, ceil_mode=ceil)
+    x, far, near = x.astype(dtype), indices.copy(), indices.copy()
+    far[1, 5, 0, 0], far[2, 3, -1, -1] = math.prod(size) - 1, 0  # out of the sight of the block that owns the place
+    near[1, 5, :, 0] = np.maximum(near[1, 5, :, 0] - size[1], 0)  # a row up, which for some is another block's
+    near[2, 2, :, -1] = np.minimum(near[2, 2, :, -1] + size[1], math.prod(size) - 1)
+    for places in (indices, far, near):
+        y = dnn.max_unpool(_in_order(x, _ORDERS[order]), _in_order(places, _ORDERS[order]), size)
         np.testing.assert_array_equal(cupy.asnumpy(y), dnn.max_unpool(x, places, size))
 
 
