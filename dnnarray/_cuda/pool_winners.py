@@ -106,16 +106,17 @@ def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, poin
     assert settings is not None  # overlap_much
     columns, wide = _columns(g, x, settings.columns, aligned), _wide(x) if g.last else 1
     piece = 1 if g.last else vector_length(x.dtype, aligned, w.outputs, columns // w.stride_used)
+    blocks = settings.blocks if g.last or piece == columns // w.stride_used else 0  # smaller pieces take more registers
     saved = INT64 if indices is None else indices.dtype  # nothing is read where none are given
     config = WinnersConfig(
         POOL_TYPES[x.dtype], POOL_TYPES[saved], indices is not None, g.last, h.window, h.stride_used, w.window, w.stride_used, w.before, wide,
-        columns, piece, THREADS, settings.blocks, settings.ahead, settings.early,
+        columns, piece, THREADS, blocks, settings.ahead, settings.early,
     )  # fmt: skip
     words = [f"max_pool_winners_{POOL_SHORT[x.dtype]}"] + ([] if indices is None else [f"by_{POOL_SHORT[saved]}"])
     words += [
         f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}",
         "last" if g.last else "first",
-        f"x{wide}c{columns}p{piece}b{settings.blocks}a{settings.ahead}" + "_early" * settings.early,
+        f"x{wide}c{columns}p{piece}b{blocks}a{settings.ahead}" + "_early" * settings.early,
     ]
     inner, groups, rows = g.channels // wide if g.last else 1, -(-w.extent // columns), -(-(h.extent + h.before) // h.stride_used)
     steps = _steps(g.outer * inner * groups, rows, settings.rows // h.stride_used)
