@@ -107,6 +107,8 @@ def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, poin
     columns, wide = _columns(g, x, settings.columns, aligned), _wide(x) if g.last else 1
     piece = 1 if g.last else vector_length(x.dtype, aligned, w.outputs, columns // w.stride_used)
     blocks = settings.blocks if g.last or piece == columns // w.stride_used else 0  # smaller pieces take more registers
+    if indices is None and h.window == 2 and (w.window > 2 or x.dtype == FLOAT32):
+        blocks = 1  # what the compiler aims at by itself costs spills
     saved = INT64 if indices is None else indices.dtype  # nothing is read where none are given
     config = WinnersConfig(
         POOL_TYPES[x.dtype], POOL_TYPES[saved], indices is not None, g.last, h.window, h.stride_used, w.window, w.stride_used, w.before, wide,
