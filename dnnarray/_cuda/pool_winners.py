@@ -8,9 +8,6 @@ from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF, INT64, Spec
 
-_COVER = 6  # windows over an element from which on one pass is faster than two
-_LAST, _SOUGHT, _GIVEN = 6, 8, 4  # columns of a thread: in channels-last memory, and along rows
-_ROWS, _TALL = 28, 57  # rows of x that a thread walks down; those of many registers
 _THREADS = 1 << 17  # that keep a card busy
 
 
@@ -31,48 +28,106 @@ class WinnersConfig(Config):
     columns: int
     piece: int
     threads: int
+    blocks: int
+    ahead: int
+    early: bool
+
+
+@frozen
+class _Settings:
+    """How threads share the work, as measured: columns of a thread, the most rows of x that it walks down, the blocks a multiprocessor is to hold (0 where
+    that does not matter), the rows that come to the L2 ahead of their turn, and whether the next row is asked for before the maxima are sought."""
+
+    columns: int
+    rows: int = 28
+    blocks: int = 0
+    ahead: int = 0
+    early: bool = False
+
+
+# By the layout, and whether elements are of a half type.
+_SOUGHT = {
+    ("first", True): _Settings(8, blocks=6, ahead=2), ("last", True): _Settings(6, early=True),
+    ("first", False): _Settings(4, ahead=1), ("last", False): _Settings(8, ahead=1),
+}  # fmt: skip
+_SOUGHT_LARGE = {
+    ("first", True): _Settings(8, ahead=2), ("last", True): _Settings(6),
+    ("first", False): _Settings(4, ahead=2), ("last", False): _Settings(6),
+}  # fmt: skip
+_SOUGHT_APART = {("first", True): _Settings(8, ahead=2)}  # windows by 2
+_SOUGHT_LARGE_APART = {
+    ("first", True): _Settings(8, 57), ("last", True): _Settings(8, blocks=3),
+    ("first", False): _Settings(8, 57, ahead=2), ("last", False): _Settings(6, 57, blocks=4, early=True),
+}  # fmt: skip
+_GIVEN = {
+    ("first", True): _Settings(4),
+    ("last", True): _Settings(6),
+    ("first", False): _Settings(4),
+    ("last", False): _Settings(6, blocks=5),
+}
+_GIVEN_LARGE = _GIVEN | {("last", False): _Settings(6)}
+_GIVEN_APART = {("last", True): _Settings(4)}
+_GIVEN_LARGE_APART = {
+    ("first", True): _Settings(4, ahead=1), ("last", True): _Settings(6, 57, blocks=5),
+    ("first", False): _Settings(4, ahead=1), ("last", False): _Settings(6),
+}  # fmt: skip
+_TABLES = {  # by whether places are given, windows are large, and they are apart by 2
+    (False, False, False): _SOUGHT, (False, True, False): _SOUGHT_LARGE, (False, False, True): _SOUGHT_APART, (False, True, True): _SOUGHT_LARGE_APART,
+    (True, False, False): _GIVEN, (True, True, False): _GIVEN_LARGE, (True, False, True): _GIVEN_APART, (True, True, True): _GIVEN_LARGE_APART,
+}  # fmt: skip
 
 
 def overlap_much(g: Geometry, x: Spec, indices: Spec | None, aligned: bool) -> bool:
-    """Whether windows are small, many lie over an element, none leaves a gap, and elements lie side by side in words and vectors."""
+    """Whether windows are small, enough lie over an element, none leaves a gap, and elements lie side by side in words and vectors."""
     _, h, w = g.axes
     if not g.at_once() or g.whole or x.dtype not in (*HALF, FLOAT32) or (indices is not None and w.extent == 1):
         return False
-    if h.cover() * w.cover() < _COVER or any(a.stride_used > a.window for a in (h, w)):
+    if any(a.stride_used > min(a.window, 2) or a.cover() < 2 for a in (h, w)):
         return False
-    # With fewer windows what is sought beside a thread's own columns weighs more: two passes of floats are faster, and one of given places along rows.
-    most = 2 if x.dtype in HALF and (g.last or indices is None) else 1
-    if max(h.stride_used, w.stride_used) > most:
+    apart = max(h.stride_used, w.stride_used) > 1
+    if (indices is not None and not apart and h.cover() * w.cover() < 6) or _settings(g, x, indices) is None:
         return False
     along = g.channels if g.last else w.extent
     return vector_length(x.dtype, aligned, along) >= (_wide(x) if g.last else 4)
 
 
+def _settings(g: Geometry, x: Spec, indices: Spec | None) -> _Settings | None:
+    """None where two launches are faster."""
+    _, h, w = g.axes
+    apart = max(h.stride_used, w.stride_used) > 1
+    large = max(h.window, w.window) > (4 if apart else 3)
+    return _TABLES[indices is not None, large, apart].get(("last" if g.last else "first", x.dtype in HALF))
+
+
 def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, pointers: tuple[Array, Array, Array, Array]) -> Plan:
     """The launch, for windows that overlap much."""
     _, h, w = g.axes
-    columns, wide = _columns(g, x, indices, aligned), _wide(x) if g.last else 1
+    settings = _settings(g, x, indices)
+    assert settings is not None  # overlap_much
+    columns, wide = _columns(g, x, settings.columns, aligned), _wide(x) if g.last else 1
     piece = 1 if g.last else vector_length(x.dtype, aligned, w.outputs, columns // w.stride_used)
+    blocks = settings.blocks if g.last or piece == columns // w.stride_used else 0  # smaller pieces take more registers
+    if indices is None and h.window == 2 and (w.window > 2 or x.dtype == FLOAT32):
+        blocks = 1  # what the compiler aims at by itself costs spills
     saved = INT64 if indices is None else indices.dtype  # nothing is read where none are given
     config = WinnersConfig(
         POOL_TYPES[x.dtype], POOL_TYPES[saved], indices is not None, g.last, h.window, h.stride_used, w.window, w.stride_used, w.before, wide,
-        columns, piece, THREADS,
+        columns, piece, THREADS, blocks, settings.ahead, settings.early,
     )  # fmt: skip
     words = [f"max_pool_winners_{POOL_SHORT[x.dtype]}"] + ([] if indices is None else [f"by_{POOL_SHORT[saved]}"])
     words += [
         f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}",
         "last" if g.last else "first",
-        f"x{wide}c{columns}p{piece}",
+        f"x{wide}c{columns}p{piece}b{blocks}a{settings.ahead}" + "_early" * settings.early,
     ]
     inner, groups, rows = g.channels // wide if g.last else 1, -(-w.extent // columns), -(-(h.extent + h.before) // h.stride_used)
-    tall = indices is None and g.first and x.dtype == FLOAT32
-    steps = _steps(g.outer * inner * groups, rows, (_TALL if tall else _ROWS) // h.stride_used)
+    steps = _steps(g.outer * inner * groups, rows, settings.rows // h.stride_used)
     strips = -(-rows // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
     sizes = (h.packed()[0], h.packed()[3], w.packed()[0], w.packed()[3])
     numbers = (total, *dividers, *sizes, steps, *divider(w.extent, h.extent * w.extent))
-    kernel, shared = Kernel("pool/winners.cu", "_".join(words), config), _sums(g, columns) * wide * 4 * THREADS
+    kernel, shared = Kernel("pool/winners.cu", "_".join(words), config), _sums(g, columns, indices is not None) * wide * 4 * THREADS
     return Plan(kernel, (-(-total // THREADS), 1, 1), THREADS, (*pointers, *numbers), shared)
 
 
@@ -81,20 +136,15 @@ def _wide(x: Spec) -> int:
     return 4 // x.dtype.itemsize
 
 
-def _columns(g: Geometry, x: Spec, indices: Spec | None, aligned: bool) -> int:
+def _columns(g: Geometry, x: Spec, wanted: int, aligned: bool) -> int:
     """Columns of a thread: whole vectors along rows."""
-    if g.last:
-        return _LAST
     width = g.axes[2].extent
-    wanted = _SOUGHT if indices is None else _GIVEN
-    return wanted if width % wanted == 0 else vector_length(x.dtype, aligned, width)
+    return wanted if g.last or width % wanted == 0 else vector_length(x.dtype, aligned, width)
 
 
-def _sums(g: Geometry, columns: int) -> int:
-    """Sums of a thread, for a channel: as many rows as a window has, of all columns that the windows over the thread's own ones look at."""
-    _, h, w = g.axes
-    left, right = (w.window - 1 - w.before) // w.stride_used, (w.before + w.stride_used - 1) // w.stride_used
-    return h.window * ((left + columns // w.stride_used + right - 1) * w.stride_used + w.window)
+def _sums(g: Geometry, columns: int, given: bool) -> int:
+    """Sums of a thread, for a channel: as many rows as a window has, of its columns and of what stands elsewhere: where maxima are sought, to each side."""
+    return g.axes[1].window * (columns + (1 if given else 2))
 
 
 def _steps(columns: int, rows: int, most: int) -> int:

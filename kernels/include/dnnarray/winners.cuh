@@ -50,12 +50,9 @@ struct Rank {
 
   Rank() = default;
   __device__ __forceinline__ explicit Rank(int all) : bits(all) {}
-  // The element in a part of a word. The low bytes of the places of three columns are in one word with their high byte: it takes two of these.
-  __device__ __forceinline__ Rank(unsigned word, int part, int most, int i, int row) {
-    const int first = most - i + i % 3;
-    const unsigned columns = static_cast<unsigned>(first | max(first - 1, 0) << 8 | max(first - 2, 0) << 16);
-    const unsigned rows = static_cast<unsigned>(row & 0xff) * 0x10101u + (static_cast<unsigned>(row >> 8) << 24);
-    bits = static_cast<int>(__byte_perm(word, rows + columns, (part ? 0x3270 : 0x1070) | 4 + i % 3));
+  // The element in a part of a word. Of the places of three columns, the low bytes are in one word with the high byte of all, which are the row's.
+  __device__ __forceinline__ Rank(unsigned word, int part, unsigned columns, int which, unsigned row) {
+    bits = static_cast<int>(__byte_perm(word, __byte_perm(row, 0, 0x1000) + columns, (part ? 0x3270 : 0x1070) | 4 + which));
   }
   __device__ __forceinline__ void stand(int) {}
   __device__ __forceinline__ unsigned where() const { return bits & 0xffff; }
@@ -69,7 +66,8 @@ struct Rank<float> {
 
   Rank() = default;
   __device__ __forceinline__ Rank(int x, int at) : value(x), place(at) {}
-  __device__ __forceinline__ Rank(unsigned word, int, int most, int i, int) : value(static_cast<int>(word)), place(most - i) {}
+  __device__ __forceinline__ Rank(unsigned word, int, unsigned columns, int which, unsigned)
+      : value(static_cast<int>(word)), place(static_cast<int>(columns >> 8 * which & 0xff)) {}
   __device__ __forceinline__ void stand(int row) { place += row; }
   __device__ __forceinline__ unsigned where() const { return place; }
   __device__ __forceinline__ void turn_if_nan(int row) { value = value > 0x7f800000 ? 0x7fffffff - (row + place) : value; }
@@ -80,8 +78,12 @@ struct Rank<float> {
   }
 };
 
+// The line of memory with this address, to the L2.
+__device__ __forceinline__ void to_cache(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 // The value is computed by now, whatever it is used for later.
 __device__ __forceinline__ void have(float& value) { asm volatile("" : "+f"(value)); }
+__device__ __forceinline__ void have(unsigned& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void have(int& value) { asm volatile("" : "+r"(value)); }
 
 }  // namespace dnnarray
