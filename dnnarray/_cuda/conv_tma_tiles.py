@@ -19,7 +19,7 @@ from dnnarray._records import frozen
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 3), Tile(256, 128, 3), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
-_HELD = Tile(256, 64, 4)  # of two warpgroups, and how many inputs there may be at most
+_HELD = Tile(384, 64, 4)  # of three warpgroups, and how many inputs there may be at most
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _SHORT = 4  # stages of tiles that are mostly their end
 _CROWDED = 1.2  # times that products of 64 columns take, which ask for all that shared memory gives
@@ -34,7 +34,7 @@ def halo_memory(r: Raster, tile: Tile, residual: bool = False) -> int:
 
 def places(g: Geometry, r: Raster | None) -> int:
     """Rows of the product."""
-    return g.n * (g.pixels if r is None else g.out[0] * r.height * r.pitch)
+    return g.n * (g.pixels if r is None else g.out[0] * r.height * r.pitch) - (0 if r is None else r.behind(g))
 
 
 @frozen
@@ -55,7 +55,7 @@ class Choice:
     @property
     def rows(self) -> int:
         """Of the result, that a block takes at once; one of its warpgroups where they take turns."""
-        return self.tile.m // 2 if self.held else self.tile.m
+        return self.tile.m // _consumers(self.tile) if self.held else self.tile.m
 
     def blocks(self, tiles: tuple[int, int, int], units: int) -> int:
         """Of a launch; those that hold a weight are as many for each of the weight's tiles."""
@@ -112,17 +112,17 @@ def _with_sets(t: Tile, sets: int) -> Tile:
 
 
 def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:
-    """The weight of few channels in shared memory for good, two warpgroups by turns with half a tile each."""
+    """The weight of few channels in shared memory for good, warpgroups by turns with their parts of a tile."""
     if g.c > BLOCK or g.window[0] > 1:
         return None
-    own, taps = _HELD.m // 2, math.prod(g.window[1:])
+    own, taps = _HELD.m // _consumers(_HELD), math.prod(g.window[1:])
     image, room = -(-(own + r.reach) * ROW // 1024) * 1024, SHARED - 2048 - taps * _HELD.n * ROW - (_panels(_HELD) if residual else 0)
     inputs = min(room // image, _HELD.stages)
     if inputs < 2 or own + r.reach > _TALLEST:
         return None
     columns, rows = -(-g.k // _HELD.n) * g.groups, -(-places(g, r) // own)
     count = -(-rows // max(units // columns, 1))
-    each = max(taps * _HELD.products / 2 * _CROWDED, image / _L2)
+    each = max(taps * _HELD.products / _consumers(_HELD) * _CROWDED, image / _L2)
     return Choice(Tile(_HELD.m, _HELD.n, inputs), r, START + taps * _HELD.n * ROW / _L2 + count * each + _END * own * _HELD.n, True)
 
 
