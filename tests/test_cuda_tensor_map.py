@@ -242,7 +242,7 @@ _CASES = {  # x, weight, options, tile
 @pytest.mark.parametrize("case", _CASES)
 def test_the_copy_engine_fetches_what_the_products_need(case, held, transposed, monkeypatch):
     x_shape, w_shape, options, (m, n) = _CASES[case]
-    monkeypatch.setattr(conv_tma_tiles, "_HELD", conv_tma_tiles.Tile(128, 64, 4))
+    monkeypatch.setattr(conv_tma_tiles, "_HELD", (conv_tma_tiles.Tile(128, 64, 4),))
     if held:
         monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: math.inf)
     else:

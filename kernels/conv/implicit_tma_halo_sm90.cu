@@ -9,8 +9,7 @@
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
 //          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
-//          zeros, so a residual of half types comes by it, between the weights, and is added between two inputs, or, where those are few, behind
-//          the products.
+//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it.
 //          float32 as in implicit_tma_sm90.cu.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach.
@@ -42,10 +41,9 @@ struct Config {
 using namespace dnnarray;
 using C = TmaTile<Config>;
 using Panels = TmaPanels<Config>;
-using Guests = TmaGuests<Config>;
 using T = Config::Element;
 using R = Config::Result;
-constexpr bool kBrought = Guests::kThere;
+constexpr bool kBrought = Config::kResidual && Panels::kStaged;
 using Arguments = OnRaster<T, R>;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
@@ -68,10 +66,9 @@ struct Shared {
 };
 
 __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
-                                         Ring<2>& inputs, Ring<kStages>& ring, const TensorMap& residual, Guests& guests) {
+                                         Ring<2>& inputs, Ring<kStages>& ring) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.begins(tile.m);
-  guests.begin_tile();
   for (int t = 0; t < d.window; ++t) {
     const TapPlace offset = {0, 0, static_cast<unsigned short>(t * d.dilation)};
     for (int c = 0; c < a.weight.channels; c += C::kTileK) {
@@ -88,11 +85,9 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
         barrier_expect(arrived, C::kBytesN);
         C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs, smem.weight + ring.stage * C::kBytesN, arrived);
         ring.next();
-        if constexpr (kBrought) guests.stage_asked(residual, tile, a.target.outs, a);
       } while (!tap.next(1, h.window, w.window));
     }
   }
-  guests.end_tile();
 }
 
 // What the matrix units have done with is given back one step later.
@@ -106,9 +101,12 @@ struct Release {
   }
 };
 
-// `planes` inputs, one after another; those that are done with are left in `waiting`.
-__device__ __forceinline__ void multiply_planes(const Arguments& a, int planes, float (&sums)[C::kMmas][kTileN / 2], int part, const Shared& smem,
-                                                Ring<2>& inputs, Ring<kStages>& ring, Release& waiting) {
+// `planes` inputs, one after another.
+__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
+                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows) {
+  Release waiting = {0, 0};
+  bias.ask(a.target, tile);
+  bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -124,31 +122,9 @@ __device__ __forceinline__ void multiply_planes(const Arguments& a, int planes, 
     waiting.input = smem.input_empty + inputs.stage * 8;
     inputs.next();
   }
-}
-
-// The residual stands between two runs of planes, the second of which may have none.
-__device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
-                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows,
-                                              Panels& own) {
-  Release waiting = {0, 0};
-  bias.ask(a.target, tile);
-  bias.begin(sums);
-  const int first = Guests::before(part, planes, a.axes.h.window * a.axes.w.window);
-#pragma unroll 1
-  for (int run = 0; run < (kBrought ? 2 : 1); ++run) {
-    multiply_planes(a, run == 0 ? first : planes - first, sums, part, smem, inputs, ring, waiting);
-    if (run == 0) rows = C::Rows(tile, part, a);
-    C::finish(sums);
-    waiting.run();
-    if constexpr (kBrought) {
-      if (run == 0) {
-        own.add(sums, tile, a.target.outs);
-        own.let_go();
-#pragma unroll
-        for (int i = 0; i < C::kMmas; ++i) hold(sums[i]);
-      }
-    }
-  }
+  rows = C::Rows(tile, part, a);
+  C::finish(sums);
+  waiting.run();
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
@@ -179,21 +155,19 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
   const long long tiles = tiles_m * tiles_n * groups;
   Ring<2> inputs;
   Ring<kStages> ring;
-  const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK), taps = axes.h.window * axes.w.window;
   if (part < 0) {
     give_registers<C::kFewer>();
     if (threadIdx.x == 0) {
       prefetch_map(x);
       prefetch_map(weight);
-      Guests guests(Panels(panels, smem.panel_barriers, 0), planes, taps);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring, residual_map, guests);
+        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
       }
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, smem.panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
       const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
       const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
-      carried.carry<false>(residual_map, residual_map, count, tile, a.target.outs, a, Guests::stages_apart(planes, taps) > 0);
+      carried.carry<false>(residual_map, residual_map, count, tile, a.target.outs, a);
     }
     __syncwarp();
   } else {
@@ -201,10 +175,15 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     float sums[C::kMmas][kTileN / 2];
     C::Bias bias;
     Panels own(panels, smem.panel_barriers, part);
+    const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       C::Rows rows;
-      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows, own);
+      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows);
+      if constexpr (kBrought) {
+        own.add(sums, tile, a.target.outs);
+        own.let_go();
+      }
       C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
     }
   }

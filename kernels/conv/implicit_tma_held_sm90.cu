@@ -126,12 +126,13 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column&
     if (i < kTurns - 1) C::release(smem.turns + i * 8);
     const TmaPlace tile = column[i];
     const C::Rows rows(tile, 0, a);
-    Panels::Taken residual;
-    if constexpr (kBrought) own.take(residual, tile, a.target.outs);
     C::finish(sums);
     C::release(smem.empty + stage * 8);
     bias.add(sums);
-    if constexpr (kBrought) residual.add(sums, tile, a.target.outs);
+    if constexpr (kBrought) {
+      own.add(sums, tile, a.target.outs);
+      own.let_go();
+    }
     C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
   }
 }

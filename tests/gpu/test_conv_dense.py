@@ -276,7 +276,7 @@ _PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2
 }
 
 
-_WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", conv_tma_tiles._HELD)]
+_WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", t) for t in conv_tma_tiles._HELD]
 
 
 @pytest.mark.parametrize(("way", "tile"), _WAYS, ids=lambda v: v if isinstance(v, str) else v.name)
@@ -289,6 +289,8 @@ def test_ends_of_tiles(shape, way, tile, monkeypatch):
         monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
     if way == "raster":
         monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
+    if way == "held":
+        monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
     _operation._prepared.clear()
     x_shape, w_shape, options = _PANELS[shape]
     rng = np.random.default_rng(0)
@@ -308,26 +310,25 @@ def test_ends_of_tiles(shape, way, tile, monkeypatch):
         assert_close(cupy.asnumpy(back), gradient, w_shape[0] * math.prod(w_shape[2:]))
 
 
-@pytest.mark.parametrize("way", ["windows", "raster"])
 @pytest.mark.parametrize("tile", conv_tma_tiles._TILES[:-1], ids=lambda t: t.name)
 @pytest.mark.parametrize("channels", [128, 256])
-def test_residuals_of_many_tiles(channels, tile, way, monkeypatch):
+def test_residuals_of_many_tiles(channels, tile, monkeypatch):
     """Residuals that come between the operands, of several tiles of each block, the last ones of fewer panels."""
     monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,))
-    monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: given[-1])
-    if way == "windows":
-        monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
+    monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
     _check_residual((18, channels, 24, 41), tile.n + 64)
 
 
 def test_residuals_of_planes():
-    """Few stages before the one that the first warpgroup's residual stands behind."""
+    """Several tiles of each block, as many as hold a pixel: places behind the last one are in none."""
     _check_residual((3, 64, 9, 70, 70), 64)
 
 
+@pytest.mark.parametrize("tile", conv_tma_tiles._HELD, ids=lambda t: t.name)
 @pytest.mark.parametrize("outs", [64, 136])
-def test_residuals_by_turns(outs, monkeypatch):
+def test_residuals_by_turns(outs, tile, monkeypatch):
     """Several tiles of each warpgroup where the weight is held."""
+    monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
     monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *_: math.inf)
     _check_residual((40, 64, 48, 49), outs)
 

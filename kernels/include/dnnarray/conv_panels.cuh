@@ -134,33 +134,16 @@ struct TmaPanels {
         if (tile.n + p * 64 >= outs) continue;
         unsigned pieces[4][4];
         load_panel(pieces, i, p);
-        add_panel(sums[i], pieces, p);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            float* to = sums[i] + pair(p, j, k);
+            float residual[2];
+            widen_pair(residual[0], residual[1], pieces[j][k], T());
+            to[0] += residual[0], to[1] += residual[1];
+          }
       }
-  }
-
-  // The residual in registers: read while products run, it is added at once behind them, and the panels are free for the next one.
-  struct Taken {
-    unsigned pieces[C::kMmas][kPanels][4][4];
-
-    __device__ __forceinline__ void add(float (&sums)[C::kMmas][C::kTileN / 2], const TmaPlace& tile, int outs) const {
-#pragma unroll
-      for (int i = 0; i < C::kMmas; ++i)
-#pragma unroll
-        for (int p = 0; p < kPanels; ++p) {
-          if (tile.n + p * 64 < outs) add_panel(sums[i], pieces[i][p], p);
-        }
-    }
-  };
-
-  __device__ __forceinline__ void take(Taken& to, const TmaPlace& tile, int outs) {
-    wait_ready();
-#pragma unroll
-    for (int i = 0; i < C::kMmas; ++i)
-#pragma unroll
-      for (int p = 0; p < kPanels; ++p) {
-        if (tile.n + p * 64 < outs) load_panel(to.pieces[i][p], i, p);
-      }
-    let_go();
   }
 
   __device__ __forceinline__ void let_go() {
@@ -220,18 +203,6 @@ struct TmaPanels {
     for (int j = 0; j < 4; ++j) load_matrices(pieces[j], matrices(mma, p, j));
   }
 
-  static __device__ __forceinline__ void add_panel(float (&sums)[C::kTileN / 2], const unsigned (&pieces)[4][4], int p) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        float* to = sums + pair(p, j, k);
-        float residual[2];
-        widen_pair(residual[0], residual[1], pieces[j][k], T());
-        to[0] += residual[0], to[1] += residual[1];
-      }
-  }
-
   __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int mma, int p) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -277,17 +248,14 @@ struct TmaGuests {
   Panels panels;  // of the first warpgroup
   int apart, next = kAll, due = 0;
 
-  // Of tiles of `blocks` times as many stages as stand `together`.
-  __device__ __forceinline__ TmaGuests(const Panels& first, int blocks, int together = 1) : panels(first), apart(stages_apart(blocks, together)) {}
+  __device__ __forceinline__ TmaGuests(const Panels& first, int blocks) : panels(first), apart(stages_apart(blocks)) {}
 
-  // Blocks of a tile that come before a warpgroup adds its residual.
-  static __device__ __forceinline__ int before(int part, int blocks, int together = 1) {
-    return stages_apart(blocks, together) > 0 ? Panels::middle(part, blocks) : blocks;
-  }
+  // Stages of a tile that come before a warpgroup adds its residual.
+  static __device__ __forceinline__ int before(int part, int blocks) { return stages_apart(blocks) > 0 ? Panels::middle(part, blocks) : blocks; }
 
   // Such that all panels of a warpgroup are asked for before it waits for them: what it waits for must not stand behind a stage that waits for it.
-  static __device__ __forceinline__ int stages_apart(int blocks, int together = 1) {
-    const int first = Panels::middle(0, blocks) * together - kLead, last = Panels::middle(C::kConsumers - 1, blocks) * together - kLead;
+  static __device__ __forceinline__ int stages_apart(int blocks) {
+    const int first = Panels::middle(0, blocks) - kLead, last = Panels::middle(C::kConsumers - 1, blocks) - kLead;
     return kThere ? max(min(first / kOwn, last / kAll), 0) : 0;
   }
 
