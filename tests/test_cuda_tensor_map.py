@@ -242,9 +242,11 @@ _CASES = {  # x, weight, options, tile
 @pytest.mark.parametrize("case", _CASES)
 def test_the_copy_engine_fetches_what_the_products_need(case, held, transposed, monkeypatch):
     x_shape, w_shape, options, (m, n) = _CASES[case]
-    monkeypatch.setattr(conv_tma_tiles, "_HELD", conv_tma_tiles.Tile(128, 64, 4) if held else conv_tma_tiles.Tile(1 << 30, 64, 4))
+    monkeypatch.setattr(conv_tma_tiles, "_HELD", (conv_tma_tiles.Tile(128, 64, 4),))
     if held:
         monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: math.inf)
+    else:
+        monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
     monkeypatch.setattr(conv_tma_tiles, "_TILES", (conv_tma_tiles.Tile(m, n, 3),))
     order = (0, *range(2, len(x_shape)), 1)
     rng = np.random.default_rng(0)

@@ -50,6 +50,10 @@ class Raster:
         beyond = self.pitch - g.out[2], self.height - g.out[1]
         return (0,) * axes, (*beyond, 0)[:axes]
 
+    def behind(self, g: Geometry) -> int:
+        """Places behind the last pixel of the result."""
+        return (self.height - g.out[1]) * self.pitch + self.pitch - g.out[2]
+
 
 def extent(g: Geometry, axis: int) -> int | None:
     """Places of a raster along an axis: what is behind the end of a row is also before the next one. None where a tap is no shift."""

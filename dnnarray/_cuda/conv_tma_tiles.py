@@ -19,7 +19,7 @@ from dnnarray._records import frozen
 _GROUP = 128  # threads of a warpgroup
 _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 3), Tile(256, 128, 3), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
-_HELD = Tile(256, 64, 4)  # of two warpgroups, and how many inputs there may be at most
+_HELD = (Tile(384, 64, 4), Tile(256, 64, 4))  # of three warpgroups and of two, and how many inputs there may be at most
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _SHORT = 4  # stages of tiles that are mostly their end
 _CROWDED = 1.2  # times that products of 64 columns take, which ask for all that shared memory gives
@@ -33,8 +33,8 @@ def halo_memory(r: Raster, tile: Tile, residual: bool = False) -> int:
 
 
 def places(g: Geometry, r: Raster | None) -> int:
-    """Rows of the product."""
-    return g.n * (g.pixels if r is None else g.out[0] * r.height * r.pitch)
+    """Rows of the product; of a raster, up to the last pixel of the result."""
+    return g.n * g.pixels if r is None else g.n * g.out[0] * r.height * r.pitch - r.behind(g)
 
 
 @frozen
@@ -55,7 +55,7 @@ class Choice:
     @property
     def rows(self) -> int:
         """Of the result, that a block takes at once; one of its warpgroups where they take turns."""
-        return self.tile.m // 2 if self.held else self.tile.m
+        return _own(self.tile) if self.held else self.tile.m
 
     def blocks(self, tiles: tuple[int, int, int], units: int) -> int:
         """Of a launch; those that hold a weight are as many for each of the weight's tiles."""
@@ -112,18 +112,34 @@ def _with_sets(t: Tile, sets: int) -> Tile:
 
 
 def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:
-    """The weight of few channels in shared memory for good, two warpgroups by turns with half a tile each."""
+    """The weight of few channels in shared memory for good, warpgroups by turns with their parts of a tile: as many as there is room for inputs."""
     if g.c > BLOCK or g.window[0] > 1:
         return None
-    own, taps = _HELD.m // 2, math.prod(g.window[1:])
-    image, room = -(-(own + r.reach) * ROW // 1024) * 1024, SHARED - 2048 - taps * _HELD.n * ROW - (_panels(_HELD) if residual else 0)
-    inputs = min(room // image, _HELD.stages)
-    if inputs < 2 or own + r.reach > _TALLEST:
+    taps = math.prod(g.window[1:])
+    fitting = (Tile(t.m, t.n, inputs) for t in _HELD if (inputs := _inputs(t, r, taps, residual)) >= _consumers(t))
+    if (tile := next(fitting, None)) is None:
         return None
-    columns, rows = -(-g.k // _HELD.n) * g.groups, -(-places(g, r) // own)
+    own, columns = _own(tile), -(-g.k // tile.n) * g.groups
+    rows = -(-places(g, r) // own)
     count = -(-rows // max(units // columns, 1))
-    each = max(taps * _HELD.products / 2 * _CROWDED, image / _L2)
-    return Choice(Tile(_HELD.m, _HELD.n, inputs), r, START + taps * _HELD.n * ROW / _L2 + count * each + _END * own * _HELD.n, True)
+    each = max(taps * tile.products / _consumers(tile) * _CROWDED, _input_bytes(tile, r) / _L2)
+    return Choice(tile, r, START + taps * tile.n * ROW / _L2 + count * each + _END * own * tile.n, True)
+
+
+def _own(t: Tile) -> int:
+    """Rows of a warpgroup."""
+    return t.m // _consumers(t)
+
+
+def _input_bytes(t: Tile, r: Raster) -> int:
+    """What a warpgroup's products read beside the weight."""
+    return -(-(_own(t) + r.reach) * ROW // 1024) * 1024
+
+
+def _inputs(t: Tile, r: Raster, taps: int, residual: bool) -> int:
+    """How many fit beside the weight and the residual's panels."""
+    room = SHARED - 2048 - taps * t.n * ROW - (_panels(t) if residual else 0)
+    return min(room // _input_bytes(t, r), t.stages) if _own(t) + r.reach <= _TALLEST else 0
 
 
 @lru_cache(maxsize=1024)

@@ -4,10 +4,10 @@
 // Layout:  x channels-last in memory, behind a tensor map of windows of one pixel whose corners make a raster of each plane, as in
 //          implicit_tma_halo_sm90.cu: every tap is a shift, and the places of a tile need `reach` more of the input, one box. w
 //          (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from the forward's weight.
-//          A block takes the tiles of one column of channels, half of kTileM places x kTileN channels each, two warpgroups by turns. The second
-//          begins half a tile later, so that one multiplies while the other writes, from registers, since the copy engine stores no places outside
-//          of an array. One thread of the first warpgroup asks for the weight, once, and for the input (a ring of kStages); two more bring the
-//          residual while the products run.
+//          A block takes the tiles of one column of channels, 128 places x kTileN channels each, two or three warpgroups by turns. Each begins
+//          when the one before it has asked for its products, so that some multiply while others write, from registers, since the copy engine
+//          stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for the input (a ring of
+//          kStages); one more for each of the others brings the residual, not before the weight is there.
 // Needs:   sm_90a; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where there are several groups; strides of x, w
 //          and y multiples of 16 bytes; padding less than the window's reach.
 // Bound:   shared memory, which each product of 64 x 64 x 16 asks for 128 bytes a cycle. Sums in float32.
@@ -42,14 +42,14 @@ using T = Config::Element;
 using R = Config::Result;
 using Arguments = OnRaster<T, R>;
 constexpr bool kBrought = Config::kResidual && Panels::kStaged;
-constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kOwn = Config::kTileM / 2;  // places of a warpgroup's tile
-static_assert(C::kConsumers == 2, "two take turns");
+constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kTurns = C::kConsumers, kOwn = Config::kTileM / kTurns;  // places of a tile
+static_assert(kTurns > 1, "warpgroups take turns");
 
 extern __shared__ char smem_memory[];
 
 // Where things lie in shared memory: the weight, the ring of inputs, the residual, the barriers.
 struct Shared {
-  unsigned weight, input, input_bytes, rows, panels, full, empty, held, turn, panel_barriers;
+  unsigned weight, input, input_bytes, rows, panels, full, empty, held, turns, panel_barriers;
 
   __device__ __forceinline__ Shared(unsigned first, int taps, int reach) : weight(first), rows(kOwn + reach) {
     input_bytes = (rows * C::kRow + 1023) & ~1023u;
@@ -58,12 +58,12 @@ struct Shared {
     full = panels + (kBrought ? Panels::kBytes : 0);
     empty = full + kInputs * 8;
     held = empty + kInputs * 8;
-    turn = held + 8;
-    panel_barriers = turn + 8;
+    turns = held + 8;
+    panel_barriers = turns + (kTurns - 1) * 8;
   }
 
   __device__ __forceinline__ void init() const {
-    for (int i = 0; i < 2 * kInputs + 2; ++i) barrier_init(full + i * 8, 1);
+    for (int i = 0; i < 2 * kInputs + kTurns; ++i) barrier_init(full + i * 8, 1);
     if (kBrought) Panels::init(panel_barriers);
     barrier_init_done();
   }
@@ -111,19 +111,19 @@ __device__ __forceinline__ void multiply(const Arguments& a, float (&sums)[C::kM
     for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN) C::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
 }
 
-// The tiles of one of two warpgroups: every second one of the block.
+// The tiles of one of the warpgroups: every kTurns-th one of the block.
 __device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column& column, int part, const Shared& smem, Panels& own) {
   float sums[C::kMmas][kTileN / 2];
   C::Bias bias;
   bias.ask(a.target, column.place);
   barrier_wait(smem.held, 0);
-  for (int i = part; column.has(i); i += 2) {
+  for (int i = part; column.has(i); i += kTurns) {
     const int stage = i % kInputs;
     C::clear(sums);
     barrier_wait(smem.full + stage * 8, i / kInputs & 1);
-    if (i == 1) barrier_wait(smem.turn, 0);
+    if (i > 0 && i < kTurns) barrier_wait(smem.turns + (i - 1) * 8, 0);
     multiply(a, sums, smem.input + stage * smem.input_bytes, smem.weight);
-    if (i == 0) C::release(smem.turn);
+    if (i < kTurns - 1) C::release(smem.turns + i * 8);
     const TmaPlace tile = column[i];
     const C::Rows rows(tile, 0, a);
     C::finish(sums);
@@ -165,8 +165,9 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       const int whose = static_cast<int>(threadIdx.x) / 32 - 1;
       Panels carried(panels, smem.panel_barriers, whose, 0);
-      const auto tile = [&](int i) { return column[2 * i + whose]; };
-      carried.carry<false>(residual_map, residual_map, (column.tiles() + 1 - whose) / 2, tile, a.target.outs, a);
+      const auto tile = [&](int i) { return column[kTurns * i + whose]; };
+      barrier_wait(smem.held, 0);
+      carried.carry<false>(residual_map, residual_map, (column.tiles() + kTurns - 1 - whose) / kTurns, tile, a.target.outs, a);
     }
     __syncwarp();
   } else {

@@ -276,7 +276,7 @@ _PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2
 }
 
 
-_WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", conv_tma_tiles._HELD)]
+_WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", t) for t in conv_tma_tiles._HELD]
 
 
 @pytest.mark.parametrize(("way", "tile"), _WAYS, ids=lambda v: v if isinstance(v, str) else v.name)
@@ -289,6 +289,8 @@ def test_ends_of_tiles(shape, way, tile, monkeypatch):
         monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
     if way == "raster":
         monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
+    if way == "held":
+        monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
     _operation._prepared.clear()
     x_shape, w_shape, options = _PANELS[shape]
     rng = np.random.default_rng(0)
@@ -314,16 +316,34 @@ def test_residuals_of_many_tiles(channels, tile, monkeypatch):
     """Residuals that come between the operands, of several tiles of each block, the last ones of fewer panels."""
     monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,))
     monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
+    _check_residual((18, channels, 24, 41), tile.n + 64)
+
+
+def test_residuals_of_planes():
+    """Several tiles of each block, as many as hold a pixel: places behind the last one are in none."""
+    _check_residual((3, 64, 9, 70, 70), 64)
+
+
+@pytest.mark.parametrize("tile", conv_tma_tiles._HELD, ids=lambda t: t.name)
+@pytest.mark.parametrize("outs", [64, 136])
+def test_residuals_by_turns(outs, tile, monkeypatch):
+    """Several tiles of each warpgroup where the weight is held."""
+    monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
+    monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *_: math.inf)
+    _check_residual((40, 64, 48, 49), outs)
+
+
+def _check_residual(x_shape, outs):
     _operation._prepared.clear()
-    outs = tile.n + 64
+    n, channels, *space = x_shape
     rng = np.random.default_rng(0)
-    x, w, b = (rng.standard_normal(s).astype(BFLOAT16) for s in ((18, channels, 24, 41), (outs, channels, 3, 3), outs))
-    residual = rng.standard_normal((18, outs, 24, 41)).astype(BFLOAT16)
+    w_shape, y_shape = (outs, channels, *[3] * len(space)), (n, outs, *space)
+    x, w, b, residual = (rng.standard_normal(s).astype(BFLOAT16) for s in (x_shape, w_shape, outs, y_shape))
     expected = dnn.conv(*(a.astype(np.float32) for a in (x, w, b)), residual=residual.astype(np.float32), padding=1, activation="relu")
     x, w, b, residual = _there((x, w, b, residual), True)
     for _ in range(3):
         y = dnn.conv(x, w, b, residual=residual, padding=1, activation="relu", algorithm="implicit_tma_sm90")
-        assert_close(cupy.asnumpy(y), expected.astype(np.float64), 9 * channels)
+        assert_close(cupy.asnumpy(y), expected.astype(np.float64), math.prod(w_shape[1:]))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
