@@ -38,9 +38,8 @@ def _rows(name, x_shape, w_shape, options, dtype):
 
     x, weight = drawn(x_shape), drawn(w_shape)
     grad = drawn((x_shape[0], w_shape[0], *x_shape[2:]))
-    w = weight.contiguous()
-    cx, cw, cg = map(_borrowed, (x, w, grad))
-    out, dx, dw = (_borrowed(torch.empty_like(t)) for t in (grad, x, w))
+    cx, cw, cg = map(_borrowed, (x, weight, grad))
+    out, dx, dw = (_borrowed(torch.empty_like(t)) for t in (grad, x, weight))
     moved = x.nbytes + grad.nbytes
 
     def backward(dx, dw):

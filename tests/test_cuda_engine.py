@@ -103,6 +103,15 @@ def test_warm_calls_on_arrays_of_cupy(prepared):
     assert len(launched) == count
 
 
+def test_axes_of_one_place_may_lie_anywhere():
+    output = Output(Spec((2, 5, 1, 3), np.float32, (15, 1, 15, 5)))
+    assert "lies0" in warm._elsewhere(output)
+    assert warm._lies(output, output.strides)
+    assert warm._lies(output, (60, 4, 4, 20))
+    assert not warm._lies(output, (60, 12, 4, 4))
+    assert "lies0" not in warm._elsewhere(Output(Spec((2, 5, 2, 3), np.float32, (30, 1, 15, 5))))
+
+
 def test_calls_by_addresses(prepared):
     plan, launched = prepared
     made = []

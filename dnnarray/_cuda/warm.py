@@ -98,14 +98,14 @@ def on_cupy(shape: Shape) -> Dialect:
     scope = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__, "alloc": alloc, "workspace": shape.workspace}
     for k, output in enumerate(shape.outputs):
         scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type}
-        scope[f"empty{k}"] = partial(empty, output)
+        scope |= {f"empty{k}": partial(empty, output), f"lies{k}": partial(_lies, output)}
     here = f"if m.device_id != {shape.device}: return None"
     return Dialect(
         scope=scope,
         read=lambda i: [f"m = a{i}.data", here, f"p{i} = m.ptr"],
         make=lambda k: _new_on_cupy(shape.outputs[k], k),
         check=[
-            f"if type(out) is not Array or out.dtype is not dtype0 or {_elsewhere(shape.outputs[0])} or out.shape != shape0: return None",
+            f"if type(out) is not Array or out.dtype is not dtype0 or out.shape != shape0 or {_elsewhere(shape.outputs[0])}: return None",
             *("m = out.data", here, "q0 = m.ptr"),
         ],
         scratch=["scratch = alloc(workspace)", "s = scratch.ptr"],
@@ -127,7 +127,14 @@ def _new_on_cupy(output: Output, k: int) -> list[str]:
 
 def _elsewhere(output: Output) -> str:
     """Whether ``out`` lies in memory otherwise than planned; its strides take as long to get as its shape."""
-    return "not out._c_contiguous" if output.spec.strides is None else "out.strides != strides0"
+    if output.spec.strides is None:
+        return "not out._c_contiguous"
+    return "out.strides != strides0" + " and not lies0(out.strides)" * (1 in output.shape)
+
+
+def _lies(output: Output, strides: tuple[int, ...]) -> bool:
+    """Whether these are the planned strides along the axes that have more than one place."""
+    return all(a == b or n == 1 for a, b, n in zip(strides, output.strides, output.shape, strict=True))
 
 
 def by_addresses(shape: Shape, way: Direct) -> Dialect:
