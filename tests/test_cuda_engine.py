@@ -104,6 +104,8 @@ def test_warm_calls_on_arrays_of_cupy(prepared):
 
 
 def test_axes_of_one_place_may_lie_anywhere():
+    from dnnarray._cuda import warm
+
     output = Output(Spec((2, 5, 1, 3), np.float32, (15, 1, 15, 5)))
     assert "lies0" in warm._elsewhere(output)
     assert warm._lies(output, output.strides)
