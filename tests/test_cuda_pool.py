@@ -115,8 +115,8 @@ def test_a_thread_walks_further_where_windows_share_more(size, stride, layout, r
     assert [plan.kernel.config.steps for plan in _plans("avg_pool", (1, 16, 16, 16), FLOAT16, **options)] == [1, 1]
 
 
-@pytest.mark.parametrize(("dtype", "rows"), [(FLOAT32, 4), (FLOAT16, 2)])
-def test_large_maxima_of_floats_walk_four_rows(dtype, rows):
+@pytest.mark.parametrize(("dtype", "rows"), [(FLOAT32, 4), (FLOAT16, 1)])
+def test_large_maxima_of_floats_walk_four_rows_those_of_halves_one(dtype, rows):
     forward = _plans("max_pool", (64, 64, 112, 112), dtype, kernel_size=5, stride=2, padding=2)[0]
     assert forward.kernel.config.steps == rows
 
