@@ -66,6 +66,11 @@ def _large():
         for op in ("max_pool", "avg_pool", "lp_pool"):
             yield _planned(op, x, kernel_size=64)
             yield _planned(op, last, kernel_size=64, layout="channels_last")
+        wide = Spec((2, 60, 60, 64), dtype)
+        for size in (4, 7, 12):
+            yield _planned("avg_pool", wide, kernel_size=size, stride=2, layout="channels_last")
+        for size in (13, 7):
+            yield _planned("adaptive_avg_pool", wide, output_size=size, layout="channels_last")
         yield _planned("max_unpool", few, places, output_size=(512, 512))
         yield _planned("max_unpool", Spec((2, 4, 4, 16), dtype), Spec((2, 4, 4, 16), INT64), output_size=(96, 96), layout="channels_last")
         pooled = {"kernel_size": 3, "stride": 2, "padding": 1, "layout": "channels_last"}
