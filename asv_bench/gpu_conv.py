@@ -9,7 +9,7 @@ import dnnarray as dnn
 from asv_bench.gpu_conv_dense import CLASSES, classed
 
 _borrowed = cupy.from_dlpack
-_LAYERS = {  # x, weight, options
+LAYERS = {  # x, weight, options
     "depthwise 3x3 96": ((64, 96, 112, 112), (96, 1, 3, 3), {"padding": 1, "groups": 96}),
     "depthwise 7x7 192": ((64, 192, 56, 56), (192, 1, 7, 7), {"padding": 3, "groups": 192}),
 }
@@ -58,11 +58,11 @@ def _rows(name, x_shape, w_shape, options, dtype):
 def rows():
     torch.backends.cudnn.benchmark = True
     for dtype in (torch.bfloat16, torch.float16):
-        for name, layer in _LAYERS.items():
+        for name, layer in LAYERS.items():
             yield from _rows(name, *layer, dtype)
     for name, layer in _HALF_LAYERS.items():
         yield from _rows(name, *layer, torch.bfloat16)
-    for name, layer in _LAYERS.items():
+    for name, layer in LAYERS.items():
         yield from classed(_rows(name, *layer, torch.float32), "highest")
     for precision in CLASSES:
         yield from classed(_rows(_GROUPS, *_HALF_LAYERS[_GROUPS], torch.float32), precision)

@@ -10,7 +10,7 @@ import torch
 import dnnarray as dnn
 
 _borrowed = cupy.from_dlpack
-_LAYERS = {  # x, weight, options
+LAYERS = {  # x, weight, options
     "7x7/2 3->64 224": ((64, 3, 224, 224), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
     "3x3 64 56": ((64, 64, 56, 56), (64, 64, 3, 3), {"padding": 1}),
     "1x1 64->256 56": ((64, 64, 56, 56), (256, 64, 1, 1), {}),
@@ -74,10 +74,10 @@ def classed(rows, precision):
 
 def rows():
     torch.backends.cudnn.benchmark = True
-    for name, (x, w, options) in _LAYERS.items():
+    for name, (x, w, options) in LAYERS.items():
         yield from _rows(name, x, w, options, torch.bfloat16, len(x) > 3)
     for precision in CLASSES:
-        for name, (x, w, options) in _LAYERS.items():
+        for name, (x, w, options) in LAYERS.items():
             yield from classed(_rows(name, x, w, options, torch.float32, len(x) > 3), precision)
     for name in ("3x3 64 56", "3x3 256 14"):
-        yield from _rows(name, *_LAYERS[name], torch.bfloat16, False)
+        yield from _rows(name, *LAYERS[name], torch.bfloat16, False)
