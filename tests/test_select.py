@@ -141,6 +141,24 @@ def test_the_choice_is_the_first_of_the_ranking(limit):
         assert choose(PROBLEM, CPU, options, table, measured=measured) is rank(PROBLEM, CPU, options, table, measured)[0].method
 
 
+def test_a_candidate_whose_floor_is_too_high_is_not_asked():
+    def never(*_):
+        raise AssertionError("it was asked")
+
+    quick = _method("quick", cost=lambda p, d: Cost(1e6, 0))
+    slow = _method("slow", rejects=never, cost=never, floor=lambda p, d: 1.0)
+    assert choose(PROBLEM, CPU, Options(), [slow, quick]) is quick
+    low = replace(slow, rejects=lambda p, d: None, cost=lambda p, d: Cost(0, 0), floor=lambda p, d: 0.0)
+    assert choose(PROBLEM, CPU, Options(), [low, quick]) is low
+    same = replace(low, cost=quick.cost)
+    assert choose(PROBLEM, CPU, Options(), [same, quick]) is same, "of equal predictions the first in the table"
+    assert choose(PROBLEM, CPU, Options(), [replace(slow, name="unmeasured"), quick], measured={"quick": 1e9}) is quick
+    assert (
+        choose(PROBLEM, CPU, Options(), [replace(slow, rejects=lambda p, d: None, cost=quick.cost), quick], measured={"slow": 1.0}).name
+        == "slow"
+    )
+
+
 def test_choices_hold_against_the_times_of_a_card():
     """The record of measured convolutions (`asv_bench/gpu_selection.py`): what the model says today is held against it."""
     with selection.RECORD.open() as file:

@@ -36,12 +36,13 @@ def _gemm(op: str, name: str, precision: str) -> Method:
 
 def _implicit(op: str) -> Method:
     summary = "windows gathered into shared memory, products by wgmma"
-    return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost)
+    return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost, floor=conv_layout.floor)
 
 
 def _grouped(op: str) -> Method:
     summary = "several thin groups as one product of mma.sync"
-    return methods("grouped", op, conv_grouped_maps.maps, summary, conv_grouped_maps.rejects, conv_grouped_maps.cost)
+    rejects, cost, floor = conv_grouped_maps.rejects, conv_grouped_maps.cost, conv_grouped_maps.floor
+    return methods("grouped", op, conv_grouped_maps.maps, summary, rejects, cost, floor=floor)
 
 
 def _grouped_tma(op: str) -> Method:
@@ -59,7 +60,7 @@ def _grouped_tf32(op: str) -> tuple[Method, ...]:
 
 def _tma(op: str) -> Method:
     summary = "windows gathered by the copy engine, products by wgmma"
-    return methods("implicit_tma_sm90", op, conv_weigh_tma.maps, summary, conv_tma.rejects, conv_weigh_tma.cost)
+    return methods("implicit_tma_sm90", op, conv_weigh_tma.maps, summary, conv_tma.rejects, conv_weigh_tma.cost, floor=conv_layout.floor)
 
 
 def _tf32(op: str) -> tuple[Method, ...]:

@@ -111,6 +111,18 @@ IMAGES = {  # indices of the inputs that are images, and of the outputs
 }
 
 
+# What an operation may run: a backward forms the forward again where it has an activation.
+CORRELATES = ("conv", "conv_backward", "conv_transpose_backward")
+SPREADS = ("conv_transpose", "conv_backward_input", "conv_backward", "conv_transpose_backward")
+WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+
+
+def launched(op: str, g: Geometry) -> list[Geometry]:
+    """The correlations and weight gradients that an operation certainly runs; a correlation for each residue of a stride."""
+    found = [g] * ((op in ("conv", "conv_transpose_backward")) + (op in WEIGHS))
+    return found + [p.geometry for p in g.phases] if op in ("conv_transpose", "conv_backward_input", "conv_backward") else found
+
+
 class Lying(NamedTuple):
     """How the images of a problem lie: `last` for channels-last, `mixed` where the results have an order of their own."""
 
@@ -294,8 +306,8 @@ def plan(op: str, algorithm: Callable[[Setting], Maps], problem: ConvProblem, al
 
 
 def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: str, rejects: Callable[..., str | None],
-            cost: Callable[..., Cost], precision: str = "highest") -> Method:  # fmt: skip
-    """The table's entry of an algorithm for an operation; `rejects` and `cost` are asked with its name first."""
+            cost: Callable[..., Cost], precision: str = "highest", floor: Callable[..., float] | None = None) -> Method:  # fmt: skip
+    """The table's entry of an algorithm for an operation; `rejects`, `cost` and `floor` are asked with its name first."""
 
     def run(problem: ConvProblem, device: Device, aligned: bool) -> Program:
         setting = plan(op, algorithm, problem, aligned, precision, device.units)
@@ -304,4 +316,5 @@ def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: s
     def workspace(problem: ConvProblem) -> int:
         return plan(op, algorithm, problem, True, precision, 1).steps.workspace
 
-    return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), precision=precision)
+    least = None if floor is None else partial(floor, op)
+    return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), least, precision=precision)

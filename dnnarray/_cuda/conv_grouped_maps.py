@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv_common import CORRELATES, NO_EPILOGUE, SPREADS, WEIGHS, Setting, launched, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, SHARED, Tile, correlation, fits, slab, stacked, tile
 from dnnarray._cuda.conv_grouped_float import QUAD, float_correlation, float_tile
 from dnnarray._cuda.conv_grouped_float_weight import FloatSplit, float_split, float_sums
-from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, row_correlation, row_split, row_sums, row_tile
+from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, can_walk, row_correlation, row_split, row_sums, row_tile, rows_floor
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv_implicit import WeightTerms, part_of, sum_splits, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
@@ -25,10 +25,6 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF
-
-_CORRELATES = ("conv", "conv_backward", "conv_transpose_backward")
-_SPREADS = ("conv_transpose", "conv_backward_input", "conv_backward", "conv_transpose_backward")
-_WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
 
 
 class GroupedMaps:
@@ -137,18 +133,21 @@ def _adds(op: str, problem: ConvProblem) -> bool:
 
 def _too_wide(op: str, problem: ConvProblem, device: Device, single: bool) -> str | None:
     g = problem.geometry
-    wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
+    wanted = [g] * (op in CORRELATES) + [p.geometry for p in g.phases] * (op in SPREADS)
     found: list[Tile | RowTile | WeightSplit | RowSplit | FloatSplit | None] = []
     for w in wanted:
         if single:
             found.append(float_tile(stacked(w), device.units))
         elif walk := row_tile(w, device.units, _adds(op, problem)):
             found.append(walk)
-    if wanted and not single:
-        widest = stacked(max(wanted, key=lambda w: w.taps))  # of phases, the one whose window is the widest along each axis
-        if device.shared_memory < SHARED or not fits(widest, 4):
-            found.append(tile(widest, device.units, 4))
-    if op in _WEIGHS:
+    if not single:
+        for kind in {
+            (w.c, w.k): w for w in sorted(wanted, key=lambda w: w.taps)
+        }.values():  # of phases, the one with the widest window along each axis
+            widest = stacked(kind)
+            if device.shared_memory < SHARED or not fits(widest, 4):
+                found.append(tile(widest, device.units, 4))
+    if op in WEIGHS:
         found.append(float_split(g) if single else row_split(g) or weight_split(g))
     all_fit = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
     return None if all_fit else f"a window of {g.window}, which does not fit into shared memory"
@@ -207,14 +206,27 @@ def weigh_seconds(g: Geometry, device: Device, single: bool = False) -> float:
     return seconds + 2 * device.launch
 
 
+_TERMS = 2048  # multiply-adds of a product of 16 x 8 x 16
+
+
+def floor(op: str, problem: ConvProblem, device: Device) -> float:
+    """Seconds of the products by the matrix units and of the launches alone; of kernels that walk down rows, of reading and writing the images."""
+    return 0.0 if problem.inputs[0].dtype not in HALF else sum(_least(part, device) for part in launched(op, problem.geometry))
+
+
+def _least(g: Geometry, device: Device) -> float:
+    seconds = rows_floor(g, device.units) / _CLOCK if can_walk(g) else g.macs / (_TERMS * _PRODUCTS * device.units) + _BEGIN
+    return seconds + device.launch
+
+
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The launches one after the other; the efficiency is of the peak."""
     g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
     single = dtype == FLOAT32
-    seconds = _correlates(g, device, single, _adds(op, problem)) if op in _CORRELATES else 0.0
-    if op in _SPREADS:
+    seconds = _correlates(g, device, single, _adds(op, problem)) if op in CORRELATES else 0.0
+    if op in SPREADS:
         seconds += sum(_correlates(p.geometry, device, single) for p in g.phases)
-    if op in _WEIGHS:
+    if op in WEIGHS:
         seconds += weigh_seconds(g, device, single)
     if not last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth

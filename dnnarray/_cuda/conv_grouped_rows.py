@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from dnnarray._cuda.activation import formula
@@ -65,32 +68,58 @@ def row_tile(g: Geometry, units: int, residual: bool = False) -> RowTile | None:
     return _best_row_tile(g, units, residual) if can_walk(g) else None
 
 
+def rows_floor(g: Geometry, units: int) -> float:
+    """Clocks that no division takes less than: each pixel of an image and of a result once. 0 where channels are more than all blocks have at once."""
+    chunks = g.groups * g.c // CHUNK
+    return 0.0 if chunks > _LEAST * min(units, PLANNED) else 16 * chunks * g.n * 2 * g.pixels / (_BYTES * max(units, PLANNED))
+
+
+def _blocks_of(chunks: int, most: int) -> list[int]:
+    """Chunks that a block may have: first those of which the fewest stay empty in the last block, so that most others need no look."""
+    return sorted(range(min(_LEAST, chunks), min(most, chunks) + 1), key=lambda n: -(-chunks // n) * n)
+
+
 @lru_cache(maxsize=1024)
 def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
     side, chunks = g.window[1], g.groups * g.c // CHUNK
-    found = (
-        _row_tile(g, units, residual, vectors, m, lines, beside, -(-g.out[1] // parts))
-        for vectors in range(min(_LEAST, chunks), min(_WARPS[side], chunks) + 1)
-        for m in _SIXTEENS[side]
-        for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1)
-        for lines in ((2,) if side == 3 else (2, 4))  # more rows of large windows: fewer warps fit, but those have enough to do
-        for parts in _PARTS
-        if parts == 1 or parts * side <= g.out[1]
-    )
-    return min((t for t in found if t.shared_memory <= _SHARED), key=lambda t: (t.time, -t.vectors), default=None)
+    best: tuple[float, int, Callable[[], RowTile]] | None = None
+    for vectors in _blocks_of(chunks, _WARPS[side]):
+        for m in _SIXTEENS[side]:
+            for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1):
+                for lines in (2,) if side == 3 else (2, 4):  # more rows of large windows: fewer warps fit, but those have enough to do
+                    found = _fastest(g, units, residual, vectors, m, lines, beside, best[0] if best else math.inf)
+                    if found and (best is None or found[:2] < best[:2]):
+                        best = found
+    return best and best[2]()
 
 
-def _row_tile(g: Geometry, units: int, residual: bool, vectors: int, m: int, lines: int, beside: int, rows: int) -> RowTile:
+def _fastest(
+    g: Geometry, units: int, residual: bool, vectors: int, m: int, lines: int, beside: int, limit: float
+) -> tuple[float, int, Callable[[], RowTile]] | None:
+    """The fewest clocks of these warps, by how many parts an image's rows are taken in; what is sorted by next; how to make the tile of it.
+
+    None where they do not fit, or would take more than `limit` if nothing were rounded up.
+    """
     side, ranges, columns, warps = g.window[1], -(-g.groups * g.c // (CHUNK * vectors)), beside * m * 16, vectors * beside
-    pitch = (vectors | 1) * 16
-    shared = pitch * lines * (2 * (columns + side - 1) + (2 + residual) * columns) + warps * side * side * 128
+    shared = (vectors | 1) * 16 * lines * (2 * (columns + side - 1) + (2 + residual) * columns) + warps * side * side * 128
+    if shared > _SHARED:
+        return None
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_SIXTEENS[side][m] * 32 * warps), 64 // warps))
-    parts = g.n * -(-g.out[1] // rows) * -(-g.out[2] // columns)
-    blocks = max(1, min(parts, units * resident // ranges))
     products = lines * -(-warps // 4) * m * (side * (side // 2 + 1) * _PRODUCT + _SIXTEEN)
     moved = lines * ((2 + residual) * columns + side) * vectors * 16 / _BYTES
-    time = -(-parts // blocks) * -(-(rows + side - 1) // lines) * max(_STEP + products, resident * products, resident * moved)
-    return RowTile(vectors, m, lines, warps, rows, columns, ranges, blocks, shared, time)
+    step, most = max(_STEP + products, resident * products, resident * moved), max(units * resident // ranges, 1)
+    height, across = g.out[1], -(-g.out[2] // columns)
+    if g.n * (height + side - 1) * across * step > limit * most * lines:
+        return None
+    found = []
+    for parts in _PARTS:
+        if parts == 1 or parts * side <= height:
+            rows = -(-height // parts)
+            tiles = g.n * -(-height // rows) * across
+            blocks = max(1, min(tiles, most))
+            found.append((-(-tiles // blocks) * -(-(rows + side - 1) // lines) * step, rows, blocks))
+    time, rows, blocks = min(found, key=itemgetter(0))
+    return time, -vectors, lambda: RowTile(vectors, m, lines, warps, rows, columns, ranges, blocks, shared, time)
 
 
 def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> Plan:
@@ -148,30 +177,40 @@ def row_split(g: Geometry) -> RowSplit | None:
     """The division that takes the least time; the device does not matter, since the scratch memory must be known without it."""
     if not can_walk(g):
         return None
-    side, chunks = g.window[1], g.groups * g.c // CHUNK
+    chunks = g.groups * g.c // CHUNK
     wide = -(-g.out[2] // _STRIP)  # strips of a row
-    options = (
-        _option(g, vectors, -(-wide // across) * _STRIP, -(-g.space[1] // parts))
-        for vectors in range(min(_LEAST, chunks), min(_MOST_WARPS, chunks) + 1)
-        for across in range(1, wide + 1)
-        for parts in _PARTS
-        if parts == 1 or parts * side <= g.space[1]
-    )
-    return min((o for o in options if o.shared_memory <= _SHARED), key=lambda o: (o.time, -o.vectors), default=None)
+    best: tuple[float, int, Callable[[], RowSplit]] | None = None
+    for vectors in _blocks_of(chunks, _MOST_WARPS):
+        for columns in dict.fromkeys(-(-wide // across) * _STRIP for across in range(1, wide + 1)):
+            found = _fastest_split(g, vectors, columns, best[0] if best else math.inf)
+            if found and (best is None or found[:2] < best[:2]):
+                best = found
+    return best and best[2]()
 
 
-def _option(g: Geometry, vectors: int, columns: int, rows: int) -> RowSplit:
+def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tuple[float, int, Callable[[], RowSplit]] | None:
+    """As `_fastest`, for the gradient of the weight."""
     side, ranges = g.window[1], -(-g.groups * g.c // (CHUNK * vectors))
-    pairs, pitch = (side + 1) // 2, (vectors | 1) * 16
-    shared = pitch * (2 * _LINES * (columns + side - 1) + (2 * pairs + 2 * _LINES - 1) * columns)
+    pairs = (side + 1) // 2
+    shared = (vectors | 1) * 16 * (2 * _LINES * (columns + side - 1) + (2 * pairs + 2 * _LINES - 1) * columns)
+    if shared > _SHARED:
+        return None
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_REGISTERS[side] * 32 * vectors)))
-    parts = g.n * -(-g.space[1] // rows) * -(-g.out[2] // columns)
-    splits = max(1, min(parts, PLANNED * resident // ranges))
     products = _LINES * -(-vectors // 4) * -(-columns // (2 * _STRIP)) * (pairs * side * _PRODUCT + 2 * _SIXTEEN)
     moved = _LINES * (2 * columns + side) * vectors * 16 / _BYTES
-    each = max(_STEP + products, resident * products, resident * moved)
-    time = -(-parts // splits) * (-(-rows // _LINES) * each + (side - 1) // _LINES * _STEP)
-    return RowSplit(vectors, rows, columns, ranges, splits, shared, time)
+    step, most = max(_STEP + products, resident * products, resident * moved), max(PLANNED * resident // ranges, 1)
+    height, across = g.space[1], -(-g.out[2] // columns)
+    if g.n * height * across * step > limit * most * _LINES:
+        return None
+    found = []
+    for parts in _PARTS:
+        if parts == 1 or parts * side <= height:
+            rows = -(-height // parts)
+            tiles = g.n * -(-height // rows) * across
+            splits = max(1, min(tiles, most))
+            found.append((-(-tiles // splits) * (-(-rows // _LINES) * step + (side - 1) // _LINES * _STEP), rows, splits))
+    time, rows, splits = min(found, key=itemgetter(0))
+    return time, -vectors, lambda: RowSplit(vectors, rows, columns, ranges, splits, shared, time)
 
 
 def row_sums(g: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:

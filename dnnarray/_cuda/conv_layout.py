@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, launched, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
-from dnnarray._cuda.conv_tiles import BLOCK, Timed, choose, efficiency, split
+from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, RATE, Timed, choose, efficiency, split
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
@@ -316,6 +316,16 @@ def _passed_over(g: Geometry) -> int:
     """Elements of the image that no window meets: gathering threads leave them out, the copy engine brings the boxes that they lie in."""
     met = math.prod(min(n, m * r) for n, m, r in zip(g.space, g.out, g.window, strict=True))
     return g.n * g.groups * g.c * (math.prod(g.space) - met)
+
+
+def floor(op: str, problem: ConvProblem, device: Device) -> float:
+    """Seconds of the products and launches alone, with the zeros between groups; 0 for few channels, which kernels of their own may do."""
+    g = problem.geometry
+    if problem.inputs[0].dtype not in HALF or (g.groups == 1 and min(g.c, g.k) < _WIDE) or not g.macs:
+        return 0.0
+    f, found = filled(g), launched(op, g)
+    more = f.groups * f.c * f.k / (g.groups * g.c * g.k)
+    return more * sum(part.macs for part in found) / (RATE * max(device.units, PLANNED)) + device.launch
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,

@@ -18,7 +18,7 @@ BLOCK = 64  # channels, columns or pixels of a stage
 ROW = 128  # bytes of a tile's row in shared memory
 PLANNED = 132  # multiprocessors that parts are planned for where the device is not known
 SHARED = 232_448  # bytes of shared memory of a block
-_RATE = 3.7e12  # multiply-adds a second of a multiprocessor
+RATE = 3.7e12  # multiply-adds a second of a multiprocessor
 START = 1.5e-6  # seconds of a launch until the products run
 _SUMS = 2.5e12  # bytes of partial sums a second, written and read again
 _WAIT = {128: 260e-9, 256: 390e-9}  # seconds of a stage beside its products, by the rows of a tile
@@ -50,10 +50,11 @@ class Tile:
     @property
     def products(self) -> float:
         """Seconds of the products of a stage."""
-        return self.m * self.n * BLOCK / _RATE
+        return self.m * self.n * BLOCK / RATE
 
 
 TILES = (Tile(128, 256, 4), Tile(256, 128, 4), Tile(128, 128, 6), Tile(256, 64, 5), Tile(128, 64, 8))
+_TIMED = tuple((t, t.products + _WAIT[t.m], _END * t.m / 128) for t in TILES)  # seconds of a stage, of a tile's end
 WEIGHT_TILES = (Tile(128, 256, 4), Tile(128, 128, 6), Tile(64, 256, 5), Tile(64, 128, 8))
 
 
@@ -76,7 +77,7 @@ class Choice:
 def choose(g: Geometry, units: int) -> Choice:
     """The tile for a correlation that is done first."""
     blocks, rows = -(-g.taps * g.c // BLOCK), g.n * g.pixels
-    found = [(START + rounds(g, rows, t, units) * (blocks * (t.products + _WAIT[t.m]) + _END * t.m / 128), t) for t in TILES]
+    found = [(START + rounds(g, rows, t, units) * (blocks * each + end), t) for t, each, end in _TIMED]
     seconds, tile = min(found, key=itemgetter(0))
     return Choice(tile, seconds)
 
@@ -108,8 +109,9 @@ class Split:
 
 def parts(everything: int, tiles: int) -> Iterator[tuple[int, int]]:
     """Ways to divide the stages of each tile of a weight gradient: parts, and stages of a part."""
-    for wanted in {1, 2, 3, 4, max(PLANNED // tiles, 1), max(2 * PLANNED // tiles, 1)}:
-        blocks = -(-everything // min(wanted, max(everything // 4, 1)))
+    most = max(everything // 4, 1)
+    for wanted in {1, 2, 3, 4, PLANNED // tiles or 1, 2 * PLANNED // tiles or 1}:
+        blocks = -(-everything // min(wanted, most))
         yield -(-everything // blocks), blocks
 
 
@@ -120,14 +122,16 @@ def adding_up(g: Geometry, count: int) -> float:
 
 def split(g: Geometry) -> Split:
     """The tile and the parts that are done first; the device does not matter, since the scratch memory must be known without it."""
-    everything = -(-g.n * g.pixels // BLOCK)
-    found = []
+    everything, width, sums = -(-g.n * g.pixels // BLOCK), g.taps * g.c, adding_up(g, 1)
+    best: tuple[float, Tile, int, int] | None = None
     for t in WEIGHT_TILES:
-        tiles = -(-g.k // t.m) * -(-g.taps * g.c // t.n) * g.groups
+        tiles, each = -(-g.k // t.m) * -(-width // t.n) * g.groups, (t.m + t.n) / 16 * _COPY
         for count, blocks in parts(everything, tiles):
-            seconds = -(-tiles * count // PLANNED) * (blocks * (t.m + t.n) / 16 * _COPY + _END) + adding_up(g, count)
-            found.append((seconds, t, count, blocks))
-    seconds, tile, count, blocks = min(found, key=itemgetter(0))
+            seconds = -(-tiles * count // PLANNED) * (blocks * each + _END) + count * sums
+            if best is None or seconds < best[0]:
+                best = seconds, t, count, blocks
+    assert best is not None
+    seconds, tile, count, blocks = best
     return Split(tile, count, blocks, seconds)
 
 

@@ -7,11 +7,11 @@ A stage takes its products at the rate that the matrix units keep up, or the sec
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from operator import itemgetter
 
 from dnnarray._cuda.conv_raster import Raster, axes_of, raster, within
-from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
+from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -21,6 +21,7 @@ _TALLEST = 1024  # pixels of a box
 _TILES = (Tile(128, 256, 3), Tile(256, 128, 3), Tile(192, 128, 4), Tile(128, 128, 6), Tile(256, 64, 4), Tile(128, 64, 8))
 _HELD = (Tile(384, 64, 4), Tile(256, 64, 4))  # of three warpgroups and of two, and how many inputs there may be at most
 _L2 = 75e9  # bytes a second that a multiprocessor gets
+_STAGES = (8, 6, 5, 4, 3)  # of a weight beside halos
 _SHORT = 4  # stages of tiles that are mostly their end
 _CROWDED = 1.2  # times that products of 64 columns take, which ask for all that shared memory gives
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
@@ -84,24 +85,40 @@ def _panels(t: Tile) -> int:
     return t.m * t.n * 2 + 24 * _consumers(t)
 
 
+_TIMED = tuple((t, t.m, t.n, t.products + _WAIT, _END * t.m * t.n) for t in _TILES)  # seconds of a stage's products, of a tile's end
+
+
 @remembered
 def choose(g: Geometry, units: int, residual: bool = False, first: bool = False, wide: bool = False) -> Choice:
     """What is done first. Results of a raster are not written channels-first (`first`), nor by who holds the weight in float32 (`wide`): ptxas serialises it."""
-    rows, blocks = places(g, None), g.taps * -(-g.c // BLOCK)
-    found: list[tuple[float, Tile, Raster | None]] = [(_seconds(g, rows, blocks, units, t, t.n + t.m), t, None) for t in _TILES]
-    r, axes = None if first else raster(g), axes_of(g)
-    if r and residual and not within(axes, *r.result_corners(g, axes)):
+    blocks, r = g.taps * -(-g.c // BLOCK), None if first else raster(g)
+    seconds, tile = _fastest(g, units, places(g, None), blocks, 0, 1)
+    if r and residual and not within(axes_of(g), *r.result_corners(g, axes_of(g))):
         r = None
+    chosen = None
     if r:
-        rows, taps = places(g, r), math.prod(g.window[1:])
-        halos = [halo for t in _TILES if (halo := with_halo(t, r, residual))]
-        found += [(_seconds(g, rows, blocks, units, t, t.n + (t.m + r.reach) / taps), t, r) for t in halos]
-    seconds, tile, chosen = min(found, key=itemgetter(0))
+        by_raster, t = _fastest(g, units, places(g, r), blocks, r.reach, math.prod(g.window[1:]), _widest(r, residual))
+        if t and by_raster < seconds:
+            seconds, tile, chosen = by_raster, with_halo(t, r, residual), r
     held = _holding(g, r, units, residual) if r and not wide else None
     if held and held.seconds < seconds:
         return held
+    assert tile is not None
     sets = 2 if blocks <= _SHORT and not (chosen or first or wide) else 1
     return Choice(_with_sets(tile, sets), chosen, seconds, sets=sets)
+
+
+def _fastest(
+    g: Geometry, units: int, rows: int, blocks: int, reach: int, taps: int, fits: Callable[[int, int], bool] = lambda m, n: True
+) -> tuple[float, Tile | None]:
+    """The tile and its seconds: the slower of products and second-level cache, which gives its weight and, once for `taps` stages, its rows and their reach."""
+    found: tuple[float, Tile | None] = (math.inf, None)
+    for t, m, n, products, end in _TIMED:
+        rounds = -(-(-(-rows // m) * -(-g.k // n)) * g.groups // units)
+        seconds = START + rounds * (blocks * max(products, (n + (m + reach) / taps) * ROW / _L2) + end)
+        if seconds < found[0] and fits(m, n):
+            found = seconds, t
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -142,14 +159,14 @@ def _inputs(t: Tile, r: Raster, taps: int, residual: bool) -> int:
     return min(room // _input_bytes(t, r), t.stages) if _own(t) + r.reach <= _TALLEST else 0
 
 
-@lru_cache(maxsize=1024)
+def _widest(r: Raster, residual: bool) -> Callable[[int, int], bool]:
+    """Which tiles have a halo: their rows in one box, the fewest stages in shared memory."""
+    return lambda m, n: m + r.reach <= _TALLEST and halo_memory(r, Tile(m, n, _STAGES[-1]), residual) <= SHARED
+
+
 def with_halo(t: Tile, r: Raster, residual: bool = False) -> Tile | None:
     """The tile with as many stages as fit beside its halos."""
-    fitting = (Tile(t.m, t.n, s) for s in (8, 6, 5, 4, 3))
-    return next((f for f in fitting if halo_memory(r, f, residual) <= SHARED and t.m + r.reach <= _TALLEST), None)
-
-
-def _seconds(g: Geometry, rows: int, blocks: int, units: int, t: Tile, moved: float) -> float:
-    """With the slower of products and second-level cache, which gives `moved` rows a stage."""
-    each = max(t.products + _WAIT, moved * ROW / _L2)
-    return START + rounds(g, rows, t, units) * (blocks * each + _END * t.m * t.n)
+    if t.m + r.reach > _TALLEST:
+        return None
+    fitting = (Tile(t.m, t.n, s) for s in _STAGES)
+    return next((f for f in fitting if halo_memory(r, f, residual) <= SHARED), None)

@@ -5,6 +5,8 @@ The constants are fits to an H200 (docs/measured.md).
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from dnnarray._cuda.conv_raster import Raster, axes_of, extent, within
 from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, ROW, Split, Tile, adding_up, parts, split
 from dnnarray._problems.base import remembered
@@ -17,6 +19,7 @@ _TILES = (Tile(256, 192, 4), Tile(128, 256, 4), Tile(256, 128, 4), Tile(128, 192
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _STEP, _FILL, _END = 0.7e-6, 0.3e-6, 1.6e-6  # seconds of a step of 64 places, of a block that comes before the first, of a tile's end
 _WAIT = 60e-9  # seconds of a stage beside its products
+_TIMED = tuple((t, t.m, t.n, max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)) for t in _TILES)  # seconds of a stage
 
 
 @frozen
@@ -44,15 +47,17 @@ class HaloSplit:
 
 def tma_split(g: Geometry, kept: Geometry | None = None) -> TmaSplit:
     """The tile and the parts that are done first; the sums of `kept` are added up, by default all."""
-    everything, found = -(-g.n * g.pixels // BLOCK), []
-    for t in _TILES:
-        m, n = -(-g.k // t.m), -(-g.taps * -(-g.c // BLOCK) * BLOCK // t.n)
-        each = max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
-        for count, blocks in parts(everything, m * n * g.groups):
-            sums = adding_up(kept or g, count) if count > 1 or kept else 0
-            seconds = -(-m * n * g.groups * count // PLANNED) * (blocks * each + _END) + sums
-            found.append(TmaSplit(t, count, blocks, seconds))
-    return min(found, key=lambda s: s.seconds)
+    everything, width, sums = -(-g.n * g.pixels // BLOCK), g.taps * -(-g.c // BLOCK) * BLOCK, adding_up(kept or g, 1)
+    best: tuple[float, Tile, int, int] | None = None
+    for t, m, n, each in _TIMED:
+        tiles = -(-g.k // m) * -(-width // n) * g.groups
+        for count, blocks in parts(everything, tiles):
+            seconds = -(-tiles * count // PLANNED) * (blocks * each + _END) + (count * sums if count > 1 or kept else 0)
+            if best is None or seconds < best[0]:
+                best = seconds, t, count, blocks
+    assert best is not None
+    seconds, t, count, blocks = best
+    return TmaSplit(t, count, blocks, seconds)
 
 
 def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
@@ -68,9 +73,9 @@ def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
     everything, tiles = -(-places // BLOCK), -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
     found = []
     for count, blocks in parts(everything, tiles):
-        seconds = -(-tiles * count // PLANNED) * (blocks * _STEP + late * _FILL + _END) + adding_up(kept or g, count)
-        found.append(HaloSplit(r, ring, count, blocks, seconds))
-    return min(found, key=lambda s: s.seconds)
+        found.append((-(-tiles * count // PLANNED) * (blocks * _STEP + late * _FILL + _END) + adding_up(kept or g, count), count, blocks))
+    seconds, count, blocks = min(found, key=itemgetter(0))
+    return HaloSplit(r, ring, count, blocks, seconds)
 
 
 @remembered

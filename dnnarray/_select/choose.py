@@ -128,19 +128,32 @@ def choose(
     """
     if name is not None:
         return _named(problem, device, options, methods, name)
-    best, found = (True, math.inf), None
-    for method in methods:
+    best: tuple[bool, float, int] | None = None
+    for least, position in sorted((_least(problem, device, m) if len(methods) > 1 else 0.0, i) for i, m in enumerate(methods)):
+        method = methods[position]
+        time = measured.get(method.name) if measured else None
+        if best is not None and time is None and (not best[0] or least > best[1]):
+            continue  # it is behind what was measured, or slower than the best so far whatever its cost
         if _forbidden(problem, options, method) or method.rejects(problem, device):
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue
-        predicted = predict(problem, device, method.cost(problem, device)) * 1e3 * (shipped.factor(problem, device, method.name) or 1)
-        duration = _duration(predicted, (measured or {}).get(method.name))
-        if found is None or duration < best:
-            best, found = duration, method
-    if found is None:
+        predicted = 0.0 if time is not None else predict(problem, device, method.cost(problem, device)) * _factor(problem, device, method)
+        found = (*_duration(predicted, time), position)
+        best = found if best is None else min(best, found)
+    if best is None:
         _nothing_left(problem, device, options, methods)
-    return found
+    return methods[best[2]]
+
+
+def _least(problem: Problem, device: Device, method: Method) -> float:
+    """Milliseconds that no prediction is below."""
+    return method.floor(problem, device) * _factor(problem, device, method) if method.floor else 0.0
+
+
+def _factor(problem: Problem, device: Device, method: Method) -> float:
+    """Milliseconds of a second of the model's."""
+    return (shipped.factor(problem, device, method.name) or 1) * 1e3
 
 
 def _nothing_left(problem: Problem, device: Device, options: Options, methods: Sequence[Method]) -> NoReturn:

@@ -41,6 +41,8 @@ class Method:
     rejects : ``rejects(problem, device)`` gives None, or why this algorithm cannot do this problem
     workspace : ``workspace(problem)`` gives the bytes of scratch memory that `run` needs
     cost : ``cost(problem, device)`` gives a `Cost`
+    floor : ``floor(problem, device)`` gives seconds that no prediction from `cost` is below, in less time than `rejects` and `cost` take;
+        0 where it does not know. Where another candidate is predicted faster than that, a choice asks no further
     deterministic : the same bits from run to run
     precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like
     rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
@@ -55,6 +57,7 @@ class Method:
     rejects: Callable[[Any, Device], str | None] = lambda problem, device: None
     workspace: Callable[[Any], int] = lambda problem: 0
     cost: Callable[[Any, Device], Cost] = plain_cost
+    floor: Callable[[Any, Device], float] | None = None
     deterministic: bool = True
     precision: str = "highest"
     rounds: bool = False

@@ -1,0 +1,82 @@
+"""Choosing a convolution's algorithm on a made-up H200: what the choice leaves out must not change it."""
+
+import itertools
+import random
+
+import pytest
+
+import dnnarray as dnn
+from asv_bench import selection
+from dnnarray import _operation
+from dnnarray._cuda.conv import ALGORITHMS
+from dnnarray._options import DEFAULT
+from dnnarray._select import choose, rank
+from dnnarray._select.choose import predict
+
+H200 = selection.H200
+
+
+def _problem(name, arrays, options):
+    op = _operation.find(name)
+    specs, chosen = op.bind(arrays, options)
+    return op.problem(specs, {n: v for n, v in chosen.items() if n in op.static})
+
+
+def _check(name, make):
+    """The choice is the first of the ranking, and floors are no higher than predictions; a problem remembers, so each look takes a new one."""
+    table = ALGORITHMS[name]
+    judged = rank(make(), H200, DEFAULT, table)
+    assert choose(make(), H200, DEFAULT, table) is judged[0].method
+    for j in judged:
+        if j.reason is None and j.method.floor is not None:
+            assert j.method.floor(make(), H200) <= predict(make(), H200, j.cost) * (1 + 1e-9), j.method.name
+
+
+def test_drawn_convolutions_and_gradients():
+    for drawn in itertools.islice(selection.draw(3), 200):
+        _check(drawn.op, drawn.problem)
+
+
+def _spec(shape, dtype, last):
+    if not last:
+        return dnn.Spec(shape, dtype)
+    n, *space, channel = dnn.Spec((shape[0], *shape[2:], shape[1]), dtype).c_strides
+    return dnn.Spec(shape, dtype, (n, channel, *space))
+
+
+def _combined(seed):
+    """Operations of two or three maps, with groups of different widths, strides and padding beyond the window."""
+    rng = random.Random(seed)
+    while True:
+        groups, dtype, side = rng.choice((1, 2, 8, 32)), rng.choice(("bfloat16", "float16")), rng.choice((1, 3, 5, 7))
+        c, k = (rng.choice((1, 2, 4, 8, 16, 64)) * groups for _ in range(2))
+        extent = rng.randint(15, 60)
+        padding = rng.choice((0, 1, side // 2, side + 2))
+        options = {"padding": padding, "stride": rng.choice((1, 1, 2, 3)), "dilation": rng.choice((1, 1, 2)), "groups": groups}
+        if (side - 1) * options["dilation"] >= extent + 2 * padding or 2 * padding >= extent:
+            continue
+
+        def spec(*shape):
+            return _spec(shape, dtype, rng.random() < 0.7)  # noqa: B023
+
+        x = spec(rng.randint(1, 20), c, extent, extent)
+        for name, w in (("conv", spec(k, c // groups, side, side)), ("conv_transpose", spec(c, k // groups, side, side))):
+            y = dnn.infer(name, x, w, **options).output.shape
+            yield f"{name}_backward", (spec(*y), x, w), options
+            yield name, (x, w), options
+
+
+def test_operations_of_several_maps():
+    for name, arrays, options in itertools.islice(_combined(5), 240):
+        _check(name, lambda: _problem(name, arrays, options))  # noqa: B023
+
+
+@pytest.mark.parametrize("c, k", [(16, 2), (2, 16)])
+def test_groups_whose_gradient_does_not_fit_are_refused(c, k):
+    """Groups of 16 and 2 channels with windows of 7 x 7: one way round fits into shared memory, the other does not."""
+    x, w = dnn.Spec((13, 32 * c, 39, 39), "float16"), dnn.Spec((32 * k, c, 7, 7), "float16")
+    grad = dnn.Spec((13, 32 * k, 33, 33), "float16")
+    make = lambda: _problem("conv_backward", (grad, x, w), {"groups": 32})  # noqa: E731
+    _check("conv_backward", make)
+    grouped = next(j for j in rank(make(), H200, DEFAULT, ALGORITHMS["conv_backward"]) if j.method.name == "grouped")
+    assert "does not fit into shared memory" in grouped.reason
