@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying, too_large
+from dnnarray._cuda.conv_implicit import sum_splits
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
@@ -32,6 +33,7 @@ _GATHERED = {(True, True): 0.8, (False, True): 0.17, (False, False): 0.35}  # of
 _CROOKED = 2.5  # times that a product takes of what the bandwidth would allow where rows do not begin at multiples of 16 bytes
 _ROUNDED = 1.2  # the same of products of pixels that are rounded to TF32
 _EXTENT = 1 << 31  # that cuBLAS cannot count
+_LONG_SUM, _PART, _MOST_PARTS = 1 << 14, 1 << 10, 64  # terms of a weight's gradient that are added up in parts; of a part at least; parts
 
 
 class GemmMaps:
@@ -90,16 +92,33 @@ class GemmMaps:
         packed = self._packed_strides(setting.weight_shape)
         direct = wide == weight.dtype and same_memory(setting.weight_shape, packed, weight.strides)
         with steps.borrowed():
-            small = self._converted(small, dtype)
+            small, gathers = self._converted(small, dtype), not (self._last and self._plain and large.dtype == dtype)
+            blocks = [(*block, *piece) for block in self._blocks(gathers, dtype, False) for piece in self._pieces(block[1], dtype)]
+            if max(parts := [self._parts(n, dtype) for _, n, _, _ in blocks]) > 1:
+                self._add_up_parts(small, large, weight, blocks, parts)
+                return
             result = weight if direct else Operand(steps.take(wide, math.prod(setting.weight_shape)).array, wide, packed)
-            beta = 0.0
-            for first, n in self._blocks(not (self._last and self._plain and large.dtype == dtype), dtype, False):
-                for start, count in self._pieces(n, dtype):
-                    with steps.borrowed():
-                        self._add_product(small, large.part(first * large.strides[0]), result, first, n, start, count, beta)
-                    beta = 1.0
+            for i, (first, n, start, count) in enumerate(blocks):
+                with steps.borrowed():
+                    self._add_product(small, large.part(first * large.strides[0]), result, first, n, start, count, float(i > 0))
             if not direct:
                 steps.add(rearrange(result, weight, setting.weight_shape))
+
+    def _add_up_parts(
+        self, small: Operand, large: Operand, weight: Operand, blocks: list[tuple[int, int, int, int]], parts: list[int]
+    ) -> None:
+        """The weight's gradient of one group in float32 by a product for each part of the images: sums of many terms round less in parts."""
+        steps, g, width, size = self._steps, self._g, self._width, math.prod(self._setting.weight_shape)
+        sums, at = steps.take(FLOAT32, size * sum(parts)), 0
+        for (first, n, start, count), each in zip(blocks, parts, strict=True):
+            with steps.borrowed():
+                columns = self._columns(large.part(first * large.strides[0]), n, start, count, FLOAT32)
+                rows = small.part(first * small.strides[0] + start * small.strides[4])
+                terms = n * count // each
+                a, b = Matrix(rows.array, g.k, terms * g.k, True), Matrix(columns.array, width, terms * width)
+                self._product(a, b, Matrix(sums.at(at * size), width, size), g.k, width, terms, each, FLOAT32, FLOAT32)
+            at += each
+        steps.add(sum_splits(sums, at, weight, self._setting.weight_shape))
 
     # --- blocks -------------------------------------------------------------------------------------------------------
 
@@ -115,6 +134,14 @@ class GemmMaps:
         each = self._g.groups * self._width * dtype.itemsize
         count = self._pixels if n > 1 else min(max(_SCRATCH // each, 1), self._pixels)
         return [(i, min(count, self._pixels - i)) for i in range(0, self._pixels, count)]
+
+    def _parts(self, n: int, dtype: np.dtype) -> int:
+        """Of `n` images, by which a weight's gradient is added up; 1 where one sum over all of them will do."""
+        g, size = self._g, math.prod(self._setting.weight_shape)
+        if not (self._last and g.groups == 1 and dtype == FLOAT32 and self._setting.precision == "highest") or g.n * self._pixels < _LONG_SUM:
+            return 1
+        most = min(_MOST_PARTS, n, _SCRATCH * n // (4 * size * g.n))
+        return next((p for p in range(most, 1, -1) if n % p == 0 and n // p * self._pixels >= _PART), 1)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 

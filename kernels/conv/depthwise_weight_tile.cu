@@ -6,7 +6,8 @@
 //          shared memory with the inputs that they meet. A warp owns one row of the window and each `copies`-th row of a tile; a lane owns one
 //          vector of each 32 / kLanes-th strip of kStrip columns, and the sums of kSide taps.
 // Needs:   pointers and channels aligned to 16 bytes; one plane of the window, kSide x kSide; kStride, and no dilation.
-// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32.
+// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32,
+//          of a tile first and then of all: rounding grows with the terms added one after the other.
 
 #include "dnnarray/depthwise.cuh"
 #include "dnnarray/reduce.cuh"
@@ -82,12 +83,17 @@ extern "C" __global__ void __launch_bounds__(Config::kMostThreads, 2)
     wait_for_all_brought();
     __syncthreads();
     const T *x = smem_x + lane % kLanes * kVector, *dy = smem_dy + lane % kLanes * kVector;
+    A of_tile[kSide][kVector] = {};
     for (int row = copy; row < high; row += copies) {
       for (int strip = lane / kLanes; strip < strips; strip += kAcross) {
         const int from = (row * kStride + r) * x_columns + strip * kStrip * kStride;
-        add_strip(sum, dy + (row * static_cast<int>(wide) + strip * kStrip) * kChannels, x + from * kChannels);
+        add_strip(of_tile, dy + (row * static_cast<int>(wide) + strip * kStrip) * kChannels, x + from * kChannels);
       }
     }
+#pragma unroll
+    for (int s = 0; s < kSide; ++s)
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) sum[s][j] += of_tile[s][j];
   }
 
   const int channel = first + lane % kLanes * kVector;

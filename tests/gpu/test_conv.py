@@ -239,3 +239,31 @@ def test_gradients_of_an_empty_batch():
     gradients = dnn.conv_backward(x, x, w, bias=cupy.ones(8, np.float32), groups=8, padding=1, layout="channels_last")
     assert not cupy.asnumpy(gradients.weight).any()
     assert not cupy.asnumpy(gradients.bias).any()
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "options", "algorithm"),
+    [
+        ((64, 32, 56, 57), (32, 1, 7, 7), {"padding": 3, "groups": 32}, "depthwise"),  # tiles
+        ((64, 40, 57, 56), (40, 1, 3, 3), {"padding": 1, "groups": 40}, "depthwise"),  # walks
+        ((24, 20, 31, 29), (12, 20, 1, 1), {}, "gemm"),  # 12 parts of two images
+        ((23, 20, 31, 29), (12, 20, 1, 1), {}, "gemm"),  # a prime batch is not divided
+        ((40, 6, 43, 41), (10, 6, 3, 3), {"stride": 2, "padding": 2}, "gemm"),  # of columns
+        ((64, 64, 56, 56), (256, 64, 1, 1), {}, "gemm"),
+    ],
+    ids=str,
+)
+def test_long_sums_of_weight_gradients_round_little(x_shape, w_shape, options, algorithm):
+    """Rounding grows with the terms that are added one after the other: sums over all pixels are taken in parts."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(x_shape, dtype=np.float32)
+    grad = rng.standard_normal(
+        dnn.infer("conv", dnn.Spec(x_shape, "float32"), dnn.Spec(w_shape, "float32"), **options).output.shape, np.float32
+    )
+    there = [_in_order(cupy.asarray(a), (0, 2, 3, 1)) for a in (grad, x)]
+    exact = cupy.asnumpy(
+        dnn.conv_backward_weight(*(a.astype(np.float64) for a in there), weight_shape=w_shape, algorithm="direct", **options)
+    )
+    dw = dnn.conv_backward_weight(*there, weight_shape=w_shape, algorithm=algorithm, **options)
+    error = np.sqrt(np.mean((cupy.asnumpy(dw) - exact) ** 2) / np.mean(exact**2))
+    assert error < (1e-6 if x_shape[0] == 23 else 3e-7)
