@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying, too_large
-from dnnarray._cuda.conv_implicit import sum_splits
+from dnnarray._cuda.conv_sums import sum_splits
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
@@ -138,7 +138,10 @@ class GemmMaps:
     def _parts(self, n: int, dtype: np.dtype) -> int:
         """Of `n` images, by which a weight's gradient is added up; 1 where one sum over all of them will do."""
         g, size = self._g, math.prod(self._setting.weight_shape)
-        if not (self._last and g.groups == 1 and dtype == FLOAT32 and self._setting.precision == "highest") or g.n * self._pixels < _LONG_SUM:
+        if (
+            not (self._last and g.groups == 1 and dtype == FLOAT32 and self._setting.precision == "highest")
+            or g.n * self._pixels < _LONG_SUM
+        ):
             return 1
         most = min(_MOST_PARTS, n, _SCRATCH * n // (4 * size * g.n))
         return next((p for p in range(most, 1, -1) if n % p == 0 and n // p * self._pixels >= _PART), 1)

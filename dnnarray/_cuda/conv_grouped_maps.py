@@ -13,8 +13,9 @@ from dnnarray._cuda.conv_grouped_float import QUAD, float_correlation, float_til
 from dnnarray._cuda.conv_grouped_float_weight import FloatSplit, float_split, float_sums
 from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, can_walk, row_correlation, row_split, row_sums, row_tile, rows_floor
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
-from dnnarray._cuda.conv_implicit import WeightTerms, part_of, sum_splits, target_of
+from dnnarray._cuda.conv_implicit import part_of, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
+from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import adding_up
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue

@@ -19,9 +19,10 @@ from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
-from dnnarray._cuda.conv_implicit import WeightTerms, along, misfit, part_of, sum_splits, target_of
+from dnnarray._cuda.conv_implicit import along, misfit, part_of, target_of
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
+from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
 from dnnarray._cuda.conv_tma import windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, halo_split, tma_split

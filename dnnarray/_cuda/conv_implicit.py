@@ -10,8 +10,9 @@ import numpy as np
 
 from dnnarray._cuda import conv_tiles
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, extents, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.epilogue import Epilogue, rearrange
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
@@ -22,10 +23,7 @@ from dnnarray._problems.conv_geometry import Geometry, Phase
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF
 
-_THREADS, _SUM_THREADS = 384, 256
-_REPAIR = 22  # numbers of a repair
-_SLICES = (32, 16, 8, 4, 2)  # threads that share the parts of a weight gradient's sums
-_GROUPS, _WIDEST = (8, 4, 2, 1), 16  # neighbouring channels that a thread adds up, and bytes of the result
+_THREADS = 384
 _CHUNK = 8  # elements of a half type in 16 bytes
 _TAPS = 31  # bits of a row's mask, over the axes of the window together
 _PLACES = 1 << 31  # chunks of an image array that 32 bits can count
@@ -39,27 +37,6 @@ class WeightConfig(Config):
     tile_m: int
     tile_n: int
     stages: int
-
-
-@frozen
-class SumsConfig(Config):
-    """Compile-time settings of ``kernels/conv/split_sums.cu``."""
-
-    element: str
-    source: str
-    repairs: bool
-    group: int
-    slices: int
-    threads: int
-
-
-@frozen
-class WeightTerms:
-    """What a weight gradient is made of, where elements that are NaN are to be computed again by the definition."""
-
-    g: Geometry
-    small: Operand
-    large: Operand
 
 
 @frozen
@@ -188,30 +165,6 @@ class ImplicitMaps:
         numbers = (*sizes, *(s // _CHUNK for s in along(x.strides)), *along(y.strides), *extents(g))
         grid = (min(math.prod(tiles), self._units), 1, 1)
         return Plan(kernel, grid, _THREADS, (*pointers, *numbers, f.p, f.q), tile.shared_memory)
-
-
-def sum_splits(partial: Operand, count: int, weight: Operand, shape: tuple[int, ...], terms: WeightTerms | None = None) -> Plan:
-    """The weight's gradient from its parts, which lie as (K, window, C). With `terms`, what is NaN is computed again."""
-    size, slices = math.prod(shape), next((s for s in _SLICES if count >= 4 * s), 1)
-    widest = _WIDEST // weight.dtype.itemsize
-    group = next(n for n in _GROUPS if n <= widest and shape[1] % n == 0)
-    steps = dense_strides(shape, (0, 2, 3, 4, 1))
-    wide = (1, group, 1, 1, 1)  # a thread adds up groups of channels
-    axes = [(shape[i] // w, steps[i] * w, weight.strides[i] * w) for i, w in enumerate(wide)]
-    axes.sort(key=lambda axis: -abs(axis[2]))  # neighbouring threads write neighbouring places
-    inner, from_steps, to_steps = zip(*axes, strict=True)
-    source = terms.large.dtype if terms else weight.dtype
-    config = SumsConfig(TYPES[weight.dtype], TYPES[source], terms is not None, group, slices, _SUM_THREADS)
-    words = ["conv_split_sums", SHORT[weight.dtype], f"{group}x{slices}", *(["repair", SHORT[source]] if terms else [])]
-    numbers = (size, size // group, count, weight.strides[1], *inner[1:], *from_steps, *to_steps)
-    arguments = (partial.array, weight.array, *numbers, *(_repair_arguments(terms) if terms else (weight.array,) * 2 + (0,) * _REPAIR))
-    grid = (-(-size * slices // (group * _SUM_THREADS)), 1, 1)
-    return Plan(Kernel("conv/split_sums.cu", "_".join(words), config), grid, _SUM_THREADS, arguments, early=True)
-
-
-def _repair_arguments(terms: WeightTerms) -> tuple[Array | int, ...]:
-    g, small, large = terms.g, terms.small, terms.large
-    return small.array, large.array, g.n, g.k, g.c, *small.strides, *large.strides, *extents(g)
 
 
 def along(strides: Sequence[int]) -> tuple[int, ...]:

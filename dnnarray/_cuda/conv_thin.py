@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import Setting, dense_strides, extents
-from dnnarray._cuda.conv_implicit import sum_splits
+from dnnarray._cuda.conv_sums import sum_splits
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.epilogue import Epilogue, rearrange
 from dnnarray._cuda.parts import Numerics
