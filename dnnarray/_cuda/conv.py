@@ -36,7 +36,8 @@ def _gemm(op: str, name: str, precision: str) -> Method:
 
 def _implicit(op: str) -> Method:
     summary = "windows gathered into shared memory, products by wgmma"
-    return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost, floor=conv_layout.floor)
+    floor = partial(conv_layout.floor, waits=conv_layout.GATHERING)
+    return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost, floor=floor)
 
 
 def _grouped(op: str) -> Method:

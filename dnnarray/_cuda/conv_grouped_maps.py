@@ -212,11 +212,14 @@ _TERMS = 2048  # multiply-adds of a product of 16 x 8 x 16
 
 def floor(op: str, problem: ConvProblem, device: Device) -> float:
     """Seconds of the products by the matrix units and of the launches alone; of kernels that walk down rows, of reading and writing the images."""
-    return 0.0 if problem.inputs[0].dtype not in HALF else sum(_least(part, device) for part in launched(op, problem.geometry))
+    if problem.inputs[0].dtype not in HALF:
+        return 0.0
+    clock = _CLOCK / (_WEIGHT_SLOWER if op in WEIGHS else _SLOWER)
+    return sum(_least(part, device, clock) for part in launched(op, problem.geometry))
 
 
-def _least(g: Geometry, device: Device) -> float:
-    seconds = rows_floor(g, device.units) / _CLOCK if can_walk(g) else g.macs / (_TERMS * _PRODUCTS * device.units) + _BEGIN
+def _least(g: Geometry, device: Device, clock: float) -> float:
+    seconds = rows_floor(g, device.units) / clock if can_walk(g) else g.macs / (_TERMS * _PRODUCTS * device.units) + _BEGIN
     return seconds + device.launch
 
 

@@ -84,6 +84,9 @@ def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
     side, chunks = g.window[1], g.groups * g.c // CHUNK
     best: tuple[float, int, Callable[[], RowTile]] | None = None
     for vectors in _blocks_of(chunks, _WARPS[side]):
+        ranges = -(-chunks // vectors)
+        if best and ranges <= units and g.n * g.pixels * (2 + residual) * 16 * vectors * ranges > best[0] * _BYTES * units:
+            continue
         for m in _SIXTEENS[side]:
             for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1):
                 for lines in (2,) if side == 3 else (2, 4):  # more rows of large windows: fewer warps fit, but those have enough to do
@@ -181,6 +184,9 @@ def row_split(g: Geometry) -> RowSplit | None:
     wide = -(-g.out[2] // _STRIP)  # strips of a row
     best: tuple[float, int, Callable[[], RowSplit]] | None = None
     for vectors in _blocks_of(chunks, _MOST_WARPS):
+        ranges = -(-chunks // vectors)
+        if best and ranges <= PLANNED and g.n * g.out[2] * g.space[1] * 32 * vectors * ranges > best[0] * _BYTES * PLANNED:
+            continue
         for columns in dict.fromkeys(-(-wide // across) * _STRIP for across in range(1, wide + 1)):
             found = _fastest_split(g, vectors, columns, best[0] if best else math.inf)
             if found and (best is None or found[:2] < best[:2]):

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, launched, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, WEIGHS, Maps, Setting, dense_strides, first_order, last_order, launched, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
-from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, RATE, Timed, choose, efficiency, split
+from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, RATE, START, Timed, choose, efficiency, split
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
@@ -318,14 +318,23 @@ def _passed_over(g: Geometry) -> int:
     return g.n * g.groups * g.c * (math.prod(g.space) - met)
 
 
-def floor(op: str, problem: ConvProblem, device: Device) -> float:
-    """Seconds of the products and launches alone, with the zeros between groups; 0 for few channels, which kernels of their own may do."""
+GATHERING = 1.45  # times that a stage takes of its products, of gathering threads, at the least
+
+
+def floor(op: str, problem: ConvProblem, device: Device, waits: float = 1.0) -> float:
+    """Seconds of the products (`waits` times those) with the zeros between groups, of the launch and of looking for what the zeros have spoilt.
+
+    0 for few channels, which kernels of their own may do.
+    """
     g = problem.geometry
     if problem.inputs[0].dtype not in HALF or (g.groups == 1 and min(g.c, g.k) < _WIDE) or not g.macs:
         return 0.0
     f, found = filled(g), launched(op, g)
     more = f.groups * f.c * f.k / (g.groups * g.c * g.k)
-    return more * sum(part.macs for part in found) / (RATE * max(device.units, PLANNED)) + device.launch
+    seconds = waits * more * sum(part.macs for part in found) / (RATE * max(device.units, PLANNED)) + device.launch
+    if op in WEIGHS:
+        return seconds
+    return seconds + START + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,
