@@ -129,7 +129,7 @@ def choose(
     if name is not None:
         return _named(problem, device, options, methods, name)
     best: tuple[bool, float, int] | None = None
-    for least, position in sorted((_least(problem, device, m) if len(methods) > 1 else 0.0, i) for i, m in enumerate(methods)):
+    for least, position in sorted((_least(problem, device, m) if m.floor else 0.0, i) for i, m in enumerate(methods)):
         method = methods[position]
         time = measured.get(method.name) if measured else None
         if best is not None and time is None and (not best[0] or least > best[1]):
@@ -148,7 +148,11 @@ def choose(
 
 def _least(problem: Problem, device: Device, method: Method) -> float:
     """Milliseconds that no prediction is below."""
-    return method.floor(problem, device) * _factor(problem, device, method) if method.floor else 0.0
+    assert method.floor is not None
+    try:
+        return method.floor(problem, device) * _factor(problem, device, method)
+    except OverflowError:  # as in `predict`
+        return math.inf
 
 
 def _factor(problem: Problem, device: Device, method: Method) -> float:
