@@ -1,12 +1,14 @@
 """What the table of convolutions beside PyTorch does not show: errors of the classes of numerics, and the speed of the portable path.
 
-    python -m asv_bench.gpu_conv_checks
+    python -m asv_bench.gpu_conv_checks [--only highest]
 
 Errors are root mean squares of the difference from float64, over the root mean square of the result. The portable path is the kernel for sm_80 and
 newer, forced on whatever card there is.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import cupy
 import torch
@@ -72,13 +74,16 @@ def portable_tflops(name):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=("highest", "high"), help="errors of this class alone")
+    wanted = parser.parse_args().only
     torch.backends.cudnn.benchmark = True  # as in the table
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
         for name in _PORTABLE:
             print(f"portable {name} bfloat16: {portable_tflops(name):.0f} TFLOP/s", flush=True)
         print(f"{'float32 conv':34} {'forward':>17} {'input':>17} {'weight':>17}   (ours, cuDNN)")
-        for precision in ("highest", "high"):
+        for precision in (wanted,) if wanted else ("highest", "high"):
             for name in (*DENSE, *IN_GROUPS):
                 pairs = zip(*errors(name, precision), strict=True)
                 print(f"{precision + ' ' + name:34} " + " ".join(f"{ours:.2e} {theirs:.2e}" for ours, theirs in pairs), flush=True)
