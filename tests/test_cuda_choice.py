@@ -62,7 +62,7 @@ def _combined(seed):
         x = spec(rng.randint(1, 20), c, extent, extent)
         for name, w in (("conv", spec(k, c // groups, side, side)), ("conv_transpose", spec(c, k // groups, side, side))):
             y = dnn.infer(name, x, w, **options).output.shape
-            yield f"{name}_backward", (spec(*y), x, w), options
+            yield f"{name}_backward", (spec(*y), x, w), options | rng.choice(({}, {"activation": "relu"}))
             yield name, (x, w), options
 
 

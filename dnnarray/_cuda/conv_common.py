@@ -111,16 +111,28 @@ IMAGES = {  # indices of the inputs that are images, and of the outputs
 }
 
 
-# What an operation may run: a backward forms the forward again where it has an activation.
-CORRELATES = ("conv", "conv_backward", "conv_transpose_backward")
-SPREADS = ("conv_transpose", "conv_backward_input", "conv_backward", "conv_transpose_backward")
-WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+class Runs(NamedTuple):
+    """Which of the three maps an operation runs."""
+
+    correlates: bool
+    spreads: bool
+    weighs: bool
 
 
-def launched(op: str, g: Geometry) -> list[Geometry]:
-    """The correlations and weight gradients that an operation certainly runs; a correlation for each residue of a stride."""
-    found = [g] * ((op in ("conv", "conv_transpose_backward")) + (op in WEIGHS))
-    return found + [p.geometry for p in g.phases] if op in ("conv_transpose", "conv_backward_input", "conv_backward") else found
+def runs(op: str, problem: ConvProblem) -> Runs:
+    """A backward forms the forward again where it has an activation: all three maps."""
+    all_three = problem.maps == 3
+    return Runs(
+        all_three or op in ("conv", "conv_transpose_backward"),
+        all_three or op in ("conv_transpose", "conv_backward_input", "conv_backward"),
+        op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward"),
+    )
+
+
+def correlations(op: str, problem: ConvProblem) -> list[Geometry]:
+    """The correlations that an operation runs, one for each residue of a stride where it spreads."""
+    g, found = problem.geometry, runs(op, problem)
+    return [g] * found.correlates + ([p.geometry for p in g.phases] if found.spreads else [])
 
 
 class Lying(NamedTuple):

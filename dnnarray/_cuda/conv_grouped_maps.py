@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dnnarray._cuda.conv_common import CORRELATES, NO_EPILOGUE, SPREADS, WEIGHS, Setting, launched, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, correlations, lying, runs, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, SHARED, Tile, correlation, fits, slab, stacked, tile
@@ -134,7 +134,7 @@ def _adds(op: str, problem: ConvProblem) -> bool:
 
 def _too_wide(op: str, problem: ConvProblem, device: Device, single: bool) -> str | None:
     g = problem.geometry
-    wanted = [g] * (op in CORRELATES) + [p.geometry for p in g.phases] * (op in SPREADS)
+    wanted = correlations(op, problem)
     found: list[Tile | RowTile | WeightSplit | RowSplit | FloatSplit | None] = []
     for w in wanted:
         if single:
@@ -142,24 +142,19 @@ def _too_wide(op: str, problem: ConvProblem, device: Device, single: bool) -> st
         elif walk := row_tile(w, device.units, _adds(op, problem)):
             found.append(walk)
     if not single:
-        for kind in {
-            (w.c, w.k): w for w in sorted(wanted, key=lambda w: w.taps)
-        }.values():  # of phases, the one with the widest window along each axis
-            widest = stacked(kind)
+        widest_last = sorted(wanted, key=lambda w: w.taps)  # of phases, the one with the widest window along each axis
+        for widest in map(stacked, {(w.c, w.k): w for w in widest_last}.values()):
             if device.shared_memory < SHARED or not fits(widest, 4):
                 found.append(tile(widest, device.units, 4))
-    if op in WEIGHS:
+    if runs(op, problem).weighs:
         found.append(float_split(g) if single else row_split(g) or weight_split(g))
     all_fit = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
     return None if all_fit else f"a window of {g.window}, which does not fit into shared memory"
 
 
 _CLOCK = 1.7e9
-_SLOWER, _WEIGHT_SLOWER, _WEIGHT_BEGIN = (
-    1.5,
-    1.1,
-    4e-6,
-)  # times that the steps of `conv_grouped_rows` take of what is counted there; seconds
+# times that the steps of `conv_grouped_rows` take of what is counted there; seconds
+_SLOWER, _WEIGHT_SLOWER, _WEIGHT_BEGIN = 1.5, 1.1, 4e-6
 _FLOAT_SLOWER = 2.7  # times that weight gradients of float32 take of what is counted in `conv_grouped_float_weight`
 _SHARE = 0.45  # of the bandwidth
 _FMA, _FMA_SHARE = 128, 0.5  # float32 multiply-adds a clock of a multiprocessor; of them, by the kernel of float32
@@ -214,8 +209,9 @@ def floor(op: str, problem: ConvProblem, device: Device) -> float:
     """Seconds of the products by the matrix units and of the launches alone; of kernels that walk down rows, of reading and writing the images."""
     if problem.inputs[0].dtype not in HALF:
         return 0.0
-    clock = _CLOCK / (_WEIGHT_SLOWER if op in WEIGHS else _SLOWER)
-    return sum(_least(part, device, clock) for part in launched(op, problem.geometry))
+    weighs = runs(op, problem).weighs
+    clock = _CLOCK / (_WEIGHT_SLOWER if weighs else _SLOWER)
+    return sum(_least(part, device, clock) for part in correlations(op, problem) + [problem.geometry] * weighs)
 
 
 def _least(g: Geometry, device: Device, clock: float) -> float:
@@ -227,10 +223,12 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The launches one after the other; the efficiency is of the peak."""
     g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
     single = dtype == FLOAT32
-    seconds = _correlates(g, device, single, _adds(op, problem)) if op in CORRELATES else 0.0
-    if op in SPREADS:
+    seconds, found = 0.0, runs(op, problem)
+    if found.correlates:
+        seconds += _correlates(g, device, single, _adds(op, problem))
+    if found.spreads:
         seconds += sum(_correlates(p.geometry, device, single) for p in g.phases)
-    if op in WEIGHS:
+    if found.weighs:
         seconds += weigh_seconds(g, device, single)
     if not last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth

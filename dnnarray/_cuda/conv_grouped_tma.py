@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnarray._cuda import conv_tma
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, correlations, extents, lying, runs, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
@@ -236,10 +236,6 @@ def row_form(w: Operand, c: int, window: Sequence[int]) -> tuple[int, bool]:
 
 # --- judgement --------------------------------------------------------------------------------------------------------
 
-_CORRELATES = ("conv", "conv_backward", "conv_transpose_backward")
-_SPREADS = ("conv_transpose", "conv_backward_input", "conv_backward", "conv_transpose_backward")
-_WEIGHS = ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
-
 
 def _same(g: Geometry) -> Geometry:
     return g
@@ -281,7 +277,7 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
         return f"{g.groups * g.c} channels, no multiple of {BLOCK}, or windows that a tensor map cannot hold"
     if reason := _misfit(op, problem, device, g, dtype):
         return reason
-    return rejects_grouped(op, problem, device) if op in _WEIGHS and weighing(g) is None else None
+    return rejects_grouped(op, problem, device) if runs(op, problem).weighs and weighing(g) is None else None
 
 
 def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: np.dtype) -> str | None:
@@ -290,7 +286,7 @@ def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: n
         return "a device without its matrix instructions (sm_90a)"
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
-    wanted = [g] * (op in _CORRELATES) + [p.geometry for p in g.phases] * (op in _SPREADS)
+    wanted = correlations(op, problem)
     if reason := next(filter(None, (conv_tma.misfit(whole(w)) for w in wanted)), None):
         return reason
     if any(choose(w, device.units, dtype.itemsize) is None for w in wanted):
@@ -316,10 +312,11 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The launches one after the other; the efficiency is of the peak."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     moved = dtype.itemsize * (g.sizes[0] + g.sizes[2]) / (_SHARE * device.bandwidth)
-    found = [_correlates(g, device, dtype.itemsize)] * (op in _CORRELATES)
-    if op in _SPREADS:
+    takes = runs(op, problem)
+    found = [_correlates(g, device, dtype.itemsize)] * takes.correlates
+    if takes.spreads:
         found.append(sum(_correlates(p.geometry, device, dtype.itemsize) for p in g.phases))
-    if op in _WEIGHS:
+    if takes.weighs:
         found.append(_weigh_seconds(g, device))
     seconds = sum(max(f, moved) for f in found)
     if not lying(op, problem).last:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, WEIGHS, Maps, Setting, dense_strides, first_order, last_order, launched, lying
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, correlations, dense_strides, first_order, last_order, lying, runs
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
@@ -329,10 +329,11 @@ def floor(op: str, problem: ConvProblem, device: Device, waits: float = 1.0) -> 
     g = problem.geometry
     if problem.inputs[0].dtype not in HALF or (g.groups == 1 and min(g.c, g.k) < _WIDE) or not g.macs:
         return 0.0
-    f, found = filled(g), launched(op, g)
+    f, weighs = filled(g), runs(op, problem).weighs
+    macs = sum(part.macs for part in correlations(op, problem)) + g.macs * weighs
     more = f.groups * f.c * f.k / (g.groups * g.c * g.k)
-    seconds = waits * more * sum(part.macs for part in found) / (RATE * max(device.units, PLANNED)) + device.launch
-    if op in WEIGHS:
+    seconds = waits * more * macs / (RATE * max(device.units, PLANNED)) + device.launch
+    if weighs:
         return seconds
     return seconds + START + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
 
