@@ -71,12 +71,12 @@ def test_operations_of_several_maps():
         _check(name, lambda: _problem(name, arrays, options))  # noqa: B023
 
 
-@pytest.mark.parametrize("c, k", [(16, 2), (2, 16)])
-def test_groups_whose_gradient_does_not_fit_are_refused(c, k):
-    """Groups of 16 and 2 channels with windows of 7 x 7: one way round fits into shared memory, the other does not."""
+@pytest.mark.parametrize(("c", "k", "activation", "fits"), [(16, 2, None, False), (2, 16, None, True), (2, 16, "relu", False)])
+def test_groups_whose_gradient_does_not_fit_are_refused(c, k, activation, fits):
+    """Groups of 16 and 2 channels with windows of 7 x 7: one way round fits into shared memory, the other does not, and the forward is formed for an activation."""
     x, w = dnn.Spec((13, 32 * c, 39, 39), "float16"), dnn.Spec((32 * k, c, 7, 7), "float16")
     grad = dnn.Spec((13, 32 * k, 33, 33), "float16")
-    make = lambda: _problem("conv_backward", (grad, x, w), {"groups": 32})  # noqa: E731
+    make = lambda: _problem("conv_backward", (grad, x, w), {"groups": 32, "activation": activation})  # noqa: E731
     _check("conv_backward", make)
     grouped = next(j for j in rank(make(), H200, DEFAULT, ALGORITHMS["conv_backward"]) if j.method.name == "grouped")
-    assert "does not fit into shared memory" in grouped.reason
+    assert grouped.reason is None if fits else "does not fit into shared memory" in grouped.reason
