@@ -119,7 +119,7 @@ _OPERATIONS = (
     "gpu_linear",
     "gpu_loss_linear",
 )  # modules whose rows count thousands of operations in place of bytes
-_OWN = ("gpu_small", "gpu_selection", "gpu_start")  # modules with a table of their own
+_OWN = ("gpu_small", "gpu_selection", "gpu_start", "gpu_errors")  # modules with a table of their own
 
 
 def families() -> list[str]:

@@ -33,7 +33,10 @@ _GATHERED = {(True, True): 0.8, (False, True): 0.17, (False, False): 0.35}  # of
 _CROOKED = 2.5  # times that a product takes of what the bandwidth would allow where rows do not begin at multiples of 16 bytes
 _ROUNDED = 1.2  # the same of products of pixels that are rounded to TF32
 _EXTENT = 1 << 31  # that cuBLAS cannot count
-_LONG_SUM, _PART, _MOST_PARTS = 1 << 14, 1 << 10, 64  # terms of a weight's gradient that are added up in parts; of a part at least; parts
+_LONG_SUM, _PART = (
+    1 << 14,
+    512,
+)  # terms of a float32 weight gradient that are added up in parts, of a part: rounding grows with those in a row
 
 
 class GemmMaps:
@@ -86,7 +89,7 @@ class GemmMaps:
                         steps.add(apply(epilogue, x, x, self._setting.view(False, n), steps.aligned, first * large.strides[0]))
 
     def weigh(self, small: Operand, large: Operand, weight: Operand) -> None:
-        steps, setting = self._steps, self._setting
+        steps, setting, g = self._steps, self._setting, self._g
         wide = accumulator(small.dtype)
         dtype = wide if wide in (small.dtype, large.dtype) else small.dtype
         packed = self._packed_strides(setting.weight_shape)
@@ -94,8 +97,8 @@ class GemmMaps:
         with steps.borrowed():
             small, gathers = self._converted(small, dtype), not (self._last and self._plain and large.dtype == dtype)
             blocks = [(*block, *piece) for block in self._blocks(gathers, dtype, False) for piece in self._pieces(block[1], dtype)]
-            if max(parts := [self._parts(n, dtype) for _, n, _, _ in blocks]) > 1:
-                self._add_up_parts(small, large, weight, blocks, parts)
+            if _in_parts(g, dtype, self._last, setting.precision):
+                self._add_up_parts(small, large, weight, blocks)
                 return
             result = weight if direct else Operand(steps.take(wide, math.prod(setting.weight_shape)).array, wide, packed)
             for i, (first, n, start, count) in enumerate(blocks):
@@ -104,20 +107,21 @@ class GemmMaps:
             if not direct:
                 steps.add(rearrange(result, weight, setting.weight_shape))
 
-    def _add_up_parts(
-        self, small: Operand, large: Operand, weight: Operand, blocks: list[tuple[int, int, int, int]], parts: list[int]
-    ) -> None:
-        """The weight's gradient of one group in float32 by a product for each part of the images: sums of many terms round less in parts."""
-        steps, g, width, size = self._steps, self._g, self._width, math.prod(self._setting.weight_shape)
-        sums, at = steps.take(FLOAT32, size * sum(parts)), 0
-        for (first, n, start, count), each in zip(blocks, parts, strict=True):
+    def _add_up_parts(self, small: Operand, large: Operand, weight: Operand, blocks: list[tuple[int, int, int, int]]) -> None:
+        """The weight's gradient of one group in float32, added up in parts: a product for each, and what is left of a block by another."""
+        steps, g, width, size, at = self._steps, self._g, self._width, math.prod(self._setting.weight_shape), 0
+        terms = _terms_of_part(g)
+        sums = steps.take(FLOAT32, size * sum(-(-n * count // terms) for _, n, _, count in blocks))
+        for first, n, start, count in blocks:
             with steps.borrowed():
                 columns = self._columns(large.part(first * large.strides[0]), n, start, count, FLOAT32)
                 rows = small.part(first * small.strides[0] + start * small.strides[4])
-                terms = n * count // each
-                a, b = Matrix(rows.array, g.k, terms * g.k, True), Matrix(columns.array, width, terms * width)
-                self._product(a, b, Matrix(sums.at(at * size), width, size), g.k, width, terms, each, FLOAT32, FLOAT32)
-            at += each
+                whole, rest = divmod(n * count, terms)
+                for row, each, batch in ((0, terms, whole), (whole * terms, rest, 1)):
+                    if each and batch:
+                        a, b = Matrix(rows.at(row * g.k), g.k, each * g.k, True), Matrix(columns.at(row * width), width, each * width)
+                        self._product(a, b, Matrix(sums.at(at * size), width, size), g.k, width, each, batch, FLOAT32, FLOAT32)
+                        at += batch
         steps.add(sum_splits(sums, at, weight, self._setting.weight_shape))
 
     # --- blocks -------------------------------------------------------------------------------------------------------
@@ -134,17 +138,6 @@ class GemmMaps:
         each = self._g.groups * self._width * dtype.itemsize
         count = self._pixels if n > 1 else min(max(_SCRATCH // each, 1), self._pixels)
         return [(i, min(count, self._pixels - i)) for i in range(0, self._pixels, count)]
-
-    def _parts(self, n: int, dtype: np.dtype) -> int:
-        """Of `n` images, by which a weight's gradient is added up; 1 where one sum over all of them will do."""
-        g, size = self._g, math.prod(self._setting.weight_shape)
-        if (
-            not (self._last and g.groups == 1 and dtype == FLOAT32 and self._setting.precision == "highest")
-            or g.n * self._pixels < _LONG_SUM
-        ):
-            return 1
-        most = min(_MOST_PARTS, n, _SCRATCH * n // (4 * size * g.n))
-        return next((p for p in range(most, 1, -1) if n % p == 0 and n // p * self._pixels >= _PART), 1)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -264,6 +257,17 @@ class GemmMaps:
         self._product(a, b, c, k, width, n * count, g.groups, dtype, result.dtype, beta)
 
 
+def _in_parts(g: Geometry, dtype: np.dtype, last: bool, precision: str) -> bool:
+    """Whether a weight's gradient is added up in parts."""
+    return last and g.groups == 1 and dtype == FLOAT32 and precision == "highest" and g.n * g.pixels >= _LONG_SUM
+
+
+def _terms_of_part(g: Geometry) -> int:
+    """More than `_PART` where the parts would not fit into the scratch memory, or into one call."""
+    terms = g.n * g.pixels
+    return max(_PART, -(-terms // _BATCH), -(-4 * terms * g.k * g.c * g.taps // _SCRATCH))
+
+
 # --- judgement --------------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +308,8 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     seconds = max(products, problem.maps * _chain(op, g, last, dtype.itemsize)) + moved / (device.bandwidth * of_copy)
     seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)
+    if weighs and _in_parts(g, dtype, last, precision):
+        seconds += 8 * g.sizes[1] * g.n * g.pixels / _terms_of_part(g) / device.bandwidth
     behind = _behind(op, problem)
     own = problem.bytes * (1 if straight else _CROOKED) * (_ROUNDED if plain and precision == "high" else 1) + behind
     return Cost(problem.flops, own, min(problem.flops / peak / seconds, 1.0), launches + (behind > 0), peak_of)

@@ -7,7 +7,7 @@
 //          and has the next ones on their way while it multiplies. Rows of dy change places by the loop's unrolling, not by moves. `lanes`
 //          neighbouring threads have neighbouring channels; what the threads of a block have of the same channels is added up in shared memory.
 // Needs:   pointers and channels aligned to 4 bytes; one plane of the window, kSide x kSide, no stride, no dilation; lanes divides kThreads.
-// Bound:   memory: x and dy once. Sums in float32, of a strip first and then of all.
+// Bound:   memory: x and dy once. Sums in float32.
 
 #include "dnnarray/depthwise.cuh"
 #include "dnnarray/vec.cuh"
@@ -124,12 +124,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
     Walk at = {gmem_x + by_h.quotient * x_n + row * x_h + column * x_w + channel, gmem_dy + by_h.quotient * y_n + p * y_h + q * y_w + channel,
                x_h, x_w, y_h, y_w, inside<kWide>(column, static_cast<int>(width)), inside<kStrip>(q, static_cast<int>(out_width)),
                row, static_cast<int>(height), end - p};
-    float of_strip[kTaps][kVector] = {};
-    walk(of_strip, at, end - p);
-#pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap)
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) sum[tap][j] += of_strip[tap][j];
+    walk(sum, at, end - p);
   }
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap)

@@ -245,9 +245,7 @@ def test_gradients_of_an_empty_batch():
     ("x_shape", "w_shape", "options", "algorithm"),
     [
         ((64, 32, 56, 57), (32, 1, 7, 7), {"padding": 3, "groups": 32}, "depthwise"),  # tiles
-        ((64, 40, 57, 56), (40, 1, 3, 3), {"padding": 1, "groups": 40}, "depthwise"),  # walks
-        ((24, 20, 31, 29), (12, 20, 1, 1), {}, "gemm"),  # 12 parts of two images
-        ((23, 20, 31, 29), (12, 20, 1, 1), {}, "gemm"),  # a prime batch is not divided
+        ((23, 20, 31, 29), (12, 20, 1, 1), {}, "gemm"),  # 40 parts and a rest
         ((40, 6, 43, 41), (10, 6, 3, 3), {"stride": 2, "padding": 2}, "gemm"),  # of columns
         ((64, 64, 56, 56), (256, 64, 1, 1), {}, "gemm"),
     ],
@@ -266,4 +264,4 @@ def test_long_sums_of_weight_gradients_round_little(x_shape, w_shape, options, a
     )
     dw = dnn.conv_backward_weight(*there, weight_shape=w_shape, algorithm=algorithm, **options)
     error = np.sqrt(np.mean((cupy.asnumpy(dw) - exact) ** 2) / np.mean(exact**2))
-    assert error < (1e-6 if x_shape[0] == 23 else 3e-7)
+    assert error < (3e-7 if algorithm == "depthwise" else 4.5e-7)

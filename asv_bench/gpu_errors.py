@@ -1,6 +1,6 @@
 """What the table of convolutions beside PyTorch does not show: errors of the classes of numerics, and the speed of the portable path.
 
-    python -m asv_bench.gpu_conv_checks [--only highest]
+    python -m asv_bench.gpu_errors [--only highest]
 
 Errors are root mean squares of the difference from float64, over the root mean square of the result. The portable path is the kernel for sm_80 and
 newer, forced on whatever card there is.
