@@ -7,7 +7,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 _FAMILIES = sorted(
-    p.stem for p in Path(__file__).resolve().parents[1].glob("gpu_*.py") if p.stem not in ("gpu_small", "gpu_selection", "gpu_start", "gpu_errors")
+    p.stem
+    for p in Path(__file__).resolve().parents[1].glob("gpu_*.py")
+    if p.stem not in ("gpu_small", "gpu_selection", "gpu_start", "gpu_errors")
 )
 
 

@@ -332,10 +332,11 @@ def floor(op: str, problem: ConvProblem, device: Device, waits: float = 1.0) -> 
     f, weighs = filled(g), runs(op, problem).weighs
     macs = sum(part.macs for part in correlations(op, problem)) + g.macs * weighs
     more = f.groups * f.c * f.k / (g.groups * g.c * g.k)
-    seconds = waits * more * macs / (RATE * max(device.units, PLANNED)) + device.launch
+    seconds = waits * more * macs / (RATE * max(device.units, PLANNED))
     if weighs:
-        return seconds
-    return seconds + START + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
+        return seconds + device.launch
+    launches = len(g.phases) if op in ("conv_backward_input", "conv_transpose") else 1
+    return seconds + launches * (START + device.launch) + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,
