@@ -12,7 +12,7 @@ from dnnarray._problems.norm_base import Geometry
 
 _SHORT_ROW = 32  # elements; the sums of shorter ones cost more calls than they save
 _LONG_ROW = 2048  # elements; longer ones gain nothing
-_RUN = 32  # rows that are added up by themselves: sums of sums are more exact than one long one
+_RUN = 8  # rows, and sums of rows, that are added up by themselves: sums of sums are more exact than one long one
 
 
 def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = None) -> np.ndarray:
@@ -77,12 +77,12 @@ def _dense_ends(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[in
 
 
 def of_rows(matrix: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """The sum of all rows, in runs of them."""
+    """The sum of all rows: in runs of them, and of their sums in the same way."""
     count = len(matrix) // _RUN
     if count < 2:
         return np.add.reduce(matrix, axis=0, out=out)
     runs = np.add.reduce(matrix[: count * _RUN].reshape(count, _RUN, *matrix.shape[1:]), axis=1)
-    sums = np.add.reduce(runs, axis=0, out=out)
+    sums = of_rows(runs, out)
     return sums if count * _RUN == len(matrix) else np.add(sums, np.add.reduce(matrix[count * _RUN :], axis=0), out=out)
 
 
