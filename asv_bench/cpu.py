@@ -184,8 +184,8 @@ def plot(table: list[Measured], path: str) -> None:
     pyplot.close(figure)
 
 
-def with_threads(threads: int) -> None:
-    """Start this program anew where the environment does not hold every library to so many threads: they read it when they are loaded.
+def with_threads(threads: int, module: str = "asv_bench.cpu") -> None:
+    """Start this program, the module of this name, anew where the environment does not hold every library to so many threads: they read it when they are loaded.
 
     OPENBLAS_CORETYPE goes too: set to an older processor, it halves the matrix products of NumPy.
     """
@@ -193,7 +193,7 @@ def with_threads(threads: int) -> None:
         _THREAD_LIMITS, str(threads)
     )
     if wanted != dict(os.environ):
-        os.execve(sys.executable, [sys.executable, "-m", "asv_bench.cpu", *sys.argv[1:]], wanted)
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], wanted)
 
 
 def warn_of_load() -> None:

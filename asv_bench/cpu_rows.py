@@ -121,9 +121,9 @@ class Row:
         """The options of our call, with those that follow from the arrays."""
         return self.options | (self.options_of(arrays) if self.options_of else {})
 
-    def case(self, small: bool = False) -> Case:
+    def case(self, small: bool = False, seed: int = 0) -> Case:
         """The row with arrays, the same in each run."""
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         arrays = self.draw(rng, self.small if small else self.shapes)
         if not self.backward:
             return Case(self, arrays, None)
@@ -163,7 +163,7 @@ def _conv_gradient(name: str, shapes: tuple[Shape, ...], small: tuple[Shape, ...
 
     def theirs(torch: Any, grad: Any, other: Any) -> Any:
         rank = grad.ndim - 2
-        unread = _unread(torch, options_of((grad, other))[f"{which}_shape"], not other.is_contiguous())
+        unread = _unread(torch, options_of((grad, other))[f"{which}_shape"], not other.is_contiguous(), other.dtype)
         x, weight = (unread, other) if which == "input" else (other, unread)
         both = ([options.get(n, default)] * rank for n, default in (("stride", 1), ("padding", 0), ("dilation", 1)))
         mask = [which == "input", which == "weight", False]
@@ -174,9 +174,9 @@ def _conv_gradient(name: str, shapes: tuple[Shape, ...], small: tuple[Shape, ...
 
 
 @cache
-def _unread(torch: Any, shape: Shape, channels_last: bool) -> Any:
-    """The array that a gradient does not depend on: it only lends its shape and memory order."""
-    return torch.empty(shape, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+def _unread(torch: Any, shape: Shape, channels_last: bool, dtype: Any) -> Any:
+    """The array that a gradient does not depend on: it only lends its shape, dtype and memory order."""
+    return torch.empty(shape, dtype=dtype, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
 # --- everything else --------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asv_bench import cpu
+from asv_bench import cpu, cpu_errors
 from asv_bench.cpu_rows import MORE, PLANNED, ROWS, head, leaves
 
 NAMES = [row.name for row in ROWS]
@@ -90,3 +90,46 @@ def test_a_slow_layout_is_dropped_and_never_wins(monkeypatch):
 def test_rows_are_chosen_by_words():
     assert {row.name for row in cpu.chosen("gelu,RELU")} == {"relu", "gelu", "gelu, tanh form", "gelu backward"}
     assert len(cpu.chosen("")) == len(ROWS)
+
+
+ERROR_ROWS = list(cpu_errors.rows())
+
+
+def test_every_forward_row_is_compared_with_its_gradient():
+    names = [row.name for row in ERROR_ROWS]
+    assert len(set(names)) == len(names)
+    assert {row.name for row in ROWS if not row.random} <= set(names)
+    assert {"relu backward", "gelu, tanh form backward", "conv 3x3 64 at 56x56 backward"} <= set(names)
+    assert "gelu backward backward" not in names
+
+
+@pytest.mark.parametrize("row", ERROR_ROWS, ids=[row.name for row in ERROR_ROWS])
+def test_errors_of_both_libraries_are_roundings(row):
+    torch = pytest.importorskip("torch")
+    found = cpu_errors.compare(row, torch, range(1), small=True)
+    assert found
+    for entry in found:
+        assert max(*entry.ours_largest, *entry.theirs_largest) < TOLERANCE
+        assert entry.algorithm in str(entry)
+
+
+def test_error_of_known_arrays():
+    exact = np.array([3.0, 4.0])
+    assert cpu_errors.error([exact * 1.1], [exact]) == pytest.approx((0.1, 0.1))
+    assert cpu_errors.error([exact, exact * 2], [exact, exact]) == pytest.approx((0.5**0.5, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        ([0, 0], [1, 1], "exact"),
+        ([1, 1], [1, 1], "no larger"),
+        ([3, 3], [1, 2], "larger"),
+        ([3, 1], [1, 1.1], "chance"),
+        ([1, 1], [0, 0], "larger"),
+    ],
+)
+def test_verdict_on_errors(ours, theirs, verdict):
+    entry = cpu_errors.Errors("row", "algorithm", ours, theirs, ours, theirs)
+    assert entry.verdict == verdict
+    assert ("row" in cpu_errors.told([entry])) == (verdict == "larger")

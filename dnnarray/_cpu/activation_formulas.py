@@ -38,6 +38,21 @@ def _logistic_slope(x: Array) -> Array:
     return e
 
 
+def _logistic_and_slope(x: Array, t: Array) -> Array:
+    """s(x) + t s'(x) of the logistic function s: by the lesser of s(x) and s(-x), so that all roundings but the last are those of small numbers."""
+    share = np.exp(-np.abs(x))
+    share /= share + 1
+    y = 1 - share
+    y *= t
+    sign = np.copysign(constant(1, x), x)
+    y -= sign
+    y *= share
+    sign += 1
+    sign *= 0.5
+    y += sign
+    return y
+
+
 # --- straight pieces --------------------------------------------------------------------------------------------------
 
 
@@ -230,9 +245,7 @@ def _over_one_plus_exp(x: Array, e: Array, out: Array) -> None:
 
 def _silu_gradient(grad: Array, x: Array, out: Array, beta: float) -> None:
     scaled = x if beta == 1 else x * beta
-    slope = scaled * _logistic_slope(scaled)
-    slope += _logistic(scaled)
-    np.multiply(grad, slope, out=out)
+    np.multiply(grad, _logistic_and_slope(scaled, scaled), out=out)
 
 
 def _gelu(x: Array, out: Array, approximate: str) -> None:
@@ -271,19 +284,16 @@ def _gelu_slope(x: Array) -> Array:
 
 def _tanh_gelu_slope(x: Array) -> Array:
     x = np.clip(x, -_TANH_SATURATED, _TANH_SATURATED)  # keeps the cube, and 0 times the cube, finite
-    inner = 1 + 3 * _CUBIC * x * x
-    inner *= 2 * _SQRT_2_OVER_PI
-    inner *= x
-    inner *= _logistic_slope(2 * _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x))
-    inner += _tanh_cdf(x)
-    return inner
+    square = x * x
+    return _logistic_and_slope(_tanh_argument(x, square, _CUBIC), _tanh_argument(x, square, 3 * _CUBIC))
 
 
-def _tanh_cdf(x: Array) -> Array:
-    cdf = np.tanh(_SQRT_2_OVER_PI * (x + _CUBIC * x * x * x))
-    cdf += 1
-    cdf *= 0.5
-    return cdf
+def _tanh_argument(x: Array, square: Array, share: float) -> Array:
+    """2 sqrt(2 / pi) (x + share x^3): what the tanh form gives to the logistic function, or x times its derivative."""
+    y = square * (2 * _SQRT_2_OVER_PI * share)
+    y += 2 * _SQRT_2_OVER_PI
+    y *= x
+    return y
 
 
 def _mish(x: Array, out: Array) -> None:

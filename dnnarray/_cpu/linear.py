@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.activation import apply, apply_gradient
+from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Method
 
@@ -44,7 +45,7 @@ def _linear_backward(
     dx[...] = np.matmul(slope, weight).reshape(dx.shape)
     np.matmul(slope.T, rows, out=dweight)
     if dbias is not None:
-        np.sum(slope, axis=0, out=dbias)
+        of_rows(slope, dbias)
     if rest:
         rest[0][...] = slope.reshape(rest[0].shape)
 

@@ -49,8 +49,8 @@ def _batch_norm(
     scale = _rstd(problem, variance)
     scale = scale if weight is None else scale * weight
     if x.size >= _SMALL and (np.abs(mean * scale) <= _NEAR).all():
-        mean, bias = None, -mean * scale if bias is None else bias - mean * scale
-    arrays = (x, y, mean, scale, bias, residual)
+        mean, bias = None, (-mean * scale if bias is None else bias - mean * scale).astype(x.dtype, copy=False)
+    arrays = (x, y, mean, scale.astype(x.dtype, copy=False), bias, residual)
     length = stretch(problem, x)
 
     def block(x: Any, y: Any, mean: Any, scale: Any, shift: Any, residual: Any) -> None:
@@ -62,7 +62,8 @@ def _batch_norm(
 
 
 def _rstd(problem: NormProblem, variance: np.ndarray) -> np.ndarray:
-    return 1 / np.sqrt(variance + problem.eps)
+    """In float64: few numbers, of which every rounding would reach many."""
+    return 1 / np.sqrt(variance.astype(np.float64) + problem.eps)
 
 
 def _batch_norm_backward(
@@ -71,7 +72,7 @@ def _batch_norm_backward(
     gx, of_mean, of_variance, of_weight, of_bias, *of_residual = outputs
     of_mean, of_variance, of_weight, of_bias = _parameters(problem, of_mean, of_variance, of_weight, of_bias)
     mean, variance, weight, bias = _parameters(problem, mean, variance, weight, bias)
-    inputs = Inputs(grad, x, weight, bias, residual, mean, _rstd(problem, variance))
+    inputs = Inputs(grad, x, weight, bias, residual, mean, _rstd(problem, variance).astype(x.dtype, copy=False))
     fixed_backward(problem, inputs, Gradients(gx, of_weight, of_bias, *of_residual), of_mean, of_variance)
 
 

@@ -127,12 +127,12 @@ def _dense(*arrays: Any) -> bool:
 
 
 def _moments(problem: NormProblem, form: _Form, x: np.ndarray, ones: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The mean, None where the norm is not centred, and the variance of a block."""
+    """The mean, None where the norm is not centred, and the variance of a block, in float64: few numbers, of which every rounding would reach many."""
     count = problem.geometry.count
-    squares = form.total(np.vecdot(x, x)) / count
+    squares = form.total(np.vecdot(x, x).astype(np.float64)) / count
     if not problem.centred:
         return None, squares
-    mean = form.total(np.vecdot(x, ones)) / count
+    mean = form.total(np.vecdot(x, ones).astype(np.float64)) / count
     return mean, squares - mean * mean
 
 
@@ -167,9 +167,9 @@ def forward(
 
 def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, scale: np.ndarray, weight: Any, bias: Any) -> None:
     if form.along:
-        np.multiply(x, scale[..., None], out=y)
+        np.multiply(x, _column(scale, x), out=y)
         if mean is not None:
-            y -= (mean * scale)[..., None]
+            y -= _column(mean * scale, x)
         if weight is not None:
             y *= weight.reshape(-1)
         if bias is not None:
@@ -178,9 +178,14 @@ def _write(form: _Form, block: Block, x: np.ndarray, y: np.ndarray, mean: Any, s
     weight, bias = form.parameter(weight, block), form.parameter(bias, block)
     scale = scale if weight is None else scale * weight
     shift = bias if mean is None else -mean * scale if bias is None else bias - mean * scale
-    np.multiply(x, scale[..., None], out=y)
+    np.multiply(x, _column(scale, x), out=y)
     if shift is not None:
-        y += shift[..., None]
+        y += _column(shift, x)
+
+
+def _column(values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Statistics in the dtype of x and with an axis for its rows."""
+    return values.astype(x.dtype, copy=False)[..., None]
 
 
 def backward(
@@ -202,6 +207,7 @@ def backward(
         if scale is None or (found is None and problem.centred):
             found, spread = _moments(problem, form, part, ones)
             scale = 1 / np.sqrt(spread + problem.eps)
+        found, scale = None if found is None else found.astype(np.float64, copy=False), scale.astype(np.float64, copy=False)
         if not _near(found, 1 / (scale * scale)):
             return None
         scratch = borrow(part)
@@ -263,29 +269,29 @@ class _Gradient(NamedTuple):
         of_weight = (along_x if part.mean is None else along_x - part.mean * plain) * part.scale if self.of_weight else None
         weighted = (plain, along_x) if weight is None else (plain * weight, along_x * weight)
         factor, constant = self._averages(part, *weighted)
-        np.multiply(part.grad, (part.scale if weight is None else part.scale * weight)[..., None], out=part.gx)
-        np.subtract(part.gx, np.multiply(part.x, factor[..., None], out=part.scratch), out=part.gx)
+        np.multiply(part.grad, _column(part.scale if weight is None else part.scale * weight, part.x), out=part.gx)
+        np.subtract(part.gx, np.multiply(part.x, _column(factor, part.x), out=part.scratch), out=part.gx)
         if constant is not None:
-            np.add(part.gx, constant[..., None], out=part.gx)
+            np.add(part.gx, _column(constant, part.x), out=part.gx)
         return of_weight, plain
 
     def _along(self, part: _Part) -> tuple[Any, Any]:
         terms = self._terms_along(part)
         h = part.grad if self.weight is None else np.multiply(part.grad, self.weight.reshape(-1), out=part.scratch)
         factor, constant = self._averages(part, np.vecdot(h, self.ones), np.vecdot(h, part.x))
-        np.multiply(h, part.scale[..., None], out=part.scratch)
-        np.multiply(part.x, factor[..., None], out=part.gx)
+        np.multiply(h, _column(part.scale, part.x), out=part.scratch)
+        np.multiply(part.x, _column(factor, part.x), out=part.gx)
         np.subtract(part.scratch, part.gx, out=part.gx)
         if constant is not None:
-            np.add(part.gx, constant[..., None], out=part.gx)
+            np.add(part.gx, _column(constant, part.x), out=part.gx)
         return terms
 
     def _terms_along(self, part: _Part) -> tuple[Any, Any]:
         """The terms for each place in a row: sums over the rows, as products of a vector and a matrix."""
-        grad, scale = part.grad[:, 0], part.scale[:, 0]
+        grad, scale = part.grad[:, 0], part.scale[:, 0].astype(part.grad.dtype, copy=False)
         of_weight = None
         if self.of_weight:
             of_weight = np.matmul(scale, np.multiply(part.grad, part.x, out=part.scratch)[:, 0])
             if part.mean is not None:
-                of_weight -= np.matmul(part.mean[:, 0] * scale, grad)
+                of_weight -= np.matmul((part.mean[:, 0] * scale).astype(grad.dtype, copy=False), grad)
         return of_weight, np.matmul(np.ones(len(grad), grad.dtype), grad) if self.of_bias else None

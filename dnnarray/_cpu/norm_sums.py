@@ -12,6 +12,7 @@ from dnnarray._problems.norm_base import Geometry
 
 _SHORT_ROW = 32  # elements; the sums of shorter ones cost more calls than they save
 _LONG_ROW = 2048  # elements; longer ones gain nothing
+_RUN = 8  # rows, and sums of rows, that are added up by themselves: sums of sums are more exact than one long one
 
 
 def total(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray | None = None) -> np.ndarray:
@@ -75,13 +76,23 @@ def _dense_ends(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[in
     return count if expected >= _SHORT_ROW * strides[-1] > 0 else 0
 
 
+def of_rows(matrix: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """The sum of all rows: in runs of them, and of their sums in the same way."""
+    count = len(matrix) // _RUN
+    if count < 2:
+        return np.add.reduce(matrix, axis=0, out=out)
+    runs = np.add.reduce(matrix[: count * _RUN].reshape(count, _RUN, *matrix.shape[1:]), axis=1)
+    sums = of_rows(runs, out)
+    return sums if count * _RUN == len(matrix) else np.add(sums, np.add.reduce(matrix[count * _RUN :], axis=0), out=out)
+
+
 def _of_columns(matrix: np.ndarray) -> np.ndarray:
     """The sum of each column: first of long rows made of several rows each, which NumPy adds fastest and which also round less."""
     rows, columns = matrix.shape
     together = max(1, min(rows, _LONG_ROW // columns))
     count = rows // together
     head = matrix[: count * together].reshape(count, together * columns)
-    sums = np.add.reduce(np.add.reduce(head, axis=0).reshape(together, columns), axis=0)
+    sums = np.add.reduce(of_rows(head).reshape(together, columns), axis=0)
     return sums if count * together == rows else sums + np.add.reduce(matrix[count * together :], axis=0)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._cpu.philox import bernoulli_keep
 from dnnarray._cpu.rnn_cells import CELLS, Layer, Tape, layer
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
@@ -316,7 +317,7 @@ def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list
         if i:
             bias[...] = biases[0]
         else:
-            np.sum(left, axis=0, out=bias)
+            of_rows(left, bias)
 
 
 # --- both -------------------------------------------------------------------------------------------------------------

@@ -158,13 +158,13 @@ def _softplus_slope(g: Any, x: Any, beta: Any, threshold: Any) -> Any:
 
 @device
 def _silu(x: Any, beta: Any, q: Any) -> Any:
-    return x * scalar.sigmoid(x * beta)
+    return scalar.times_sigmoid(x, x * beta)
 
 
 @device
 def _silu_slope(g: Any, x: Any, beta: Any, q: Any) -> Any:
     s = x * beta
-    return g * (s * scalar.sigmoid_slope(s) + scalar.sigmoid(s))
+    return g * scalar.sigmoid_and_slope(s, s)
 
 
 @device
@@ -180,15 +180,25 @@ def _gelu_slope(g: Any, x: Any, p: Any, q: Any) -> Any:
 @device
 def _gelu_tanh(x: Any, p: Any, q: Any) -> Any:
     # 0.5 (1 + tanh(u)) is the logistic function of 2 u.
-    return x * scalar.sigmoid(const(x, 2 * _SQRT_2_OVER_PI) * (x + const(x, _CUBIC) * x * x * x))
+    return scalar.times_sigmoid(x, x * _cubic(x))
+
+
+@device
+def _cubic(x: Any) -> Any:
+    """2 sqrt(2 / pi) (1 + 0.044715 x^2)."""
+    return scalar.fma(x * x, const(x, 2 * _SQRT_2_OVER_PI * _CUBIC), const(x, 2 * _SQRT_2_OVER_PI))
+
+
+@device
+def _cubic_slope(x: Any) -> Any:
+    """The derivative of x times that."""
+    return scalar.fma(x * x, const(x, 6 * _SQRT_2_OVER_PI * _CUBIC), const(x, 2 * _SQRT_2_OVER_PI))
 
 
 @device
 def _gelu_tanh_slope(g: Any, x: Any, p: Any, q: Any) -> Any:
     x = _clip(x, const(x, -_TANH_SATURATED), const(x, _TANH_SATURATED))
-    u = const(x, 2 * _SQRT_2_OVER_PI) * (x + const(x, _CUBIC) * x * x * x)
-    inner = const(x, 2 * _SQRT_2_OVER_PI) * (const(x, 1.0) + const(x, 3 * _CUBIC) * x * x) * x
-    return g * (inner * scalar.sigmoid_slope(u) + scalar.sigmoid(u))
+    return g * scalar.sigmoid_and_slope(x * _cubic(x), x * _cubic_slope(x))
 
 
 @device

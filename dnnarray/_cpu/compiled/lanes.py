@@ -129,7 +129,7 @@ def raise_top(typing: Any, like: Any, scores: Any, step: Any, count: Any, top: A
 
 @intrinsic
 def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: Any, total: Any) -> Any:
-    """Each of `count` vectors, `step` bytes apart, becomes exp(score - ground) and is added to `total`."""
+    """Each of `count` vectors, `step` bytes apart, becomes exp(score - ground); their sum is added to `total`, at the end: sums of sums are more exact."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         math, vector, item = arithmetic(context, builder, signature.args[0])
@@ -142,7 +142,8 @@ def weigh(typing: Any, like: Any, scores: Any, step: Any, count: Any, ground: An
             store_at(builder, weight, address, item)
             return builder.fadd(value, weight)
 
-        store_at(builder, _down(builder, count, load_at(builder, total, vector, item), body), total, item)
+        found = _down(builder, count, math.real(0.0), body)
+        store_at(builder, builder.fadd(load_at(builder, total, vector, item), found), total, item)
         return context.get_dummy_value()
 
     return types.void(like, *[types.int64] * 5), generate

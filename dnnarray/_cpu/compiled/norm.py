@@ -15,11 +15,13 @@ import numpy as np
 from dnnarray._cpu import norm_forms
 from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In1, In2, In3, Out1, Out2, Out3, device, driver, kernel
+from dnnarray._cpu.compiled.scalar import const, fma
 from dnnarray._cpu.compiled.sums import row_moments, row_products, row_sum, weighted_products
 from dnnarray._cpu.norm_sums import move
 from dnnarray._problems.norm_base import NormProblem
 
 _BLOCKS = 16  # of rows, each with its own sums for the parameters: always as many, so that no result depends on the threads
+_RUN = 16  # rows whose share of the parameters' gradients is added up by itself: sums of sums are more exact than one long one
 _WORK = 3  # passes
 
 Array = np.ndarray
@@ -40,17 +42,23 @@ def _statistics(x: Any, eps: Any, centred: Any) -> Any:
 
 
 @device
-def _affine(x: Any, mean: Any, scale: Any, shift: Any, y: Any) -> Any:
-    """y = (x - mean) scale + shift: the difference first, exact for data far from 0."""
-    for i in range(len(y)):
-        y[i] = (x[i] - mean) * scale + shift
+def _centre(mean: Any, rstd: Any) -> Any:
+    """What is taken from x before anything else: the mean of data far from 0, which is exact there; near 0 nothing, since the difference would round."""
+    return mean if abs(mean) * rstd > 1.0 else const(mean, 0.0)
 
 
 @device
-def _affine_each(x: Any, mean: Any, rest: Any, rstd: Any, weight: Any, bias: Any, y: Any) -> Any:
-    """`_affine` with a weight and a bias for each element."""
+def _affine(x: Any, centre: Any, scale: Any, shift: Any, y: Any) -> Any:
+    """y = (x - centre) scale + shift."""
     for i in range(len(y)):
-        y[i] = ((x[i] - mean) - rest) * rstd * weight[i] + bias[i]
+        y[i] = fma(x[i] - centre, scale, shift)
+
+
+@device
+def _affine_each(x: Any, centre: Any, rstd: Any, shift: Any, weight: Any, bias: Any, y: Any) -> Any:
+    """`_affine`, and then a weight and a bias for each element."""
+    for i in range(len(y)):
+        y[i] = fma(fma(x[i] - centre, rstd, shift), weight[i], bias[i])
 
 
 @device
@@ -72,6 +80,14 @@ def _add_parameters(g: Any, x: Any, mean: Any, rstd: Any, dweight: Any, dbias: A
     for i in range(len(x)):
         dweight[i] += g[i] * ((x[i] - mean) * rstd)
         dbias[i] += g[i]
+
+
+@device
+def _settle(run: Any, total: Any) -> Any:
+    """The sum of a run of rows goes to that of all."""
+    for i in range(len(run)):
+        total[i] += run[i]
+        run[i] = 0
 
 
 # --- by rows ----------------------------------------------------------------------------------------------------------
@@ -101,27 +117,30 @@ def _rows(
         if rstd.size:
             rstd[r] = s
         base = (r % period) * pieces
+        centre = _centre(m, s)
+        offset = float(m - centre) + rest
         if inner == 1:
-            _affine_each(row, m, rest, s, weight[base : base + pieces], bias[base : base + pieces], out)
+            _affine_each(row, centre, s, x.dtype.type(-offset * s), weight[base : base + pieces], bias[base : base + pieces], out)
         else:
             for k in range(pieces):
                 scale = s * weight[base + k]
                 a = k * inner
-                _affine(row[a : a + inner], m, scale, bias[base + k] - rest * scale, out[a : a + inner])
+                _affine(row[a : a + inner], centre, scale, x.dtype.type(bias[base + k] - offset * scale), out[a : a + inner])
 
 
 @kernel(counted=False)
 def _rows_backward(
-    start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: Out2, dbias: Out2, period: int, inner: int,
-    eps: float, centred: bool,
+    start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: Out2, dbias: Out2, weight_run: Out2,
+    bias_run: Out2, period: int, inner: int, eps: float, centred: bool,
 ) -> None:  # fmt: skip
     rows, length = x.shape
     pieces = length // inner
     zero = x.dtype.type(0)
     for block in range(start, stop):
-        dweight[block, :] = zero
-        dbias[block, :] = zero
-        for r in range(rows * block // len(dweight), rows * (block + 1) // len(dweight)):
+        first, last = rows * block // len(dweight), rows * (block + 1) // len(dweight)
+        dweight[block, :], dbias[block, :], weight_run[block, :], bias_run[block, :] = zero, zero, zero, zero
+        of_weight, of_bias = weight_run[block], bias_run[block]
+        for r in range(first, last):
             row, grad, out = x[r], g[r], dx[r]
             m, s = zero, zero
             if (mean.size == 0 and centred) or rstd.size == 0:
@@ -136,13 +155,13 @@ def _rows_backward(
             if inner == 1:
                 w = weight[base : base + pieces]
                 total, along = weighted_products(grad, w, row, m, s)
-                _add_parameters(grad, row, m, s, dweight[block, base : base + pieces], dbias[block, base : base + pieces])
+                _add_parameters(grad, row, m, s, of_weight[base : base + pieces], of_bias[base : base + pieces])
             else:
                 for k in range(pieces):
                     a = k * inner
                     plain, product = row_products(grad[a : a + inner], row[a : a + inner], m, s)
-                    dweight[block, base + k] += x.dtype.type(product)
-                    dbias[block, base + k] += x.dtype.type(plain)
+                    of_weight[base + k] += x.dtype.type(product)
+                    of_bias[base + k] += x.dtype.type(plain)
                     total += plain * weight[base + k]
                     along += product * weight[base + k]
             average = x.dtype.type(total * s / length if centred else 0.0)
@@ -153,6 +172,9 @@ def _rows_backward(
                 for k in range(pieces):
                     a = k * inner
                     _gradient(grad[a : a + inner], row[a : a + inner], m, s, s * weight[base + k], average, projection, out[a : a + inner])
+            if (r + 1 - first) % _RUN == 0 or r + 1 == last:
+                _settle(of_weight, dweight[block])
+                _settle(of_bias, dbias[block])
 
 
 def _or(array: Array | None, size: int, dtype: Any, value: float) -> Array:
@@ -182,11 +204,11 @@ def _by_rows_backward(
     assert form is not None
     gx, of_weight, of_bias = outputs
     shape, nothing = (form.rows, form.length), np.empty(0, x.dtype)
-    sums = np.empty((2, min(_BLOCKS, form.rows), form.parameters), x.dtype)
+    sums = np.empty((4, min(_BLOCKS, form.rows), form.parameters), x.dtype)
     with Written((gx,)) as (dx,):
         _rows_backward(
             sums.shape[1], taken(grad, shape), taken(x, shape), _or(weight, form.parameters, x.dtype, 1),
-            *(nothing if a is None else taken(a, (-1,)) for a in (mean, rstd)), dx.reshape(shape), sums[0], sums[1], form.period, form.inner,
+            *(nothing if a is None else taken(a, (-1,)) for a in (mean, rstd)), dx.reshape(shape), *sums, form.period, form.inner,
             problem.eps, problem.centred, work=2 * _WORK * x.size,
         )  # fmt: skip
     for parameter, parts in ((of_weight, sums[0]), (of_bias, sums[1])):
@@ -259,9 +281,10 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
         s = 1.0 / math.sqrt(v + eps)
         mean[c], rstd[c], variance[c] = m + x.dtype.type(rest), s, v
         scale = x.dtype.type(s * weight[c])
-        shift = x.dtype.type(bias[c] - rest * s * weight[c])
+        centre = _centre(m, s)
+        shift = x.dtype.type(bias[c] - (float(m - centre) + rest) * scale)
         for n in range(outer):
-            _affine(x[n, c], m, scale, shift, y[n, c])
+            _affine(x[n, c], centre, scale, shift, y[n, c])
 
 
 @kernel(counted=False)
@@ -285,19 +308,31 @@ def _planes_backward(
 
 
 @kernel(counted=False)
-def _planes_affine(start: int, stop: int, x: In2, mean: In1, scale: In1, bias: In1, y: Out2) -> None:
-    channels = len(mean)
+def _planes_affine(start: int, stop: int, x: In2, centre: In1, scale: In1, shift: In1, y: Out2) -> None:
+    channels = len(centre)
     for r in range(start, stop):
         c = r % channels
-        _affine(x[r], mean[c], scale[c], bias[c], y[r])
+        _affine(x[r], centre[c], scale[c], shift[c], y[r])
 
 
 @kernel(counted=False)
-def _columns_affine(start: int, stop: int, x: In2, mean: In1, scale: In1, bias: In1, y: Out2) -> None:
+def _columns_affine(start: int, stop: int, x: In2, centre: In1, scale: In1, shift: In1, y: Out2) -> None:
     for r in range(start, stop):
         row, out = x[r], y[r]
-        for c in range(len(mean)):
-            out[c] = (row[c] - mean[c]) * scale[c] + bias[c]
+        for c in range(len(centre)):
+            out[c] = fma(row[c] - centre[c], scale[c], shift[c])
+
+
+@kernel(asleep=True, counted=False)
+def _coefficients(
+    start: int, stop: int, mean: In1, variance: In1, weight: In1, bias: In1, eps: float, centre: Out1, scale: Out1, shift: Out1
+) -> None:
+    """What `_affine` takes for each channel, of given statistics."""
+    for c in range(start, stop):
+        rstd = 1.0 / math.sqrt(float(variance[c]) + eps)
+        centre[c] = _centre(mean[c], rstd)
+        scale[c] = rstd * weight[c]
+        shift[c] = bias[c] - float(mean[c] - centre[c]) * scale[c]
 
 
 def _form(problem: NormProblem) -> tuple[norm_forms.Planes, tuple[int, int, int]]:
@@ -306,19 +341,19 @@ def _form(problem: NormProblem) -> tuple[norm_forms.Planes, tuple[int, int, int]
     return form, (form.outer, form.channels, form.inner)
 
 
-@driver(_planes_affine, _columns_affine)
+@driver(_coefficients, _planes_affine, _columns_affine)
 def batch_norm(
     problem: NormProblem, outputs: Any, scratch: Any, x: Array, mean: Array, variance: Array, weight: Any, bias: Any, residual: Any
 ) -> None:
     form, _ = _form(problem)
     rows = (form.outer, form.channels) if form.inner == 1 else (form.outer * form.channels, form.inner)
-    scale = 1 / np.sqrt(taken(variance, (-1,)) + problem.eps)
-    if weight is not None:
-        scale = scale * taken(weight, (-1,))
+    parameters = (_or(weight, form.channels, x.dtype, 1), _or(bias, form.channels, x.dtype, 0))
+    coefficients = np.empty((3, form.channels), x.dtype)
+    _coefficients(form.channels, taken(mean, (-1,)), taken(variance, (-1,)), *parameters, problem.eps, *coefficients)
     run = _columns_affine if form.inner == 1 else _planes_affine
     with Written(outputs, form.order) as (y,):
         source = taken(x, rows, form.order)
-        run(rows[0], source, taken(mean, (-1,)), scale, _or(bias, form.channels, x.dtype, 0), y.reshape(rows), work=x.size)
+        run(rows[0], source, *coefficients, y.reshape(rows), work=x.size)
 
 
 @driver(_planes)

@@ -28,7 +28,7 @@ from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, read, routine, til
 
 BATCH = 64  # sequences whose products with a panel are held at a time
 # Terms added up in registers: so much of a panel stays in the first-level cache beside the rows, and sums of sums are more exact than one long one.
-_DEPTH = 256
+_DEPTH = 128
 
 
 # --- products ---------------------------------------------------------------------------------------------------------

@@ -200,6 +200,17 @@ def _limits_by_type(x: Any) -> Any:
     return lambda x: (low, high, magic, ln2, rest)
 
 
+def _least(x: Any) -> Any:
+    """The least x whose exponential is a normal number."""
+    raise NotImplementedError
+
+
+@overload(_least, inline="always", strict=False)
+def _least_by_type(x: Any) -> Any:
+    least = types.float32(-87.33) if x == types.float32 else -708.39
+    return lambda x: least
+
+
 @device
 def _exp_parts(x: Any) -> Any:
     """(p, a, b): exp(x) = (1 + p) a b, with powers of two a and b, so that their product may leave the range of normal numbers."""
@@ -212,6 +223,20 @@ def _exp_parts(x: Any) -> Any:
     count = _less(_bits(rounded), _bits(magic))
     half = _halved(count)
     return fma(r * r, _exp_tail(r), r), _power_of_two(half, x), _power_of_two(_less(count, half), x)
+
+
+@device
+def _falling_exp(x: Any) -> Any:
+    """exp(-|x|), 0 where that is no normal number."""
+    _, _, magic, ln2, rest = _limits(x)
+    x, low = -abs(x), _least(x)
+    near = low if x < low else x  # NaN stays NaN
+    rounded = fma(near, const(x, 1.4426950408889634), magic)
+    n = rounded - magic
+    r = fma(-n, rest, fma(-n, ln2, near))
+    scale = _power_of_two(_less(_bits(rounded), _bits(magic)), x)
+    grown = fma(fma(r * r, _exp_tail(r), r), scale, scale)
+    return const(x, 0.0) if x < low else grown
 
 
 @device
@@ -232,17 +257,40 @@ def expm1(x: Any) -> Any:
 
 
 @device
+def _lesser_share(x: Any) -> Any:
+    """The logistic function of -|x|."""
+    e = _falling_exp(x)
+    return e / (const(x, 1.0) + e)
+
+
+@device
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x))."""
-    one = const(x, 1.0)
-    return one / (one + exp(-x))
+    """1 / (1 + exp(-x)), exact in relation to itself far below 0."""
+    share = _lesser_share(x)
+    return share if x < const(x, 0.0) else const(x, 1.0) - share
+
+
+@device
+def times_sigmoid(x: Any, y: Any) -> Any:
+    """x times the logistic function of y: above 0 by what it lacks, so that all roundings but the last are those of a small number."""
+    zero, share = const(x, 0.0), _lesser_share(y)
+    less = x if share == zero else fma(-x, share, x)  # infinity less 0 times infinity
+    return x * share if y < zero else less
+
+
+@device
+def sigmoid_and_slope(x: Any, t: Any) -> Any:
+    """s(x) + t s'(x) of the logistic function s, in the same way."""
+    zero, one = const(x, 0.0), const(x, 1.0)
+    share, below = _lesser_share(x), x < const(x, 0.0)
+    return fma(share, fma(t, one - share, one if below else -one), zero if below else one)
 
 
 @device
 def sigmoid_slope(x: Any) -> Any:
     """The derivative of `sigmoid`, without the cancellation of s (1 - s)."""
     one = const(x, 1.0)
-    e = exp(-abs(x))
+    e = _falling_exp(x)
     return e / ((one + e) * (one + e))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel
+from dnnarray._cpu.compiled.scalar import fma
 from dnnarray._cpu.spatial_common import buffer
 from dnnarray._cpu.spatial_resize import Taps, taps_of
 from dnnarray._problems.spatial_grid import GridSampleProblem
@@ -27,7 +28,7 @@ def _gathered(row: Any, index: Any, weight: Any, first: Any, out: Any) -> Any:
             out[q] = weight[q] * row[index[q]]
     else:
         for q in range(len(out)):
-            out[q] += weight[q] * row[index[q]]
+            out[q] = fma(weight[q], row[index[q]], out[q])
 
 
 @device
@@ -38,30 +39,34 @@ def _weighted(row: Any, weight: Any, first: Any, out: Any) -> Any:
             out[q] = weight * row[q]
     else:
         for q in range(len(out)):
-            out[q] += weight * row[q]
+            out[q] = fma(weight, row[q], out[q])
 
 
 @device
 def _gathered_pair(row: Any, i: Any, a: Any, j: Any, b: Any, out: Any) -> Any:
     """The sum of two taps of a row in one pass."""
     for q in range(len(out)):
-        out[q] = a[q] * row[i[q]] + b[q] * row[j[q]]
+        out[q] = fma(b[q], row[j[q]], a[q] * row[i[q]])
 
 
 @device
 def _doubled(row: Any, left: Any, right: Any, out: Any) -> Any:
-    """The inner part of a row with twice the elements: `left` and `right` are the weights of the taps of the two elements that come from each."""
+    """The inner part of a row with twice the elements: `left` and `right` are the weights of the taps of the two elements that come from each.
+
+    The nearer one of two has the larger weight: its product is the one that does not round.
+    """
     a, b, c, d = left[2], right[2], left[3], right[3]
     for k in range(len(row) - 2):
-        out[2 * k + 2] = a * row[k] + b * row[k + 1]
-        out[2 * k + 3] = c * row[k + 1] + d * row[k + 2]
+        out[2 * k + 2] = fma(b, row[k + 1], a * row[k])
+        out[2 * k + 3] = fma(c, row[k + 1], d * row[k + 2])
 
 
 @device
 def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
-    """The sum of two weighted rows in one pass."""
+    """The sum of two weighted rows in one pass; the product of the larger weight does not round."""
+    row, a, other, b = (other, b, row, a) if a > b else (row, a, other, b)
     for q in range(len(out)):
-        out[q] = a * row[q] + b * other[q]
+        out[q] = fma(b, other[q], a * row[q])
 
 
 @kernel
@@ -106,10 +111,14 @@ def _resize_planes(
 
 
 def _matrix(taps: Taps, extent: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """(index, weight) of the taps of each target; where nothing changes, each target's own place."""
+    """(index, weight) of the taps of each target; where nothing changes, each target's own place. Of more than two the light ones come first, as small sums round less."""
     columns = taps.columns or ((np.arange(extent), None),)
     index = np.array([i for i, _ in columns], np.int64)
-    return index, np.array([np.ones(extent, dtype) if w is None else w for _, w in columns], dtype)
+    weight = np.array([np.ones(extent, dtype) if w is None else w for _, w in columns], dtype)
+    if len(columns) < 3:
+        return index, weight
+    order = np.argsort(abs(weight), axis=0, kind="stable")
+    return np.take_along_axis(index, order, 0), np.take_along_axis(weight, order, 0)
 
 
 @driver(_resize)
