@@ -1,4 +1,4 @@
-"""The thread count of the BLAS behind NumPy: read, so that ours follows it (and threadpoolctl), and held at one inside our own threads."""
+"""The BLAS behind NumPy: its thread count, read so that ours follows it (and threadpoolctl), and held at one inside our own threads; products that are added."""
 
 from __future__ import annotations
 
@@ -18,18 +18,30 @@ _NAMES = (
     "openblas_{}_num_threads64_",
     "openblas_{}_num_threads",
 )
+_PRODUCTS = (
+    ("scipy_cblas_sgemm64_", ctypes.c_int64),
+    ("cblas_sgemm64_", ctypes.c_int64),
+    ("cblas_sgemm", ctypes.c_int),
+)  # and their integers
+_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED = 101, 111, 112
 _lock = threading.Lock()
 _inside = 0  # regions that hold the BLAS at one thread now
 _outside = 0  # what it is set to again at the end of the last of them
 
 
 @lru_cache(maxsize=1)
-def _functions() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """(get, set), or None where NumPy's BLAS is another one. Loading NumPy's own extension again finds the BLAS among what it is linked to."""
+def _library() -> ctypes.CDLL | None:
+    """Loading NumPy's own extension again finds the BLAS among what it is linked to."""
     try:
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
+        return ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
     except (AttributeError, OSError):
         return None
+
+
+@lru_cache(maxsize=1)
+def _functions() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
+    """(get, set), or None where NumPy's BLAS is another one."""
+    library = _library()
     for name in _NAMES:
         get, put = (getattr(library, name.format(verb), None) for verb in ("get", "set"))
         if get is not None and put is not None:
@@ -77,3 +89,48 @@ def _leave(put: Callable[[int], Any]) -> None:
         _inside -= 1
         if not _inside and _outside != 1:
             put(_outside)
+
+
+# --- products that are added ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _sgemm() -> Callable[..., None] | None:
+    """``cblas_sgemm``, or None where it is not found."""
+    library = _library()
+    for name, integer in _PRODUCTS:
+        function = getattr(library, name, None)
+        if function is not None:
+            number, pointer = ctypes.c_float, ctypes.c_void_p
+            three = (integer,) * 3
+            function.argtypes = (ctypes.c_int,) * 3 + three + (number, pointer, integer, pointer, integer, number, pointer, integer)
+            function.restype = None
+            return function
+    return None
+
+
+def _lying(a: np.ndarray) -> tuple[int, int] | None:
+    """How a matrix lies for the BLAS, and the elements from row to row (from column to column of one that is transposed); None where it cannot say so."""
+    (rows, columns), (down, along), size = a.shape, a.strides, a.itemsize
+    if along == size and down % size == 0 and down >= columns * size:
+        return _AS_IT_IS, down // size
+    if down == size and along % size == 0 and along >= rows * size:
+        return _TRANSPOSED, along // size
+    return None
+
+
+def can_add(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
+    """Whether `add_product` does it: float32 matrices whose memory the BLAS can take."""
+    if not (a.dtype == b.dtype == out.dtype == np.float32 and a.ndim == b.ndim == out.ndim == 2) or _sgemm() is None:
+        return False
+    of_out = _lying(out)
+    return _lying(a) is not None and _lying(b) is not None and of_out is not None and of_out[0] == _AS_IT_IS
+
+
+def add_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out += a @ b, in place of a product of its own and a pass that adds it."""
+    function, of_a, of_b, of_out = _sgemm(), _lying(a), _lying(b), _lying(out)
+    assert function is not None
+    assert of_a is not None and of_b is not None and of_out is not None  # noqa: PT018 - `can_add` said so
+    (m, k), n = a.shape, b.shape[1]
+    function(_ROW_MAJOR, of_a[0], of_b[0], m, n, k, 1.0, a.ctypes.data, of_a[1], b.ctypes.data, of_b[1], 1.0, out.ctypes.data, of_out[1])

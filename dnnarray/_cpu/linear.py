@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnarray._cpu.activation import apply, apply_gradient
 from dnnarray._cpu.norm_sums import of_rows
+from dnnarray._cpu.products import multiply
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Method
 
@@ -16,7 +17,7 @@ from dnnarray._select import Method
 
 def _before_activation(problem: LinearProblem, out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any) -> None:
     """out = x weight^T + bias + residual, `out` and x with one axis of rows."""
-    np.matmul(x, weight.T, out=out)
+    multiply(x, weight.T, out)
     if bias is not None:
         np.add(out, bias, out=out)
     if residual is not None:
@@ -42,8 +43,8 @@ def _linear_backward(
         before = np.empty(slope.shape, slope.dtype)
         _before_activation(problem, before, rows, weight, bias, residual)
         slope = apply_gradient(problem.activation, slope, before)
-    dx[...] = np.matmul(slope, weight).reshape(dx.shape)
-    np.matmul(slope.T, rows, out=dweight)
+    dx[...] = multiply(slope, weight, np.empty(rows.shape, dx.dtype)).reshape(dx.shape)
+    multiply(slope.T, rows, dweight)
     if dbias is not None:
         of_rows(slope, dbias)
     if rest:

@@ -16,6 +16,7 @@ import numpy as np
 
 from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._cpu.philox import bernoulli_keep
+from dnnarray._cpu.products import multiply
 from dnnarray._cpu.rnn_cells import CELLS, Layer, Tape, layer
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 
@@ -191,7 +192,7 @@ def _run_direction(
     for steps in run.packing.blocks(backwards):
         low, high = run.packing.span(steps)
         gates = run.memory["gates"][: high - low] if tape is None else tape.gates[low:high]
-        np.matmul(x[low:high], w.w_ih.T, out=gates)
+        multiply(x[low:high], w.w_ih.T, gates)
         if w.bias is not None:
             gates += w.bias
         for t in steps:
@@ -262,7 +263,7 @@ def input_gradient(w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
         if add:
             dx[rows] += tape.gates[rows] @ w.w_ih
         else:
-            np.matmul(tape.gates[rows], w.w_ih, out=dx[rows])
+            multiply(tape.gates[rows], w.w_ih, dx[rows])
 
 
 def _row_blocks(gates: np.ndarray) -> Iterator[slice]:
@@ -312,7 +313,7 @@ def weight_products(w: Layer, tape: Tape, x: np.ndarray, out: RNNWeights) -> lis
 
 def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list[np.ndarray]) -> None:
     """One of `weight_products`."""
-    np.matmul(left.T, right, out=weight)
+    multiply(left.T, right, weight)
     for i, bias in enumerate(biases):
         if i:
             bias[...] = biases[0]

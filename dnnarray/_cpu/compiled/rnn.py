@@ -19,6 +19,7 @@ from dnnarray._cpu.compiled.kernel import Kernel, driver
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 from dnnarray._cpu.compiled.rnn_steps import BATCH, backward_steps, forward_steps, pack_columns, pack_turned
 from dnnarray._cpu.compiled.tile import VECTORS, lanes
+from dnnarray._cpu.products import multiply
 from dnnarray._cpu.rnn_cells import Layer, Tape, layer
 from dnnarray._cpu.rnn_sequence import Gradients, Layers, Run, input_gradient, sum_up, weight_products
 from dnnarray._problems.rnn import GATES
@@ -150,7 +151,7 @@ def _input_products(run: Run, weights: _Weights, spans: list[tuple[int, int]], l
         for w, (first, last), base, into in zip(weights.layers, spans, low, gates, strict=True)
         for a, b in threads.split(last - first, _slices(run, work))
     ]
-    threads.each(np.matmul, items, work=work, products=True)
+    threads.each(multiply, items, work=work, products=True)
 
 
 def _product_work(run: Run, rows: int, depth: int) -> int:

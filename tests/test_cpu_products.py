@@ -1,0 +1,68 @@
+"""Products of matrices whose sums are added up in parts."""
+
+import numpy as np
+import pytest
+
+from dnnarray._cpu import blas
+from dnnarray._cpu.products import multiply, parts_of
+
+
+def _error(found, exact):
+    return np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2))
+
+
+@pytest.mark.parametrize(
+    ("terms", "parts"), [(0, 1), (1, 1), (200, 1), (201, 2), (256, 2), (320, 2), (400, 1), (512, 3), (768, 2), (1024, 3)]
+)
+def test_parts(terms, parts):
+    """OpenBLAS halves what is between one panel and two."""
+    assert parts_of(terms) == parts
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize(("rows", "terms", "columns"), [(129, 1024, 67), (64, 1531, 256), (2000, 641, 1), (1, 8191, 300)])
+def test_close_to_float64(rows, terms, columns, turned):
+    rng = np.random.default_rng(1)
+    a, b = (np.ascontiguousarray(rng.standard_normal(s).astype(np.float32)) for s in ((rows, terms), (terms, columns)))
+    a, b = (np.asfortranarray(m) if t else m for m, t in zip((a, b), turned, strict=True))
+    out = np.full((rows, columns + 3), np.nan, np.float32)
+    into = out[:, :columns]  # rows apart from each other in memory
+    assert multiply(a, b, into) is into
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert _error(into, exact) < 4e-7
+    assert np.isnan(out[:, columns:]).all()
+
+
+def test_rounds_less_than_one_sum():
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((256, 2048), (2048, 256)))
+    if not blas.can_add(a, b, np.empty((256, 256), np.float32)):
+        pytest.skip("the BLAS behind NumPy does not add products")
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert _error(multiply(a, b, np.empty((256, 256), np.float32)), exact) < 2.8e-7
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.int64], ids=lambda d: np.dtype(d).name)
+def test_other_types_as_numpy_does_them(dtype):
+    a, b = np.arange(2000 * 600).reshape(2000, 600).astype(dtype), np.ones((600, 3), dtype)
+    assert (multiply(a, b, np.empty((2000, 3), dtype)) == a @ b).all()
+
+
+def test_memory_that_the_blas_does_not_take():
+    """Strides that no leading dimension says, a result in Fortran order, and no rows at all."""
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((300, 1400)).astype(np.float32)[:, ::2], rng.standard_normal((700, 40)).astype(np.float32)
+    assert not blas.can_add(a, b, np.empty((300, 40), np.float32))
+    np.testing.assert_allclose(multiply(a, b, np.empty((300, 40), np.float32)), a.astype(np.float64) @ b, rtol=2e-4, atol=1e-4)
+    out = np.empty((300, 40), np.float32, order="F")
+    np.testing.assert_allclose(multiply(np.ascontiguousarray(a), b, out), a.astype(np.float64) @ b, rtol=2e-4, atol=1e-4)
+    assert multiply(a[:0], b, np.empty((0, 40), np.float32)).shape == (0, 40)
+
+
+def test_nan_and_infinity():
+    a, b = np.ones((64, 1024), np.float32), np.ones((1024, 64), np.float32)
+    a[3, 1000], a[5, 2] = np.nan, np.inf
+    found = multiply(a, b, np.empty((64, 64), np.float32))
+    assert np.isnan(found[3]).all()
+    assert np.isposinf(found[5]).all()
+    assert (np.delete(found, (3, 5), 0) == 1024).all()
