@@ -2,165 +2,200 @@
 
 A launch costs the driver 3 us and a new array 1 us; loops over inputs and results, with a method for each step, would cost as much again. So what
 `Prepared.call` does is written out as source text, in which the numbers of the problem have names, for the state that nearly all calls are in: nothing to
-copy, all memory on the plan's device and as aligned as the plan has it. In any other state the function does nothing and returns None, and
-`Prepared.call` does the work.
+copy, all memory on the plan's device and as aligned as the plan has it. Memory of the other alignment is handed to the text for that, results that are to
+lie otherwise to `Elsewhere`. In any other state the function does nothing and returns None, and `Prepared.call` does the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
 
-import cupy
-import numpy as np
-from cupy.cuda.memory import OutOfMemoryError, alloc
+from cupy.cuda.memory import OutOfMemoryError
 
+from dnnarray._cuda.dialect import VECTOR, Dialect, Shape
 from dnnarray._cuda.launch import Launches, written
-from dnnarray._outputs import Output
-from dnnarray._records import frozen
+from dnnarray._problems.base import leaves
 from dnnarray._spec import Spec
 
-if TYPE_CHECKING:
-    from dnnarray._arrays import Direct
-
-# Steps of CuPy's own constructor, where they are known. It takes longer for each axis that it is told of, and a view in another order of axes longer than all.
-_BY_STEPS = all(hasattr(cupy.ndarray, step) for step in ("_init", "_set_shape_and_strides"))
-_NEAR = 1 << 31  # bytes up to which CuPy's kernels count with 32 bits, which an array is told when it is made
+_OTHERWISE = "otherwise"  # in the scope of a text: the call for memory that is not as aligned as this one has it
 
 
-def empty(output: Output) -> Any:
-    """A new array for a result. It owns its memory whatever the order of its axes."""
-    if output.inverse is None:
-        return cupy.ndarray(output.shape, output.dtype)
-    return cupy.ndarray(output.shape, output.dtype, alloc(output.spec.nbytes), output.strides)
-
-
-@frozen
-class Shape:
-    """What the text is written from: the inputs (None where absent), results, bytes of scratch memory, device, and whether all is aligned."""
-
-    inputs: tuple[Spec | None, ...]
-    outputs: tuple[Output, ...]
-    absent: tuple[int, ...]
-    workspace: int
-    device: int
-    aligned: bool
-
-    @property
-    def given(self) -> list[int]:
-        """The places of the inputs that are there."""
-        return [i for i, spec in enumerate(self.inputs) if spec is not None]
-
-
-@frozen
-class Dialect:
-    """How the text speaks of arrays of one library.
-
-    Attributes
-    ----------
-    scope : what the lines below speak of
-    read : ``read(i)`` finds the address ``p{i}`` of the input ``a{i}``, where it may be taken
-    make : ``make(k)`` makes the result ``r{k}`` and finds its address ``q{k}``
-    check : finds the address ``q0`` of ``out`` where it is as planned
-    scratch : finds the address ``s`` of new scratch memory, which ``scratch`` keeps
-    """
-
-    scope: dict[str, Any]
-    read: Callable[[int], list[str]]
-    make: Callable[[int], list[str]]
-    check: list[str]
-    scratch: list[str]
-
-
-def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int, dialect: Dialect) -> Callable[..., Any]:
-    """``call(runtime, out, *arrays)`` gives what the public function returns, or None."""
-    scope = launches.scope | dialect.scope | {"OutOfMemoryError": OutOfMemoryError, "pack": pack}
+def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launches, dialect: Dialect) -> Callable[..., Any]:
+    """``call(runtime, out, workspace, *arrays)`` gives what the public function returns, or None."""
+    elsewhere = Elsewhere(shape, pack, dialect)
+    scope = launches.scope | dialect.scope | {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "several": (tuple, list)}
     scope |= {f"bytes_out{k}": span(output.spec) for k, output in enumerate(shape.outputs)}
-    scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
+    scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.given)}
+    scope |= {
+        "leaves": leaves,
+        "elsewhere": elsewhere,
+        "own_scratch": dialect.own_scratch,
+        "bytes_scratch": shape.workspace,
+        _OTHERWISE: _nothing,
+    }
+    arguments, taken_apart = _arguments(shape)
+    given = f"(runtime, out, workspace, {', '.join(arguments)})"
+    inputs, results = _inputs(shape), [f"q{k}" for k in shape.results]
     lines = [
-        f"def call(runtime, out, {', '.join(f'a{i}' for i in range(len(shape.inputs)))}):",
-        *(f"    {line}" for i in shape.given for line in dialect.read(i)),
+        f"def call{given}:",
+        *(f"    {line}" for line in taken_apart),
+        *(f"    {line}" for i in range(len(inputs)) for line in dialect.read(i)),
+        *([f"    if {_odd(inputs)}: return {_OTHERWISE}{given}"] if shape.aligned and inputs else []),
         "    if out is None:",
         "        try:",
-        *(f"            {line}" for k in range(len(shape.outputs)) for line in dialect.make(k)),
+        *(f"            {line}" for k in shape.results for line in dialect.make(k)),
         "        except OutOfMemoryError: return None",
         "    else:",
-        *(f"        {line}" for line in _take_users_own(shape, dialect)),
-        *_launch(shape, launches, vector, dialect),
+        *(f"        {line}" for line in _take_users_own(shape, pack, dialect, given)),
+        *([f"    if {_odd(results)}: return {_OTHERWISE}{given}"] if shape.aligned else _not_aligned(shape, [*inputs, *results])),
+        *(f"    {line}" for line in _take_scratch(shape, dialect)),
+        *launches.lines([*inputs, *results, *(["s"] if shape.workspace else [])], dialect.stream),
         f"    return {_result(shape, pack)}",
     ]
-    return written("call", lines, scope)
+    elsewhere.call = call = written("call", lines, scope)
+    return call
 
 
-def on_cupy(shape: Shape) -> Dialect:
-    """CuPy's arrays."""
-    scope = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__, "alloc": alloc, "workspace": shape.workspace}
-    for k, output in enumerate(shape.outputs):
-        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type}
-        scope |= {f"empty{k}": partial(empty, output), f"lies{k}": partial(_lies, output)}
-    here = f"if m.device_id != {shape.device}: return None"
-    return Dialect(
-        scope=scope,
-        read=lambda i: [f"m = a{i}.data", here, f"p{i} = m.ptr"],
-        make=lambda k: _new_on_cupy(shape.outputs[k], k),
-        check=[
-            f"if type(out) is not Array or out.dtype is not dtype0 or out.shape != shape0 or {_elsewhere(shape.outputs[0])}: return None",
-            *("m = out.data", here, "q0 = m.ptr"),
-        ],
-        scratch=["scratch = alloc(workspace)", "s = scratch.ptr"],
-    )
+def hand_on(call: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Let `call`, for aligned memory, give what is not aligned to `other`."""
+    call.__globals__[_OTHERWISE] = other  # type: ignore[attr-defined]
 
 
-def _new_on_cupy(output: Output, k: int) -> list[str]:
-    """What `empty` makes. CuPy finds the scalar type sooner than the dtype itself, and no order sooner than the name of one."""
-    if not (_BY_STEPS and 0 < output.spec.nbytes <= _NEAR):
-        return [f"r{k} = empty{k}()", f"q{k} = r{k}.data.ptr"]
+def _nothing(*given: Any) -> None:
+    """What stands for a call that is not written yet."""
+
+
+def _arguments(shape: Shape) -> tuple[list[str], list[str]]:
+    """The names of the arguments, and lines that find the arrays in nested ones."""
+    names, lines, found = [], [], 0
+    for j, spec in enumerate(shape.inputs):
+        arrays = [f"a{found + i}" for i in range(len(leaves(spec)))]
+        found += len(arrays)
+        if isinstance(spec, Spec):
+            names += arrays
+        else:
+            names.append(f"other{j}")
+            lines += [f"{', '.join(arrays)}, = leaves(other{j})"] if arrays else []
+    return names, lines
+
+
+def _inputs(shape: Shape) -> list[str]:
+    return [f"p{i}" for i in range(len(shape.given))]
+
+
+def _odd(pointers: list[str]) -> str:
+    return " or ".join(f"{p} % {VECTOR}" for p in pointers)
+
+
+def _not_aligned(shape: Shape, pointers: list[str]) -> list[str]:
+    """Addresses that are no multiple of an element's size are an error, which the slow way raises."""
+    specs = [*shape.given, *(output.spec for output in shape.outputs)]
+    wide = [f"{p} % {spec.dtype.itemsize}" for p, spec in zip(pointers, specs, strict=True) if spec.dtype.itemsize > 1]
+    return [f"    if not ({_odd(pointers)}): return None", *([f"    if {' or '.join(wide)}: return None"] if wide else [])]
+
+
+def _take_users_own(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect, given: str) -> list[str]:
+    """The caller's results where they lie as planned and apart from everything else; the slow way finds out what is wrong with others."""
+    lines = ["r0 = out"]
+    if pack is not None:
+        lines = [
+            "if not isinstance(out, several): return None",
+            "found = [one for one in out if one is not None]",
+            f"if len(found) != {len(shape.outputs)}: return None",
+            f"{''.join(f'r{k}, ' for k in shape.results)}= found",
+        ]
+    lines += [line for k in shape.results for line in dialect.check(k, f"return elsewhere{given}")]
+    spans = _spans(shape)
+    inputs = len(shape.given)
+    return [*lines, *(line for k in shape.results for line in _apart(spans[inputs + k], spans[: inputs + k]))]
+
+
+def _spans(shape: Shape) -> list[tuple[str, str]]:
+    """Address and bytes of the inputs and results."""
+    return [*((f"p{i}", f"bytes_in{i}") for i in range(len(shape.given))), *((f"q{k}", f"bytes_out{k}") for k in shape.results)]
+
+
+def _apart(one: tuple[str, str], others: list[tuple[str, str]]) -> list[str]:
+    """Nothing is done where the memory of one array touches that of another."""
+    a, n = one
+    return [f"if {a} < {b} + {m} and {b} < {a} + {n}: return None" for b, m in others]
+
+
+def _take_scratch(shape: Shape, dialect: Dialect) -> list[str]:
+    if not shape.workspace:
+        return ["if workspace is not None and own_scratch(workspace) is None: return None"]
     return [
-        f"m = alloc(bytes_out{k})",
-        f"r{k} = blank(Array)",
-        f"r{k}._init((), kind{k}, m, None, None)",
-        f"r{k}._set_shape_and_strides(shape{k}, strides{k}, True, True)",
-        f"q{k} = m.ptr",
+        "if workspace is None:",
+        "    try:",
+        *(f"        {line}" for line in dialect.scratch),  # kept alive until the launches are queued
+        "    except OutOfMemoryError: return None",
+        "else:",
+        "    s = own_scratch(workspace)",
+        "    if s is None: return None",
+        *(f"    {line}" for line in _apart(("s", "bytes_scratch"), _spans(shape))),
     ]
 
 
-def _elsewhere(output: Output) -> str:
-    """Whether ``out`` lies in memory otherwise than planned; its strides take as long to get as its shape."""
-    if output.spec.strides is None:
-        return "not out._c_contiguous"
-    return "out.strides != strides0" + " and not lies0(out.strides)" * (1 in output.shape)
+def _result(shape: Shape, pack: Callable[..., Any] | None) -> str:
+    found = iter(shape.results)
+    flat = ["None" if i in shape.absent else f"r{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
+    return flat[0] if pack is None else f"pack({', '.join(flat)})"
 
 
-def _lies(output: Output, strides: tuple[int, ...]) -> bool:
-    """Whether these are the planned strides along the axes that have more than one place."""
-    return all(a == b or n == 1 for a, b, n in zip(strides, output.strides, output.shape, strict=True))
+class Elsewhere:
+    """A call whose results belong into memory other than planned: into new arrays as planned, and from there."""
+
+    def __init__(self, shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> None:
+        self._shape, self._pack, self._dialect = shape, pack, dialect
+        self.call: Callable[..., Any] = _nothing
+
+    def __call__(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
+        """What the public function returns, or None."""
+        dialect = self._dialect
+        given = [out] if self._pack is None else [one for one in out if one is not None]
+        planned = [look(one) for look, one in zip(dialect.planned, given, strict=True)]
+        if False in planned or all(planned) or not self._apart(given, arrays):
+            return None
+        try:
+            targets = [one if there else new() for one, there, new in zip(given, planned, dialect.new, strict=True)]
+        except OutOfMemoryError:
+            return None
+        if self.call(runtime, targets[0] if self._pack is None else targets, workspace, *arrays) is None:
+            return None
+        for one, target in zip(given, targets, strict=True):
+            if one is not target:
+                dialect.copy(one, target)
+        return out if self._pack is None else self._packed(given)
+
+    def _packed(self, results: list[Any]) -> Any:
+        assert self._pack is not None
+        found, absent = iter(results), self._shape.absent
+        return self._pack(*(None if i in absent else next(found) for i in range(len(results) + len(absent))))
+
+    def _apart(self, results: list[Any], arrays: tuple[Any, ...]) -> bool:
+        """Whether each result has memory of its own for each element, apart from the inputs and the other results."""
+        address, taken = self._dialect.address, []
+        for one, output in zip(results, self._shape.outputs, strict=True):
+            if (reach := _reach(output.shape, self._dialect.strides(one), output.dtype.itemsize)) is None:
+                return False
+            start = address(one)
+            taken.append((start + reach[0], start + reach[1]))
+        inputs = [((start := address(array)), start + span(spec)) for array, spec in zip(leaves(arrays), self._shape.given, strict=True)]
+        return not any(a < d and c < b for (a, b), (c, d) in [*combinations(taken, 2), *((r, i) for r in taken for i in inputs)])
 
 
-def by_addresses(shape: Shape, way: Direct) -> Dialect:
-    """Arrays of another library, of which all but the address stands in the key that the call was found by."""
-    made = [partial(way.empty, output, shape.device) for output in shape.outputs]
-    scratch = partial(way.empty, Output(Spec((shape.workspace,), np.dtype(np.uint8))), shape.device)
-    scope = {"pointer": way.pointer, "key": way.key, "key0": way.key(made[0]()), "make_scratch": scratch}
-    return Dialect(
-        scope=scope | {f"make{k}": make for k, make in enumerate(made)},
-        read=lambda i: [f"p{i} = pointer(a{i})"],
-        make=lambda k: [f"r{k} = make{k}()", f"q{k} = pointer(r{k})"],
-        check=["if key(out) != key0: return None", "q0 = pointer(out)"],
-        scratch=["scratch = make_scratch()", "s = pointer(scratch)"],
-    )
-
-
-def _take_users_own(shape: Shape, dialect: Dialect) -> list[str]:
-    """The caller's results where they lie as planned and apart from everything else; the slow way finds out what is wrong with others."""
-    if len(shape.outputs) != 1:
-        return ["return None"]
-    lines = [*dialect.check, "r0 = out"]
-    for i in shape.given:
-        spec = shape.inputs[i]
-        if spec is not None and shape.outputs[0].spec.size:
-            lines.append(f"if q0 < p{i} + bytes_in{i} and p{i} < q0 + bytes_out0: return None")
-    return lines
+@lru_cache(maxsize=4096)
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int] | None:
+    """Bytes from the first element to where the memory begins and to where it ends; None where elements share a place."""
+    if 0 in shape:
+        return 0, 0
+    if any(n > 1 and not s for n, s in zip(shape, strides, strict=True)):
+        return None
+    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
 
 
 @lru_cache(maxsize=4096)
@@ -168,26 +203,3 @@ def span(spec: Spec) -> int:
     """Bytes from the first element to the end of the last, for strides that do not go backwards."""
     strides = spec.strides or spec.c_strides
     return (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize if spec.size else 0
-
-
-def _launch(shape: Shape, launches: Launches, vector: int, dialect: Dialect) -> list[str]:
-    pointers = [f"p{i}" for i in shape.given] + [f"q{k}" for k in range(len(shape.outputs))]
-    lines = []
-    if shape.workspace:
-        # Kept alive until the launches are queued.
-        lines += ["    try:", *(f"        {line}" for line in dialect.scratch), "    except OutOfMemoryError: return None"]
-        pointers.append("s")
-    odd = " or ".join(f"{p} % {vector}" for p in pointers)
-    lines.append(f"    if {odd if shape.aligned else f'not ({odd})'}: return None")
-    if not shape.aligned:  # addresses that are no multiple of an element's size are an error, which the slow way raises
-        specs = [*(shape.inputs[i] for i in shape.given), *(output.spec for output in shape.outputs)]
-        wide = [(p, spec.dtype.itemsize) for p, spec in zip(pointers, specs, strict=False) if spec is not None and spec.dtype.itemsize > 1]
-        if wide:
-            lines.append(f"    if {' or '.join(f'{p} % {n}' for p, n in wide)}: return None")
-    return lines + launches.lines(pointers)
-
-
-def _result(shape: Shape, pack: Callable[..., Any] | None) -> str:
-    found = iter(range(len(shape.outputs)))
-    flat = ["None" if i in shape.absent else f"r{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
-    return flat[0] if pack is None else f"pack({', '.join(flat)})"
