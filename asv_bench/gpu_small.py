@@ -154,7 +154,7 @@ def _spread(array):
     """Memory for a result like this one, every second place along the last axis."""
     if isinstance(array, tuple):
         return tuple(None if a is None else _spread(a) for a in array)
-    return cupy.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)[..., ::2]
+    return cupy.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)[..., ::2] if array.shape else cupy.empty_like(array)
 
 
 def host_rows():

@@ -214,7 +214,7 @@ def _cpu() -> ModuleType:
 def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
     engine = _cuda_engine(f"{where} lives on a CUDA device.")
     NATIVE.add(engine.ARRAY)
-    KINDS.setdefault("cupy", engine.KIND)
+    KINDS.setdefault("cupy", engine.kind())
     if family == "dlpack":
         return _dlpack_door(array, engine.from_dlpack, holds=True), engine
     if family == "torch":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dnnarray._operation import Operation
 
 PLAIN = ("out", "workspace", "algorithm")
+_MOST_STRIDES = 64  # that are told apart under one key
 
 
 @frozen
@@ -35,6 +36,7 @@ class Kind:
     place : text for what a plan depends on beside the arrays, such as the current device; differs between kinds
     signature : text for all that a plan depends on in the array ``{n}``, entries of a tuple
     scope : what the two texts speak of
+    vague : ``vague(array)`` says whether `signature` leaves open how the array lies in memory; its strides are looked at beside the key then
     """
 
     name: str
@@ -42,6 +44,7 @@ class Kind:
     place: str
     signature: str
     scope: dict[str, Any]
+    vague: Callable[[Any], bool] = lambda array: False
 
     def holds(self, name: str) -> str:
         """Text for whether an argument is of this kind."""
@@ -69,7 +72,7 @@ def _tree_of(types: frozenset[type], entries: Callable[[Any], Any], tree: Any) -
 
 
 # By name; that of CuPy joins when its first array arrives, that of torch with its first tensor on a CUDA device.
-KINDS = {"numpy": Kind("numpy", frozenset((np.ndarray,)), "'cpu'", "{n}.shape, {n}.dtype, {n}.strides", {})}
+KINDS = {"numpy": Kind("numpy", frozenset((np.ndarray,)), "'cpu'", "{n}.shape, {n}.dtype, {n}.strides", {}, lambda array: False)}
 
 
 def public(op: Operation, template: Any, signature: inspect.Signature, names: dict[str, Any], doc: str | None = None) -> Any:
@@ -122,6 +125,40 @@ def renew(op: Operation) -> None:
     """Write the text again where kinds of arrays have joined since."""
     if any(f"_{kind.name}" not in op.function.__globals__ for kind in KINDS.values()):
         write(op, op.function, op.function.__signature__)  # type: ignore[attr-defined]
+
+
+def remember(op: Operation, key: tuple[Any, ...], call: Callable[..., Any], problem: Any, arrays: tuple[Any, ...]) -> None:
+    """Let the text find the call for arrays like these from now on, by the key that it made of them."""
+    vague = {t: kind.vague for kind in KINDS.values() for t in kind.types}
+    if any(vague[type(a)](a) for a in leaves(arrays)):
+        earlier = op.calls.get(key)
+        by_strides = (earlier[0] if op.runtime else earlier) if earlier else _ByStrides()
+        call = by_strides.with_call(arrays, call)
+    op.calls[key] = (call, problem) if op.runtime else call
+
+
+class _ByStrides:
+    """A call on arrays whose kind is `vague` about how they lie."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def with_call(self, arrays: tuple[Any, ...], call: Callable[..., Any]) -> _ByStrides:
+        if len(self._calls) >= _MOST_STRIDES:
+            self._calls.clear()
+        self._calls[_strides(arrays)] = call
+        return self
+
+    def __call__(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
+        call = self._calls.get(_strides(arrays))
+        return None if call is None else call(runtime, out, workspace, *arrays)
+
+
+def _strides(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    try:
+        return tuple([None if array is None else array.strides for array in arrays])
+    except AttributeError:  # among them is a nested argument
+        return tuple([array.strides for array in leaves(arrays)])
 
 
 def _look_up(op: Operation, kinds: tuple[Kind, ...], parameters: frozenset[str]) -> list[str]:

@@ -234,10 +234,9 @@ def _run(
 ) -> Any:
     native = _first_native(op, given)
     borrowed = _borrow(op, given) if native is None else None
-    if borrowed:
-        given = borrowed.arrays
+    taken = borrowed.arrays if borrowed else given
     engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
-    arrays = _arrays.native_byte_order(given)
+    arrays = _arrays.native_byte_order(taken)
     place = engine.place(next(iter(leaves(arrays))))
     key, prepared = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if key is None:  # a list or an array among the options: the call as it would be with tuples
@@ -254,14 +253,14 @@ def _run(
     else:
         result = _packed(prepared, prepared.call(arrays, runtime, out, workspace))
     # Not before the call went well, on the current device and without a change of the byte order: the text does not look for these.
-    if text_key is not None and engine.current_place() == place and all(map(operator.is_, leaves(arrays), leaves(given))):
-        _remember(op, text_key, prepared, borrowed)
+    if text_key is not None and engine.current_place() == place and all(map(operator.is_, leaves(arrays), leaves(taken))):
+        _remember(op, text_key, prepared, borrowed, given)
     elif text_key is None:
         _body.renew(op)
     return result
 
 
-def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arrays.Borrowed | None) -> None:
+def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arrays.Borrowed | None, arrays: tuple[Any, ...]) -> None:
     """Let the body of the public function find the call by itself from now on."""
     way = borrowed.door.direct if borrowed else None
     if borrowed and way is None:
@@ -269,7 +268,7 @@ def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arr
     call = prepared.by_addresses(way) if way else prepared.warm
     if call is not None:
         _forget_half(op.calls)
-        op.calls[key] = (call, prepared.problem) if op.runtime else call
+        _body.remember(op, key, call, prepared.problem, arrays)
 
 
 def _forget_half(memory: dict[tuple[Any, ...], Any]) -> None:

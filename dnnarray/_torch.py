@@ -40,7 +40,7 @@ def kind(engine: ModuleType) -> Kind:
     """How the text of a public function looks up calls on tensors: by everything that `_take` looks at."""
     entries = "{n}.shape, {n}.dtype, {n}.stride(), {n}.get_device(), {n}.requires_grad and _graded(), {n}.is_neg() and _no_key()"
     scope = {"_device": engine.current_place, "_graded": sys.modules["torch"].is_grad_enabled, "_no_key": _no_key}
-    return Kind("torch", _types(), "'torch', _device()", entries, scope)
+    return Kind("torch", _types(), "'torch'" if engine.alone() else "'torch', _device()", entries, scope, lambda tensor: False)
 
 
 def _no_key() -> None:

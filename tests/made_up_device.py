@@ -51,7 +51,8 @@ def made_up_device(monkeypatch):
     made = MadeUp()
     monkeypatch.setattr(engine, "getDevice", lambda: 0)
     monkeypatch.setattr(engine, "current_place", lambda: 0)
-    monkeypatch.setitem(engine.KIND.scope, "_device", lambda: 0)
+    for module in (engine, dialect):
+        monkeypatch.setattr(module, "alone", lambda: False)
     monkeypatch.setattr(engine, "get_current_stream", lambda device=0: SimpleNamespace(ptr=7))
     monkeypatch.setattr(engine, "facts", lambda index: _FACTS)
     monkeypatch.setattr(engine.module, "load", lambda kernels, *_: [SimpleNamespace(ptr=1)] * len(kernels))
@@ -66,7 +67,7 @@ def made_up_device(monkeypatch):
     monkeypatch.setattr(dialect, "elementwise_copy", lambda source, to: made.copied.append((to, source)))
     monkeypatch.setattr(_arrays, "_cuda_engine", lambda where: engine)
     monkeypatch.setattr(_arrays, "NATIVE", {*_arrays.NATIVE, cupy.ndarray})
-    kinds = {"numpy": _body.KINDS["numpy"], "cupy": engine.KIND}
+    kinds = {"numpy": _body.KINDS["numpy"], "cupy": engine.kind.__wrapped__()}
     for module in (_arrays, _body):
         monkeypatch.setattr(module, "KINDS", kinds)
     call = engine.Prepared.call

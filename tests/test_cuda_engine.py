@@ -164,6 +164,7 @@ def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, ord
     from dnnarray._cuda import dialect, launch
 
     monkeypatch.setattr(dialect, "_BY_STEPS", by_steps)
+    monkeypatch.setattr(dialect, "alone", lambda: False)
     shape = (3, 5, 2)
     packed = Spec(tuple(shape[a] for a in order), dtype).c_strides
     output = Output(Spec(shape, dtype, tuple(packed[order.index(a)] for a in range(3))))

@@ -11,6 +11,7 @@ import numpy as np
 from cupy._core.core import elementwise_copy
 from cupy.cuda.memory import alloc
 
+from dnnarray._cuda.device import alone
 from dnnarray._outputs import Output
 from dnnarray._problems.base import leaves
 from dnnarray._records import frozen
@@ -92,18 +93,18 @@ def on_cupy(shape: Shape) -> Dialect:
     for k, output in enumerate(shape.outputs):
         scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type}
         scope |= {f"empty{k}": partial(empty, output)}
-    here = f"if m.device_id != {shape.device}: return None"
+    here = [] if alone() else [f"if m.device_id != {shape.device}: return None"]
 
     def check(k: int, away: str) -> list[str]:
         return [
             f"if type(r{k}) is not Array or r{k}.dtype is not dtype{k} or r{k}.shape != shape{k}: return None",
             f"if {_elsewhere(shape.outputs[k], k)}: {away}",
-            *(f"m = r{k}.data", here, f"q{k} = m.ptr"),
+            *(f"m = r{k}.data", *here, f"q{k} = m.ptr"),
         ]
 
     return Dialect(
         scope=scope,
-        read=lambda i: [f"m = a{i}.data", here, f"p{i} = m.ptr"],
+        read=lambda i: [f"m = a{i}.data", *here, f"p{i} = m.ptr"],
         make=lambda k: _new_on_cupy(shape.outputs[k], k),
         check=check,
         scratch=["scratch = alloc(bytes_scratch)", "s = scratch.ptr"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,7 +20,7 @@ from dnnarray import _arrays, _observe
 from dnnarray._body import Kind
 from dnnarray._cpu.engine import drawn
 from dnnarray._cuda import module
-from dnnarray._cuda.device import architecture, facts
+from dnnarray._cuda.device import alone, architecture, facts
 from dnnarray._cuda.dialect import VECTOR, Dialect, Shape, by_addresses, empty, on_cupy
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import Plan, Program
@@ -57,9 +57,21 @@ def at(place: int) -> Any:
 
 
 current_place = getDevice
-# CuPy finds the flag of C order in a quarter of the time of the strides, but the strides along axes of one place are the array's own.
-_ENTRIES = "(_shape := {n}.shape), {n}.dtype, 1 not in _shape and {n}._c_contiguous or {n}.strides"
-KIND = Kind("cupy", frozenset((ARRAY,)), "_device()", _ENTRIES, {"_device": current_place})
+
+
+@lru_cache(maxsize=1)
+def kind() -> Kind:
+    """How the text of a public function speaks of CuPy's arrays.
+
+    CuPy finds the flag of C order in a quarter of the time of the strides. It leaves open the strides along axes of one place, of which the first
+    says nothing of the others' order.
+    """
+    entries = "{n}.shape, {n}.dtype, {n}._c_contiguous or {n}.strides"
+    return Kind("cupy", frozenset((ARRAY,)), "0" if alone() else "_device()", entries, {"_device": current_place}, _vague)
+
+
+def _vague(array: Any) -> bool:
+    return array._c_contiguous and 1 in array.shape[1:]
 
 
 def methods(op: Operation) -> tuple[Method, ...]:
