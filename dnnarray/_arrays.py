@@ -33,8 +33,8 @@ class Direct:
     pointer : ``pointer(array)`` is the address of its first element
     like : ``like(array)`` is a new array of the same shape, dtype and memory order, which is dense
     maker : ``maker(output, place)()`` makes a result in the library's own memory
-    planned : ``planned(output, place)(array)`` says whether it is one that a result may be written to, None where it would be, but for its strides
-    strides : ``strides(array)`` in bytes
+    fits : ``fits(output, place)(array)`` says whether it is one that a result may be written to, wherever it lies
+    strides : ``strides(array)`` in elements
     copy : ``copy(to, array)``
     scratch : ``scratch(bytes, place)(array)`` is the address of an array that will do for so much scratch memory, else None
     stream : ``stream(place)`` is the handle of the library's current stream, on which the engine has to work
@@ -43,7 +43,7 @@ class Direct:
     pointer: Callable[[Any], int]
     like: Callable[[Any], Any]
     maker: Callable[[Any, Any], Callable[[], Any]]
-    planned: Callable[[Any, Any], Callable[[Any], bool | None]]
+    fits: Callable[[Any, Any], Callable[[Any], bool]]
     strides: Callable[[Any], tuple[int, ...]]
     copy: Callable[[Any, Any], Any]
     scratch: Callable[[int, Any], Callable[[Any], int | None]]

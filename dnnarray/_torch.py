@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnarray._arrays import Direct, Door, as_it_is, no_counterpart, plain_tensor
 from dnnarray._body import Kind
-from dnnarray._spec import BFLOAT16, lies
+from dnnarray._spec import BFLOAT16
 
 
 @lru_cache(maxsize=1)
@@ -26,8 +26,8 @@ def door(engine: ModuleType) -> Door:
         pointer=torch.Tensor.data_ptr,
         like=torch.empty_like,
         maker=_maker,
-        planned=_planned,
-        strides=lambda tensor: tuple([s * tensor.element_size() for s in tensor.stride()]),
+        fits=_fits,
+        strides=torch.Tensor.stride,
         copy=torch.Tensor.copy_,
         scratch=_scratch,
         stream=torch._C._cuda_getCurrentRawStream,  # the public way makes an object first: 1.2 us
@@ -71,20 +71,17 @@ def _maker(output: Any, index: int) -> Callable[[], Any]:
     return lambda: empty(shape, strides, dtype=dtype, device=device)
 
 
-def _planned(output: Any, index: int) -> Callable[[Any], bool | None]:
+def _fits(output: Any, index: int) -> Callable[[Any], bool]:
     torch = sys.modules["torch"]
-    types, graded = _types(), torch.is_grad_enabled
-    shape, strides, dtype = output.shape, output.element_strides, _counterparts()[output.dtype]
+    types, graded, strided = _types(), torch.is_grad_enabled, torch.strided
+    shape, dtype = output.shape, _counterparts()[output.dtype]
 
-    def planned(tensor: Any) -> bool | None:
-        if type(tensor) not in types or tensor.dtype is not dtype or tensor.shape != shape or tensor.layout is not torch.strided:
+    def fits(tensor: Any) -> bool:
+        if type(tensor) not in types or tensor.dtype is not dtype or tensor.shape != shape or tensor.layout is not strided:
             return False
-        if not tensor.is_cuda or tensor.get_device() != index or tensor.is_neg() or (tensor.requires_grad and graded()):
-            return False
-        found = tensor.stride()
-        return True if found == strides or lies(shape, strides, found) else None
+        return tensor.is_cuda and tensor.get_device() == index and not tensor.is_neg() and not (tensor.requires_grad and graded())
 
-    return planned
+    return fits
 
 
 def _scratch(needed: int, index: int) -> Callable[[Any], int | None]:

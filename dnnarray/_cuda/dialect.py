@@ -54,29 +54,31 @@ class Dialect:
 
     Attributes
     ----------
-    scope : what the lines below speak of
+    scope : what the texts below speak of
     read : ``read(i)`` finds the address ``p{i}`` of the input ``a{i}``, where it may be taken
     make : ``make(k)`` makes the result ``r{k}`` and finds its address ``q{k}``
-    check : ``check(k, away)`` finds the address ``q{k}`` of the caller's own ``r{k}``, or does `away` where it only lies otherwise than planned
+    unlike : ``unlike(k)`` says whether the caller's own ``r{k}`` can be no result, wherever it lies
+    elsewhere : ``elsewhere(k)`` says whether it lies otherwise than planned
+    address : ``address(array, name)`` finds the address of a result
+    strides : ``strides(array)``
+    unit : the bytes that `strides` count in, None for bytes an element
     scratch : finds the address ``s`` of new scratch memory, which ``scratch`` keeps
     stream : the stream's handle
-    own_scratch : ``own_scratch(array)`` is the address of scratch memory that a caller gave, None where it will not do
-    planned : for each result, ``planned[k](array)``: True, None for one that only lies otherwise, or False
-    new : for each result, ``new[k]()`` makes one
-    address, strides, copy : ``address(array)``, ``strides(array)`` in bytes, ``copy(to, array)``
+    own_scratch : a function: the address of scratch memory that a caller gave, None where it will not do
+    copy : a function: ``copy(to, array)``
     """
 
     scope: dict[str, Any]
     read: Callable[[int], list[str]]
     make: Callable[[int], list[str]]
-    check: Callable[[int, str], list[str]]
+    unlike: Callable[[int], str]
+    elsewhere: Callable[[int], str]
+    address: Callable[[str, str], list[str]]
+    strides: Callable[[str], str]
+    unit: int | None
     scratch: list[str]
     stream: str
     own_scratch: Callable[[Any], int | None]
-    planned: list[Callable[[Any], bool | None]]
-    new: list[Callable[[], Any]]
-    address: Callable[[Any], int]
-    strides: Callable[[Any], tuple[int, ...]]
     copy: Callable[[Any, Any], Any]
 
 
@@ -95,25 +97,27 @@ def on_cupy(shape: Shape) -> Dialect:
         scope |= {f"empty{k}": partial(empty, output)}
     here = [] if alone() else [f"if m.device_id != {shape.device}: return None"]
 
-    def check(k: int, away: str) -> list[str]:
-        return [
-            f"if type(r{k}) is not Array or r{k}.dtype is not dtype{k} or r{k}.shape != shape{k}: return None",
-            f"if {_elsewhere(shape.outputs[k], k)}: {away}",
-            *(f"m = r{k}.data", *here, f"q{k} = m.ptr"),
-        ]
+    def elsewhere(k: int) -> str:
+        output = shape.outputs[k]
+        if output.spec.strides is None:  # strides take as long to get as the shape, the flag a quarter of that
+            return f"not r{k}._c_contiguous"
+        return _elsewhere(output, k, f"r{k}.strides")
+
+    def address(array: str, name: str) -> list[str]:
+        return [f"m = {array}.data", *here, f"{name} = m.ptr"]
 
     return Dialect(
         scope=scope,
-        read=lambda i: [f"m = a{i}.data", *here, f"p{i} = m.ptr"],
+        read=lambda i: address(f"a{i}", f"p{i}"),
         make=lambda k: _new_on_cupy(shape.outputs[k], k),
-        check=check,
+        unlike=lambda k: f"type(r{k}) is not Array or r{k}.dtype is not dtype{k} or r{k}.shape != shape{k}",
+        elsewhere=elsewhere,
+        address=address,
+        strides=lambda array: f"{array}.strides",
+        unit=1,
         scratch=["scratch = alloc(bytes_scratch)", "s = scratch.ptr"],
         stream="_stream(_device).ptr",  # of a device that is named, which saves CuPy asking for the current one
         own_scratch=_aligned(partial(_scratch_on_cupy, shape.workspace, shape.device)),
-        planned=[partial(_planned, output, shape.device) for output in shape.outputs],
-        new=[partial(empty, output) for output in shape.outputs],
-        address=lambda array: array.data.ptr,
-        strides=lambda array: array.strides,
         copy=lambda to, array: elementwise_copy(array, to),
     )
 
@@ -131,17 +135,9 @@ def _new_on_cupy(output: Output, k: int) -> list[str]:
     return [*made, f"q{k} = m.ptr"]
 
 
-def _elsewhere(output: Output, k: int) -> str:
-    """Whether the caller's result lies in memory otherwise than planned; its strides take as long to get as its shape."""
-    if output.spec.strides is None:
-        return f"not r{k}._c_contiguous"
-    return f"r{k}.strides != strides{k}" + f" and not lies(shape{k}, strides{k}, r{k}.strides)" * (1 in output.shape)
-
-
-def _planned(output: Output, device: int, array: Any) -> bool | None:
-    if type(array) is not cupy.ndarray or array.dtype != output.dtype or array.shape != output.shape or array.data.device_id != device:
-        return False
-    return True if lies(output.shape, output.strides, array.strides) else None
+def _elsewhere(output: Output, k: int, strides: str) -> str:
+    """Along axes of one place strides do not matter."""
+    return f"{strides} != strides{k}" + f" and not lies(shape{k}, strides{k}, {strides})" * (1 in output.shape)
 
 
 def _scratch_on_cupy(needed: int, device: int, array: Any) -> int | None:
@@ -163,32 +159,29 @@ def _aligned(address: Callable[[Any], int | None]) -> Callable[[Any], int | None
 
 def by_addresses(shape: Shape, way: Direct) -> Dialect:
     """Arrays of another library, of which all but the address stands in the key that the call was found by."""
-    new = [way.maker(output, shape.device) for output in shape.outputs]
-    planned = [way.planned(output, shape.device) for output in shape.outputs]
     given, scratch = shape.given, Output(Spec((shape.workspace,), np.dtype(np.uint8)))
-    scope = {"pointer": way.pointer, "like": way.like, "make_scratch": way.maker(scratch, shape.device), "stream": way.stream}
-    scope |= {f"new{k}": make for k, make in enumerate(new)} | {f"planned{k}": look for k, look in enumerate(planned)}
+    scope: dict[str, Any] = {"pointer": way.pointer, "like": way.like, "stream": way.stream, "strides_of": way.strides, "lies": lies}
+    scope |= {"make_scratch": way.maker(scratch, shape.device)}
+    for k, output in enumerate(shape.outputs):
+        scope |= {f"new{k}": way.maker(output, shape.device), f"fits{k}": way.fits(output, shape.device)}
+        scope |= {f"shape{k}": output.shape, f"strides{k}": output.element_strides}
 
     def make(k: int) -> list[str]:
         spec = shape.outputs[k].spec
         model = given.index(spec) if spec in given and spec.axis_order() is not None else None
         return [f"r{k} = new{k}()" if model is None else f"r{k} = like(a{model})", f"q{k} = pointer(r{k})"]
 
-    def check(k: int, away: str) -> list[str]:
-        # Where the caller's own is not as planned, `Elsewhere` finds out how.
-        return [f"if not planned{k}(r{k}): {away}", f"q{k} = pointer(r{k})"]
-
     return Dialect(
         scope=scope,
         read=lambda i: [f"p{i} = pointer(a{i})"],
         make=make,
-        check=check,
+        unlike=lambda k: f"not fits{k}(r{k})",
+        elsewhere=lambda k: _elsewhere(shape.outputs[k], k, f"strides_of(r{k})"),
+        address=lambda array, name: [f"{name} = pointer({array})"],
+        strides=lambda array: f"strides_of({array})",
+        unit=None,
         scratch=["scratch = make_scratch()", "s = pointer(scratch)"],
         stream="stream(_device)",
         own_scratch=_aligned(way.scratch(shape.workspace, shape.device)),
-        planned=planned,
-        new=new,
-        address=way.pointer,
-        strides=way.strides,
         copy=way.copy,
     )

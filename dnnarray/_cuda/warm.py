@@ -2,40 +2,34 @@
 
 A launch costs the driver 3 us and a new array 1 us; loops over inputs and results, with a method for each step, would cost as much again. So what
 `Prepared.call` does is written out as source text, in which the numbers of the problem have names, for the state that nearly all calls are in: nothing to
-copy, all memory on the plan's device and as aligned as the plan has it. Memory of the other alignment is handed to the text for that, results that are to
-lie otherwise to `Elsewhere`. In any other state the function does nothing and returns None, and `Prepared.call` does the work.
+copy, all memory on the plan's device and as aligned as the plan has it. Memory of the other alignment is handed to the text for that, results that are to lie
+otherwise to another. In any other state the function does nothing and returns None, and `Prepared.call` does the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from itertools import combinations
+from functools import lru_cache, partial
 from typing import Any
 
 from cupy.cuda.memory import OutOfMemoryError
 
 from dnnarray._cuda.dialect import VECTOR, Dialect, Shape
 from dnnarray._cuda.launch import Launches, written
+from dnnarray._outputs import Output
 from dnnarray._problems.base import leaves
-from dnnarray._spec import Spec
+from dnnarray._spec import Spec, lies
 
 _OTHERWISE = "otherwise"  # in the scope of a text: the call for memory that is not as aligned as this one has it
 
 
-def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launches, dialect: Dialect) -> Callable[..., Any]:
-    """``call(runtime, out, workspace, *arrays)`` gives what the public function returns, or None."""
-    elsewhere = Elsewhere(shape, pack, dialect)
-    scope = launches.scope | dialect.scope | {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "several": (tuple, list)}
-    scope |= {f"bytes_out{k}": span(output.spec) for k, output in enumerate(shape.outputs)}
-    scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.given)}
-    scope |= {
-        "leaves": leaves,
-        "elsewhere": elsewhere,
-        "own_scratch": dialect.own_scratch,
-        "bytes_scratch": shape.workspace,
-        _OTHERWISE: _nothing,
-    }
+def compile_call(
+    shape: Shape, pack: Callable[..., Any] | None, launches: Launches, dialect: Dialect, anywhere: bool = False
+) -> Callable[..., Any]:
+    """``call(runtime, out, workspace, *arrays)`` gives what the public function returns, or None.
+
+    The caller's results `anywhere` in memory are for a text of its own, which is written when some that do not lie as planned are first met.
+    """
     arguments, taken_apart = _arguments(shape)
     given = f"(runtime, out, workspace, {', '.join(arguments)})"
     inputs, results = _inputs(shape), [f"q{k}" for k in shape.results]
@@ -44,19 +38,45 @@ def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launch
         *(f"    {line}" for line in taken_apart),
         *(f"    {line}" for i in range(len(inputs)) for line in dialect.read(i)),
         *([f"    if {_odd(inputs)}: return {_OTHERWISE}{given}"] if shape.aligned and inputs else []),
-        "    if out is None:",
-        "        try:",
-        *(f"            {line}" for k in shape.results for line in dialect.make(k)),
-        "        except OutOfMemoryError: return None",
-        "    else:",
-        *(f"        {line}" for line in _take_users_own(shape, pack, dialect, given)),
+        *(f"    {line}" for line in (_find_anywhere(shape, pack, dialect) if anywhere else _make_or_find(shape, pack, dialect, given))),
         *([f"    if {_odd(results)}: return {_OTHERWISE}{given}"] if shape.aligned else _not_aligned(shape, [*inputs, *results])),
         *(f"    {line}" for line in _take_scratch(shape, dialect)),
         *launches.lines([*inputs, *results, *(["s"] if shape.workspace else [])], dialect.stream),
-        f"    return {_result(shape, pack)}",
+        *(f"    if w{k} is not r{k}: copy(w{k}, r{k})" for k in shape.results if anywhere),
+        f"    return {_result(shape, pack, 'w' if anywhere else 'r')}",
     ]
-    elsewhere.call = call = written("call", lines, scope)
+    call: Callable[..., Any]
+    scope = launches.scope | dialect.scope | _scope(shape, pack, dialect)
+    if anywhere:
+        scope |= {"copy": dialect.copy}
+        scope |= {
+            f"reach{k}": lru_cache(maxsize=64)(partial(_reach, o, dialect.unit or o.dtype.itemsize)) for k, o in enumerate(shape.outputs)
+        }
+    else:
+        scope["elsewhere"] = _Later(lambda: compile_call(shape, pack, launches, dialect, True), lambda: call)
+    call = written("call", lines, scope)
     return call
+
+
+class _Later:
+    """A call whose text is written when it is first met."""
+
+    def __init__(self, write: Callable[[], Callable[..., Any]], beside: Callable[[], Callable[..., Any]]) -> None:
+        self._write, self._beside = write, beside
+        self._call: Callable[..., Any] | None = None
+
+    def __call__(self, *given: Any) -> Any:
+        call = self._call = self._call or self._write()
+        hand_on(call, self._beside().__globals__[_OTHERWISE])  # type: ignore[attr-defined]
+        return call(*given)
+
+
+def _scope(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> dict[str, Any]:
+    """What the lines of this module speak of."""
+    scope = {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "several": (tuple, list), "leaves": leaves, _OTHERWISE: _nothing}
+    scope |= {"own_scratch": dialect.own_scratch, "bytes_scratch": shape.workspace}
+    scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.given)}
+    return scope | {f"bytes_out{k}": span(output.spec) for k, output in enumerate(shape.outputs)}
 
 
 def hand_on(call: Callable[..., Any], other: Callable[..., Any]) -> None:
@@ -97,20 +117,53 @@ def _not_aligned(shape: Shape, pointers: list[str]) -> list[str]:
     return [f"    if not ({_odd(pointers)}): return None", *([f"    if {' or '.join(wide)}: return None"] if wide else [])]
 
 
-def _take_users_own(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect, given: str) -> list[str]:
-    """The caller's results where they lie as planned and apart from everything else; the slow way finds out what is wrong with others."""
-    lines = ["r0 = out"]
-    if pack is not None:
-        lines = [
-            "if not isinstance(out, several): return None",
-            "found = [one for one in out if one is not None]",
-            f"if len(found) != {len(shape.outputs)}: return None",
-            f"{''.join(f'r{k}, ' for k in shape.results)}= found",
+def _make_or_find(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect, given: str) -> list[str]:
+    """The results: new ones, or the caller's where they lie as planned and apart from everything else. The slow way finds out what is wrong with others."""
+    lines, spans, inputs = _unpack_users_own(shape, pack), _spans(shape), len(shape.given)
+    for k in shape.results:
+        lines += [f"if {dialect.unlike(k)}: return None", f"if {dialect.elsewhere(k)}: return elsewhere{given}"]
+        lines += dialect.address(f"r{k}", f"q{k}")
+    lines += [line for k in shape.results for line in _apart(spans[inputs + k], spans[: inputs + k])]
+    return [
+        "if out is None:",
+        "    try:",
+        *(f"        {line}" for k in shape.results for line in dialect.make(k)),
+        "    except OutOfMemoryError: return None",
+        "else:",
+        *(f"    {line}" for line in lines),
+    ]
+
+
+def _unpack_users_own(shape: Shape, pack: Callable[..., Any] | None) -> list[str]:
+    if pack is None:
+        return ["r0 = out"]
+    return [
+        "if not isinstance(out, several): return None",
+        "found = [one for one in out if one is not None]",
+        f"if len(found) != {len(shape.outputs)}: return None",
+        f"{''.join(f'r{k}, ' for k in shape.results)}= found",
+    ]
+
+
+def _find_anywhere(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> list[str]:
+    """The caller's results as ``w{k}``, from ``b{k}`` to before ``e{k}``, and where they do not lie as planned new ones to be copied from."""
+    lines = _unpack_users_own(shape, pack)
+    for k in shape.results:
+        lines += [
+            f"if {dialect.unlike(k)}: return None",
+            f"w{k} = r{k}",
+            f"reach = reach{k}({dialect.strides(f'w{k}')})",
+            "if reach is None: return None",
+            *dialect.address(f"w{k}", f"q{k}"),
+            f"b{k}, e{k} = q{k} + reach[0], q{k} + reach[1]",
+            *(f"if b{k} < p{i} + bytes_in{i} and p{i} < e{k}: return None" for i in range(len(shape.given))),
+            *(f"if b{k} < e{j} and b{j} < e{k}: return None" for j in range(k)),
+            "if not reach[2]:",
+            "    try:",
+            *(f"        {line}" for line in dialect.make(k)),
+            "    except OutOfMemoryError: return None",
         ]
-    lines += [line for k in shape.results for line in dialect.check(k, f"return elsewhere{given}")]
-    spans = _spans(shape)
-    inputs = len(shape.given)
-    return [*lines, *(line for k in shape.results for line in _apart(spans[inputs + k], spans[: inputs + k]))]
+    return lines
 
 
 def _spans(shape: Shape) -> list[tuple[str, str]]:
@@ -139,63 +192,22 @@ def _take_scratch(shape: Shape, dialect: Dialect) -> list[str]:
     ]
 
 
-def _result(shape: Shape, pack: Callable[..., Any] | None) -> str:
+def _result(shape: Shape, pack: Callable[..., Any] | None, name: str) -> str:
     found = iter(shape.results)
-    flat = ["None" if i in shape.absent else f"r{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
+    flat = ["None" if i in shape.absent else f"{name}{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
     return flat[0] if pack is None else f"pack({', '.join(flat)})"
 
 
-class Elsewhere:
-    """A call whose results belong into memory other than planned: into new arrays as planned, and from there."""
-
-    def __init__(self, shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> None:
-        self._shape, self._pack, self._dialect = shape, pack, dialect
-        self.call: Callable[..., Any] = _nothing
-
-    def __call__(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
-        """What the public function returns, or None."""
-        dialect = self._dialect
-        given = [out] if self._pack is None else [one for one in out if one is not None]
-        planned = [look(one) for look, one in zip(dialect.planned, given, strict=True)]
-        if False in planned or all(planned) or not self._apart(given, arrays):
-            return None
-        try:
-            targets = [one if there else new() for one, there, new in zip(given, planned, dialect.new, strict=True)]
-        except OutOfMemoryError:
-            return None
-        if self.call(runtime, targets[0] if self._pack is None else targets, workspace, *arrays) is None:
-            return None
-        for one, target in zip(given, targets, strict=True):
-            if one is not target:
-                dialect.copy(one, target)
-        return out if self._pack is None else self._packed(given)
-
-    def _packed(self, results: list[Any]) -> Any:
-        assert self._pack is not None
-        found, absent = iter(results), self._shape.absent
-        return self._pack(*(None if i in absent else next(found) for i in range(len(results) + len(absent))))
-
-    def _apart(self, results: list[Any], arrays: tuple[Any, ...]) -> bool:
-        """Whether each result has memory of its own for each element, apart from the inputs and the other results."""
-        address, taken = self._dialect.address, []
-        for one, output in zip(results, self._shape.outputs, strict=True):
-            if (reach := _reach(output.shape, self._dialect.strides(one), output.dtype.itemsize)) is None:
-                return False
-            start = address(one)
-            taken.append((start + reach[0], start + reach[1]))
-        inputs = [((start := address(array)), start + span(spec)) for array, spec in zip(leaves(arrays), self._shape.given, strict=True)]
-        return not any(a < d and c < b for (a, b), (c, d) in [*combinations(taken, 2), *((r, i) for r in taken for i in inputs)])
-
-
-@lru_cache(maxsize=4096)
-def _reach(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int] | None:
-    """Bytes from the first element to where the memory begins and to where it ends; None where elements share a place."""
+def _reach(output: Output, unit: int, strides: tuple[int, ...]) -> tuple[int, int, bool] | None:
+    """Bytes from the first element to where the memory begins and to where it ends, and whether that is as planned; None where elements share a place."""
+    shape, itemsize = output.shape, output.dtype.itemsize
     if 0 in shape:
-        return 0, 0
+        return 0, 0, True
     if any(n > 1 and not s for n, s in zip(shape, strides, strict=True)):
         return None
-    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
+    steps = [(n - 1) * s * unit for n, s in zip(shape, strides, strict=True)]
+    planned = lies(shape, output.strides, tuple([s * unit for s in strides]))
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize, planned
 
 
 @lru_cache(maxsize=4096)
