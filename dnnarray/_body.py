@@ -80,7 +80,7 @@ def public(op: Operation, template: Any, signature: inspect.Signature, names: di
 
     Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a program calls few of them.
     """
-    scope = {"_op": op, "_options": CURRENT.get, "_default_options": DEFAULT, "_known": op.calls.get, "_leaves": leaves, **names}
+    scope = {"_op": op, "_options": CURRENT.get, "_default_options": DEFAULT, "_known": op.calls.get, **names}
     function: Any = FunctionType(_not_yet_compiled.__code__, scope, op.name)
     scope["_compiled"] = partial(write, op, function, signature)
     function.__doc__ = doc or template.__doc__
@@ -171,7 +171,7 @@ def _look_up(op: Operation, kinds: tuple[Kind, ...], parameters: frozenset[str])
         "try:",
         *(f"    {line}" for word, kind in branches for line in _key_for(word, kind, op, parameters)),
         "    _call = _known(_key)",
-        "except TypeError:",  # a list or an array among the options
+        "except (TypeError, RuntimeError):",  # a list or an array among the options; a sparse tensor has no strides
         "    _key = _call = None",
         "if _call is not None:",
         f"    _result = {call}({runtime}, {plain}, {', '.join(op.arrays)})",

@@ -267,15 +267,7 @@ def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arr
         return
     call = prepared.by_addresses(way) if way else prepared.warm
     if call is not None:
-        _forget_half(op.calls)
         _body.remember(op, key, call, prepared.problem, arrays)
-
-
-def _forget_half(memory: dict[tuple[Any, ...], Any]) -> None:
-    """Drop the oldest where there are many."""
-    if len(memory) >= _CACHE_SIZE:
-        for old in list(memory)[: _CACHE_SIZE // 2]:
-            memory.pop(old, None)
 
 
 def _key_of(config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...], place: Any) -> tuple:
@@ -300,7 +292,10 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
         if config.autotune and algorithm is None:
             _tune(engine, config, op, problem, arrays)
         prepared = engine.prepare(op, problem, config, algorithm)
-    _forget_half(_prepared)
+    if len(_prepared) >= _CACHE_SIZE:
+        for old in list(_prepared)[: _CACHE_SIZE // 2]:
+            _prepared.pop(old, None)
+        _forget_calls()
     key, _ = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if key is not None:
         _prepared[key] = prepared
@@ -321,6 +316,10 @@ def _tune(engine: Any, config: Options, op: Operation, problem: Problem, arrays:
 def forget() -> None:
     """Drop all that was decided, so that the next call of each kind chooses anew (after tuning, for example)."""
     _prepared.clear()
+    _forget_calls()
+
+
+def _forget_calls() -> None:
     for op in _registry.values():
         op.calls.clear()
 
