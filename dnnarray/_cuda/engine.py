@@ -190,7 +190,7 @@ class Prepared:
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
         self._telemetry = config.telemetry
         self._shapes: dict[bool, Shape] = {}  # by alignment, where calls are usual and their launches ready
-        self._calls: dict[Any, dict[bool, Callable[..., Any]]] = {}  # the texts, by library and alignment
+        self._texts: dict[Any, dict[bool, Callable[..., Any]]] = {}  # of calls, by library and alignment
         self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
@@ -217,26 +217,29 @@ class Prepared:
 
     def by_addresses(self, way: Direct) -> Callable[..., Any] | None:
         """What `warm` is, for another library's arrays by their addresses alone."""
-        call = self._compile(way, partial(by_addresses, way=way))
-        if call is None or all(ready is None or ready.ours for ready in self._ready):
-            return call
+        return self._compile(way, partial(by_addresses, way=way), lambda call: self._on_its_stream(way, call))
 
+    def _on_its_stream(self, way: Direct, call: Callable[..., Any]) -> Callable[..., Any]:
         def on_its_stream(*given: Any) -> Any:
             with on_stream(way.stream(self.device)):
                 return call(*given)
 
         return on_its_stream
 
-    def _compile(self, library: Any, dialect: Callable[[Shape], Dialect]) -> Callable[..., Any] | None:
-        """The call for arrays of a library, of all alignments that are ready."""
-        calls = self._calls.setdefault(library, {})
+    def _compile(
+        self, library: Any, dialect: Callable[[Shape], Dialect], on_its_stream: Callable[[Any], Any] | None = None
+    ) -> Callable[..., Any] | None:
+        """The call for arrays of a library, of all alignments that are ready. Steps by cuBLAS and its like go on the stream that is CuPy's current one."""
+        texts = self._texts.setdefault(library, {})
+        calls = {}
         for aligned, shape in self._shapes.items():
-            if aligned not in calls:
-                ready = self._ready[aligned]
-                assert ready is not None
-                calls[aligned] = compile_call(shape, self.pack, ready, dialect(shape))
+            ready = self._ready[aligned]
+            assert ready is not None
+            if aligned not in texts:
+                texts[aligned] = compile_call(shape, self.pack, ready, dialect(shape))
+            calls[aligned] = texts[aligned] if ready.ours or on_its_stream is None else on_its_stream(texts[aligned])
         if len(calls) > 1:
-            hand_on(calls[True], calls[False])
+            hand_on(texts[True], calls[False])
         return calls.get(True) or calls.get(False)
 
     def _placed(self, results: list[Any]) -> list[Any]:
