@@ -98,6 +98,20 @@ def test_each_operation_is_called_above():
     assert {op.base for op in operations().values()} <= covered
 
 
+def test_scratch_memory_within_a_result_is_refused(device):
+    case = next(c for c in _CASES if c.op == "conv")
+    arrays = tuple(tree_map(device.array, a) for a in case.draw(FLOAT32))
+    algorithm = next(a for a in dnn.algorithms("conv", *arrays, **case.options) if a.workspace > 0)
+    options = case.options | {"algorithm": algorithm.name}
+    (spec,) = (s for s in dnn.infer("conv", *arrays, **case.options).outputs if s is not None)
+    out = device.array(np.zeros(spec.shape, spec.dtype))
+    apart, within = (cupy_like(device.array(np.zeros(algorithm.workspace, np.uint8)), (1,), data) for data in (None, out.data))
+    for _ in range(3):
+        assert call("conv", arrays, options | {"out": out, "workspace": apart}) is out
+    with pytest.raises(dnn.OptionError, match="workspace is memory shared"):
+        call("conv", arrays, options | {"out": out, "workspace": within})
+
+
 @pytest.mark.parametrize("shape", [(4, 6, 1, 1), (1, 6, 5, 5), (4, 1, 3, 1), (1, 1, 1, 1)])
 def test_arrays_of_one_shape_in_different_orders_keep_apart(device, shape):
     dense = device.array(np.zeros(shape, np.float32))
@@ -113,8 +127,8 @@ def test_arrays_of_one_shape_in_different_orders_keep_apart(device, shape):
     assert len(device.general) == before
 
 
-def cupy_like(array, strides):
-    return type(array)(array.shape, array.dtype, array.data, strides)
+def cupy_like(array, strides, data=None):
+    return type(array)(array.shape, array.dtype, data or array.data, strides)
 
 
 @pytest.fixture
