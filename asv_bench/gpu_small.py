@@ -3,7 +3,7 @@
     python -m asv_bench.gpu_small [--host]
 
 A graph holds many calls in a row and is replayed many times, so that neither the host nor one launch's latency counts. The L2 is warm for both sides.
-With ``--host`` the time that the host takes to queue a call, beside PyTorch's eager call.
+With ``--host`` the time that the host takes to queue a call, in several forms, beside PyTorch's eager call.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import dnnarray as dnn
 from asv_bench.gpu import host_us
 
 CALLS, REPLAYS = 20, 20
+# Columns of the host's table: a call, with `out=` as planned, with one in other memory (every second place), with scratch memory of the caller's, PyTorch's
+# own call, and ours on its tensors without and with `out=`.
+_HOST = ("host us", "out=", "spread", "own ws", "eager", "tensors", "t out=")
 _QUEUED, _ROUNDS = 500, 3  # calls between two waits, fewer than a queue holds, and rounds of all calls in turns
 
 
@@ -147,16 +150,24 @@ def host_in_turns(*calls) -> list[float]:
     return [min(times) for times in zip(*([host_us(call, _QUEUED) for call in calls] for _ in range(_ROUNDS)), strict=True)]
 
 
+def _spread(array):
+    """Memory for a result like this one, every second place along the last axis."""
+    if isinstance(array, tuple):
+        return tuple(None if a is None else _spread(a) for a in array)
+    return cupy.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)[..., ::2] if array.shape else cupy.empty_like(array)
+
+
 def host_rows():
-    """(label, ours, ours with `out=` or None, eager) in microseconds."""
+    """(label, microseconds by column) of the host."""
     for name, forward, _, reference, tensors, options in _problems(torch.float32):
         arrays = [cupy.from_dlpack(t) for t in tensors]
-        result = forward(*arrays, **options)
-        calls = [partial(forward, *arrays, **options), partial(reference, *tensors)]
-        if isinstance(result, cupy.ndarray) and hasattr(forward, "operation"):
-            calls.append(partial(forward, *arrays, out=result, **options))
-        ours, eager, *given = host_in_turns(*calls)
-        yield name, ours, given[0] if given else None, eager
+        call, on_tensors = partial(forward, *arrays, **options), partial(forward, *tensors, **options)
+        calls = {"host us": call, "eager": partial(reference, *tensors), "tensors": on_tensors}
+        if hasattr(forward, "operation"):
+            result = call()
+            calls |= {"out=": partial(call, out=result), "spread": partial(call, out=_spread(result))}
+            calls |= {"own ws": partial(call, workspace=cupy.empty(1 << 22, "uint8")), "t out=": partial(on_tensors, out=on_tensors())}
+        yield name, dict(zip(calls, host_in_turns(*calls.values()), strict=True))
 
 
 def main() -> None:
@@ -166,9 +177,10 @@ def main() -> None:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), cupy.cuda.Stream.from_external(stream):
         if host:
-            print(f"{'row':34} {'host us':>7} {'out=':>7} {'eager':>7} {'ratio':>6}")
-            for label, ours, given, eager in host_rows():
-                print(f"{label:34} {ours:7.2f} {given or 0:7.2f} {eager:7.2f} {eager / ours:6.2f}", flush=True)
+            print(f"{'row':34}" + "".join(f"{column:>9}" for column in (*_HOST, "ratio")))
+            for label, us in host_rows():
+                ratio = us["eager"] / us["host us"]
+                print(f"{label:34}" + "".join(f"{us.get(column, 0):9.2f}" for column in _HOST) + f"{ratio:9.2f}", flush=True)
             return
         print(f"{'row':34} {'us':>7} {'eager':>7} {'compiled':>8} {'ratio':>6}")
         for label, ours, eager, compiled in rows(stream):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._body import KINDS
 from dnnarray._errors import ArrayTypeError, DeviceError, OptionError, fail
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._records import frozen
@@ -29,15 +30,23 @@ class Direct:
 
     Attributes
     ----------
-    key : ``key(array)`` is all that matters of an array but its address
     pointer : ``pointer(array)`` is the address of its first element
-    empty : ``empty(output, place)`` makes a result in the library's own memory
+    like : ``like(array)`` is a new array of the same shape, dtype and memory order, which is dense
+    maker : ``maker(output, place)()`` makes a result in the library's own memory
+    fits : ``fits(output, place)(array)`` says whether it is one that a result may be written to, wherever it lies
+    strides : ``strides(array)`` in elements
+    copy : ``copy(to, array)``
+    scratch : ``scratch(bytes, place)(array)`` is the address of an array that will do for so much scratch memory, else None
     stream : ``stream(place)`` is the handle of the library's current stream, on which the engine has to work
     """
 
-    key: Callable[[Any], Any]
     pointer: Callable[[Any], int]
-    empty: Callable[[Any, Any], Any]
+    like: Callable[[Any], Any]
+    maker: Callable[[Any, Any], Callable[[], Any]]
+    fits: Callable[[Any, Any], Callable[[Any], bool]]
+    strides: Callable[[Any], tuple[int, ...]]
+    copy: Callable[[Any, Any], Any]
+    scratch: Callable[[int, Any], Callable[[Any], int | None]]
     stream: Callable[[Any], int]
 
 
@@ -56,10 +65,10 @@ class Door:
     @property
     def native(self) -> bool:
         """Whether results need no way back: they are the engine's own arrays."""
-        return self.give is _same and self.direct is None
+        return self.give is as_it_is and self.direct is None
 
 
-def _same(array: Any) -> Any:
+def as_it_is(array: Any) -> Any:
     return array
 
 
@@ -69,7 +78,7 @@ def _take_numpy(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def _plain_tensor(tensor: Any) -> Any:
+def plain_tensor(tensor: Any) -> Any:
     """A torch tensor as memory with strides, or the error that says what stands in the way."""
     torch = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -81,68 +90,19 @@ def _plain_tensor(tensor: Any) -> Any:
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
-def _no_counterpart(tensor: Any) -> ArrayTypeError:
+def no_counterpart(tensor: Any) -> ArrayTypeError:
     return ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first with x.to(dtype)")
 
 
 def _take_torch_cpu(tensor: Any) -> np.ndarray:
     torch = sys.modules["torch"]
-    tensor = _plain_tensor(tensor).detach()
+    tensor = plain_tensor(tensor).detach()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
     try:
         return tensor.numpy()
     except TypeError:
-        raise _no_counterpart(tensor) from None
-
-
-def _take_torch_cuda(tensor: Any) -> Any:
-    """By the address: DLPack costs ten times as much."""
-    tensor = _plain_tensor(tensor)
-    dtype = _torch_dtypes().get(tensor.dtype)
-    if dtype is None:
-        raise _no_counterpart(tensor)
-    itemsize = dtype.itemsize
-    strides = tuple([s * itemsize for s in tensor.stride()])
-    return _cuda().view(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, tensor, tensor.device.index)
-
-
-def _empty_torch_cuda(output: Any, index: int) -> Any:
-    torch = sys.modules["torch"]
-    return torch.empty_strided(output.shape, output.element_strides, dtype=_torch_counterparts()[output.dtype], device=_torch_device(index))
-
-
-def _torch_cuda_stream(index: int) -> int:
-    return sys.modules["torch"]._C._cuda_getCurrentRawStream(index)  # the public way makes an object first: 1.2 us
-
-
-def _torch_key(tensor: Any) -> Any:
-    """Everything that `_take_torch_cuda` looks at. What it would refuse has a key too, under which nothing is ever found."""
-    if tensor is None:
-        return None
-    refused = tensor.requires_grad and sys.modules["torch"].is_grad_enabled()
-    try:
-        key = tensor.shape, tensor.dtype, tensor.stride(), tensor.get_device(), refused
-        return [] if tensor.is_neg() else key  # memory that holds the negated values is copied on each call: no key to look up by
-    except RuntimeError:  # a sparse tensor has no strides
-        return object()
-
-
-@lru_cache(maxsize=64)
-def _torch_device(index: int) -> Any:
-    return sys.modules["torch"].device("cuda", index)
-
-
-@lru_cache(maxsize=1)
-def _torch_dtypes() -> dict[Any, np.dtype]:
-    torch = sys.modules["torch"]
-    names = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
-    return {torch.bfloat16: BFLOAT16} | {getattr(torch, name): np.dtype(name) for name in names}
-
-
-@lru_cache(maxsize=1)
-def _torch_counterparts() -> dict[np.dtype, Any]:
-    return {ours: theirs for theirs, ours in _torch_dtypes().items()}
+        raise no_counterpart(tensor) from None
 
 
 def _give_torch_cpu(array: np.ndarray) -> Any:
@@ -182,16 +142,11 @@ def _dlpack_door(array: Any, take: Callable[[Any], Any], holds: bool = False) ->
     return Door(type(array).__module__.partition(".")[0], take, namespace.from_dlpack, holds=holds)
 
 
-NUMPY = Door("numpy", _take_numpy, _same)
-_CUPY = Door("cupy", _same, _same)
-# The engines' own array types, each with the current place: what a plan depends on beside shapes. CuPy's joins when its first array arrives.
-NATIVE: dict[type, Callable[[], Any]] = {np.ndarray: lambda: "cpu"}
+NUMPY = Door("numpy", _take_numpy, as_it_is)
+_CUPY = Door("cupy", as_it_is, as_it_is)
+# The engines' own array types. CuPy's joins when its first array arrives.
+NATIVE: set[type] = {np.ndarray}
 _TORCH_CPU = Door("torch", _take_torch_cpu, _give_torch_cpu)
-_TORCH_CUDA = Door(
-    "torch", _take_torch_cuda, _same, Direct(_torch_key, lambda tensor: tensor.data_ptr(), _empty_torch_cuda, _torch_cuda_stream)
-)
-# The types whose calls may go by addresses alone; torch's join when the first tensor on a CUDA device arrives.
-_DIRECT: dict[type, Direct] = {}
 _JAX_CPU = Door("jax", _take_jax_cpu, _give_jax_cpu)
 _JAX_CUDA = Door("jax", _take_jax_cuda, _give_jax_cuda, holds=True)
 
@@ -258,23 +213,16 @@ def _cpu() -> ModuleType:
 
 def _cuda_door(array: Any, family: str, where: str) -> tuple[Door, ModuleType]:
     engine = _cuda_engine(f"{where} lives on a CUDA device.")
-    NATIVE[engine.ARRAY] = engine.current_place
+    NATIVE.add(engine.ARRAY)
+    KINDS.setdefault("cupy", engine.kind())
     if family == "dlpack":
         return _dlpack_door(array, engine.from_dlpack, holds=True), engine
     if family == "torch":
-        torch = sys.modules["torch"]
-        _DIRECT.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), _TORCH_CUDA.direct))
-    return {"cupy": _CUPY, "torch": _TORCH_CUDA, "jax": _JAX_CUDA}[family], engine
+        from dnnarray import _torch  # a module of its own, since few programs have tensors there
 
-
-def direct(nested: frozenset[str], arrays: tuple[Any, ...]) -> Direct | None:
-    """The way by addresses, if all arrays of a call are on a CUDA device and of a library that has one."""
-    door = None if nested else _DIRECT.get(type(arrays[0]))
-    if door is not None:
-        for array in arrays:
-            if array is not None and not (_DIRECT.get(type(array)) is door and array.is_cuda):
-                return None
-    return door
+        KINDS.setdefault("torch", _torch.kind(engine))
+        return _torch.door(engine), engine
+    return {"cupy": _CUPY, "jax": _JAX_CUDA}[family], engine
 
 
 def _cuda() -> ModuleType:

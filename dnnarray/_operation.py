@@ -1,6 +1,6 @@
 """`@operation` and `dispatch`: the one way from a public function to an engine.
 
-A public function is a signature and a docstring. `@operation(problem)` gives it its body: hand the arrays and the options to
+A public function is a signature and a docstring. `@operation(problem)` gives it its body (`_body`): hand the arrays and the options to
 `dispatch`, which finds the engine, builds the problem (every user error is raised there), lets the selection choose, and runs.
 What was decided is kept per signature of the call, so that a warm call costs a look-up.
 """
@@ -8,16 +8,16 @@ What was decided is kept per signature of the call, so that a warm call costs a 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 from importlib import import_module
-from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
 
-from dnnarray import _arrays, _observe
+from dnnarray import _arrays, _body, _observe
 from dnnarray._errors import ArrayTypeError, OptionError, fail
 from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._options import CURRENT, DEFAULT, Options
@@ -26,7 +26,6 @@ from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._records import frozen
 from dnnarray._select import rank, tuning
 
-_PLAIN = ("out", "workspace", "algorithm")
 _CACHE_SIZE = 4096
 _registry: dict[str, Operation] = {}
 _prepared: dict[tuple, Any] = {}
@@ -51,6 +50,7 @@ class Operation:
     values : ``values(problem, *arrays)`` checks what only the data can tell (labels, lengths); the CPU engine calls it
     gradients : the arrays that the backward returns a gradient for, in order
     save : ``save(*arrays, **options)`` gives ``(result, saved)`` for `vjp`; `saved` goes to the backward by name
+    calls : what a call met before comes to, by the key that the function's own text makes of it
     """
 
     name: str
@@ -60,6 +60,7 @@ class Operation:
     build: Callable[..., Problem]
     arrays: tuple[str, ...]
     defaults: dict[str, Any]
+    calls: dict[tuple[Any, ...], Any] = field(repr=False)
     runtime: tuple[str, ...] = ()
     nested: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
@@ -131,7 +132,7 @@ def operation(
         signature = inspect.signature(function)
         parameters = signature.parameters
         array_names = tuple(n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY or n in arrays)
-        defaults = {n: p.default for n, p in parameters.items() if n not in array_names and n not in _PLAIN}
+        defaults = {n: p.default for n, p in parameters.items() if n not in array_names and n not in _body.PLAIN}
         op = Operation(
             name=function.__name__,
             base=function.__name__,
@@ -140,6 +141,7 @@ def operation(
             build=build,
             arrays=array_names,
             defaults=defaults,
+            calls={},
             runtime=runtime,
             nested=frozenset(nested),
             numbers=frozenset(numbers),
@@ -158,99 +160,17 @@ def ranked(name: str, general: F, spatial: int) -> F:
     """The same operation under another name, with the number of spatial axes of its first array checked."""
     op: Operation = general.operation  # type: ignore[attr-defined]
     text = f"`{op.name}` with {spatial} spatial {'axis' if spatial == 1 else 'axes'}; any other rank is a `ShapeError`.\n\n"
-    alias = replace(op, name=name, ndim=spatial + 2)
+    alias = replace(op, name=name, ndim=spatial + 2, calls={})
     return _public(alias, general, inspect.signature(general), text + inspect.cleandoc(general.__doc__ or ""))
 
 
 def _public(op: Operation, template: Any, signature: inspect.Signature, doc: str | None = None) -> Any:
-    """The callable: native argument binding of `template`'s signature, then one call of `dispatch`.
-
-    Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a program calls few of them.
-    """
-    scope: dict[str, Any] = {"_dispatch": dispatch, "_op": op, "_checked_runtime": _checked_runtime, "_known": _prepared.get}
-    scope |= {"_native": _arrays.NATIVE.get, "_options": CURRENT.get, "_default_options": DEFAULT}
-    function: Any = FunctionType(_not_yet_compiled.__code__, scope, op.name)
-    scope["_compiled"] = partial(_compile, op, function, signature)
-    function.__doc__ = doc or template.__doc__
-    function.__module__ = template.__module__
-    function.__qualname__ = op.name
-    function.__signature__ = signature
+    """The callable: native argument binding of `template`'s signature, then a look-up or one call of `dispatch`."""
+    function = _body.public(op, template, signature, {"_dispatch": dispatch, "_checked_runtime": _checked_runtime}, doc)
     object.__setattr__(op, "function", function)
     function.operation = op
     _registry[op.name] = op
     return function
-
-
-_compiled: Callable[[], Callable[..., Any]]  # in the scope of each public function
-
-
-def _not_yet_compiled(*arguments: Any, **options: Any) -> Any:
-    """What a public function does the first time."""
-    return _compiled()(*arguments, **options)  # noqa: F821
-
-
-def _compile(op: Operation, function: Any, signature: inspect.Signature) -> Any:
-    """Give the function its body.
-
-    Written as source text, as `dataclasses` and `namedtuple` do: a generic ``*args, **kwargs`` wrapper costs a microsecond a call.
-    """
-    header, defaults = [], {}
-    for n, p in signature.parameters.items():
-        if p.default is not p.empty:
-            defaults[f"_default_{n}"] = p.default
-        header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
-    plain = ", ".join(n if n in signature.parameters else "None" for n in _PLAIN)
-    source = "\n".join((
-        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
-        *([] if op.nested else _warm_lines(op, "workspace" in signature.parameters, "out" in signature.parameters, "algorithm" in signature.parameters)),
-        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain})\n",
-    ))  # fmt: skip
-    exec(compile(source, f"<dnnarray {op.name}>", "exec"), defaults)  # noqa: S102 - the source is made of our own signatures
-    body = defaults[op.name]
-    function.__defaults__, function.__kwdefaults__ = body.__defaults__, body.__kwdefaults__  # first: another thread may be calling
-    function.__code__ = body.__code__
-    return function
-
-
-def _warm_lines(op: Operation, workspace: bool, out: bool, algorithm: bool) -> list[str]:
-    """The look-up of a call met before, on arrays that are all of one native type: written out, since it is on the way of every call.
-
-    The key is that of `_key_of`.
-    """
-    first, *others = op.arrays
-    usual = ["_place is not None", "not _config.observed", *(["workspace is None"] if workspace else [])]
-    usual += [f"(type({n}) is _kind or {n} is None)" for n in others]
-    signatures = [f"None if {n} is None else ({n}.shape, {n}.dtype, {n}.strides)" for n in others]
-    key = ["_place()", "_op", "_config", "algorithm" if algorithm else "None", *op.static, *(f"type({n})" for n in op.static)]
-    runtime = f"_checked_runtime(_op, _found.problem, {_tuple(op.runtime)})" if op.runtime else "()"
-    return [
-        "    _config = _options(_default_options)",
-        f"    _kind = type({first})",
-        "    _place = _native(_kind)",
-        f"    if {' and '.join(usual)}:",
-        "        try:",
-        f"            _found = _known(({', '.join(key)}, ({first}.shape, {first}.dtype, {first}.strides), {', '.join(signatures)}))",
-        "        except TypeError:",  # a list or an array among the options
-        "            _found = None",
-        "        if _found is not None and _found.warm is not None:",
-        f"            _result = _found.warm({runtime}, {'out' if out else 'None'}, {', '.join(op.arrays)})",
-        "            if _result is not None:",
-        "                return _result",
-    ]
-
-
-class _Name:
-    """Prints as a bare name, so that a signature can refer to its defaults by name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-def _tuple(names: tuple[str, ...]) -> str:
-    return "(" + "".join(f"{n}, " for n in names) + ")"
 
 
 def lookup(name: str) -> Operation | None:
@@ -286,47 +206,42 @@ def dispatch(
     out: Any,
     workspace: Any,
     algorithm: str | None,
+    key: tuple[Any, ...] | None = None,
 ) -> Any:
     """Run `op`: `options` and `runtime` are values in the order of ``op.static`` and ``op.runtime``.
 
-    Warm calls on an engine's own arrays do not come here: the body of the public function looks them up itself. What comes is observed, made for the
-    first time, or on other arrays.
+    Warm calls do not come here: the body of the public function looks them up itself, by `key` from the second time on. What comes is observed, made
+    for the first time, or on arrays that no key is made of.
     """
     config = CURRENT.get(DEFAULT)
     if config.observed:
-        return _observe.observed(config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm))
-    return _run(config, op, arrays, options, runtime, out, workspace, algorithm)
+        return _observe.observed(
+            config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm, None)
+        )
+    return _run(config, op, arrays, options, runtime, out, workspace, algorithm, key)
 
 
 def _run(
     config: Options,
     op: Operation,
-    arrays: tuple[Any, ...],
+    given: tuple[Any, ...],
     options: tuple[Any, ...],
     runtime: tuple[Any, ...],
     out: Any,
     workspace: Any,
     algorithm: str | None,
+    text_key: tuple[Any, ...] | None,
 ) -> Any:
-    direct = _arrays.direct(op.nested, (*arrays, out)) if workspace is None else None
-    short = None
-    if direct is not None:
-        short, known = _look_up(_key_of(direct.key, config, op, algorithm, options, arrays))
-        if known is not None:
-            checked = _checked_runtime(op, known.problem, runtime) if op.runtime else runtime
-            if (result := known.direct(arrays, checked, direct, out)) is not None:
-                return result
-    native = _first_native(op, arrays)
-    borrowed = _borrow(op, arrays) if native is None else None
-    if borrowed:
-        arrays = borrowed.arrays
+    native = _first_native(op, given)
+    borrowed = _borrow(op, given) if native is None else None
+    taken = borrowed.arrays if borrowed else given
     engine = borrowed.engine if borrowed else _arrays.engine_of((native,))
-    arrays = _arrays.native_byte_order(arrays)
+    arrays = _arrays.native_byte_order(taken)
     place = engine.place(next(iter(leaves(arrays))))
-    key, prepared = _look_up(_key_of(_signature, config, op, algorithm, options, arrays, place))
+    key, prepared = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if key is None:  # a list or an array among the options: the call as it would be with tuples
         options = tuple(map(freeze, options))
-        key, prepared = _look_up(_key_of(_signature, config, op, algorithm, options, arrays, place))
+        key, prepared = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if prepared is None:
         prepared = prepare(engine, config, op, algorithm, tuple(map(freeze, options)), arrays)
         if key:  # where freezing changed an option (a torch.Size), the call as it was made is remembered too
@@ -335,23 +250,29 @@ def _run(
         runtime = _checked_runtime(op, prepared.problem, runtime)
     if borrowed and not borrowed.door.native:
         result = _foreign(borrowed, prepared, arrays, runtime, out, workspace)
-        if short:  # not before the call went well: it finds out what the short way does not look for, such as another device
-            _prepared[short] = prepared
-        return result
-    return _packed(prepared, prepared.call(arrays, runtime, out, workspace))
+    else:
+        result = _packed(prepared, prepared.call(arrays, runtime, out, workspace))
+    # Not before the call went well, on the current device and without a change of the byte order: the text does not look for these.
+    if text_key is not None and engine.current_place() == place and all(map(operator.is_, leaves(arrays), leaves(taken))):
+        _remember(op, text_key, prepared, borrowed, given)
+    elif text_key is None:
+        _body.renew(op)
+    return result
 
 
-def _key_of(
-    signature: Callable[[Any], Any],
-    config: Options,
-    op: Operation,
-    algorithm: str | None,
-    options: tuple[Any, ...],
-    arrays: tuple[Any, ...],
-    place: Any = None,
-) -> tuple:
-    """What the plan of a call depends on, as `_warm_lines` writes it too. The types of the options keep True from being taken for 1."""
-    return (place, op, config, algorithm, *options, *map(type, options), *map(signature, arrays))
+def _remember(op: Operation, key: tuple[Any, ...], prepared: Any, borrowed: _arrays.Borrowed | None, arrays: tuple[Any, ...]) -> None:
+    """Let the body of the public function find the call by itself from now on."""
+    way = borrowed.door.direct if borrowed else None
+    if borrowed and way is None:
+        return
+    call = prepared.by_addresses(way) if way else prepared.warm
+    if call is not None:
+        _body.remember(op, key, call, prepared.problem, arrays)
+
+
+def _key_of(config: Options, op: Operation, algorithm: str | None, options: tuple[Any, ...], arrays: tuple[Any, ...], place: Any) -> tuple:
+    """What the plan of a call depends on. The types of the options keep True from being taken for 1."""
+    return (place, op, config, algorithm, *options, *map(type, options), *map(_signature, arrays))
 
 
 def _look_up(key: tuple) -> tuple[tuple | None, Any]:
@@ -374,7 +295,8 @@ def prepare(engine: Any, config: Options, op: Operation, algorithm: str | None, 
     if len(_prepared) >= _CACHE_SIZE:
         for old in list(_prepared)[: _CACHE_SIZE // 2]:
             _prepared.pop(old, None)
-    key, _ = _look_up(_key_of(_signature, config, op, algorithm, options, arrays, place))
+        _forget_calls()
+    key, _ = _look_up(_key_of(config, op, algorithm, options, arrays, place))
     if key is not None:
         _prepared[key] = prepared
     return prepared
@@ -394,6 +316,12 @@ def _tune(engine: Any, config: Options, op: Operation, problem: Problem, arrays:
 def forget() -> None:
     """Drop all that was decided, so that the next call of each kind chooses anew (after tuning, for example)."""
     _prepared.clear()
+    _forget_calls()
+
+
+def _forget_calls() -> None:
+    for op in _registry.values():
+        op.calls.clear()
 
 
 def _signature(array: Any) -> Any:
@@ -471,7 +399,7 @@ def _foreign(
     place = borrowed.engine.place(next(iter(leaves(arrays))))
     with borrowed.in_place():
         if out is None and door.direct:
-            out = tuple([door.direct.empty(output, place) for output in prepared.outputs])
+            out = tuple([door.direct.maker(output, place)() for output in prepared.outputs])
 
         def take(name: str, array: Any) -> Any:
             return _arrays.take_beside(prepared.problem.op, name, door, array)

@@ -156,3 +156,8 @@ def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(n, 1)
     return tuple(reversed(strides))
+
+
+def lies(shape: tuple[int, ...], planned: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether these are the planned strides along the axes that have more than one place."""
+    return all(a == b or n == 1 for a, b, n in zip(strides, planned, shape, strict=True))

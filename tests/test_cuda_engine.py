@@ -11,8 +11,7 @@ from dnnarray._arrays import Direct
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._outputs import Output
-from dnnarray._select import Device
-from dnnarray._spec import BFLOAT16, Spec
+from dnnarray._spec import BFLOAT16, Spec, lies
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -20,22 +19,13 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 @pytest.fixture
 def prepared(monkeypatch):
     """A planned relu on device 0, and the launches that it asks for."""
-    from dnnarray._cuda import engine, launch
+    from dnnarray._cuda import engine
+    from tests.made_up_device import made_up_device
 
-    rates = dict.fromkeys(("float32", "float64", "tf32_mma", "bfloat16_mma", "float16_mma"), 1e13)
-    launched = []
-    monkeypatch.setattr(engine, "getDevice", lambda: 0)
-    monkeypatch.setattr(engine, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
-    monkeypatch.setattr(engine, "facts", lambda index: Device("none", "cuda", 100, rates, 1e12, 4e-6, (9, 0), 200_000, 1 << 36))
-    monkeypatch.setattr(engine.module, "load", lambda kernels, *_: [SimpleNamespace(ptr=1)] * len(kernels))
-    monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
-    monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
-    monkeypatch.setattr(launch, "_enter", lambda: None)
-    monkeypatch.setattr(launch.overlap, "possible", lambda: False)
-    monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
-    monkeypatch.setattr(launch, "launchKernel", lambda *given: launched.append(given))
-    op = find("relu")
-    return engine.prepare(op, op.problem((Spec((8,), "float32"),), {}), DEFAULT, None), launched
+    with made_up_device(monkeypatch) as device:
+        monkeypatch.setattr(engine, "check_workspace", lambda op, given, needed, kind: given)
+        op = find("relu")
+        yield engine.prepare(op, op.problem((Spec((8,), "float32"),), {}), DEFAULT, None), device
 
 
 def _memory(pointer, device=0):
@@ -43,18 +33,18 @@ def _memory(pointer, device=0):
 
 
 def test_scratch_memory_that_is_not_needed_is_left_alone(prepared):
-    plan, launched = prepared
+    plan, device = prepared
     assert plan.workspace == 0
     for scratch in (_memory(1024), None):
         plan._launch([_memory(256)], [_memory(512)], (), scratch)
-    assert len(launched) == 2
+    assert len(device.launched) == 2
 
 
 def test_results_on_another_device_are_refused(prepared):
-    plan, launched = prepared
+    plan, device = prepared
     with pytest.raises(dnn.ArrayTypeError, match="devices 0 and 1"):
         plan._launch([_memory(256)], [_memory(512, 1)], (), None)
-    assert not launched
+    assert not device.launched
 
 
 def test_scratch_memory_that_threads_cannot_load_is_refused(prepared):
@@ -77,69 +67,92 @@ def _array(pointer, device=0, dtype=np.float32, strides=None):
 
 
 def test_warm_calls_on_arrays_of_cupy(prepared):
-    plan, launched = prepared
+    plan, device = prepared
     plan._prepare(True)
     x = _array(256)
     with cupy.cuda.using_allocator(lambda size: _array(1024).data):
-        result = plan.warm((), None, x)
+        result = plan.warm((), None, None, x)
     assert (type(result), result.shape, result.dtype, result.data.ptr) == (cupy.ndarray, (8,), np.float32, 1024)
-    assert {256, 1024} == set(_pointers(launched[-1], 3))
+    assert {256, 1024} == set(_pointers(device.launched[-1], 3))
     own = _array(512)
-    assert plan.warm((), own, x) is own
-    assert {256, 512} == set(_pointers(launched[-1], 3))
-    count = len(launched)
+    assert plan.warm((), own, None, x) is own
+    assert {256, 512} == set(_pointers(device.launched[-1], 3))
+    count = len(device.launched)
     for out in (
         _array(256 + 16),
         _array(512 + 4),
         _array(512, 1),
         _array(512, dtype=np.int32),
-        _array(512, strides=(8,)),
         _array(512)[:4],
         "out",
     ):
-        assert plan.warm((), out, x) is None, out
+        assert plan.warm((), out, None, x) is None, out
     for other in (_array(256 + 4), _array(256, 1)):
-        assert plan.warm((), own, other) is None
-    assert len(launched) == count
+        assert plan.warm((), own, None, other) is None
+    assert len(device.launched) == count
+
+
+def test_results_in_memory_other_than_planned(prepared):
+    plan, device = prepared
+    plan._prepare(True)
+    x, spread = _array(256), _array(512, strides=(8,))
+    assert plan.warm((), spread, None, x) is spread
+    assert [(to, source.strides) for to, source in device.copied] == [(spread, (4,))]
+    for out in (_array(512, strides=(0,)), _array(256 - 32, strides=(8,)), _array(512, 1, strides=(8,)), _array(512, 0, np.int32, (8,))):
+        assert plan.warm((), out, None, x) is None
+    assert len(device.copied) == 1
 
 
 def test_axes_of_one_place_may_lie_anywhere():
-    from dnnarray._cuda import warm
+    from dnnarray._cuda import dialect
 
     output = Output(Spec((2, 5, 1, 3), np.float32, (15, 1, 15, 5)))
-    assert "lies0" in warm._elsewhere(output)
-    assert warm._lies(output, output.strides)
-    assert warm._lies(output, (60, 4, 4, 20))
-    assert not warm._lies(output, (60, 12, 4, 4))
-    assert "lies0" not in warm._elsewhere(Output(Spec((2, 5, 2, 3), np.float32, (30, 1, 15, 5))))
+    assert "lies" in dialect._elsewhere(output, 0, "strides")
+    assert lies(output.shape, output.strides, output.strides)
+    assert lies(output.shape, output.strides, (60, 4, 4, 20))
+    assert not lies(output.shape, output.strides, (60, 12, 4, 4))
+    assert "lies" not in dialect._elsewhere(Output(Spec((2, 5, 2, 3), np.float32, (30, 1, 15, 5))), 0, "strides")
 
 
 def test_calls_by_addresses(prepared):
-    plan, launched = prepared
+    plan, device = prepared
     made = []
 
-    def empty(output, place):
-        made.append(SimpleNamespace(pointer=4096 * (len(made) + 1), key=(output.shape, place)))
+    def new():
+        made.append(SimpleNamespace(pointer=4096 * (len(made) + 1), shape=(8,)))
         return made[-1]
 
-    way = Direct(lambda array: array.key, lambda array: array.pointer, empty, lambda place: 7)
+    way = Direct(
+        pointer=lambda array: array.pointer,
+        like=lambda array: new(),
+        maker=lambda output, place: new,
+        fits=lambda output, place: lambda array: array.shape == output.shape,
+        strides=lambda array: (1,),
+        copy=None,
+        scratch=lambda needed, place: lambda array: array.pointer,
+        stream=lambda place: 7,
+    )
 
-    def call(pointer, out=None):
-        return plan.direct((SimpleNamespace(pointer=pointer),), (), way, out)
+    def call(pointer, out=None, workspace=None):
+        return plan.by_addresses(way)((), out, workspace, SimpleNamespace(pointer=pointer))
 
-    assert call(256) is None, "nothing is planned yet"
+    assert plan.by_addresses(way) is None, "nothing is planned yet"
     plan._prepare(True)
     result = call(256)
     assert result is made[-1]
-    assert {256, result.pointer} == set(_pointers(launched[-1], 3))
-    own = SimpleNamespace(pointer=512, key=result.key)
+    assert {256, result.pointer} == set(_pointers(device.launched[-1], 3))
+    own = SimpleNamespace(pointer=512, shape=(8,))
     assert call(256, own) is own
-    assert {256, 512} == set(_pointers(launched[-1], 3))
-    count = len(launched)
+    assert call(256, own, SimpleNamespace(pointer=1024)) is own
+    assert {256, 512} == set(_pointers(device.launched[-1], 3))
+    count = len(device.launched)
     assert call(264) is None, "not aligned"
-    assert call(256, SimpleNamespace(pointer=512, key=((4,), 0))) is None, "another shape"
+    assert call(256, SimpleNamespace(pointer=512, shape=(4,))) is None, "another shape"
+    assert call(256, own, SimpleNamespace(pointer=1025)) is None, "scratch memory that threads cannot load"
     assert call(512 - 16, own) is None, "shared memory"
-    assert len(launched) == count
+    assert len(device.launched) == count
+    plan._prepare(False)
+    assert call(264) is made[-1], "handed on to the text for memory that is not aligned"
 
 
 @pytest.mark.parametrize("by_steps", [True, False])
@@ -148,17 +161,18 @@ def test_calls_by_addresses(prepared):
 def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, order, dtype):
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
-    from dnnarray._cuda import launch, warm
+    from dnnarray._cuda import dialect, launch
 
-    monkeypatch.setattr(warm, "_BY_STEPS", by_steps)
+    monkeypatch.setattr(dialect, "_BY_STEPS", by_steps)
+    monkeypatch.setattr(dialect, "alone", lambda: False)
     shape = (3, 5, 2)
     packed = Spec(tuple(shape[a] for a in order), dtype).c_strides
     output = Output(Spec(shape, dtype, tuple(packed[order.index(a)] for a in range(3))))
-    dialect = warm.on_cupy(warm.Shape((), (output,), (), 0, 0, True))
-    lines = ["def make():", *(f"    {line}" for line in dialect.make(0)), "    return r0"]
-    make = launch.written("make", lines, dialect.scope | {"bytes_out0": output.spec.nbytes})
+    words = dialect.on_cupy(dialect.Shape((), (output,), (), 0, 0, True))
+    lines = ["def make():", *(f"    {line}" for line in words.make(0)), "    return r0"]
+    make = launch.written("make", lines, words.scope | {"bytes_out0": output.spec.nbytes})
     with cupy.cuda.using_allocator(lambda size: MemoryPointer(UnownedMemory(4096, size, None, 0), 0)):
-        made, cold = make(), warm.empty(output)
+        made, cold = make(), dialect.empty(output)
         expected = cupy.ndarray(output.memory_shape, np.dtype(dtype))
     view = expected.transpose([order.index(a) for a in range(3)])
     for found in (made, cold):
@@ -172,7 +186,7 @@ def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, ord
 def test_problems_of_one_form_share_the_text_of_their_call(prepared):
     from dnnarray._cuda import engine, launch
 
-    plan, launched = prepared
+    plan, device = prepared
     plan._prepare(True)
     compiled = launch._compiled.cache_info().misses
     op = find("relu")
@@ -181,4 +195,4 @@ def test_problems_of_one_form_share_the_text_of_their_call(prepared):
     assert launch._compiled.cache_info().misses == compiled
     for step, pointers in ((plan, (256, 512)), (other, (1024, 2048))):
         step._launch([_memory(pointers[0])], [_memory(pointers[1])], (), None)
-    assert len(launched) == 2
+    assert len(device.launched) == 2

@@ -57,6 +57,7 @@ def test_the_memory_of_decisions_is_bounded(monkeypatch):
     for n in range(40):
         dnn.relu(np.zeros(n))
     assert len(_operation._prepared) <= 8
+    assert len(dnn.relu.operation.calls) <= 8
 
 
 def test_threads_share_decisions():

@@ -46,6 +46,11 @@ def place(array: Any) -> str:
     return "cpu"
 
 
+def current_place() -> str:
+    """Where a call runs."""
+    return "cpu"
+
+
 def at(place: str) -> Any:
     """A context in which the engine works there: nothing to do."""
     return _NOTHING
@@ -150,9 +155,9 @@ class Prepared:
                 self.method.run(self.problem, placed, scratch, *arrays, **named)
         return placed
 
-    def warm(self, runtime: tuple[Any, ...], out: Any, *arrays: Any) -> Any:
+    def warm(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
         """What the public function returns."""
-        results = self.call(arrays, runtime, out, None)
+        results = self.call(arrays, runtime, out, workspace)
         return results[0] if self.pack is None else self.pack(*results)
 
     def _new_results(self) -> list[Any]:

@@ -65,3 +65,11 @@ UNITS = {"highest": None, "high": "tf32_mma", "medium": "bfloat16_mma"}
 def unit(dtype: np.dtype, precision: str) -> str | None:
     """The key into `Device.peak` of a matrix product."""
     return f"{name_of(dtype)}_mma" if dtype in HALF else None if dtype == FLOAT64 else UNITS[precision]
+
+
+@lru_cache(maxsize=1)
+def alone() -> bool:
+    """Whether a process sees one device only, so that nobody needs to ask where an array is."""
+    import cupy
+
+    return bool(cupy.cuda.runtime.getDeviceCount() == 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import lru_cache, partial
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,12 +17,14 @@ from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
 from cupy_backends.cuda.api.runtime import getDevice
 
 from dnnarray import _arrays, _observe
+from dnnarray._body import Kind
 from dnnarray._cpu.engine import drawn
 from dnnarray._cuda import module
-from dnnarray._cuda.device import architecture, facts
+from dnnarray._cuda.device import alone, architecture, facts
+from dnnarray._cuda.dialect import VECTOR, Dialect, Shape, by_addresses, empty, on_cupy
 from dnnarray._cuda.launch import Launches
 from dnnarray._cuda.plan import Plan, Program
-from dnnarray._cuda.warm import Shape, by_addresses, compile_call, empty, on_cupy, span
+from dnnarray._cuda.warm import compile_call, hand_on, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
 ARRAY = cupy.ndarray
 _NOTHING = nullcontext()
-_VECTOR = 16  # bytes that the widest loads of a thread need their addresses to be a multiple of
 
 
 def device() -> Device:
@@ -55,6 +57,21 @@ def at(place: int) -> Any:
 
 
 current_place = getDevice
+
+
+@lru_cache(maxsize=1)
+def kind() -> Kind:
+    """How the text of a public function speaks of CuPy's arrays.
+
+    CuPy finds the flag of C order in a quarter of the time of the strides. It leaves open the strides along axes of one place, of which the first
+    says nothing of the others' order.
+    """
+    entries = "{n}.shape, {n}.dtype, {n}._c_contiguous or {n}.strides"
+    return Kind("cupy", frozenset((ARRAY,)), "0" if alone() else "_device()", entries, {"_device": current_place}, _vague)
+
+
+def _vague(array: Any) -> bool:
+    return array._c_contiguous and 1 in array.shape[1:]
 
 
 def methods(op: Operation) -> tuple[Method, ...]:
@@ -167,13 +184,13 @@ class Prepared:
         self.absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         self.device = getDevice()
-        self.warm: Callable[..., Any] | None = None
+        self.warm: Callable[..., Any] | None = None  # what `compile_call` gives for CuPy's arrays
         self._specs = leaves(problem.inputs)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
         self._telemetry = config.telemetry
-        self._by_addresses: Callable[..., Any] | None = None
-        self._shape: Shape | None = None  # where it is usual, once the launches for aligned memory are ready
+        self._shapes: dict[bool, Shape] = {}  # by alignment, where calls are usual and their launches ready
+        self._texts: dict[Any, dict[bool, Callable[..., Any]]] = {}  # of calls, by library and alignment
         self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
@@ -198,22 +215,32 @@ class Prepared:
                     result[...] = target
         return self._placed(results) if self.absent else results
 
-    def direct(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], way: Direct, out: Any) -> Any:
-        """What the public function returns, for a call on another library's arrays by their addresses alone; None where that will not do."""
-        call = self._by_addresses or self._compile_direct(way)
-        if call is None or getDevice() != self.device:
-            return None
-        stream = way.stream(self.device)
-        if get_current_stream(self.device).ptr == stream:
-            return call(runtime, out, *arrays)
-        with on_stream(stream):
-            return call(runtime, out, *arrays)
+    def by_addresses(self, way: Direct) -> Callable[..., Any] | None:
+        """What `warm` is, for another library's arrays by their addresses alone."""
+        return self._compile(way, partial(by_addresses, way=way), lambda call: self._on_its_stream(way, call))
 
-    def _compile_direct(self, way: Direct) -> Callable[..., Any] | None:
-        if self._shape is None or (ready := self._ready[True]) is None:
-            return None
-        self._by_addresses = compile_call(self._shape, self.pack, ready, _VECTOR, by_addresses(self._shape, way))
-        return self._by_addresses
+    def _on_its_stream(self, way: Direct, call: Callable[..., Any]) -> Callable[..., Any]:
+        def on_its_stream(*given: Any) -> Any:
+            with on_stream(way.stream(self.device)):
+                return call(*given)
+
+        return on_its_stream
+
+    def _compile(
+        self, library: Any, dialect: Callable[[Shape], Dialect], on_its_stream: Callable[[Any], Any] | None = None
+    ) -> Callable[..., Any] | None:
+        """The call for arrays of a library, of all alignments that are ready. Steps by cuBLAS and its like go on the stream that is CuPy's current one."""
+        texts = self._texts.setdefault(library, {})
+        calls = {}
+        for aligned, shape in self._shapes.items():
+            ready = self._ready[aligned]
+            assert ready is not None
+            if aligned not in texts:
+                texts[aligned] = compile_call(shape, self.pack, ready, dialect(shape))
+            calls[aligned] = texts[aligned] if ready.ours or on_its_stream is None else on_its_stream(texts[aligned])
+        if len(calls) > 1:
+            hand_on(texts[True], calls[False])
+        return calls.get(True) or calls.get(False)
 
     def _placed(self, results: list[Any]) -> list[Any]:
         """The results with None where one is absent."""
@@ -253,7 +280,7 @@ class Prepared:
                 self._another_device(data.device_id)
             pointers.append(pointer := data.ptr)
             bits |= pointer
-        if not (aligned := bits % _VECTOR == 0):
+        if not (aligned := bits % VECTOR == 0):
             self._check_addresses(given)
         ready = self._ready[aligned] or self._prepare(aligned)
         copies = []  # kept alive likewise
@@ -286,11 +313,10 @@ class Prepared:
             self._program = None
         # A family's problems may share a form that has more inputs than this operation takes; those are None.
         inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
-        usual = not (self._nested or copied or self._telemetry or any(map(_backwards, self._specs)))
+        usual = not (copied or self._telemetry or any(map(_backwards, self._specs)))
         if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
-            shape = Shape(inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned)
-            self.warm = compile_call(shape, self.pack, ready, _VECTOR, on_cupy(shape))
-            self._shape = shape if aligned else self._shape
+            self._shapes[aligned] = Shape(inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned)
+            self.warm = self._compile(ARRAY, on_cupy)
         return ready
 
     def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
@@ -305,9 +331,9 @@ class Prepared:
     def _scratch(self, workspace: Any) -> Any:
         if workspace is not None:
             checked = check_workspace(self.problem.op, workspace, self.workspace, ARRAY)
-            if self.workspace and checked.data.ptr % _VECTOR:
+            if self.workspace and checked.data.ptr % VECTOR:
                 fix = "Begin it where an allocation begins."
-                fail(OptionError, self.problem.op, "workspace", "at an odd address", f"memory aligned to {_VECTOR} bytes", fix)
+                fail(OptionError, self.problem.op, "workspace", "at an odd address", f"memory aligned to {VECTOR} bytes", fix)
             return checked
         try:
             return ARRAY((self.workspace,), np.uint8)

@@ -84,7 +84,12 @@ class Launches:
                 self.scope[f"_step{k}"] = _launcher(step, next(code).ptr)
         self._queue: Callable[..., None] | None = None
 
-    def lines(self, pointers: list[str]) -> list[str]:
+    @property
+    def ours(self) -> bool:
+        """Whether all steps are kernels of our own, which are told their stream; a library may take CuPy's current one."""
+        return all(isinstance(plan, Plan) for plan in self._plans)
+
+    def lines(self, pointers: list[str], stream: str = "_stream(_device).ptr") -> list[str]:
         """The steps as source text, for a function that has the pointers under these names and the run-time options in ``runtime``."""
         heard = len(self._overlapping) == len(self._plans) and not self._maps  # `_refused` finds out what a thread lacks
         text = [
@@ -93,7 +98,7 @@ class Launches:
             "except IndexError: _buffer = _new()",
             "_words = _buffer[0]",
             *(f"_words[{slot}] = {pointer}" for slot, pointer in enumerate(pointers)),
-            "_handle = _stream(_device).ptr",  # which saves CuPy asking for the device
+            f"_handle = {stream}",  # CuPy's of a device that is named, which saves it asking for that
         ]
         for argument, slot in self._slots.items():
             if isinstance(argument, Array) and argument.offset:

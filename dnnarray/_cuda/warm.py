@@ -2,165 +2,212 @@
 
 A launch costs the driver 3 us and a new array 1 us; loops over inputs and results, with a method for each step, would cost as much again. So what
 `Prepared.call` does is written out as source text, in which the numbers of the problem have names, for the state that nearly all calls are in: nothing to
-copy, all memory on the plan's device and as aligned as the plan has it. In any other state the function does nothing and returns None, and
-`Prepared.call` does the work.
+copy, all memory on the plan's device and as aligned as the plan has it. Memory of the other alignment is handed to the text for that, results that are to lie
+otherwise to another. In any other state the function does nothing and returns None, and `Prepared.call` does the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import cupy
-import numpy as np
-from cupy.cuda.memory import OutOfMemoryError, alloc
+from cupy.cuda.memory import OutOfMemoryError
 
+from dnnarray._cuda.dialect import VECTOR, Dialect, Shape
 from dnnarray._cuda.launch import Launches, written
 from dnnarray._outputs import Output
-from dnnarray._records import frozen
-from dnnarray._spec import Spec
+from dnnarray._problems.base import leaves
+from dnnarray._spec import Spec, lies
 
-if TYPE_CHECKING:
-    from dnnarray._arrays import Direct
-
-# Steps of CuPy's own constructor, where they are known. It takes longer for each axis that it is told of, and a view in another order of axes longer than all.
-_BY_STEPS = all(hasattr(cupy.ndarray, step) for step in ("_init", "_set_shape_and_strides"))
-_NEAR = 1 << 31  # bytes up to which CuPy's kernels count with 32 bits, which an array is told when it is made
+_OTHERWISE = "otherwise"  # in the scope of a text: the call for memory that is not as aligned as this one has it
 
 
-def empty(output: Output) -> Any:
-    """A new array for a result. It owns its memory whatever the order of its axes."""
-    if output.inverse is None:
-        return cupy.ndarray(output.shape, output.dtype)
-    return cupy.ndarray(output.shape, output.dtype, alloc(output.spec.nbytes), output.strides)
+def compile_call(
+    shape: Shape, pack: Callable[..., Any] | None, launches: Launches, dialect: Dialect, anywhere: bool = False
+) -> Callable[..., Any]:
+    """``call(runtime, out, workspace, *arrays)`` gives what the public function returns, or None.
 
-
-@frozen
-class Shape:
-    """What the text is written from: the inputs (None where absent), results, bytes of scratch memory, device, and whether all is aligned."""
-
-    inputs: tuple[Spec | None, ...]
-    outputs: tuple[Output, ...]
-    absent: tuple[int, ...]
-    workspace: int
-    device: int
-    aligned: bool
-
-    @property
-    def given(self) -> list[int]:
-        """The places of the inputs that are there."""
-        return [i for i, spec in enumerate(self.inputs) if spec is not None]
-
-
-@frozen
-class Dialect:
-    """How the text speaks of arrays of one library.
-
-    Attributes
-    ----------
-    scope : what the lines below speak of
-    read : ``read(i)`` finds the address ``p{i}`` of the input ``a{i}``, where it may be taken
-    make : ``make(k)`` makes the result ``r{k}`` and finds its address ``q{k}``
-    check : finds the address ``q0`` of ``out`` where it is as planned
-    scratch : finds the address ``s`` of new scratch memory, which ``scratch`` keeps
+    The caller's results `anywhere` in memory are for a text of its own, which is written when some that do not lie as planned are first met.
     """
-
-    scope: dict[str, Any]
-    read: Callable[[int], list[str]]
-    make: Callable[[int], list[str]]
-    check: list[str]
-    scratch: list[str]
-
-
-def compile_call(shape: Shape, pack: Callable[..., Any] | None, launches: Launches, vector: int, dialect: Dialect) -> Callable[..., Any]:
-    """``call(runtime, out, *arrays)`` gives what the public function returns, or None."""
-    scope = launches.scope | dialect.scope | {"OutOfMemoryError": OutOfMemoryError, "pack": pack}
-    scope |= {f"bytes_out{k}": span(output.spec) for k, output in enumerate(shape.outputs)}
-    scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.inputs) if spec is not None}
+    arguments, taken_apart = _arguments(shape)
+    given = f"(runtime, out, workspace, {', '.join(arguments)})"
+    inputs, results = _inputs(shape), [f"q{k}" for k in shape.results]
     lines = [
-        f"def call(runtime, out, {', '.join(f'a{i}' for i in range(len(shape.inputs)))}):",
-        *(f"    {line}" for i in shape.given for line in dialect.read(i)),
-        "    if out is None:",
-        "        try:",
-        *(f"            {line}" for k in range(len(shape.outputs)) for line in dialect.make(k)),
-        "        except OutOfMemoryError: return None",
-        "    else:",
-        *(f"        {line}" for line in _take_users_own(shape, dialect)),
-        *_launch(shape, launches, vector, dialect),
-        f"    return {_result(shape, pack)}",
+        f"def call{given}:",
+        *(f"    {line}" for line in taken_apart),
+        *(f"    {line}" for i in range(len(inputs)) for line in dialect.read(i)),
+        *([f"    if {_odd(inputs)}: return {_OTHERWISE}{given}"] if shape.aligned and inputs else []),
+        *(f"    {line}" for line in (_find_anywhere(shape, pack, dialect) if anywhere else _make_or_find(shape, pack, dialect, given))),
+        *([f"    if {_odd(results)}: return {_OTHERWISE}{given}"] if shape.aligned else _not_aligned(shape, [*inputs, *results])),
+        *(f"    {line}" for line in _take_scratch(shape, dialect)),
+        *launches.lines([*inputs, *results, *(["s"] if shape.workspace else [])], dialect.stream),
+        *(f"    if w{k} is not r{k}: copy(w{k}, r{k})" for k in shape.results if anywhere),
+        f"    return {_result(shape, pack, 'w' if anywhere else 'r')}",
     ]
-    return written("call", lines, scope)
+    call: Callable[..., Any]
+    scope = launches.scope | dialect.scope | _scope(shape, pack, dialect)
+    if anywhere:
+        scope |= {"copy": dialect.copy}
+        scope |= {
+            f"reach{k}": lru_cache(maxsize=64)(partial(_reach, o, dialect.unit or o.dtype.itemsize)) for k, o in enumerate(shape.outputs)
+        }
+    else:
+        scope["elsewhere"] = _Later(lambda: compile_call(shape, pack, launches, dialect, True), lambda: call)
+    call = written("call", lines, scope)
+    return call
 
 
-def on_cupy(shape: Shape) -> Dialect:
-    """CuPy's arrays."""
-    scope = {"Array": cupy.ndarray, "blank": cupy.ndarray.__base__.__new__, "alloc": alloc, "workspace": shape.workspace}
-    for k, output in enumerate(shape.outputs):
-        scope |= {f"shape{k}": output.shape, f"strides{k}": output.strides, f"dtype{k}": output.dtype, f"kind{k}": output.dtype.type}
-        scope |= {f"empty{k}": partial(empty, output), f"lies{k}": partial(_lies, output)}
-    here = f"if m.device_id != {shape.device}: return None"
-    return Dialect(
-        scope=scope,
-        read=lambda i: [f"m = a{i}.data", here, f"p{i} = m.ptr"],
-        make=lambda k: _new_on_cupy(shape.outputs[k], k),
-        check=[
-            f"if type(out) is not Array or out.dtype is not dtype0 or out.shape != shape0 or {_elsewhere(shape.outputs[0])}: return None",
-            *("m = out.data", here, "q0 = m.ptr"),
-        ],
-        scratch=["scratch = alloc(workspace)", "s = scratch.ptr"],
-    )
+class _Later:
+    """A call whose text is written when it is first met."""
+
+    def __init__(self, write: Callable[[], Callable[..., Any]], beside: Callable[[], Callable[..., Any]]) -> None:
+        self._write, self._beside = write, beside
+        self._call: Callable[..., Any] | None = None
+
+    def __call__(self, *given: Any) -> Any:
+        call = self._call = self._call or self._write()
+        hand_on(call, self._beside().__globals__[_OTHERWISE])  # type: ignore[attr-defined]
+        return call(*given)
 
 
-def _new_on_cupy(output: Output, k: int) -> list[str]:
-    """What `empty` makes. CuPy finds the scalar type sooner than the dtype itself, and no order sooner than the name of one."""
-    if not (_BY_STEPS and 0 < output.spec.nbytes <= _NEAR):
-        return [f"r{k} = empty{k}()", f"q{k} = r{k}.data.ptr"]
+def _scope(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> dict[str, Any]:
+    """What the lines of this module speak of."""
+    scope = {"OutOfMemoryError": OutOfMemoryError, "pack": pack, "several": (tuple, list), "leaves": leaves, _OTHERWISE: _nothing}
+    scope |= {"own_scratch": dialect.own_scratch, "bytes_scratch": shape.workspace}
+    scope |= {f"bytes_in{i}": span(spec) for i, spec in enumerate(shape.given)}
+    return scope | {f"bytes_out{k}": span(output.spec) for k, output in enumerate(shape.outputs)}
+
+
+def hand_on(call: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Let `call`, for aligned memory, give what is not aligned to `other`."""
+    call.__globals__[_OTHERWISE] = other  # type: ignore[attr-defined]
+
+
+def _nothing(*given: Any) -> None:
+    """What stands for a call that is not written yet."""
+
+
+def _arguments(shape: Shape) -> tuple[list[str], list[str]]:
+    """The names of the arguments, and lines that find the arrays in nested ones."""
+    names, lines, found = [], [], 0
+    for j, spec in enumerate(shape.inputs):
+        arrays = [f"a{found + i}" for i in range(len(leaves(spec)))]
+        found += len(arrays)
+        if isinstance(spec, Spec):
+            names += arrays
+        else:
+            names.append(f"other{j}")
+            lines += [f"{', '.join(arrays)}, = leaves(other{j})"] if arrays else []
+    return names, lines
+
+
+def _inputs(shape: Shape) -> list[str]:
+    return [f"p{i}" for i in range(len(shape.given))]
+
+
+def _odd(pointers: list[str]) -> str:
+    return " or ".join(f"{p} % {VECTOR}" for p in pointers)
+
+
+def _not_aligned(shape: Shape, pointers: list[str]) -> list[str]:
+    """Addresses that are no multiple of an element's size are an error, which the slow way raises."""
+    specs = [*shape.given, *(output.spec for output in shape.outputs)]
+    wide = [f"{p} % {spec.dtype.itemsize}" for p, spec in zip(pointers, specs, strict=True) if spec.dtype.itemsize > 1]
+    return [f"    if not ({_odd(pointers)}): return None", *([f"    if {' or '.join(wide)}: return None"] if wide else [])]
+
+
+def _make_or_find(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect, given: str) -> list[str]:
+    """The results: new ones, or the caller's where they lie as planned and apart from everything else. The slow way finds out what is wrong with others."""
+    lines, spans, inputs = _unpack_users_own(shape, pack), _spans(shape), len(shape.given)
+    for k in shape.results:
+        lines += [f"if {dialect.unlike(k)}: return None", f"if {dialect.elsewhere(k)}: return elsewhere{given}"]
+        lines += dialect.address(f"r{k}", f"q{k}")
+    lines += [line for k in shape.results for line in _apart(spans[inputs + k], spans[: inputs + k])]
     return [
-        f"m = alloc(bytes_out{k})",
-        f"r{k} = blank(Array)",
-        f"r{k}._init((), kind{k}, m, None, None)",
-        f"r{k}._set_shape_and_strides(shape{k}, strides{k}, True, True)",
-        f"q{k} = m.ptr",
+        "if out is None:",
+        "    try:",
+        *(f"        {line}" for k in shape.results for line in dialect.make(k)),
+        "    except OutOfMemoryError: return None",
+        "else:",
+        *(f"    {line}" for line in lines),
     ]
 
 
-def _elsewhere(output: Output) -> str:
-    """Whether ``out`` lies in memory otherwise than planned; its strides take as long to get as its shape."""
-    if output.spec.strides is None:
-        return "not out._c_contiguous"
-    return "out.strides != strides0" + " and not lies0(out.strides)" * (1 in output.shape)
+def _unpack_users_own(shape: Shape, pack: Callable[..., Any] | None) -> list[str]:
+    if pack is None:
+        return ["r0 = out"]
+    return [
+        "if not isinstance(out, several): return None",
+        "found = [one for one in out if one is not None]",
+        f"if len(found) != {len(shape.outputs)}: return None",
+        f"{''.join(f'r{k}, ' for k in shape.results)}= found",
+    ]
 
 
-def _lies(output: Output, strides: tuple[int, ...]) -> bool:
-    """Whether these are the planned strides along the axes that have more than one place."""
-    return all(a == b or n == 1 for a, b, n in zip(strides, output.strides, output.shape, strict=True))
-
-
-def by_addresses(shape: Shape, way: Direct) -> Dialect:
-    """Arrays of another library, of which all but the address stands in the key that the call was found by."""
-    made = [partial(way.empty, output, shape.device) for output in shape.outputs]
-    scratch = partial(way.empty, Output(Spec((shape.workspace,), np.dtype(np.uint8))), shape.device)
-    scope = {"pointer": way.pointer, "key": way.key, "key0": way.key(made[0]()), "make_scratch": scratch}
-    return Dialect(
-        scope=scope | {f"make{k}": make for k, make in enumerate(made)},
-        read=lambda i: [f"p{i} = pointer(a{i})"],
-        make=lambda k: [f"r{k} = make{k}()", f"q{k} = pointer(r{k})"],
-        check=["if key(out) != key0: return None", "q0 = pointer(out)"],
-        scratch=["scratch = make_scratch()", "s = pointer(scratch)"],
-    )
-
-
-def _take_users_own(shape: Shape, dialect: Dialect) -> list[str]:
-    """The caller's results where they lie as planned and apart from everything else; the slow way finds out what is wrong with others."""
-    if len(shape.outputs) != 1:
-        return ["return None"]
-    lines = [*dialect.check, "r0 = out"]
-    for i in shape.given:
-        spec = shape.inputs[i]
-        if spec is not None and shape.outputs[0].spec.size:
-            lines.append(f"if q0 < p{i} + bytes_in{i} and p{i} < q0 + bytes_out0: return None")
+def _find_anywhere(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> list[str]:
+    """The caller's results as ``w{k}``, from ``b{k}`` to before ``e{k}``, and where they do not lie as planned new ones to be copied from."""
+    lines = _unpack_users_own(shape, pack)
+    for k in shape.results:
+        lines += [
+            f"if {dialect.unlike(k)}: return None",
+            f"w{k} = r{k}",
+            f"reach = reach{k}({dialect.strides(f'w{k}')})",
+            "if reach is None: return None",
+            *dialect.address(f"w{k}", f"q{k}"),
+            f"b{k}, e{k} = q{k} + reach[0], q{k} + reach[1]",
+            *(f"if b{k} < p{i} + bytes_in{i} and p{i} < e{k}: return None" for i in range(len(shape.given))),
+            *(f"if b{k} < e{j} and b{j} < e{k}: return None" for j in range(k)),
+            "if not reach[2]:",
+            "    try:",
+            *(f"        {line}" for line in dialect.make(k)),
+            "    except OutOfMemoryError: return None",
+        ]
     return lines
+
+
+def _spans(shape: Shape) -> list[tuple[str, str]]:
+    """Address and bytes of the inputs and results."""
+    return [*((f"p{i}", f"bytes_in{i}") for i in range(len(shape.given))), *((f"q{k}", f"bytes_out{k}") for k in shape.results)]
+
+
+def _apart(one: tuple[str, str], others: list[tuple[str, str]]) -> list[str]:
+    """Nothing is done where the memory of one array touches that of another."""
+    a, n = one
+    return [f"if {a} < {b} + {m} and {b} < {a} + {n}: return None" for b, m in others]
+
+
+def _take_scratch(shape: Shape, dialect: Dialect) -> list[str]:
+    if not shape.workspace:
+        return ["if workspace is not None and own_scratch(workspace) is None: return None"]
+    return [
+        "if workspace is None:",
+        "    try:",
+        *(f"        {line}" for line in dialect.scratch),  # kept alive until the launches are queued
+        "    except OutOfMemoryError: return None",
+        "else:",
+        "    s = own_scratch(workspace)",
+        "    if s is None: return None",
+        *(f"    {line}" for line in _apart(("s", "bytes_scratch"), _spans(shape))),
+    ]
+
+
+def _result(shape: Shape, pack: Callable[..., Any] | None, name: str) -> str:
+    found = iter(shape.results)
+    flat = ["None" if i in shape.absent else f"{name}{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
+    return flat[0] if pack is None else f"pack({', '.join(flat)})"
+
+
+def _reach(output: Output, unit: int, strides: tuple[int, ...]) -> tuple[int, int, bool] | None:
+    """Bytes from the first element to where the memory begins and to where it ends, and whether that is as planned; None where elements share a place."""
+    shape, itemsize = output.shape, output.dtype.itemsize
+    if 0 in shape:
+        return 0, 0, True
+    if any(n > 1 and not s for n, s in zip(shape, strides, strict=True)):
+        return None
+    steps = [(n - 1) * s * unit for n, s in zip(shape, strides, strict=True)]
+    planned = lies(shape, output.strides, tuple([s * unit for s in strides]))
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize, planned
 
 
 @lru_cache(maxsize=4096)
@@ -168,26 +215,3 @@ def span(spec: Spec) -> int:
     """Bytes from the first element to the end of the last, for strides that do not go backwards."""
     strides = spec.strides or spec.c_strides
     return (1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))) * spec.dtype.itemsize if spec.size else 0
-
-
-def _launch(shape: Shape, launches: Launches, vector: int, dialect: Dialect) -> list[str]:
-    pointers = [f"p{i}" for i in shape.given] + [f"q{k}" for k in range(len(shape.outputs))]
-    lines = []
-    if shape.workspace:
-        # Kept alive until the launches are queued.
-        lines += ["    try:", *(f"        {line}" for line in dialect.scratch), "    except OutOfMemoryError: return None"]
-        pointers.append("s")
-    odd = " or ".join(f"{p} % {vector}" for p in pointers)
-    lines.append(f"    if {odd if shape.aligned else f'not ({odd})'}: return None")
-    if not shape.aligned:  # addresses that are no multiple of an element's size are an error, which the slow way raises
-        specs = [*(shape.inputs[i] for i in shape.given), *(output.spec for output in shape.outputs)]
-        wide = [(p, spec.dtype.itemsize) for p, spec in zip(pointers, specs, strict=False) if spec is not None and spec.dtype.itemsize > 1]
-        if wide:
-            lines.append(f"    if {' or '.join(f'{p} % {n}' for p, n in wide)}: return None")
-    return lines + launches.lines(pointers)
-
-
-def _result(shape: Shape, pack: Callable[..., Any] | None) -> str:
-    found = iter(range(len(shape.outputs)))
-    flat = ["None" if i in shape.absent else f"r{next(found)}" for i in range(len(shape.outputs) + len(shape.absent))]
-    return flat[0] if pack is None else f"pack({', '.join(flat)})"

@@ -29,6 +29,25 @@ def test_torch_tensors_in_and_out(dtype):
             dnn.relu(out, out=out)
 
 
+def test_torch_results_in_memory_other_than_planned():
+    torch = pytest.importorskip("torch")
+    x, weight = torch.randn(6, 8, device="cuda"), torch.nn.Parameter(torch.rand(8, device="cuda"))
+    with torch.no_grad():
+        expected = dnn.layer_norm(x, weight, return_stats=True)
+        workspace = torch.empty(1 << 16, dtype=torch.uint8, device="cuda")
+        for _ in range(3):  # the first call of a form goes the general way
+            whole = torch.full((6, 2, 8), 7.0, device="cuda"), *(torch.full((4, *r.shape), 7.0, device="cuda") for r in expected[1:])
+            out = whole[0][:, 1], *(memory[2] for memory in whole[1:])
+            result = dnn.layer_norm(x, weight, return_stats=True, out=out, workspace=workspace)
+            for given, got, right in zip(out, result, expected, strict=True):
+                assert got is given
+                assert torch.equal(given, right)
+            assert bool((whole[0][:, 0] == 7).all())
+            odd = torch.empty(49, device="cuda")[1:].view(6, 8)
+            assert dnn.relu(x, out=odd) is odd
+            assert torch.equal(odd, torch.relu(x))
+
+
 def test_strided_and_offset_torch_tensors():
     torch = pytest.importorskip("torch")
     x = torch.tensor(_X, device="cuda")
@@ -69,6 +88,8 @@ def test_torch_tensors_that_are_refused():
         dnn.relu(x.clone().requires_grad_())
     with pytest.raises(dnn.ArrayTypeError, match="complex64"):
         dnn.relu(x.to(torch.complex64))
+    with pytest.raises(dnn.ArrayTypeError, match="to_dense"):
+        dnn.relu(x.to_sparse())
     with pytest.raises(dnn.ArrayTypeError, match="cupy"):
         dnn.relu_backward(x, cupy.zeros(3))
     with pytest.raises(dnn.ArrayTypeError, match="torch"):

@@ -8,7 +8,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._problems.base import leaves, tree_map
 from tests.gpu.test_engine import _FIRST
-from tests.support import FLOAT32, assert_close, call_by
+from tests.support import FLOAT32, assert_close, call, call_by
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
@@ -50,3 +50,27 @@ def test_nothing_is_written_beside_the_results(case):
             places = cupy.ndarray(given.shape, given.dtype, untouched.data + (given.data.ptr - whole.data.ptr), given.strides)
             places[...] = np.zeros((), given.dtype)
             assert bool((whole == untouched).all()), f"{algorithm.name} wrote beside its result"
+
+
+@pytest.mark.parametrize("case", [c for c in _FIRST if FLOAT32 in c.dtypes], ids=str)
+def test_calls_met_before_write_where_the_caller_says(case):
+    """As planned, among guards, an element behind where an allocation begins, and with the caller's scratch memory: by the texts of warm calls."""
+    rng = np.random.default_rng(zlib.crc32(f"{case} warm".encode()))
+    arrays = tuple(tree_map(cupy.asarray, a) for a in case.draw(FLOAT32))
+    inferred = dnn.infer(case.op, *arrays, **case.options)
+    specs = [s for s in inferred.outputs if s is not None]
+    results = [call(case.op, arrays, case.options) for _ in range(3)]
+    expected = leaves(results[0])
+    shifted = [cupy.empty(int(np.prod(s.shape)) + 1, s.dtype)[1:].reshape(s.shape) for s in specs]
+    outs = {"planned": [cupy.empty_like(r) for r in expected], "shifted": shifted, "guards": [_among_guards(s, rng)[1] for s in specs]}
+    forms = {name: {"out": tuple(out) if isinstance(results[0], tuple) else out[0]} for name, out in outs.items()}
+    forms["workspace"] = {"workspace": cupy.empty(max(inferred.workspace, 1), np.uint8)}
+    for name, more in forms.items():
+        for _ in range(3):
+            for array in leaves(more.get("out")):
+                array[...] = cupy.zeros((), array.dtype)
+            results.append(call(case.op, arrays, case.options | more))
+            for actual, right in zip(leaves(results[-1]), expected, strict=True):
+                wide = cupy.asnumpy(right).astype(np.float64)
+                assert_close(cupy.asnumpy(actual), wide, case.reduction, case.condition, name)
+            assert "out" not in more or all(a is b for a, b in zip(leaves(results[-1]), leaves(more["out"]), strict=True))

@@ -1,0 +1,210 @@
+"""The body of a public function, as source text: the look-up of a call met before, and `dispatch` for all others.
+
+Written as `dataclasses` and `namedtuple` write theirs: a generic ``*args, **kwargs`` wrapper costs a microsecond a call, and a way through `dispatch` two
+more. The text knows the kinds of arrays that have arrived by now, and is written again when another one does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnnarray._options import CURRENT, DEFAULT
+from dnnarray._problems.base import leaves
+from dnnarray._records import frozen
+
+if TYPE_CHECKING:
+    from dnnarray._operation import Operation
+
+PLAIN = ("out", "workspace", "algorithm")
+_MOST_STRIDES = 64  # that are told apart under one key
+
+
+@frozen
+class Kind:
+    """Arrays whose warm calls are looked up by the text itself.
+
+    Attributes
+    ----------
+    name : stands before the names of `types` in the text
+    types : what an array's type may be; all arrays of a call are of one kind
+    place : text for what a plan depends on beside the arrays, such as the current device; differs between kinds
+    signature : text for all that a plan depends on in the array ``{n}``, entries of a tuple
+    scope : what the two texts speak of
+    vague : ``vague(array)`` says whether `signature` leaves open how the array lies in memory; its strides are looked at beside the key then
+    """
+
+    name: str
+    types: frozenset[type]
+    place: str
+    signature: str
+    scope: dict[str, Any]
+    vague: Callable[[Any], bool] = lambda array: False
+
+    def holds(self, name: str) -> str:
+        """Text for whether an argument is of this kind."""
+        return f"type({name}) {'is' if len(self.types) == 1 else 'in'} _{self.name}"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Everything that the text speaks of."""
+        types = next(iter(self.types)) if len(self.types) == 1 else self.types
+        return {f"_{self.name}": types, f"_{self.name}_tree": partial(_tree_of, self.types, self._entries()), **self.scope}
+
+    def _entries(self) -> Callable[[Any], Any]:
+        return eval(f"lambda array: ({self.signature.format(n='array')})", dict(self.scope))
+
+
+def _tree_of(types: frozenset[type], entries: Callable[[Any], Any], tree: Any) -> Any:
+    """The signatures in a nested argument. TypeError, as for what cannot be looked up by, where it holds anything else."""
+    if type(tree) in types:
+        return entries(tree)
+    if tree is None:
+        return None
+    if not isinstance(tree, (tuple, list)):
+        raise TypeError
+    return tuple([_tree_of(types, entries, branch) for branch in tree])
+
+
+# By name; that of CuPy joins when its first array arrives, that of torch with its first tensor on a CUDA device.
+KINDS = {"numpy": Kind("numpy", frozenset((np.ndarray,)), "'cpu'", "{n}.shape, {n}.dtype, {n}.strides", {}, lambda array: False)}
+
+
+def public(op: Operation, template: Any, signature: inspect.Signature, names: dict[str, Any], doc: str | None = None) -> Any:
+    """The callable for an operation, whose text speaks of `names` too.
+
+    Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a program calls few of them.
+    """
+    scope = {"_op": op, "_options": CURRENT.get, "_default_options": DEFAULT, "_known": op.calls.get, **names}
+    function: Any = FunctionType(_not_yet_compiled.__code__, scope, op.name)
+    scope["_compiled"] = partial(write, op, function, signature)
+    function.__doc__ = doc or template.__doc__
+    function.__module__ = template.__module__
+    function.__qualname__ = op.name
+    function.__signature__ = signature
+    return function
+
+
+_compiled: Callable[[], Callable[..., Any]]  # in the scope of each public function
+
+
+def _not_yet_compiled(*arguments: Any, **options: Any) -> Any:
+    """What a public function does the first time."""
+    return _compiled()(*arguments, **options)  # noqa: F821
+
+
+def write(op: Operation, function: Any, signature: inspect.Signature) -> Any:
+    """Give the function its body, for the kinds of arrays known by now."""
+    kinds = tuple(KINDS.values())
+    header, defaults = [], {}
+    for n, p in signature.parameters.items():
+        if p.default is not p.empty:
+            defaults[f"_default_{n}"] = p.default
+        header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
+    plain = ", ".join(n if n in signature.parameters else "None" for n in PLAIN)
+    source = "\n".join((
+        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
+        *(f"    {line}" for line in _look_up(op, kinds, frozenset(signature.parameters))),
+        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain}, _key)\n",
+    ))  # fmt: skip
+    exec(compile(source, f"<dnnarray {op.name}>", "exec"), defaults)  # noqa: S102 - the source is made of our own signatures
+    body = defaults[op.name]
+    for kind in kinds:
+        function.__globals__.update(kind.names)
+    function.__defaults__, function.__kwdefaults__ = body.__defaults__, body.__kwdefaults__  # first: another thread may be calling
+    function.__code__ = body.__code__
+    return function
+
+
+def renew(op: Operation) -> None:
+    """Write the text again where kinds of arrays have joined since."""
+    if any(f"_{kind.name}" not in op.function.__globals__ for kind in KINDS.values()):
+        write(op, op.function, op.function.__signature__)  # type: ignore[attr-defined]
+
+
+def remember(op: Operation, key: tuple[Any, ...], call: Callable[..., Any], problem: Any, arrays: tuple[Any, ...]) -> None:
+    """Let the text find the call for arrays like these from now on, by the key that it made of them."""
+    vague = {t: kind.vague for kind in KINDS.values() for t in kind.types}
+    if any(vague[type(a)](a) for a in leaves(arrays)):
+        earlier = op.calls.get(key)
+        by_strides = (earlier[0] if op.runtime else earlier) if earlier else _ByStrides()
+        call = by_strides.with_call(arrays, call)
+    op.calls[key] = (call, problem) if op.runtime else call
+
+
+class _ByStrides:
+    """A call on arrays whose kind is `vague` about how they lie."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def with_call(self, arrays: tuple[Any, ...], call: Callable[..., Any]) -> _ByStrides:
+        if len(self._calls) >= _MOST_STRIDES:
+            self._calls.clear()
+        self._calls[_strides(arrays)] = call
+        return self
+
+    def __call__(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
+        call = self._calls.get(_strides(arrays))
+        return None if call is None else call(runtime, out, workspace, *arrays)
+
+
+def _strides(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    try:
+        return tuple([None if array is None else array.strides for array in arrays])
+    except AttributeError:  # among them is a nested argument
+        return tuple([array.strides for array in leaves(arrays)])
+
+
+def _look_up(op: Operation, kinds: tuple[Kind, ...], parameters: frozenset[str]) -> list[str]:
+    """What is on the way of every call. ``_key`` is None where there is nothing to look up by."""
+    plain = ", ".join(n if n in parameters else "None" for n in ("out", "workspace"))
+    call, runtime = ("_call[0]", f"_checked_runtime(_op, _call[1], {_tuple(op.runtime)})") if op.runtime else ("_call", "()")
+    branches = [("if", kind) for kind in kinds[-1:]] + [("elif", kind) for kind in kinds[-2::-1]]  # the latest is the likeliest
+    return [
+        "_key = None",
+        "try:",
+        *(f"    {line}" for word, kind in branches for line in _key_for(word, kind, op, parameters)),
+        "    _call = _known(_key)",
+        "except (TypeError, RuntimeError):",  # a list or an array among the options; a sparse tensor has no strides
+        "    _key = _call = None",
+        "if _call is not None:",
+        f"    _result = {call}({runtime}, {plain}, {', '.join(op.arrays)})",
+        "    if _result is not None:",
+        "        return _result",
+    ]
+
+
+def _key_for(word: str, kind: Kind, op: Operation, parameters: frozenset[str]) -> list[str]:
+    """The key for arrays of one kind: what the plan of a call depends on. The types of the options keep True from being taken for 1."""
+    single = [n for n in op.arrays if n not in op.nested]
+    first = single[0]
+    usual = [kind.holds(n) if n in op.required or n == first else f"({n} is None or {kind.holds(n)})" for n in single]
+    algorithm = ["algorithm"] if "algorithm" in parameters else []
+    key = [kind.place, "_options(_default_options)", *algorithm, *op.static, *(f"type({n})" for n in op.static)]
+    for n in op.arrays:
+        entries = kind.signature.format(n=n)
+        if n in op.nested:
+            key.append(f"_{kind.name}_tree({n})")
+        else:
+            key.append(entries if n in op.required or n == first else f"None if {n} is None else ({entries})")
+    return [f"{word} {' and '.join(usual)}:", f"    _key = ({', '.join(key)})"]
+
+
+class _Name:
+    """Prints as a bare name, so that a signature can refer to its defaults by name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _tuple(names: tuple[str, ...]) -> str:
+    return "(" + "".join(f"{n}, " for n in names) + ")"
