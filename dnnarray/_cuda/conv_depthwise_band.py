@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, Memory, is_flat
+from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -17,7 +18,7 @@ _PIXEL = _CHANNELS * 2  # bytes in shared memory
 _SIDES = (5, 7)  # windows for which it is the fastest way
 _MOST_STAGES, _LEAVING = 16, 4  # pairs of rows of inputs and of outputs under way
 _SHARED = 160 << 10  # bytes of rows of inputs
-_BARRIERS = (2 * _MOST_STAGES + _LEAVING + 1) * 8
+_BARRIERS = (2 * _MOST_STAGES + _LEAVING) * 8
 _START = 8  # steps of time until a block's first row is there
 
 
@@ -26,6 +27,7 @@ class DepthwiseBandConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_band_sm90.cu``."""
 
     element: str
+    bias: bool
     relu: bool
     side: int
     together: int
@@ -103,8 +105,9 @@ def banded(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     rows, workers = _division(g.out[1], side, tile.count, chunks, device.units)
     stages = min(_MOST_STAGES, _SHARED // tile.bytes_in)
     together = 2 - chunks % 2  # blocks of a cluster
-    config = DepthwiseBandConfig(TYPES[c.x.dtype], c.relu, side, together)
-    name = f"conv_depthwise_band_{SHORT[c.x.dtype]}_s{side}x{together}{'_relu' * c.relu}"
+    biased = bias != NOTHING
+    config = DepthwiseBandConfig(TYPES[c.x.dtype], biased, c.relu, side, together)
+    name = f"conv_depthwise_band_{SHORT[c.x.dtype]}_s{side}x{together}{'_bias' * biased}{'_relu' * c.relu}"
     maps = (_map(c.memory, c.x, image, tile, (tile.across + 1) * _STRIP), _map(c.memory, c.y, target, tile, tile.across * _STRIP))
     xs = c.memory.strides(c.x.shape)
     numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, stages, tile.count * -(-g.out[1] // rows), xs[0], *xs[3:])

@@ -10,13 +10,15 @@
 //          Of the 16 strips of a matrix the first 8 are of one row and the others below them of the next, so that few images are under way at a
 //          time. What an output has from every other row of its window is summed in one half, the rest in the other: a lane has both.
 //          Of a strip's 16 pixels, lane j of a quad takes j, j + 4, j + 8, j + 12, so that together with the next strip, which takes them
-//          in another order, it meets all banks.
+//          in another order, it meets as many banks as a warp's 8 of 16 bytes can: half of them.
 // Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; at most 8 strips.
-// Bound:   memory: x and y once.
+// Bound:   memory: x and y once. A step is one chain of a warp, of which each scheduler has two: what does not wait for pixels stands between the
+//          products, and each branch behind one costs 23 cycles.
 // Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
 #include "dnnarray/cluster.cuh"
 #include "dnnarray/depthwise.cuh"
+#include "dnnarray/depthwise_steps.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/tensor_core.cuh"
 #include "dnnarray/tma.cuh"
@@ -24,7 +26,7 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = dnnarray::bfloat16_t;
-  static constexpr bool kRelu = false;
+  static constexpr bool kBias = true, kRelu = false;
   static constexpr int kSide = 7, kTogether = 2;
 };
 #define DNNARRAY_ENTRY conv_depthwise_band_default
@@ -38,7 +40,6 @@ constexpr int kStrip = 8, kReach = 16;                 // outputs of a strip and
 constexpr int kOther = 4 * kPixel | 32;                // from a pixel to the fourth behind it, swizzled: these bits are turned
 constexpr int kRows = 2, kLate = (kSide - 1) / kRows;  // rows of a step, and steps until the first of outputs are complete
 constexpr int kMostStages = 16, kLeaving = 4;          // pairs of rows of inputs and of outputs under way
-constexpr int kFirst = 4;                              // pairs of rows that are asked for beside the weights
 constexpr int kWeights = kChannels * kTaps * sizeof(T);
 static_assert(kStrip + kSide - 1 <= kReach && kPixel == 64, "a strip; the copy engine's swizzle");
 
@@ -52,45 +53,12 @@ struct Arguments {
   int across, groups, rows, stages;
 };
 
-// A tile: some rows of a range of columns of some images.
-struct Tile {
-  int image, p, end, q;
-
-  __device__ __forceinline__ Tile(const Arguments& a, int index) {
-    const int parts = (a.out_height - 1) / a.rows + 1, tiles_w = (a.out_width - 1) / (a.across * kStrip) + 1;
-    const Quotient by_part = divide(index, parts), by_w = divide(by_part.quotient, tiles_w);
-    image = by_w.quotient * a.groups;
-    p = by_part.rest * a.rows;
-    end = min(p + a.rows, a.out_height);
-    q = by_w.rest * a.across * kStrip;
-  }
-  __device__ __forceinline__ int steps() const { return (end - p - 1) / kRows + 1 + kLate; }
-};
-
-// Goes through the steps of a block's tiles.
-struct Walk {
-  int index, tiles, apart, step, steps;
-  Tile tile;
-
-  __device__ __forceinline__ Walk(const Arguments& a, int first, int tiles, int apart)
-      : index(first), tiles(tiles), apart(apart), step(0), tile(a, first) {
-    steps = tile.steps();
-  }
-  __device__ __forceinline__ bool more() const { return index < tiles; }
-  __device__ __forceinline__ bool complete() const { return step >= kLate; }  // whether two rows of outputs are
-  __device__ __forceinline__ int row() const { return tile.p + (step - kLate) * kRows; }  // the first of them
-  __device__ __forceinline__ void next(const Arguments& a) {
-    if (++step < steps) return;
-    index += apart;
-    step = 0;
-    tile = Tile(a, index);
-    steps = tile.steps();
-  }
-};
+using Walk = StepsOfTiles<kRows, kLate>;
+using Tile = TileOfRows<kStrip>;
 
 // Places in shared memory: rows of inputs, of outputs, the weights, barriers.
 struct Places {
-  unsigned x, y, w, full, done, free, ready;
+  unsigned x, y, w, full, done, free;
   int x_bytes, y_bytes;
 
   __device__ __forceinline__ explicit Places(const Arguments& a) {
@@ -102,19 +70,6 @@ struct Places {
     full = w + kWeights;
     done = full + kMostStages * 8;
     free = done + kMostStages * 8;
-    ready = free + kLeaving * 8;
-  }
-};
-
-struct Turn {  // a place in a ring
-  int at = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void next(int count) {
-    if (++at == count) {
-      at = 0;
-      parity ^= 1;
-    }
   }
 };
 
@@ -122,37 +77,34 @@ struct Turn {  // a place in a ring
 
 __device__ __forceinline__ void bring_and_store(const Arguments& a, const Places& places, const TensorMap& x, const TensorMap& y, int first_channel,
                                                 int first, int tiles, int apart) {
-  prefetch_map(x);
-  prefetch_map(y);
-  const auto bring = [&](const Walk& walk, int place) {
+  Walk coming(a, first, tiles, apart), leaving = coming;
+  Tile from(a, first), to = from;
+  const auto bring = [&](int place) {
     const unsigned barrier = places.full + place * 8;
     barrier_expect(barrier, places.x_bytes);
     copy_box(places.x + place * places.x_bytes, x, barrier,
-             {first_channel, walk.tile.q - a.before_w, walk.tile.p - a.before_h + walk.step * kRows, 0, walk.tile.image});
+             {first_channel, from.q - a.before_w, from.p - a.before_h + coming.step * kRows, 0, from.image});
+    coming.next();
+    if (coming.step == 0) from = Tile(a, coming.index);
   };
-  Walk coming(a, first, tiles, apart), leaving = coming;
-  for (int s = 0; s < a.stages && coming.more(); ++s, coming.next(a)) {
-    if (s == kFirst) barrier_wait(places.ready, 0);  // the weights would wait behind all these rows
-    bring(coming, s);
-  }
+  for (int s = 0; s < a.stages && coming.more(); ++s) bring(s);
   Turn turn, of_y;
   bool stored = false;
-  for (; leaving.more(); leaving.next(a), turn.next(a.stages)) {
+  for (; leaving.more(); turn.next(a.stages)) {
     barrier_wait(places.done + turn.at * 8, turn.parity);
     if (leaving.complete()) {
-      store_box(places.y + of_y.at * places.y_bytes, y, {first_channel, leaving.tile.q, leaving.row(), 0, leaving.tile.image});
+      store_box(places.y + of_y.at * places.y_bytes, y, {first_channel, to.q, to.p + leaving.row(), 0, to.image});
       commit_stores();
     }
-    if (coming.more()) {
-      bring(coming, turn.at);
-      coming.next(a);
-    }
+    if (coming.more()) bring(turn.at);
     if (leaving.complete()) {
       stores_read<1>();  // the one before
       if (stored) barrier_arrive(places.free + (of_y.at + kLeaving - 1) % kLeaving * 8);
       stored = true;
       of_y.next(kLeaving);
     }
+    leaving.next();
+    if (leaving.step == 0) to = Tile(a, leaving.index);
   }
   stores_read<0>();
 }
@@ -163,94 +115,104 @@ __device__ __forceinline__ void bring_and_store(const Arguments& a, const Places
 using Sums = float[kSide + kRows][kOwn][4];
 using Late = float[kOwn][2];  // the sums of the second row's strips that await those of the first row
 
-// For each row of the window, w as a band: the first row of the matrix belongs to the strip's first pixel.
+// For each row of the window, w as a band: the first row of the matrix belongs to the strip's first pixel. Of the four places that a lane has of a
+// band, four taps apart, one or two neighbours are inside of the window.
 struct Bands {
   unsigned at[kSide][kOwn][2];
 
-  __device__ __forceinline__ Bands(const T* smem_w, int first_channel, bool flip) {
-    const int lane = threadIdx.x % kWarp, column = lane / 8 + lane / 4 % 2 * 4;
+  __device__ __forceinline__ Bands(unsigned smem_w, bool flip) {
+    const int lane = threadIdx.x % kWarp, column = lane / 8 + lane / 4 % 2 * 4, s = (lane - column) & 3;
+    const int before = (s + column - lane % 4) / 4;  // places before the first one inside
+    const bool both = s + 4 < kSide;
+    const int way = flip ? -static_cast<int>(sizeof(T)) : static_cast<int>(sizeof(T));
+    const int further = both ? 4 * way : 0;  // never out of the warp's weights
+    const unsigned start = smem_w + (flip ? (kTaps - 1) * static_cast<int>(sizeof(T)) : 0);
+    // which bytes of the two taps, or of the first one's zeros, go where
+    const unsigned low = before == 0 ? (both ? 0x5410 : 0x3210) : before == 1 ? 0x1032 : 0x3232;
+    const unsigned high = before == 0 ? 0x3232 : before == 1 ? (both ? 0x3254 : 0x3232) : (both ? 0x5410 : 0x3210);
 #pragma unroll
     for (int r = 0; r < kSide; ++r) {
+      const unsigned place = start + (r * kSide + s) * way;
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          unsigned pair = 0;
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            const int s = lane % 4 + 4 * k + 8 * half - column, tap = r * kSide + s;
-            const bool there = s >= 0 && s < kSide;
-            const unsigned bits = there ? smem_w[(first_channel + c) * kTaps + (flip ? kTaps - 1 - tap : tap)].bits : 0;
-            pair |= bits << 16 * k;
-          }
-          at[r][c][half] = pair;
-        }
+        const unsigned tap = place + c * kTaps * sizeof(T), first = load_half(tap), second = load_half(tap + further);
+        at[r][c][0] = __byte_perm(first, second, low);
+        at[r][c][1] = __byte_perm(first, second, high);
       }
-      asm volatile("" ::: "memory");  // not all addresses at once
     }
   }
 };
 
-__device__ __forceinline__ uint2 load_pair(unsigned smem) {
-  uint2 v;
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(smem));
-  return v;
-}
-__device__ __forceinline__ void store_pair_if(bool there, unsigned smem, unsigned x, unsigned y) {
-  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\n@there st.shared.v2.b32 [%0], {%1, %2};\n}" ::"r"(smem), "r"(x), "r"(y),
-               "r"(static_cast<int>(there))
-               : "memory");
-}
+struct Pair {  // places of a lane's two strips
+  unsigned at[2];
+};
+__device__ __forceinline__ Pair moved(const Pair& first, int by) { return {first.at[0] + by, first.at[1] + by}; }
 
 // Where a lane's two strips are, of the 16 of a matrix: the same columns of two rows.
 struct Strips {
   int group, column;  // the image within a tile, the first column of outputs
   int there, odd;
-  unsigned in_pixel;  // the lane's first pixel and its channels, swizzled; odd strips begin with the fourth behind it
+  Pair x, y;  // the lane's first pixel of each row and its channels, swizzled; odd strips begin with the fourth behind it
+  unsigned low, high;  // how bytes of two pixels become pairs of a channel
 
-  __device__ __forceinline__ explicit Strips(const Arguments& a) {
+  __device__ __forceinline__ Strips(const Arguments& a, const Places& places) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = lane / 4, j = lane % 4;
     const Quotient by_strip = divide(row, a.across);
     there = by_strip.quotient < a.groups;
     group = there ? by_strip.quotient : 0;
     column = by_strip.rest * kStrip;
     odd = row % 2;
-    in_pixel = (j * kPixel + (((warp / 2) ^ (j / 2)) << 4) + warp % 2 * 8) ^ (odd ? kOther : 0);
+    const unsigned in_pixel = (j * kPixel + (((warp / 2) ^ (j / 2)) << 4) + warp % 2 * 8) ^ (odd ? kOther : 0);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto first = [&](int pitch) { return ((kRows * group + half) * pitch + column) * kPixel + in_pixel; };
+      x.at[half] = places.x + first((a.across + 1) * kStrip);
+      y.at[half] = places.y + first(a.across * kStrip);
+    }
+    low = odd ? 0x1054 : 0x5410, high = odd ? 0x3276 : 0x7632;
+    // not computed again in each step
+    asm volatile("" : "+r"(x.at[0]), "+r"(x.at[1]), "+r"(y.at[0]), "+r"(y.at[1]), "+r"(low), "+r"(high), "+r"(there), "+r"(odd));
   }
-  // Within two rows of `pitch` pixels of each image.
-  __device__ __forceinline__ unsigned at(int half, int pitch) const { return ((kRows * group + half) * pitch + column) * kPixel + in_pixel; }
 };
 
 // The pixels of a lane's strips: as they come, then by channels.
-struct Row {
+struct Pixels {
   uint2 one[2][2], other[2][2];
 
   // From the addresses of its strips' first pixels.
-  __device__ __forceinline__ Row(const unsigned (&smem)[2]) {
+  __device__ __forceinline__ explicit Pixels(const Pair& smem) {
 #pragma unroll
     for (int strip = 0; strip < 2; ++strip) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        one[strip][half] = load_pair(smem[strip] + half * 8 * kPixel);
-        other[strip][half] = load_pair((smem[strip] ^ kOther) + half * 8 * kPixel);
+        one[strip][half] = load_pair(smem.at[strip] + half * 8 * kPixel);
+        other[strip][half] = load_pair((smem.at[strip] ^ kOther) + half * 8 * kPixel);
       }
     }
   }
-  // `low` and `high` say how bytes go to their places.
-  __device__ __forceinline__ void by_channel(unsigned (&a)[kOwn][4], unsigned low, unsigned high) const {
+  __device__ __forceinline__ void by_channel(unsigned (&a)[kOwn][4], const Strips& strips) const {
 #pragma unroll
     for (int strip = 0; strip < 2; ++strip) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint2 x = one[strip][half], y = other[strip][half];
-        a[0][2 * half + strip] = __byte_perm(x.x, y.x, low);
-        a[1][2 * half + strip] = __byte_perm(x.x, y.x, high);
-        a[2][2 * half + strip] = __byte_perm(x.y, y.y, low);
-        a[3][2 * half + strip] = __byte_perm(x.y, y.y, high);
+        a[0][2 * half + strip] = pick(x.x, y.x, strips.low);
+        a[1][2 * half + strip] = pick(x.x, y.x, strips.high);
+        a[2][2 * half + strip] = pick(x.y, y.y, strips.low);
+        a[3][2 * half + strip] = pick(x.y, y.y, strips.high);
       }
     }
   }
 };
+
+// What the second row's strips have so far of the outputs that the first row's complete next. Copies here and nowhere else.
+__device__ __forceinline__ void keep(Late& late, const Sums& sum) {
+#pragma unroll
+  for (int c = 0; c < kOwn; ++c) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) asm volatile("mov.b32 %0, %1;" : "=f"(late[c][i]) : "f"(sum[kSide][c][2 + i]));
+  }
+}
 
 // What two rows of inputs add to the outputs that they meet: the oldest first, so that each takes the place of the one before.
 __device__ __forceinline__ void add_rows(Sums& sum, const unsigned (&a)[kOwn][4], const Bands& bands) {
@@ -261,15 +223,16 @@ __device__ __forceinline__ void add_rows(Sums& sum, const unsigned (&a)[kOwn][4]
   }
 }
 
-// Stores two rows of outputs to their place in shared memory; whether one is not finite.
-__device__ __forceinline__ bool put(const unsigned (&smem)[2], const Sums& sum, const Late& late, const float (&bias)[kOwn], const Strips& strips) {
+// Stores two rows of outputs to their place in shared memory; bits of those that are not finite.
+__device__ __forceinline__ unsigned put(const Pair& smem, const Sums& sum, const Late& late, const float (&bias)[kOwn], const Strips& strips) {
   float y[kOwn][4];
   unsigned strange[2] = {};
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      y[c][i] = sum[kSide + 1][c][i] + (i < 2 ? late[c][i] : sum[kSide][c][i - 2]) + bias[c];
+      y[c][i] = sum[kSide + 1][c][i] + (i < 2 ? late[c][i] : sum[kSide][c][i - 2]);
+      if (Config::kBias) y[c][i] += bias[c];
       if (Config::kRelu && y[c][i] < 0.0f) y[c][i] = 0.0f;
     }
   }
@@ -284,15 +247,17 @@ __device__ __forceinline__ bool put(const unsigned (&smem)[2], const Sums& sum, 
         strange[half] = not_finite(w[k][c], strange[half], T());
       }
     }
-    store_pair_if(strips.there, smem[half], strips.odd ? w[1][0] : w[0][0], strips.odd ? w[1][1] : w[0][1]);
-    store_pair_if(strips.there, smem[half] ^ kOther, strips.odd ? w[0][0] : w[1][0], strips.odd ? w[0][1] : w[1][1]);
+    store_pair_if(strips.there, smem.at[half], strips.odd ? w[1][0] : w[0][0], strips.odd ? w[1][1] : w[0][1]);
+    store_pair_if(strips.there, smem.at[half] ^ kOther, strips.odd ? w[0][0] : w[1][0], strips.odd ? w[0][1] : w[1][1]);
   }
-  return ((strange[0] | strange[1]) & 0x7fff7fffu) != 0;
+  return strange[0] | strange[1];
 }
+
+__device__ __forceinline__ bool is_strange(unsigned bits) { return (bits & 0x7fff7fffu) != 0; }
 
 // One output by the definition.
 __device__ __forceinline__ float by_definition(const Arguments& a, int n, int p, int q, int channel) {
-  float sum = a.bias ? widen(a.bias[channel]) : 0.0f;
+  float sum = Config::kBias ? widen(a.bias[channel]) : 0.0f;
 #pragma unroll 1
   for (int tap = 0; tap < kTaps; ++tap) {
     const int r = tap / kSide, s = tap - r * kSide, at_h = p + r - a.before_h, at_w = q + s - a.before_w;
@@ -304,15 +269,16 @@ __device__ __forceinline__ float by_definition(const Arguments& a, int n, int p,
 }
 
 // Computes again what is NaN of the outputs that a thread has put: of a strip of each row two pixels of four channels.
-__device__ __forceinline__ void repair(const Arguments& a, const Tile& tile, int first, const unsigned (&smem)[2], const Strips& strips,
-                                       int channel) {
+__device__ __forceinline__ void repair(const Arguments& a, const Walk& walk, const Pair& smem, const Strips& strips, int channel) {
+  const Tile tile(a, walk.index);
+  const int first = tile.p + walk.row();
 #pragma unroll 1
   for (int i = 0; i < 4 * kOwn; ++i) {
     const bool second = i >= 2 * kOwn, other = i / kOwn % 2 != 0;
     const int c = i % kOwn, n = tile.image + strips.group, row = first + second;
     const int q = tile.q + strips.column + static_cast<int>(threadIdx.x) % 4 + (other != (strips.odd != 0) ? 4 : 0);
     if (!strips.there || n >= a.batch || row >= a.out_height || q >= a.out_width || channel + c >= a.channels) continue;
-    const unsigned at = ((second ? smem[1] : smem[0]) ^ (other ? kOther : 0)) + c * sizeof(T);
+    const unsigned at = ((second ? smem.at[1] : smem.at[0]) ^ (other ? kOther : 0)) + c * sizeof(T);
     T value;
     asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value.bits) : "r"(at));
     if (widen(value) == widen(value)) continue;
@@ -321,68 +287,74 @@ __device__ __forceinline__ void repair(const Arguments& a, const Tile& tile, int
   }
 }
 
-// Fetches the weights, while the first rows are coming.
-__device__ __forceinline__ void fetch_weights(const Arguments& a, const Places& places, T* smem_w, int first_channel) {
-  const int there = min(a.channels - first_channel, kChannels) * kTaps;
-  for (int k = threadIdx.x; k < kChannels * kTaps; k += kWarps * kWarp) {
-    smem_w[k] = k < there ? a.w[static_cast<long long>(first_channel) * kTaps + k] : T{};
-  }
-  barrier_arrive(places.ready);
-  barrier_wait(places.ready, 0);
-}
+// The weights of a warp's channels, neighbours in memory, asked for before the first rows are; then in its part of shared memory.
+struct Weights {
+  static constexpr int kVectors = kOwn * kTaps * static_cast<int>(sizeof(T)) / 8, kEach = (kVectors - 1) / kWarp + 1;
+  uint2 at[kEach];
 
-__device__ __forceinline__ void multiply(const Arguments& a, const Places& places, int first_channel, int first, int tiles, int apart) {
+  __device__ __forceinline__ Weights(const T* w, int channels, int channel) {
+    const uint2* from = reinterpret_cast<const uint2*>(w + static_cast<long long>(channel) * kTaps);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int k = i * kWarp + threadIdx.x % kWarp;
+      at[i] = k < kVectors && channel < channels ? from[k] : uint2{};
+    }
+  }
+  __device__ __forceinline__ void put(unsigned smem) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int k = i * kWarp + threadIdx.x % kWarp;
+      store_pair_if(k < kVectors, smem + k * 8, at[i].x, at[i].y);
+    }
+    __syncwarp();
+  }
+};
+
+__device__ __forceinline__ void multiply(const Arguments& a, const Places& places, const Weights& weights, int first_channel, int first,
+                                         int tiles, int apart) {
   const int own = threadIdx.x / kWarp * kOwn, channel = first_channel + own;
-  T* smem_w = reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(smem_memory) + (places.w - places.x));
-  fetch_weights(a, places, smem_w, first_channel);
-  const Bands bands(smem_w, own, a.flip);
-  Strips strips(a);
+  const unsigned smem_w = places.w + own * kTaps * static_cast<int>(sizeof(T));
+  weights.put(smem_w);
+  const Bands bands(smem_w, a.flip);
+  const Strips strips(a, places);
   float bias[kOwn];
 #pragma unroll
-  for (int c = 0; c < kOwn; ++c) bias[c] = a.bias && channel + c < a.channels ? widen(a.bias[channel + c]) : 0.0f;
-  unsigned low = strips.odd ? 0x1054 : 0x5410, high = strips.odd ? 0x3276 : 0x7632;
-  unsigned x[2] = {places.x + strips.at(0, (a.across + 1) * kStrip), places.x + strips.at(1, (a.across + 1) * kStrip)};
-  unsigned y[2] = {places.y + strips.at(0, a.across * kStrip), places.y + strips.at(1, a.across * kStrip)};
-  asm volatile("" : "+r"(x[0]), "+r"(x[1]), "+r"(y[0]), "+r"(y[1]), "+r"(low), "+r"(high), "+r"(strips.there),
-               "+r"(strips.odd));  // not computed again in each row
+  for (int c = 0; c < kOwn; ++c) bias[c] = Config::kBias && channel + c < a.channels ? widen(a.bias[channel + c]) : 0.0f;
   Sums sum{};
   Late late{};
   Turn turn, of_y{0, 1};
-  int row = -1, index = 0;  // what the step before has completed: the first of two rows of outputs of a tile
-  // Puts it, while the pixels of this step are coming and the products of other warps go on.
-  const auto put_last = [&] {
-    barrier_wait(places.free + of_y.at * 8, of_y.parity);
-    const int to_y = of_y.at * places.y_bytes;
-    const unsigned at[2] = {y[0] + to_y, y[1] + to_y};
-    if (put(at, sum, late, bias, strips)) repair(a, Tile(a, index), row, at, strips, channel);
-    of_y.next(kLeaving);
-  };
+  Walk walk(a, first, tiles, apart), last = walk;
+  last.step = -1;     // the step before, whose outputs are put while the pixels of this one are coming and the products of other warps go on
   unsigned left = 0;  // its barrier
-  const auto leave = [&] {
-    if (row >= 0) fence_async();
+  const auto leave = [](unsigned barrier) {
+    fence_async();
     __syncwarp();
-    if (left && threadIdx.x % kWarp == 0) barrier_arrive(left);
+    if (barrier && threadIdx.x % kWarp == 0) barrier_arrive(barrier);
   };
-  for (Walk walk(a, first, tiles, apart); walk.more(); walk.next(a), turn.next(a.stages)) {
-    barrier_wait(places.full + turn.at * 8, turn.parity);
-    const int to_x = turn.at * places.x_bytes;
-    const Row pixels({x[0] + to_x, x[1] + to_x});
-    if (row >= 0) put_last();
-#pragma unroll
-    for (int c = 0; c < kOwn; ++c) {
-      late[c][0] = sum[kSide][c][2];
-      late[c][1] = sum[kSide][c][3];
-    }
+  while (walk.more()) {
+    wait_for_both(places.full + turn.at * 8, turn.parity, places.free + of_y.at * 8, of_y.parity);
+    const Pixels pixels(moved(strips.x, turn.at * places.x_bytes));
+    const Pair at = moved(strips.y, of_y.at * places.y_bytes);
+    const bool complete = last.complete();
+    const unsigned strange = complete ? put(at, sum, late, bias, strips) : 0;
     unsigned by_channel[kOwn][4];
-    pixels.by_channel(by_channel, low, high);
+    pixels.by_channel(by_channel, strips);
+    if (is_strange(strange)) repair(a, last, at, strips, channel);
+    keep(late, sum);
     add_rows(sum, by_channel, bands);
-    leave();
-    row = walk.complete() ? walk.row() : -1;
-    index = walk.index;
+    // What follows has no branch, so that it stands between the products in machine code.
+    const unsigned leaving = left;
     left = places.done + turn.at * 8;
+    last = walk;
+    walk.next();
+    turn.next(a.stages);
+    if (complete) of_y.next(kLeaving);
+    leave(leaving);
   }
-  put_last();
-  leave();
+  barrier_wait(places.free + of_y.at * 8, of_y.parity);
+  const Pair at = moved(strips.y, of_y.at * places.y_bytes);
+  if (is_strange(put(at, sum, late, bias, strips))) repair(a, last, at, strips, channel);
+  leave(left);
 }
 
 // Neighbouring blocks have the same pixels of other channels, those of a cluster the same lines of memory.
@@ -398,21 +370,24 @@ extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__
   const int chunks = (a.channels - 1) / kChannels + 1;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first_channel = by_chunk.rest * kChannels, apart = gridDim.x / chunks;
+  const bool multiplies = threadIdx.x < kWarps * kWarp;
+  const Weights weights(w, multiplies ? a.channels : 0, first_channel + static_cast<int>(threadIdx.x) / kWarp * kOwn);
   if (threadIdx.x == kWarps * kWarp) {
+    prefetch_map(x_map);
+    prefetch_map(y_map);
     for (int s = 0; s < a.stages; ++s) {
       barrier_init(places.full + s * 8, 1);
       barrier_init(places.done + s * 8, kWarps);
     }
     for (int s = 0; s < kLeaving; ++s) barrier_init(places.free + s * 8, 1);
-    barrier_init(places.ready, kWarps * kWarp);
     barrier_init_done();
   }
   __syncthreads();
-  if (threadIdx.x >= kWarps * kWarp) {
+  if (!multiplies) {
     give_registers<40>();
     if (threadIdx.x == kWarps * kWarp) bring_and_store(a, places, x_map, y_map, first_channel, by_chunk.quotient, i(tiles), apart);
   } else {
     take_registers<232>();
-    multiply(a, places, first_channel, by_chunk.quotient, i(tiles), apart);
+    multiply(a, places, weights, first_channel, by_chunk.quotient, i(tiles), apart);
   }
 }

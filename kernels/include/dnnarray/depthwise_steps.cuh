@@ -1,0 +1,101 @@
+// What depthwise convolution by bands counts and moves: tiles of rows, the steps of a block's tiles, places of rings, words of shared memory.
+#pragma once
+
+#include "dnnarray/barrier.cuh"
+#include "dnnarray/depthwise.cuh"
+
+namespace dnnarray {
+
+// A tile: some rows of a range of columns of some images. Each image has `parts` of them below each other, the last one of the rest of its rows.
+template <int kStrip>
+struct TileOfRows {
+  int image, p, q;
+
+  template <typename Arguments>
+  __device__ __forceinline__ TileOfRows(const Arguments& a, int index) {
+    const int parts = (a.out_height - 1) / a.rows + 1, tiles_w = (a.out_width - 1) / (a.across * kStrip) + 1;
+    const Quotient by_part = divide(index, parts), by_w = divide(by_part.quotient, tiles_w);
+    image = by_w.quotient * a.groups;
+    p = by_part.rest * a.rows;
+    q = by_w.rest * a.across * kStrip;
+  }
+};
+
+// Goes through the steps of a block's tiles, kRows rows of inputs each: those of `index`, `index + apart`, ... Without a branch, since it stands
+// between products. Outputs are complete from step kLate of a tile on.
+template <int kRows, int kLate>
+struct StepsOfTiles {
+  int index, step, part;
+  int apart, tiles, parts, further, whole, rest;  // how `part` moves on; the steps of a whole part and of the last one
+
+  template <typename Arguments>
+  __device__ __forceinline__ StepsOfTiles(const Arguments& a, int first, int tiles, int apart)
+      : index(first), step(0), apart(apart), tiles(tiles) {
+    parts = (a.out_height - 1) / a.rows + 1;
+    part = divide(first, parts).rest, further = divide(apart, parts).rest;
+    whole = (a.rows - 1) / kRows + 1 + kLate;
+    rest = (a.out_height - (parts - 1) * a.rows - 1) / kRows + 1 + kLate;
+  }
+  __device__ __forceinline__ bool more() const { return index < tiles; }
+  __device__ __forceinline__ bool complete() const { return step >= kLate; }
+  __device__ __forceinline__ int row() const { return (step - kLate) * kRows; }  // the first complete one of outputs, within the tile
+  __device__ __forceinline__ void next() {
+    const bool over = ++step == (part == parts - 1 ? rest : whole);
+    step = over ? 0 : step;
+    index += over ? apart : 0;
+    part += over ? further : 0;
+    part -= part >= parts ? parts : 0;
+  }
+};
+
+struct Turn {  // a place in a ring
+  int at = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void next(int count) {
+    if (++at == count) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Until the phases of these parities of both barriers are complete: one after the other would take twice as long to find that they are.
+__device__ __forceinline__ void wait_for_both(unsigned one, unsigned parity, unsigned other, unsigned other_parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done, other;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 other, [%2], %3;\n"
+      "@!done bra again;\n"
+      "@!other bra again;\n"
+      "}" ::"r"(one),
+      "r"(parity), "r"(other), "r"(other_parity)
+      : "memory");
+}
+
+__device__ __forceinline__ unsigned load_half(unsigned smem) {
+  unsigned v;
+  asm volatile("{\n.reg .b16 half;\nld.shared.b16 half, [%1];\ncvt.u32.u16 %0, half;\n}" : "=r"(v) : "r"(smem));
+  return v;
+}
+__device__ __forceinline__ uint2 load_pair(unsigned smem) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(smem));
+  return v;
+}
+__device__ __forceinline__ void store_pair_if(bool there, unsigned smem, unsigned x, unsigned y) {
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\n@there st.shared.v2.b32 [%0], {%1, %2};\n}" ::"r"(smem), "r"(x), "r"(y),
+               "r"(static_cast<int>(there))
+               : "memory");
+}
+
+// Bytes of two words, here and not before.
+__device__ __forceinline__ unsigned pick(unsigned x, unsigned y, unsigned way) {
+  unsigned v;
+  asm volatile("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(x), "r"(y), "r"(way));
+  return v;
+}
+
+}  // namespace dnnarray
