@@ -23,6 +23,31 @@ class CrossEntropyOutput(NamedTuple):
     lse: Any
 
 
+class TapedLoss(NamedTuple):
+    """What `linear_cross_entropy` gives with ``return_tape=True``: the loss, and the tape for `linear_cross_entropy_backward`."""
+
+    loss: Any
+    tape: Any
+
+    @property
+    def output(self) -> Any:
+        """The result without the tape."""
+        return self.loss
+
+
+class TapedCrossEntropyOutput(NamedTuple):
+    """What `linear_cross_entropy` gives with both ``return_lse=True`` and ``return_tape=True``."""
+
+    loss: Any
+    lse: Any
+    tape: Any
+
+    @property
+    def output(self) -> CrossEntropyOutput:
+        """The results without the tape."""
+        return CrossEntropyOutput(self.loss, self.lse)
+
+
 class CrossEntropyGradients(NamedTuple):
     """What `cross_entropy_backward` gives where the target holds probabilities: two arrays in the shape of the logits."""
 
@@ -80,14 +105,42 @@ class ScoresProblem(RowsProblem):
 
 @frozen(kw_only=True)
 class LinearProblem(RowsProblem):
-    """Scores that are never there as a whole: ``x @ w.T + bias``, N rows of D features against V classes."""
+    """Scores that are never there as a whole: ``x @ w.T + bias``, N rows of D features against V classes.
+
+    `products` are the matrix products of that size which the definition needs; `gradient` says that it is the backward. `taped`: the forward gives, or
+    the backward takes, the gradients for a loss whose own gradient is 1.
+    """
 
     features: int
     products: int = 1
+    gradient: bool = False
+    taped: bool = False
 
     @property
     def flops(self) -> int:
-        return 2 * self.products * math.prod(self.rows) * self.classes * self.features
+        return 2 * self.products * math.prod(self.rows) * self.classes * self.features or super().flops
+
+    @property
+    def x(self) -> Spec:
+        """The features of the rows."""
+        return self.inputs[int(self.gradient)]
+
+    @property
+    def target(self) -> Spec:
+        """The labels of the rows."""
+        return self.inputs[2 + self.gradient]
+
+    @property
+    def tape_parts(self) -> tuple[tuple[int, int], ...]:
+        """First number and size of the gradients of x, w and bias on the tape; that of w comes first, so that it is aligned whatever the extents."""
+        w, x = self.classes * self.features, math.prod(self.rows) * self.features
+        biased = self.inputs[3 + self.gradient] is not None
+        return (w, x), (0, w), (w + x, self.classes if biased else 0)
+
+    @property
+    def tape_spec(self) -> Spec:
+        """One axis, of the dtype that the arithmetic is done in: a gradient in a half type would be rounded twice, and leave the range of float16."""
+        return Spec((sum(size for _, size in self.tape_parts),), checks.statistics_dtype(self.x))
 
 
 def _class_axis(op: str, name: str, scores: Spec, axis: Any) -> int:
@@ -192,7 +245,9 @@ def nll_loss_backward(op: str, grad: Spec, log_probs: Spec, target: Spec, weight
     return replace(forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),))
 
 
-def linear_cross_entropy(op: str, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, **options: Any) -> LinearProblem:
+def linear_cross_entropy(
+    op: str, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, *, return_tape: Any = False, **options: Any
+) -> LinearProblem:
     checks.same_dtype(op, x=x, w=w, bias=bias, weight=weight)
     chosen = _row_options(op, **options)
     if x.ndim == 0:
@@ -209,22 +264,49 @@ def linear_cross_entropy(op: str, x: Spec, w: Spec, target: Spec, bias: Spec | N
     checks.shape(op, "target", target, rows, "the shape of x without its last axis")
     results = _results(x, chosen["reduction"], rows, chosen["return_lse"])
     inputs = (x, w, target, bias, weight)
-    return LinearProblem(op=op, inputs=inputs, rows=rows, classes=classes, features=features, **results, **chosen)
+    problem = LinearProblem(op=op, inputs=inputs, rows=rows, classes=classes, features=features, **results, **chosen)
+    return _with_tape(problem) if checks.boolean(op, "return_tape", return_tape) else problem
+
+
+def _with_tape(forward: LinearProblem) -> LinearProblem:
+    """The forward that takes the gradients too, while a block of scores is there."""
+    _check_scalar(forward, "return_tape", "True")
+    result = TapedCrossEntropyOutput if forward.return_lse else TapedLoss
+    return replace(forward, outputs=(*forward.outputs, forward.tape_spec), returns=result, products=3, taped=True)
+
+
+def _check_scalar(forward: LinearProblem, name: str, got: str) -> None:
+    if forward.reduction == "none":
+        fix = "The gradients for a loss of each row are no multiple of those for a gradient of 1."
+        fail(OptionError, forward.op, name, f'{got} with reduction="none"', 'reduction "mean" or "sum"', fix)
 
 
 def linear_cross_entropy_backward(
-    op: str, grad: Spec, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, lse: Spec | None, **options: Any
+    op: str,
+    grad: Spec,
+    x: Spec,
+    w: Spec,
+    target: Spec,
+    bias: Spec | None,
+    weight: Spec | None,
+    lse: Spec | None,
+    tape: Spec | None,
+    **options: Any,
 ) -> LinearProblem:
     forward = linear_cross_entropy(op, x, w, target, bias, weight, **options)
     checks.gradient(op, grad, forward.result)
     _lse(op, lse, x, forward.rows)
-    outputs = (Spec(x.shape, x.dtype), Spec(w.shape, w.dtype), None if bias is None else bias.like())
+    if tape is not None:
+        _check_scalar(forward, "tape", "given")
+        checks.tape(op, tape, forward.tape_spec)
     return replace(
         forward,
-        inputs=(grad, x, w, target, bias, weight, lse),
-        outputs=outputs,
+        inputs=(grad, x, w, target, bias, weight, lse, tape),
+        outputs=(Spec(x.shape, x.dtype), Spec(w.shape, w.dtype), None if bias is None else bias.like()),
         returns=LinearCrossEntropyGradients,
-        products=3 if lse is not None else 4,
+        products=0 if tape is not None else 3 if lse is not None else 4,
+        gradient=True,
+        taped=tape is not None,
     )
 
 

@@ -34,11 +34,13 @@ struct Factors {
   bool kept;
 };
 
-// `total` is the sum of the rows' weights for the mean, `shares` that of all class weights; null where both are numbers known before.
+// `total` is the sum of the rows' weights for the mean, `shares` that of all class weights; null where both are numbers known before. Without
+// `grad` the loss has the gradient 1.
 __device__ __forceinline__ Factors factors(const T* grad, const Label& label, const T* weight, const A* total, const A* shares, A lse,
                                            long long r, long long classes, A smoothing, A factor) {
   if (!label.kept) return {A(0), A(0), A(0), lse, -1, false};
-  const A own = (Config::kRowGradients ? widen(grad[r]) : total ? widen(grad[0]) / *total : widen(grad[0])) * factor;
+  const A given = grad ? widen(grad[Config::kRowGradients ? r : 0]) : A(1);
+  const A own = (!Config::kRowGradients && total ? given / *total : given) * factor;
   const A hard = label.weight(weight) * own;
   if constexpr (!Config::kSmoothing) return {hard, A(0), hard, lse, label.index, true};
   const A scale = own * (smoothing / classes), rest = hard * (A(1) - smoothing);
