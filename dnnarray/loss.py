@@ -338,7 +338,7 @@ def linear_cross_entropy(
         Where to write the result, or a tuple of the results with `return_lse` or `return_tape`.
     workspace : uint8 array, optional
         Scratch memory for one block of scores; `infer` gives its size. With `return_tape` it holds the gradients of all scores of a block of
-        rows, on a GPU of as many as take no more memory than the tape.
+        rows, on a GPU of as many rows as take no more memory than the tape, or 1 GiB.
     algorithm : str, optional
         One of `algorithms`: ``"blocks"``, or ``"small_blocks"`` which takes less memory. On a GPU ``"blocks_rounded"`` as in
         `linear_cross_entropy_backward`, with `return_tape`.

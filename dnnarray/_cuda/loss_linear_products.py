@@ -25,11 +25,23 @@ _BYTES = 1 << 27  # of a block of scores, and of its gradients
 _CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
 _VECTOR = 4  # classes that rows without gaps must be multiples of
 _WHOLE = 1 << 29  # of a block of scores over all classes
+_HELD = (
+    1 << 30
+)  # of the gradients of scores that are held, at the least: fewer rows make short sums of dw, which is read and written for each
 
 
 @frozen
 class ConvertConfig(Config):
     """Compile-time settings of ``kernels/common/convert.cu``."""
+
+    element: str
+    vector: int
+    threads: int
+
+
+@frozen
+class AccumulateConfig(Config):
+    """Compile-time settings of ``kernels/common/accumulate.cu``."""
 
     element: str
     vector: int
@@ -62,15 +74,14 @@ class Layer:
         itemsize, gradients = arithmetic(x).itemsize, problem.gradient or problem.taped
         split = gradients and x.dtype in HALF and precision == "highest"
         held_bytes = x.dtype.itemsize * (1 + split)  # of the gradient of a score
+        block_rows, held_rows = max(min(rows, _ROWS), 1), rows
         if problem.taped:
-            block_rows, pitch = _rows_within(_WHOLE // (every * itemsize), rows), every
-            held_rows = _rows_within(max(problem.tape_spec.nbytes // (every * held_bytes), block_rows), rows)
-        else:
-            block_rows, held_rows = max(min(rows, _ROWS), 1), rows
-            width = _BYTES // (block_rows * itemsize)
-            if gradients:
-                width = min(width, _BYTES // (max(rows, 1) * held_bytes))
-            pitch = min(max(width // _CLASSES, 1) * _CLASSES, every)
+            block_rows = _rows_within(_WHOLE // (every * itemsize), rows)
+            held_rows = _rows_within(max(problem.tape_spec.nbytes, _HELD) // (every * held_bytes), rows)
+        width = _BYTES // (block_rows * itemsize)
+        if gradients:
+            width = min(width, _BYTES // (max(held_rows, 1) * held_bytes))
+        pitch = every if problem.taped and not dense else min(max(width // _CLASSES, 1) * _CLASSES, every)
         return cls(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split, dense, held_rows)
 
     @property
@@ -229,3 +240,10 @@ def converted(source: Array, target: Array, dtype: np.dtype, n: int, aligned: bo
     vector = 4 if aligned else 1
     kernel = Kernel("common/convert.cu", f"convert_{SHORT[dtype]}x{vector}", ConvertConfig(TYPES[dtype], vector, _THREADS))
     return Plan(kernel, (-(-n // (_THREADS * vector)), 1, 1), _THREADS, (source, target, n))
+
+
+def accumulated(source: Array, target: Array, n: int) -> Plan:
+    """Float32 numbers, which begin at multiples of 16 bytes, on top of others."""
+    vector, threads = 4, 256
+    kernel = Kernel("common/accumulate.cu", f"accumulate_f32x{vector}", AccumulateConfig("float", vector, threads))
+    return Plan(kernel, (-(-n // (threads * vector)), 1, 1), threads, (source, target, n))

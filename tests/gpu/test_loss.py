@@ -166,8 +166,8 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
 def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monkeypatch):
     from dnnarray._cuda import loss_linear_products
 
-    if algorithm != "parts_sm90":  # those hold the gradients of all rows
-        monkeypatch.setattr(loss_linear_products, "_WHOLE", 128 * 64 * 4)
+    for name in ("_WHOLE", "_HELD", "_BYTES"):
+        monkeypatch.setattr(loss_linear_products, name, 128 * 64 * 4)
     rng = np.random.default_rng(rows)
     x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
     weight, t = np.abs(weight) + np.ones(1, dtype), rng.integers(0, classes, rows)
