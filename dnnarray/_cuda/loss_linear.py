@@ -44,10 +44,10 @@ def _forward_parts(problem: LinearProblem, layer: Layer, index: int, output: Any
     return scratch, z, Rows(losses, weights, lse, state, TYPES[layer.computed])
 
 
-def linear_cross_entropy(problem: LinearProblem, units: int, aligned: bool, precision: str = "highest", parts: bool = False) -> Program:
+def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest", parts: bool = False) -> Program:
     """Per block a matrix product and what the losses need of it, then the reduction of the rows' losses."""
     if problem.taped:
-        return loss_linear_tape.forward(problem, units, aligned, precision, parts)
+        return loss_linear_tape.forward(problem, device, aligned, precision, parts)
     x = problem.x
     (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, dense=parts and aligned)
     if not layer.rows:
@@ -56,7 +56,7 @@ def linear_cross_entropy(problem: LinearProblem, units: int, aligned: bool, prec
     lse = outputs[1] if problem.return_lse else NOTHING
     scratch, z, found = _forward_parts(problem, layer, last, outputs[0], lse)
     of_x, of_w, *rest = inputs
-    products = products_of(problem, layer, of_x, of_w, _forward_bytes(problem, precision), aligned, units)
+    products = products_of(problem, layer, of_x, of_w, _forward_bytes(problem, precision), aligned, device.units)
     plans = list(_statistics(Labelled(problem, layer, *rest), products, z, found))
     if problem.reduction != "none":
         plans += reduced(found.losses, found.weights, layer.rows, divisor(problem), x.dtype, layer.computed, scratch, outputs[0])
@@ -106,7 +106,7 @@ def _room(problem: LinearProblem, layer: Layer, index: int, lse: Any) -> _Room:
 
 
 def linear_cross_entropy_backward(
-    problem: LinearProblem, units: int, aligned: bool, precision: str = "highest", parts: bool = False
+    problem: LinearProblem, device: Device, aligned: bool, precision: str = "highest", parts: bool = False
 ) -> Program:
     """Per block of classes: the scores of all rows again, their gradient, and the products with it."""
     x = problem.x
@@ -119,7 +119,7 @@ def linear_cross_entropy_backward(
     room, of = _room(problem, layer, last, lse), Labelled(problem, layer, target, bias, weight)
     plans, total, shares = totals(of, room.sums, room.total, room.shares)
     every: list[Step] = list(plans)
-    products = products_of(problem, layer, of_x, of_w, room.size, aligned, units)
+    products = products_of(problem, layer, of_x, of_w, room.size, aligned, device.units)
     if lse == NOTHING:
         every += _statistics(of, products, room.z, Rows(NOTHING, NOTHING, room.lse, room.state, TYPES[layer.computed]))
     of_scores, held = ScoreGradients(of, grad, room.lse, total, shares), (0, layer.rows)
@@ -155,6 +155,7 @@ def _exact(problem: LinearProblem, device: Device) -> str | None:
     return _reads_a_tape(problem, device)
 
 
+_ANY = Device("any", "cuda", 1, {}, 1.0, 1.0)  # whatever the device, the scratch memory is the same
 _SUMMARY = "blocks of scores from matrix products, each reduced and forgotten"
 _AGAIN = "blocks of scores computed again, their gradients through matrix products"
 
@@ -168,7 +169,7 @@ def _cost(terms: int, problem: LinearProblem, device: Device) -> Cost:
 
 
 def _on(run: _Run, precision: str, parts: bool, problem: LinearProblem, device: Device, aligned: bool) -> Program:
-    return run(problem, device.units, aligned, precision, parts)
+    return run(problem, device, aligned, precision, parts)
 
 
 def _library(run: _Run, summary: str, workspace: _Workspace) -> Method:
@@ -190,7 +191,7 @@ def _rounded(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> 
 
 
 def _parts_workspace(run: _Run, precision: str, problem: LinearProblem) -> int:
-    return run(problem, 1, True, precision, True).workspace or 0
+    return run(problem, _ANY, True, precision, True).workspace or 0
 
 
 def _parts_rejects(precision: str, problem: LinearProblem, device: Device) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 from dnnarray._cuda.loss_linear_products import Block, Layer, advanced
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, label_blocks, label_weights, mean
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.softmax import Share
 from dnnarray._problems.loss import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF
@@ -37,6 +38,18 @@ class GradientConfig(Config):
     row_gradients: bool
     split: bool
     vector: int
+    threads: int
+
+
+@frozen
+class RowsClusterConfig(Config):
+    """Compile-time settings of ``kernels/loss/linear_rows_cluster.cu``."""
+
+    element: str
+    target: str
+    smoothing: bool
+    split: bool
+    blocks: int
     threads: int
 
 
@@ -111,11 +124,37 @@ class ScoreGradients:
             advanced(self.grad, row, item) if problem.reduction == "none" else self.grad,
             advanced(self.lse, row, layer.computed.itemsize),
         )
-        first, many = row - held[0], held[1]
-        targets = (advanced(dz, first * across, item), advanced(dz, (many + first) * across, item), advanced(ones, first, item))
-        numbers = (many, across, classes[1], classes[0], problem.classes, problem.ignore_index, float(problem.label_smoothing), of.factor)
+        numbers = (
+            held[1],
+            across,
+            classes[1],
+            classes[0],
+            problem.classes,
+            problem.ignore_index,
+            float(problem.label_smoothing),
+            of.factor,
+        )
+        targets = self._targets(dz, ones, row, held, across)
         arguments = (z, of.bias, of.weight, *per_row, self.total, self.shares, *targets, *numbers)
         return Plan(self._kernel(), (count, 1, 1), _THREADS, arguments)
+
+    def at_once(self, z: Array, rows: Block, held: Block, dz: Array, ones: Any, found: Rows, share: Share) -> Plan:
+        """`statistics` and `plan` of rows whose scores of all classes are there, for a loss whose gradient is 1: each stays on the chip of a cluster in between."""
+        of, problem, layer = self.of, self.of.problem, self.of.layer
+        (row, count), size, vectors = rows, layer.computed.itemsize, -(-problem.classes // 4)
+        across, smoothing, labels = layer.across(problem.classes), problem.label_smoothing > 0, problem.target.dtype
+        config = RowsClusterConfig(TYPES[layer.x.dtype], INTEGERS[labels], smoothing, layer.split, *share)
+        name = f"linear_rows_cluster_{SHORT[layer.x.dtype]}_{labels.name}{'_smoothing' * smoothing}{'_split' * layer.split}_{share.blocks}"
+        per_row = advanced(found.losses, row, size), advanced(found.weights, row, size), advanced(found.lse, row, size)
+        numbers = (held[1], across, problem.classes, problem.ignore_index, float(problem.label_smoothing), of.factor)
+        targets = self._targets(dz, ones, row, held, across)
+        arguments = (z, of.bias, of.weight, of.labels(row), self.total, self.shares, *targets, *per_row, *numbers)
+        kernel = Kernel("loss/linear_rows_cluster.cu", name, config)
+        return Plan(kernel, (count * share.blocks, 1, 1), share.threads, arguments, share.memory(vectors, 1))
+
+    def _targets(self, dz: Array, ones: Any, row: int, held: Block, across: int) -> tuple[Any, ...]:
+        item, first = self.of.layer.x.dtype.itemsize, row - held[0]
+        return advanced(dz, first * across, item), advanced(dz, (held[1] + first) * across, item), advanced(ones, first, item)
 
     def _kernel(self) -> Kernel:
         problem, layer = self.of.problem, self.of.layer

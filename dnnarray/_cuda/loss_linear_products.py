@@ -21,8 +21,11 @@ Block = tuple[int, int]
 
 _THREADS = 128
 _ROWS = 8192  # of a block of scores, at most
-_BYTES = 1 << 27  # of a block of scores, and of its gradients
+_BYTES, _DENSE_BYTES = 264 << 20, 128 << 20  # of a block of scores, and of its gradients
 _CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
+_WAVE = (
+    33 * 256
+)  # classes; with rows, or features, in multiples of 512 the tiles of larger multiples fill 132 multiprocessors (H100, H200) to the last
 _VECTOR = 4  # classes that rows without gaps must be multiples of
 _WHOLE = 1 << 29  # of a block of scores over all classes
 _HELD = (
@@ -78,10 +81,12 @@ class Layer:
         if problem.taped:
             block_rows = _rows_within(_WHOLE // (every * itemsize), rows)
             held_rows = _rows_within(max(problem.tape_spec.nbytes, _HELD) // (every * held_bytes), rows)
-        width = _BYTES // (block_rows * itemsize)
+        limit = _DENSE_BYTES if dense else _BYTES
+        width = limit // (block_rows * itemsize)
         if gradients:
-            width = min(width, _BYTES // (max(held_rows, 1) * held_bytes))
-        pitch = every if problem.taped and not dense else min(max(width // _CLASSES, 1) * _CLASSES, every)
+            width = min(width, limit // (max(held_rows, 1) * held_bytes))
+        unit = _WAVE if width >= _WAVE and not dense else _CLASSES
+        pitch = every if problem.taped and not dense else min(max(width // unit, 1) * unit, every)
         return cls(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split, dense, held_rows)
 
     @property

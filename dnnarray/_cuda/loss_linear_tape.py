@@ -13,10 +13,12 @@ from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, di
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, Products, advanced
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Step
+from dnnarray._cuda.softmax import COPIES_FROM, Share, smallest_share
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
+from dnnarray._spec import FLOAT64
 
 _THREADS = 256
 
@@ -67,7 +69,7 @@ def workspace(problem: LinearProblem, precision: str) -> int:
     return _room(problem, layer, scratch).size + 2 * (blocks_for(layer.rows) * layer.computed.itemsize + 16)
 
 
-def forward(problem: LinearProblem, units: int, aligned: bool, precision: str, parts: bool) -> Program:
+def forward(problem: LinearProblem, device: Device, aligned: bool, precision: str, parts: bool) -> Program:
     """Per block of rows their scores, the losses and the gradients of the scores; per block of those the products with them; then the reduction of the losses."""
     (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, dense=parts and aligned)
     loss, tape = outputs[0], outputs[-1]
@@ -81,21 +83,34 @@ def forward(problem: LinearProblem, units: int, aligned: bool, precision: str, p
     found = Rows(room.losses, weights, lse, room.state, TYPES[layer.computed])
     of_scores = ScoreGradients(of, NOTHING, lse, total, shares)
     finish = reduced(room.losses, weights, layer.rows, divisor(problem), layer.x.dtype, layer.computed, scratch, loss)
-    products = products_of(problem, layer, x, w, scratch.size, aligned, units)
+    products = products_of(problem, layer, x, w, scratch.size, aligned, device.units)
     of_x, of_w, of_bias = (advanced(tape, begin, layer.computed.itemsize) for begin, _ in problem.tape_parts)
     results = Gradients(room.dz, room.ones, of_x, of_w, NOTHING if of.bias == NOTHING else of_bias, taped=True)
-    steps: list[Step] = list(first)
+    steps, share = list[Step](first), _share(layer, device)
     for held in layer.held_blocks():
         for rows in layer.row_blocks(held):
-            steps += _of_rows(of, of_scores, products, room, found, rows, held)
+            steps += _of_rows(of_scores, products, room, found, rows, held, share)
         for classes in layer.class_blocks():
             steps += products.gradients(results.reading(_place(room.dz, layer, held, classes)), held, classes, 1 / of.factor)
     return Program((*steps, *finish), workspace=products.workspace)
 
 
-def _of_rows(of: Labelled, of_scores: ScoreGradients, products: Products, room: _Room, found: Rows, rows: Block, held: Block) -> list[Step]:
+def _share(layer: Layer, device: Device) -> Share | None:
+    """How a row's scores of all classes are spread over a cluster that holds them; None where there is none, or they do not stand beside each other."""
+    if layer.dense or layer.computed == FLOAT64 or (device.capability or (0, 0)) < COPIES_FROM:
+        return None
+    return smallest_share(-(-layer.classes // 4), 1, device)
+
+
+def _of_rows(
+    of_scores: ScoreGradients, products: Products, room: _Room, found: Rows, rows: Block, held: Block, share: Share | None
+) -> list[Step]:
     """The scores of a block of rows, over all classes, and their gradients."""
-    layer, steps = of.layer, []
+    of, layer = of_scores.of, of_scores.of.layer
+    if share is not None:
+        every = (0, layer.classes)
+        return [*products.scores(room.z, rows, every), of_scores.at_once(room.z, rows, held, room.dz, room.ones, found, share)]
+    steps: list[Step] = []
     blocks = [(classes, advanced(room.z, layer.block_rows * classes[0], layer.computed.itemsize)) for classes in layer.class_blocks()]
     for classes, z in blocks:
         steps += [*products.scores(z, rows, classes), of.statistics(z, rows, classes, found)]

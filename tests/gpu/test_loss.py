@@ -129,7 +129,8 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
     from dnnarray._cuda import loss_linear_products
 
     monkeypatch.setattr(loss_linear_products, "_ROWS", 64)
-    monkeypatch.setattr(loss_linear_products, "_BYTES", 64 * 256 * 4)
+    for name in ("_BYTES", "_DENSE_BYTES"):
+        monkeypatch.setattr(loss_linear_products, name, 64 * 256 * 4)
     shapes = ((rows, features), dtype), ((classes, features), dtype), (rows, np.int64)
     arrays, forward = [cupy.zeros(*s) for s in shapes], "blocks" if algorithm == "blocks_rounded" else algorithm
     offered = {a.name for a in dnn.algorithms("linear_cross_entropy_backward", cupy.zeros((), dtype), *arrays)}
@@ -162,11 +163,14 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("algorithm", ["blocks", "blocks_rounded", "parts_sm90"])
-@pytest.mark.parametrize(("rows", "features", "classes"), [(300, 64, 1000), (257, 63, 1003), (129, 8, 64), (1, 16, 301), (200, 20, 3)])
+@pytest.mark.parametrize(
+    ("rows", "features", "classes"),
+    [(300, 64, 1000), (257, 63, 1003), (129, 8, 64), (1, 16, 301), (200, 20, 3), (40, 8, 40_001), (9, 8, 128_257)],
+)
 def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monkeypatch):
     from dnnarray._cuda import loss_linear_products
 
-    for name in ("_WHOLE", "_HELD", "_BYTES"):
+    for name in ("_WHOLE", "_HELD", "_DENSE_BYTES"):
         monkeypatch.setattr(loss_linear_products, name, 128 * 64 * 4)
     rng = np.random.default_rng(rows)
     x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
@@ -197,6 +201,33 @@ def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monk
             for a, e in zip(actual, expected, strict=True):
                 if e is not None:
                     assert_close(cupy.asnumpy(a), e, max(classes, rows), 4.0, rounds=algorithm == "blocks_rounded")
+
+
+@pytest.mark.parametrize("classes", [300, 128_257])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_tape_of_linear_scores_that_are_not_finite(classes, smoothing):
+    rng = np.random.default_rng(5)
+    x, w, t = rng.standard_normal((6, 8)), rng.standard_normal((classes, 8)), classes - 1 - rng.integers(0, 9, 6)
+    bias = np.zeros(classes)
+    if not smoothing:  # an impossible class has an infinite share of a smoothed loss
+        bias[: classes // 2] = -np.inf  # all that some threads see
+    x[2], x[4, 3], t[5] = np.nan, 1e30, -100
+    wide = [a.astype(np.float32) for a in (x, w, bias)]
+    named = {"reduction": "sum", "label_smoothing": smoothing}
+    expected = dnn.linear_cross_entropy(*(a.astype(np.float64) for a in wide[:2]), t, wide[2].astype(np.float64), **named, return_lse=True)
+    grad = dnn.linear_cross_entropy_backward(
+        np.array(1.0), *(a.astype(np.float64) for a in wide[:2]), t, wide[2].astype(np.float64), **named
+    )
+    there = [cupy.asarray(a) for a in wide]
+    taped = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), there[2], **named, return_lse=True, return_tape=True, algorithm="blocks")
+    assert np.isnan(float(taped.loss)) == np.isnan(expected.loss)
+    np.testing.assert_allclose(cupy.asnumpy(taped.lse), expected.lse, rtol=1e-5)
+    dx = cupy.asnumpy(
+        dnn.linear_cross_entropy_backward(cupy.ones((), np.float32), *there[:2], cupy.asarray(t), there[2], **named, tape=taped.tape).x
+    )
+    np.testing.assert_array_equal(np.isnan(dx), np.isnan(grad.x))
+    fine = [0, 1, 3, 5]
+    np.testing.assert_allclose(dx[fine], grad.x[fine], rtol=1e-4, atol=1e-5)
 
 
 def test_vjp_of_linear_scores_takes_the_tape():
