@@ -11,7 +11,7 @@ from dnnarray._cuda.loss_linear_parts import products_of
 from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
 from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products, converted
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
-from dnnarray._cuda.plan import TYPES, Array, Program, Step
+from dnnarray._cuda.plan import TYPES, Array, Plan, Program, Step
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss import LinearProblem
 from dnnarray._records import frozen
@@ -49,18 +49,18 @@ def linear_cross_entropy(problem: LinearProblem, device: Device, aligned: bool, 
     if problem.taped:
         return loss_linear_tape.forward(problem, device, aligned, precision, parts)
     x = problem.x
-    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, dense=parts and aligned)
+    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, parts, aligned)
     if not layer.rows:
         empty = mean(NOTHING, NOTHING, 0, divisor(problem), x.dtype, outputs[0])
         return Program(() if problem.reduction == "none" else (empty,))
     lse = outputs[1] if problem.return_lse else NOTHING
     scratch, z, found = _forward_parts(problem, layer, last, outputs[0], lse)
-    of_x, of_w, *rest = inputs
-    products = products_of(problem, layer, of_x, of_w, _forward_bytes(problem, precision), aligned, device.units)
-    plans = list(_statistics(Labelled(problem, layer, *rest), products, z, found))
+    finish: list[Plan] = []
     if problem.reduction != "none":
-        plans += reduced(found.losses, found.weights, layer.rows, divisor(problem), x.dtype, layer.computed, scratch, outputs[0])
-    return Program(tuple(plans), workspace=products.workspace)
+        finish = reduced(found.losses, found.weights, layer.rows, divisor(problem), x.dtype, layer.computed, scratch, outputs[0])
+    of_x, of_w, *rest = inputs
+    products = products_of(problem, layer, of_x, of_w, scratch.size, aligned, device.units)
+    return Program((*_statistics(Labelled(problem, layer, *rest), products, z, found), *finish), workspace=products.workspace)
 
 
 def _forward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
@@ -110,7 +110,7 @@ def linear_cross_entropy_backward(
 ) -> Program:
     """Per block of classes: the scores of all rows again, their gradient, and the products with it."""
     x = problem.x
-    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, dense=parts and aligned)
+    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, parts, aligned)
     grad, of_x, of_w, target, bias, weight, lse, _ = inputs
     dx, dw, db = outputs
     if not layer.rows:
@@ -197,11 +197,11 @@ def _parts_workspace(run: _Run, precision: str, problem: LinearProblem) -> int:
 def _parts_rejects(precision: str, problem: LinearProblem, device: Device) -> str | None:
     if (reason := _reads_a_tape(problem, device)) is not None:
         return reason
-    return loss_linear_parts.rejects(problem, Layer.of(problem, precision, dense=True), device)
+    return loss_linear_parts.rejects(problem, Layer.of(problem, precision, parts=True), device)
 
 
 def _parts_cost(precision: str, problem: LinearProblem, device: Device) -> Cost:
-    return loss_linear_parts.cost(problem, Layer.of(problem, precision, dense=True), device)
+    return loss_linear_parts.cost(problem, Layer.of(problem, precision, parts=True), device)
 
 
 def _in_parts(run: _Run, summary: str, precision: str, name: str) -> Method:

@@ -21,7 +21,7 @@ Block = tuple[int, int]
 
 _THREADS = 128
 _ROWS = 8192  # of a block of scores, at most
-_BYTES, _DENSE_BYTES = 264 << 20, 128 << 20  # of a block of scores, and of its gradients
+_BYTES, _PARTS_BYTES = 264 << 20, 128 << 20  # of a block of scores, and of its gradients; for products by parts
 _CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
 _WAVE = (
     33 * 256
@@ -72,7 +72,8 @@ class Layer:
     held_rows: int
 
     @classmethod
-    def of(cls, problem: LinearProblem, precision: str, dense: bool = False) -> Layer:
+    def of(cls, problem: LinearProblem, precision: str, parts: bool = False, aligned: bool = True) -> Layer:
+        """For products by parts, which want dense rows in aligned memory, or by cuBLAS; the latter do in the scratch memory of the former what is not aligned."""
         rows, x, every = math.prod(problem.rows), problem.x, -(-problem.classes // 16) * 16
         itemsize, gradients = arithmetic(x).itemsize, problem.gradient or problem.taped
         split = gradients and x.dtype in HALF and precision == "highest"
@@ -81,11 +82,11 @@ class Layer:
         if problem.taped:
             block_rows = _rows_within(_WHOLE // (every * itemsize), rows)
             held_rows = _rows_within(max(problem.tape_spec.nbytes, _HELD) // (every * held_bytes), rows)
-        limit = _DENSE_BYTES if dense else _BYTES
+        limit, dense = _PARTS_BYTES if parts else _BYTES, parts and aligned
         width = limit // (block_rows * itemsize)
         if gradients:
             width = min(width, limit // (max(held_rows, 1) * held_bytes))
-        unit = _WAVE if width >= _WAVE and not dense else _CLASSES
+        unit = _WAVE if width >= _WAVE and not parts else _CLASSES
         pitch = every if problem.taped and not dense else min(max(width // unit, 1) * unit, every)
         return cls(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split, dense, held_rows)
 

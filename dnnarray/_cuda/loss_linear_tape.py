@@ -71,7 +71,7 @@ def workspace(problem: LinearProblem, precision: str) -> int:
 
 def forward(problem: LinearProblem, device: Device, aligned: bool, precision: str, parts: bool) -> Program:
     """Per block of rows their scores, the losses and the gradients of the scores; per block of those the products with them; then the reduction of the losses."""
-    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, dense=parts and aligned)
+    (inputs, outputs, last), layer = pointers(problem), Layer.of(problem, precision, parts, aligned)
     loss, tape = outputs[0], outputs[-1]
     if not layer.rows:
         empty = mean(NOTHING, NOTHING, 0, divisor(problem), layer.x.dtype, loss)

@@ -129,7 +129,7 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
     from dnnarray._cuda import loss_linear_products
 
     monkeypatch.setattr(loss_linear_products, "_ROWS", 64)
-    for name in ("_BYTES", "_DENSE_BYTES"):
+    for name in ("_BYTES", "_PARTS_BYTES"):
         monkeypatch.setattr(loss_linear_products, name, 64 * 256 * 4)
     shapes = ((rows, features), dtype), ((classes, features), dtype), (rows, np.int64)
     arrays, forward = [cupy.zeros(*s) for s in shapes], "blocks" if algorithm == "blocks_rounded" else algorithm
@@ -170,7 +170,7 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
 def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monkeypatch):
     from dnnarray._cuda import loss_linear_products
 
-    for name in ("_WHOLE", "_HELD", "_DENSE_BYTES"):
+    for name in ("_WHOLE", "_HELD", "_PARTS_BYTES"):
         monkeypatch.setattr(loss_linear_products, name, 128 * 64 * 4)
     rng = np.random.default_rng(rows)
     x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
