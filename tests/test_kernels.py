@@ -97,9 +97,10 @@ def _large():
         yield _planned("softmax", long)
         yield _planned("log_softmax_backward", long, long)
         yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))
-        scored = Spec((9, 8), dtype), Spec((21, 8), dtype), Spec((9,), INT64)
-        yield _planned("linear_cross_entropy", *scored, return_tape=True)
-        tape = Spec((240,), dtype if dtype == FLOAT64 else FLOAT32)
+        for rows, classes in ((9, 21), (9, 128_257), (300_000, 2048)):
+            scored = Spec((rows, 8), dtype), Spec((classes, 8), dtype), Spec((rows,), INT64)
+            yield _planned("linear_cross_entropy", *scored, return_tape=True)
+        tape = Spec((sum(s.size for s in scored[:2]),), dtype if dtype == FLOAT64 else FLOAT32)
         yield _planned("linear_cross_entropy_backward", Spec((), dtype), *scored, tape=tape)
         yield _planned("add_layer_norm_backward", (None, rows), rows, rows, row, row)
         for columns in (40, 4096, 16_384, 65_536):

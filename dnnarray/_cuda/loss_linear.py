@@ -176,7 +176,7 @@ def _library(run: _Run, summary: str, workspace: _Workspace) -> Method:
     return Method("blocks", partial(_on, run, "highest", False), summary, _reads_a_tape, workspace, partial(_cost, 2))
 
 
-def _rounded(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> Method:
+def _rounded(run: _Run, summary: str, workspace: _Workspace) -> Method:
     """The entry that rounds more for speed: float32 to TF32, gradients of half types' scores to their own dtype."""
     return Method(
         "blocks_rounded",
@@ -186,7 +186,7 @@ def _rounded(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> 
         workspace=partial(workspace, precision="high"),
         cost=partial(_cost, 1),
         precision="high",
-        rounds=gradient,
+        rounds=True,
     )
 
 
@@ -217,14 +217,14 @@ def _in_parts(run: _Run, summary: str, precision: str, name: str) -> Method:
     )
 
 
-def _table(run: _Run, summary: str, workspace: _Workspace, gradient: bool) -> tuple[Method, ...]:
+def _table(run: _Run, summary: str, workspace: _Workspace) -> tuple[Method, ...]:
     parts = (_in_parts(run, summary, precision, name) for precision, name in conv_parts.NAMES.items())
-    return _library(run, summary, workspace), _rounded(run, summary, workspace, gradient), *parts
+    return _library(run, summary, workspace), _rounded(run, summary, workspace), *parts
 
 
 _TAPE = Method("tape", loss_linear_tape.scaled, "the gradients that the forward left on its tape, scaled", loss_linear_tape.rejects)
 
 ALGORITHMS = {
-    "linear_cross_entropy": _table(linear_cross_entropy, _SUMMARY, _forward_bytes, gradient=False),
-    "linear_cross_entropy_backward": (*_table(linear_cross_entropy_backward, _AGAIN, _backward_bytes, gradient=True), _TAPE),
+    "linear_cross_entropy": _table(linear_cross_entropy, _SUMMARY, _forward_bytes),
+    "linear_cross_entropy_backward": (*_table(linear_cross_entropy_backward, _AGAIN, _backward_bytes), _TAPE),
 }

@@ -21,6 +21,7 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT64
 
 _THREADS = 256
+_CLUSTER_FROM = 1024  # classes; shorter rows leave most of its threads idle
 
 
 @frozen
@@ -97,7 +98,7 @@ def forward(problem: LinearProblem, device: Device, aligned: bool, precision: st
 
 def _share(layer: Layer, device: Device) -> Share | None:
     """How a row's scores of all classes are spread over a cluster that holds them; None where there is none, or they do not stand beside each other."""
-    if layer.dense or layer.computed == FLOAT64 or (device.capability or (0, 0)) < COPIES_FROM:
+    if layer.dense or layer.computed == FLOAT64 or layer.classes < _CLUSTER_FROM or (device.capability or (0, 0)) < COPIES_FROM:
         return None
     return smallest_share(-(-layer.classes // 4), 1, device)
 

@@ -165,7 +165,7 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
 @pytest.mark.parametrize("algorithm", ["blocks", "blocks_rounded", "parts_sm90"])
 @pytest.mark.parametrize(
     ("rows", "features", "classes"),
-    [(300, 64, 1000), (257, 63, 1003), (129, 8, 64), (1, 16, 301), (200, 20, 3), (40, 8, 40_001), (9, 8, 128_257)],
+    [(300, 64, 1000), (257, 63, 1003), (129, 8, 64), (1, 16, 301), (200, 20, 3), (130, 8, 5003), (40, 8, 40_001), (9, 8, 128_257)],
 )
 def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monkeypatch):
     from dnnarray._cuda import loss_linear_products
@@ -203,7 +203,7 @@ def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monk
                     assert_close(cupy.asnumpy(a), e, max(classes, rows), 4.0, rounds=algorithm == "blocks_rounded")
 
 
-@pytest.mark.parametrize("classes", [300, 128_257])
+@pytest.mark.parametrize("classes", [300, 3001, 128_257])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_a_tape_of_linear_scores_that_are_not_finite(classes, smoothing):
     rng = np.random.default_rng(5)
