@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, weight_sum
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64
@@ -250,20 +250,12 @@ class Gradients:
             db[classes] = z.sum(0) if rows.start == 0 else db[classes] + z.sum(0)
 
 
-def _rejects(problem: LinearProblem, device: Device) -> str | None:
-    return "the gradients are on the tape" if problem.gradient and problem.taped else None
-
-
-def _without_tape(problem: LinearProblem, device: Device) -> str | None:
-    return None if problem.taped else "no tape is given"
-
-
 def _method(name: str, block: Block, gradients: bool) -> Method:
     return Method(
         name,
         partial(_backward if gradients else _forward, block),
         f"blocks of {block.rows} rows by {block.classes} classes" + (", computed again for the gradient" if gradients else ""),
-        rejects=_rejects,
+        rejects=with_a_tape,
         workspace=partial(_workspace, block),
         cost=partial(_cost, block, gradients),
     )
@@ -273,6 +265,6 @@ def _methods(gradients: bool) -> tuple[Method, ...]:
     return _method("blocks", _LARGE, gradients), _method("small_blocks", _SMALL, gradients)
 
 
-_TAPE = Method("tape", _scaled, "the gradients that the forward left on its tape, scaled", _without_tape)
+_TAPE = Method("tape", _scaled, "the gradients that the forward left on its tape, scaled", without_a_tape)
 
 ALGORITHMS = {"linear_cross_entropy": _methods(False), "linear_cross_entropy_backward": (*_methods(True), _TAPE)}

@@ -13,7 +13,7 @@ from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products, conv
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
 from dnnarray._cuda.plan import TYPES, Array, Plan, Program, Step
 from dnnarray._cuda.zero import zero
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF
@@ -142,17 +142,12 @@ def _backward_bytes(problem: LinearProblem, precision: str = "highest") -> int:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def _reads_a_tape(problem: LinearProblem, device: Device) -> str | None:
-    """Why nothing is to be computed again."""
-    return "the gradients are on the tape" if problem.gradient and problem.taped else None
-
-
 def _exact(problem: LinearProblem, device: Device) -> str | None:
     """Why there is nothing to be gained by rounding: the products of the forward are exact in half types."""
     dtype = problem.x.dtype
     if dtype == FLOAT64 or (dtype in HALF and not (problem.gradient or problem.taped)):
         return f"there is no less exact form for {dtype.name}"
-    return _reads_a_tape(problem, device)
+    return with_a_tape(problem, device)
 
 
 _ANY = Device("any", "cuda", 1, {}, 1.0, 1.0)  # whatever the device, the scratch memory is the same
@@ -173,7 +168,7 @@ def _on(run: _Run, precision: str, parts: bool, problem: LinearProblem, device: 
 
 
 def _library(run: _Run, summary: str, workspace: _Workspace) -> Method:
-    return Method("blocks", partial(_on, run, "highest", False), summary, _reads_a_tape, workspace, partial(_cost, 2))
+    return Method("blocks", partial(_on, run, "highest", False), summary, with_a_tape, workspace, partial(_cost, 2))
 
 
 def _rounded(run: _Run, summary: str, workspace: _Workspace) -> Method:
@@ -195,7 +190,7 @@ def _parts_workspace(run: _Run, precision: str, problem: LinearProblem) -> int:
 
 
 def _parts_rejects(precision: str, problem: LinearProblem, device: Device) -> str | None:
-    if (reason := _reads_a_tape(problem, device)) is not None:
+    if (reason := with_a_tape(problem, device)) is not None:
         return reason
     return loss_linear_parts.rejects(problem, Layer.of(problem, precision, parts=True), device)
 
@@ -222,7 +217,7 @@ def _table(run: _Run, summary: str, workspace: _Workspace) -> tuple[Method, ...]
     return _library(run, summary, workspace), _rounded(run, summary, workspace), *parts
 
 
-_TAPE = Method("tape", loss_linear_tape.scaled, "the gradients that the forward left on its tape, scaled", loss_linear_tape.rejects)
+_TAPE = Method("tape", loss_linear_tape.scaled, "the gradients that the forward left on its tape, scaled", without_a_tape)
 
 ALGORITHMS = {
     "linear_cross_entropy": _table(linear_cross_entropy, _SUMMARY, _forward_bytes),

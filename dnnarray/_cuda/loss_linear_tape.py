@@ -146,7 +146,3 @@ def _scaled(grad: Array, tape: Array, begin: int, out: Array, size: int, dtype: 
     vector = 16 // dtype.itemsize if aligned and begin * item % 16 == 0 else 1
     kernel = Kernel("loss/linear_scaled.cu", f"linear_scaled_{SHORT[dtype]}x{vector}", ScaledConfig(TYPES[dtype], vector, _THREADS))
     return Plan(kernel, (-(-size // (_THREADS * vector)), 1, 1), _THREADS, (advanced(tape, begin, item), grad, out, size))
-
-
-def rejects(problem: LinearProblem, device: Device) -> str | None:
-    return None if problem.taped else "no tape is given"

@@ -310,6 +310,16 @@ def linear_cross_entropy_backward(
     )
 
 
+def with_a_tape(problem: LinearProblem, _device: Any) -> str | None:
+    """Why a backward that is given a tape computes nothing again: for ``rejects=``."""
+    return "the gradients are on the tape" if problem.gradient and problem.taped else None
+
+
+def without_a_tape(problem: LinearProblem, _device: Any) -> str | None:
+    """Why there is nothing to scale: for ``rejects=``."""
+    return None if problem.taped else "no tape is given"
+
+
 def labels_checked(position: int) -> Callable[..., None]:
     """The ``values=`` check of an operation whose target is its array number `position`."""
 
