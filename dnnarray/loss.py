@@ -3,13 +3,9 @@
 from dnnarray._errors import UnsupportedError, WorkspaceError
 from dnnarray._operation import find, operation
 from dnnarray._problems import loss as problems
-from dnnarray._problems.loss import (
-    CrossEntropyGradients,
-    CrossEntropyOutput,
-    LinearCrossEntropyGradients,
-    TapedCrossEntropyOutput,
-    TapedLoss,
-)
+from dnnarray._problems import loss_linear
+from dnnarray._problems.loss import CrossEntropyGradients, CrossEntropyOutput
+from dnnarray._problems.loss_linear import LinearCrossEntropyGradients, TapedCrossEntropyOutput, TapedLoss
 
 __all__ = [
     "CrossEntropyGradients",
@@ -281,7 +277,7 @@ def nll_loss_backward(grad, log_probs, target, /, *, weight=None, ignore_index=-
 
 
 @operation(
-    problems.linear_cross_entropy,
+    loss_linear.linear_cross_entropy,
     arrays=("bias", "weight"),
     values=problems.labels_checked(2),
     save=_keep_gradients,
@@ -376,12 +372,12 @@ def linear_cross_entropy(
     array([1.0986, 0.4076])
     >>> loss, tape = dnn.linear_cross_entropy(x, w, np.array([0, 2]), return_tape=True)
     >>> dnn.linear_cross_entropy_backward(np.array(1.0), x, w, np.array([0, 2]), tape=tape).x.round(4)
-    array([[ 0.    ,  1.    ],
+    array([[ 0.    ,  0.5   ],
            [ 0.    , -0.2124]])
     """
 
 
-@operation(problems.linear_cross_entropy_backward, arrays=("bias", "weight", "lse", "tape"), values=problems.labels_checked(3))
+@operation(loss_linear.linear_cross_entropy_backward, arrays=("bias", "weight", "lse", "tape"), values=problems.labels_checked(3))
 def linear_cross_entropy_backward(
     grad,
     x,

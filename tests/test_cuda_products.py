@@ -12,7 +12,7 @@ from dnnarray._cuda.plan import MatMul
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from dnnarray._problems.conv import conv, conv_backward, conv_backward_weight
-from dnnarray._problems.loss import linear_cross_entropy, linear_cross_entropy_backward
+from dnnarray._problems.loss_linear import linear_cross_entropy, linear_cross_entropy_backward
 from dnnarray._select import Device, choose
 from dnnarray._spec import Spec
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, weight_sum
-from dnnarray._problems.loss import LinearProblem, with_a_tape, without_a_tape
+from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64

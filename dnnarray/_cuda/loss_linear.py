@@ -13,7 +13,7 @@ from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products, conv
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
 from dnnarray._cuda.plan import TYPES, Array, Plan, Program, Step
 from dnnarray._cuda.zero import zero
-from dnnarray._problems.loss import LinearProblem, with_a_tape, without_a_tape
+from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64, HALF

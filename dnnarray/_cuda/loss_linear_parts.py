@@ -17,7 +17,7 @@ from dnnarray._cuda.plan import Array, Step
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, Spec
 

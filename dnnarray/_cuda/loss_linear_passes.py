@@ -9,7 +9,7 @@ from dnnarray._cuda.loss_linear_products import Block, Layer, advanced
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, label_blocks, label_weights, mean
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.softmax import Share
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF
 

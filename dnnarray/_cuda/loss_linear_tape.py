@@ -15,7 +15,7 @@ from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks,
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Step
 from dnnarray._cuda.softmax import COPIES_FROM, Share, smallest_share
 from dnnarray._cuda.zero import zero
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64

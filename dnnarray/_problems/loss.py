@@ -23,44 +23,11 @@ class CrossEntropyOutput(NamedTuple):
     lse: Any
 
 
-class TapedLoss(NamedTuple):
-    """What `linear_cross_entropy` gives with ``return_tape=True``: the loss, and the tape for `linear_cross_entropy_backward`."""
-
-    loss: Any
-    tape: Any
-
-    @property
-    def output(self) -> Any:
-        """The result without the tape."""
-        return self.loss
-
-
-class TapedCrossEntropyOutput(NamedTuple):
-    """What `linear_cross_entropy` gives with both ``return_lse=True`` and ``return_tape=True``."""
-
-    loss: Any
-    lse: Any
-    tape: Any
-
-    @property
-    def output(self) -> CrossEntropyOutput:
-        """The results without the tape."""
-        return CrossEntropyOutput(self.loss, self.lse)
-
-
 class CrossEntropyGradients(NamedTuple):
     """What `cross_entropy_backward` gives where the target holds probabilities: two arrays in the shape of the logits."""
 
     logits: Any
     target: Any
-
-
-class LinearCrossEntropyGradients(NamedTuple):
-    """What `linear_cross_entropy_backward` gives: a gradient in the shape of each array; `bias` is None where the forward had none."""
-
-    x: Any
-    w: Any
-    bias: Any
 
 
 @frozen(kw_only=True)
@@ -103,46 +70,6 @@ class ScoresProblem(RowsProblem):
         return 5 * math.prod(self.shape)
 
 
-@frozen(kw_only=True)
-class LinearProblem(RowsProblem):
-    """Scores that are never there as a whole: ``x @ w.T + bias``, N rows of D features against V classes.
-
-    `products` are the matrix products of that size which the definition needs; `gradient` says that it is the backward. `taped`: the forward gives, or
-    the backward takes, the gradients for a loss whose own gradient is 1.
-    """
-
-    features: int
-    products: int = 1
-    gradient: bool = False
-    taped: bool = False
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.products * math.prod(self.rows) * self.classes * self.features or super().flops
-
-    @property
-    def x(self) -> Spec:
-        """The features of the rows."""
-        return self.inputs[int(self.gradient)]
-
-    @property
-    def target(self) -> Spec:
-        """The labels of the rows."""
-        return self.inputs[2 + self.gradient]
-
-    @property
-    def tape_parts(self) -> tuple[tuple[int, int], ...]:
-        """First number and size of the gradients of x, w and bias on the tape; that of w comes first, so that it is aligned whatever the extents."""
-        w, x = self.classes * self.features, math.prod(self.rows) * self.features
-        biased = self.inputs[3 + self.gradient] is not None
-        return (w, x), (0, w), (w + x, self.classes if biased else 0)
-
-    @property
-    def tape_spec(self) -> Spec:
-        """One axis, of the dtype that the arithmetic is done in: a gradient in a half type would be rounded twice, and leave the range of float16."""
-        return Spec((sum(size for _, size in self.tape_parts),), checks.statistics_dtype(self.x))
-
-
 def _class_axis(op: str, name: str, scores: Spec, axis: Any) -> int:
     """The class axis; 1 means the only axis there is for a single example."""
     if scores.ndim == 0:
@@ -154,7 +81,7 @@ def _class_axis(op: str, name: str, scores: Spec, axis: Any) -> int:
     return index
 
 
-def _class_weight(op: str, weight: Spec | None, classes: int) -> None:
+def class_weight(op: str, weight: Spec | None, classes: int) -> None:
     if weight is not None:
         checks.shape(op, "weight", weight, (classes,), "C, one per class")
 
@@ -172,7 +99,7 @@ def _labels(op: str, target: Spec, rows: tuple[int, ...], scores: str) -> None:
     checks.shape(op, "target", target, rows, f"the shape of {scores} without its class axis")
 
 
-def _results(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse: bool) -> dict[str, Any]:
+def loss_fields(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse: bool) -> dict[str, Any]:
     """Outputs of a forward: the loss, and the log-sum-exp where asked for."""
     loss = Spec(rows if reduction == "none" else (), scores.dtype)
     if not return_lse:
@@ -180,7 +107,7 @@ def _results(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse: bo
     return {"outputs": (loss, Spec(rows, checks.statistics_dtype(scores))), "returns": CrossEntropyOutput}
 
 
-def _row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: Any = 0.0, return_lse: Any = False) -> dict[str, Any]:
+def row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: Any = 0.0, return_lse: Any = False) -> dict[str, Any]:
     return {
         "ignore_index": checks.integer(op, "ignore_index", ignore_index),
         "reduction": checks.choice(op, "reduction", reduction, REDUCTIONS),
@@ -192,9 +119,9 @@ def _row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: An
 def cross_entropy(op: str, logits: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any) -> ScoresProblem:
     """The problem of `cross_entropy`: a floating target is a distribution, an integer one holds labels."""
     checks.same_dtype(op, logits=logits, weight=weight)
-    chosen = _row_options(op, **options)
+    chosen = row_options(op, **options)
     fields = _scores(op, "logits", logits, axis)
-    _class_weight(op, weight, fields["classes"])
+    class_weight(op, weight, fields["classes"])
     probabilities = target.dtype in FLOATING
     if probabilities:
         checks.same_dtype(op, logits=logits, target=target)
@@ -204,11 +131,11 @@ def cross_entropy(op: str, logits: Spec, target: Spec, weight: Spec | None, *, a
             fail(OptionError, op, "ignore_index", chosen["ignore_index"], "a negative number where target holds probabilities", fix)
     else:
         _labels(op, target, fields["rows"], "logits")
-    results = _results(logits, chosen["reduction"], fields["rows"], chosen["return_lse"])
+    results = loss_fields(logits, chosen["reduction"], fields["rows"], chosen["return_lse"])
     return ScoresProblem(op=op, inputs=(logits, target, weight), probabilities=probabilities, **results, **chosen, **fields)
 
 
-def _lse(op: str, lse: Spec | None, scores: Spec, rows: tuple[int, ...]) -> None:
+def check_lse(op: str, lse: Spec | None, scores: Spec, rows: tuple[int, ...]) -> None:
     if lse is None:
         return
     checks.shape(op, "lse", lse, rows, "one log-sum-exp per row")
@@ -222,7 +149,7 @@ def cross_entropy_backward(
 ) -> ScoresProblem:
     forward = cross_entropy(op, logits, target, weight, **options)
     checks.gradient(op, grad, forward.result)
-    _lse(op, lse, logits, forward.rows)
+    check_lse(op, lse, logits, forward.rows)
     inputs = (grad, logits, target, weight, lse)
     if forward.probabilities:
         return replace(forward, inputs=inputs, outputs=(logits.like(), target.like()), returns=CrossEntropyGradients)
@@ -231,11 +158,11 @@ def cross_entropy_backward(
 
 def nll_loss(op: str, log_probs: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any) -> ScoresProblem:
     checks.same_dtype(op, log_probs=log_probs, weight=weight)
-    chosen = _row_options(op, **options)
+    chosen = row_options(op, **options)
     fields = _scores(op, "log_probs", log_probs, axis)
-    _class_weight(op, weight, fields["classes"])
+    class_weight(op, weight, fields["classes"])
     _labels(op, target, fields["rows"], "log_probs")
-    results = _results(log_probs, chosen["reduction"], fields["rows"], False)
+    results = loss_fields(log_probs, chosen["reduction"], fields["rows"], False)
     return ScoresProblem(op=op, inputs=(log_probs, target, weight), **results, **chosen, **fields)
 
 
@@ -243,81 +170,6 @@ def nll_loss_backward(op: str, grad: Spec, log_probs: Spec, target: Spec, weight
     forward = nll_loss(op, log_probs, target, weight, **options)
     checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),))
-
-
-def linear_cross_entropy(
-    op: str, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, *, return_tape: Any = False, **options: Any
-) -> LinearProblem:
-    checks.same_dtype(op, x=x, w=w, bias=bias, weight=weight)
-    chosen = _row_options(op, **options)
-    if x.ndim == 0:
-        fail(ShapeError, op, "x", "0-dimensional", "1 dimension (D) or more (N D)")
-    rows, features = x.shape[:-1], x.shape[-1]
-    checks.shape(op, "w", w, (None, features), "V D, with the D of x")
-    classes = w.shape[0]
-    if classes == 0:
-        fail(ShapeError, op, "w", f"of shape {w.shape}", "one class or more on axis 0")
-    if bias is not None:
-        checks.shape(op, "bias", bias, (classes,), "V, one per row of w")
-    _class_weight(op, weight, classes)
-    checks.integers(op, "target", target)
-    checks.shape(op, "target", target, rows, "the shape of x without its last axis")
-    results = _results(x, chosen["reduction"], rows, chosen["return_lse"])
-    inputs = (x, w, target, bias, weight)
-    problem = LinearProblem(op=op, inputs=inputs, rows=rows, classes=classes, features=features, **results, **chosen)
-    return _with_tape(problem) if checks.boolean(op, "return_tape", return_tape) else problem
-
-
-def _with_tape(forward: LinearProblem) -> LinearProblem:
-    """The forward that takes the gradients too, while a block of scores is there."""
-    _check_scalar(forward, "return_tape", "True")
-    result = TapedCrossEntropyOutput if forward.return_lse else TapedLoss
-    return replace(forward, outputs=(*forward.outputs, forward.tape_spec), returns=result, products=3, taped=True)
-
-
-def _check_scalar(forward: LinearProblem, name: str, got: str) -> None:
-    if forward.reduction == "none":
-        fix = "The gradients for a loss of each row are no multiple of those for a gradient of 1."
-        fail(OptionError, forward.op, name, f'{got} with reduction="none"', 'reduction "mean" or "sum"', fix)
-
-
-def linear_cross_entropy_backward(
-    op: str,
-    grad: Spec,
-    x: Spec,
-    w: Spec,
-    target: Spec,
-    bias: Spec | None,
-    weight: Spec | None,
-    lse: Spec | None,
-    tape: Spec | None,
-    **options: Any,
-) -> LinearProblem:
-    forward = linear_cross_entropy(op, x, w, target, bias, weight, **options)
-    checks.gradient(op, grad, forward.result)
-    _lse(op, lse, x, forward.rows)
-    if tape is not None:
-        _check_scalar(forward, "tape", "given")
-        checks.tape(op, tape, forward.tape_spec)
-    return replace(
-        forward,
-        inputs=(grad, x, w, target, bias, weight, lse, tape),
-        outputs=(Spec(x.shape, x.dtype), Spec(w.shape, w.dtype), None if bias is None else bias.like()),
-        returns=LinearCrossEntropyGradients,
-        products=0 if tape is not None else 3 if lse is not None else 4,
-        gradient=True,
-        taped=tape is not None,
-    )
-
-
-def with_a_tape(problem: LinearProblem, _device: Any) -> str | None:
-    """Why a backward that is given a tape computes nothing again: for ``rejects=``."""
-    return "the gradients are on the tape" if problem.gradient and problem.taped else None
-
-
-def without_a_tape(problem: LinearProblem, _device: Any) -> str | None:
-    """Why there is nothing to scale: for ``rejects=``."""
-    return None if problem.taped else "no tape is given"
 
 
 def labels_checked(position: int) -> Callable[..., None]:
