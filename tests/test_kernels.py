@@ -97,8 +97,8 @@ def _large():
         yield _planned("softmax", long)
         yield _planned("log_softmax_backward", long, long)
         yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))
-        for rows, classes in ((9, 21), (9, 128_257), (300_000, 2048)):
-            scored = Spec((rows, 8), dtype), Spec((classes, 8), dtype), Spec((rows,), INT64)
+        for count, classes in ((9, 21), (9, 128_257), (300_000, 2048)):
+            scored = Spec((count, 8), dtype), Spec((classes, 8), dtype), Spec((count,), INT64)
             yield _planned("linear_cross_entropy", *scored, return_tape=True)
         tape = Spec((sum(s.size for s in scored[:2]),), dtype if dtype == FLOAT64 else FLOAT32)
         yield _planned("linear_cross_entropy_backward", Spec((), dtype), *scored, tape=tape)

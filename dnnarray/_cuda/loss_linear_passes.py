@@ -154,7 +154,8 @@ class ScoreGradients:
 
     def _targets(self, dz: Array, ones: Any, row: int, held: Block, across: int) -> tuple[Any, ...]:
         item, first = self.of.layer.x.dtype.itemsize, row - held[0]
-        return advanced(dz, first * across, item), advanced(dz, (held[1] + first) * across, item), advanced(ones, first, item)
+        low = advanced(dz, (held[1] + first) * across, item) if self.of.layer.split else NOTHING
+        return advanced(dz, first * across, item), low, advanced(ones, first, item)
 
     def _kernel(self) -> Kernel:
         problem, layer = self.of.problem, self.of.layer
