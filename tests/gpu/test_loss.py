@@ -221,13 +221,13 @@ def test_a_tape_of_linear_scores_that_are_not_finite(classes, smoothing):
     there = [cupy.asarray(a) for a in wide]
     taped = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), there[2], **named, return_lse=True, return_tape=True, algorithm="blocks")
     assert np.isnan(float(taped.loss)) == np.isnan(expected.loss)
-    np.testing.assert_allclose(cupy.asnumpy(taped.lse), expected.lse, rtol=1e-5)
+    finite = [0, 1, 3, 4, 5]
+    np.testing.assert_allclose(cupy.asnumpy(taped.lse)[finite], expected.lse[finite], rtol=1e-5)
     dx = cupy.asnumpy(
         dnn.linear_cross_entropy_backward(cupy.ones((), np.float32), *there[:2], cupy.asarray(t), there[2], **named, tape=taped.tape).x
     )
     np.testing.assert_array_equal(np.isnan(dx), np.isnan(grad.x))
-    fine = [0, 1, 3, 5]
-    np.testing.assert_allclose(dx[fine], grad.x[fine], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(dx[finite], grad.x[finite], rtol=1e-4, atol=1e-5)
 
 
 def test_vjp_of_linear_scores_takes_the_tape():
