@@ -1,6 +1,7 @@
 // The gradient of the cross entropy with respect to a block of scores z + bias: dz = both exp(z - lse) - scale w, less `hard` at the
 // label, times `factor`, which keeps small gradients in the range of half types until the matrix products take it back. kSplit: what the
-// rounding to a half type leaves goes to `low`, so that the products lose nothing that float would keep.
+// rounding to a half type leaves goes to `low`, so that the products lose nothing that float would keep. `total` is the sum of the rows' weights
+// for the mean, null where nothing is divided by it; without `grad` the loss has the gradient 1.
 //
 // Layout:  z, dz and low (rows, pitch), `count` classes from class `first` on next to each other; a block of threads owns a row and takes vectors
 //          of kVector scores. With `ones` each row leaves a 1 there (two, kSplit), for the sum over rows by a matrix product.
