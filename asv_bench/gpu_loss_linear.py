@@ -37,3 +37,25 @@ def rows(rows=8192, features=4096, classes=128256):
         ours = partial(dnn.linear_cross_entropy_backward, c1, cx, cw, ct, lse=lse, out=(cdx, cdw, None))
         again = partial(torch.autograd.grad, loss, leaves, one, retain_graph=True)
         yield f"linear_cross_entropy_backward {label}", 2 * flops, ours, again, None, ()
+        yield (
+            f"linear_cross_entropy and its gradients {label}",
+            3 * flops,
+            *_both(peer, (x, w, target, one), (cx, cw, ct, c1), (cdx, cdw, None)),
+            None,
+            (),
+        )
+        del leaves, loss
+
+
+def _both(peer, theirs, ours, out):
+    """Forward and backward as a training step does them: ours by way of the tape that `vjp` keeps."""
+
+    def step():
+        _loss, tape = dnn.linear_cross_entropy(*ours[:3], return_tape=True)
+        return dnn.linear_cross_entropy_backward(ours[3], *ours[:3], tape=tape, out=out)
+
+    def their_step():
+        leaves = [a.detach().requires_grad_() for a in theirs[:2]]
+        return torch.autograd.grad(peer(*leaves, theirs[2]), leaves, theirs[3])
+
+    return step, their_step

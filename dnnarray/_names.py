@@ -104,6 +104,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "CrossEntropyGradients",
         "CrossEntropyOutput",
         "LinearCrossEntropyGradients",
+        "TapedCrossEntropyOutput",
+        "TapedLoss",
         "cross_entropy",
         "cross_entropy_backward",
         "ctc_loss",

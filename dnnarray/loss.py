@@ -1,13 +1,18 @@
 """Losses: cross entropy on scores, on log-probabilities and fused with the last linear layer; connectionist temporal classification."""
 
+from dnnarray._errors import UnsupportedError, WorkspaceError
 from dnnarray._operation import find, operation
 from dnnarray._problems import loss as problems
-from dnnarray._problems.loss import CrossEntropyGradients, CrossEntropyOutput, LinearCrossEntropyGradients
+from dnnarray._problems import loss_linear
+from dnnarray._problems.loss import CrossEntropyGradients, CrossEntropyOutput
+from dnnarray._problems.loss_linear import LinearCrossEntropyGradients, TapedCrossEntropyOutput, TapedLoss
 
 __all__ = [
     "CrossEntropyGradients",
     "CrossEntropyOutput",
     "LinearCrossEntropyGradients",
+    "TapedCrossEntropyOutput",
+    "TapedLoss",
     "cross_entropy",
     "cross_entropy_backward",
     "ctc_loss",
@@ -27,6 +32,19 @@ def _keep_lse(name):
         return output if return_lse else output.loss, {"lse": output.lse}
 
     return save
+
+
+def _keep_gradients(*arrays, return_tape, **options):
+    """The ``save`` of `linear_cross_entropy`: the tape; where there can be none, or no memory for it, the log-sum-exp."""
+    if options["reduction"] != "none":
+        try:
+            result = find("linear_cross_entropy").call(arrays, options | {"return_tape": True})
+        except (UnsupportedError, WorkspaceError):
+            if return_tape:
+                raise
+        else:
+            return result if return_tape else result.output, {"tape": result.tape}
+    return _keep_lse("linear_cross_entropy")(*arrays, return_tape=return_tape, **options)
 
 
 @operation(problems.cross_entropy, arrays=("weight",), values=problems.labels_checked(1), save=_keep_lse("cross_entropy"))
@@ -259,10 +277,10 @@ def nll_loss_backward(grad, log_probs, target, /, *, weight=None, ignore_index=-
 
 
 @operation(
-    problems.linear_cross_entropy,
+    loss_linear.linear_cross_entropy,
     arrays=("bias", "weight"),
     values=problems.labels_checked(2),
-    save=_keep_lse("linear_cross_entropy"),
+    save=_keep_gradients,
 )
 def linear_cross_entropy(
     x,
@@ -276,6 +294,7 @@ def linear_cross_entropy(
     label_smoothing=0.0,
     reduction="mean",
     return_lse=False,
+    return_tape=False,
     out=None,
     workspace=None,
     algorithm=None,
@@ -285,6 +304,13 @@ def linear_cross_entropy(
     For the last layer of a language model, whose scores (N, V) are by far its largest array. They are computed block by block,
     each block is reduced to a running maximum, sum of exponentials and score of the label, and forgotten. Memory beyond
     inputs and outputs does not grow with N or V, but for the float32 copies of half-type inputs.
+
+    The gradients take the scores a second time, a fourth product of that size. With `return_tape` the forward takes them itself, while the scores of a
+    block of rows are there: with g the gradient of the scores of a block for a loss whose gradient is 1, ::
+
+        dx[rows] = g @ w        dw += g.T @ x[rows]        dbias += sum g
+
+    so that nothing but ``grad * (dx, dw, dbias)`` is left to the backward. `vjp` does so by itself, where the memory allows it.
 
     Parameters
     ----------
@@ -302,12 +328,16 @@ def linear_cross_entropy(
         As in `cross_entropy`.
     return_lse : bool
         Return the log-sum-exp of each row too, for `linear_cross_entropy_backward`.
+    return_tape : bool, default False
+        Return the gradients for a loss whose gradient is 1 too, for `linear_cross_entropy_backward`; not with ``reduction="none"``.
     out : array, optional
-        Where to write the result, or a tuple of two with `return_lse`.
+        Where to write the result, or a tuple of the results with `return_lse` or `return_tape`.
     workspace : uint8 array, optional
-        Scratch memory for one block of scores; `infer` gives its size.
+        Scratch memory for one block of scores; `infer` gives its size. With `return_tape` it holds the gradients of all scores of a block of
+        rows, on a GPU of as many rows as take no more memory than the tape, or 1 GiB.
     algorithm : str, optional
-        One of `algorithms`: ``"blocks"``, or ``"small_blocks"`` which takes less memory.
+        One of `algorithms`: ``"blocks"``, or ``"small_blocks"`` which takes less memory. On a GPU ``"blocks_rounded"`` as in
+        `linear_cross_entropy_backward`, with `return_tape`.
 
     Returns
     -------
@@ -315,6 +345,9 @@ def linear_cross_entropy(
         The loss in the dtype of `x`: 0-dimensional, or of the shape of `target` with ``reduction="none"``.
     CrossEntropyOutput
         With `return_lse`: ``loss``, and ``lse`` of the shape of `target`, float32 for half types.
+    TapedLoss, or TapedCrossEntropyOutput with `return_lse`
+        With `return_tape`: as above, and ``tape``, one axis, of the dtype of `x` (float32 beside a half `x`), as long as the gradients of `x`, `w` and
+        `bias` together, in an order that may change from version to version.
 
     Raises
     ------
@@ -323,10 +356,11 @@ def linear_cross_entropy(
     DTypeError
         The floating arrays differ in dtype, or `target` holds no integers.
     OptionError
-        A label is out of range, or an option is not one of these.
+        A label is out of range, or an option is not one of these; `return_tape` with ``reduction="none"``.
 
     References
     ----------
+    Hsu et al., "Liger kernel: efficient Triton kernels for LLM training", 2024 (gradients taken in the forward).
     Wijmans et al., "Cut your losses in large-vocabulary language models", ICLR 2025.
     Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 
@@ -336,10 +370,14 @@ def linear_cross_entropy(
     >>> x, w = np.eye(2), np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
     >>> dnn.linear_cross_entropy(x, w, np.array([0, 2]), reduction="none").round(4)
     array([1.0986, 0.4076])
+    >>> loss, tape = dnn.linear_cross_entropy(x, w, np.array([0, 2]), return_tape=True)
+    >>> dnn.linear_cross_entropy_backward(np.array(1.0), x, w, np.array([0, 2]), tape=tape).x.round(4)
+    array([[ 0.    ,  0.5   ],
+           [ 0.    , -0.2124]])
     """
 
 
-@operation(problems.linear_cross_entropy_backward, arrays=("bias", "weight", "lse"), values=problems.labels_checked(3))
+@operation(loss_linear.linear_cross_entropy_backward, arrays=("bias", "weight", "lse", "tape"), values=problems.labels_checked(3))
 def linear_cross_entropy_backward(
     grad,
     x,
@@ -353,11 +391,12 @@ def linear_cross_entropy_backward(
     label_smoothing=0.0,
     reduction="mean",
     lse=None,
+    tape=None,
     out=None,
     workspace=None,
     algorithm=None,
 ):
-    """Gradients of `linear_cross_entropy` with respect to `x`, `w` and `bias`; the scores are computed again block by block.
+    """Gradients of `linear_cross_entropy` with respect to `x`, `w` and `bias`; the scores are computed again block by block unless the tape is given.
 
     With the gradient g of the scores, as `cross_entropy_backward` gives it: ``dx = g @ w``, ``dw = g.T @ x``, ``dbias = sum g``.
 
@@ -371,6 +410,9 @@ def linear_cross_entropy_backward(
         As in `cross_entropy`.
     lse : array (...), optional
         What the forward returned with ``return_lse=True``; float32 for half types. Without it the scores are computed twice.
+    tape : array, optional
+        What the forward returned with ``return_tape=True`` for the same arrays and options: the gradients are it times `grad`, which is all that is read
+        beside it. Not with ``reduction="none"``.
     out : tuple of arrays, optional
         Where to write the gradients; two without `bias`.
     workspace
@@ -387,7 +429,7 @@ def linear_cross_entropy_backward(
     Raises
     ------
     ShapeError, DTypeError
-        `grad` does not match the loss, `lse` not the rows; else as in `linear_cross_entropy`.
+        `grad` does not match the loss, `lse` not the rows, `tape` not the arrays; else as in `linear_cross_entropy`.
     OptionError
         As in `linear_cross_entropy`.
 

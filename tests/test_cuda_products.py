@@ -12,7 +12,7 @@ from dnnarray._cuda.plan import MatMul
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from dnnarray._problems.conv import conv, conv_backward, conv_backward_weight
-from dnnarray._problems.loss import linear_cross_entropy, linear_cross_entropy_backward
+from dnnarray._problems.loss_linear import linear_cross_entropy, linear_cross_entropy_backward
 from dnnarray._select import Device, choose
 from dnnarray._spec import Spec
 
@@ -53,8 +53,9 @@ def test_scratch_of_the_linear_cross_entropy(rows, features, dtype):
     options = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
     forward = linear_cross_entropy("linear_cross_entropy", x, w, labels, None, None, return_lse=False, **options)
     grad = Spec((), dtype)
-    backward = linear_cross_entropy_backward("linear_cross_entropy_backward", grad, x, w, labels, None, None, None, **options)
-    for problem, aligned in itertools.product((forward, backward), (True, False)):
+    backward = linear_cross_entropy_backward("linear_cross_entropy_backward", grad, x, w, labels, None, None, None, None, **options)
+    taped = linear_cross_entropy("linear_cross_entropy", x, w, labels, None, None, return_lse=False, return_tape=True, **options)
+    for problem, aligned in itertools.product((forward, backward, taped), (True, False)):
         for method in loss_linear.ALGORITHMS[problem.op]:
             if method.rejects(problem, _DEVICE) is None:
                 _check(method, problem, aligned)
@@ -70,13 +71,16 @@ def test_scratch_of_the_linear_cross_entropy(rows, features, dtype):
         ((512, 512, 8192), "float64", "blocks"),
     ],
 )
-@pytest.mark.parametrize("saved", [False, True], ids=["", "lse"])
+@pytest.mark.parametrize("saved", ["", "lse", "tape"])
 def test_gradients_of_scores_are_rounded_where_that_gains_more_than_a_launch(shape, dtype, chosen, saved):
     rows, features, classes = shape
     arrays = Spec((), dtype), Spec((rows, features), dtype), Spec((classes, features), dtype), Spec((rows,), "int64")
     options = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
-    lse = Spec((rows,), "float64" if dtype == "float64" else "float32") if saved else None
-    problem = linear_cross_entropy_backward("linear_cross_entropy_backward", *arrays, None, None, lse, **options)
+    lse = Spec((rows,), "float64" if dtype == "float64" else "float32") if saved == "lse" else None
+    if saved == "tape":
+        problem = linear_cross_entropy("linear_cross_entropy", *arrays[1:], None, None, return_lse=False, return_tape=True, **options)
+    else:
+        problem = linear_cross_entropy_backward("linear_cross_entropy_backward", *arrays, None, None, lse, None, **options)
     device = replace(_DEVICE, peak=_PEAK | {"float16": 900e12, "bfloat16": 900e12})
     methods = [m for m in loss_linear.ALGORITHMS[problem.op] if m.name in ("blocks", "blocks_rounded")]
     assert choose(problem, device, Options(), methods).name == chosen

@@ -97,6 +97,11 @@ def _large():
         yield _planned("softmax", long)
         yield _planned("log_softmax_backward", long, long)
         yield _planned("cross_entropy_backward", Spec((), dtype), long, Spec((2,), INT64))
+        for count, classes in ((9, 21), (9, 128_257), (300_000, 2048)):
+            scored = Spec((count, 8), dtype), Spec((classes, 8), dtype), Spec((count,), INT64)
+            yield _planned("linear_cross_entropy", *scored, return_tape=True)
+        tape = Spec((sum(s.size for s in scored[:2]),), dtype if dtype == FLOAT64 else FLOAT32)
+        yield _planned("linear_cross_entropy_backward", Spec((), dtype), *scored, tape=tape)
         yield _planned("add_layer_norm_backward", (None, rows), rows, rows, row, row)
         for columns in (40, 4096, 16_384, 65_536):
             rows, row, saved = Spec((64, columns), dtype), Spec((columns,), dtype), Spec((64, 1), dtype if dtype == FLOAT64 else FLOAT32)

@@ -1,4 +1,7 @@
-"""`linear_cross_entropy`: blocks of rows against blocks of the vocabulary, with a running log-sum-exp; no array of all scores."""
+"""`linear_cross_entropy`: blocks of rows against blocks of the vocabulary, with a running log-sum-exp; no array of all scores.
+
+With a tape the scores of a block of rows are held for the whole vocabulary, and become their gradients where they stand.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, weight_sum
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import FLOAT32, FLOAT64
@@ -35,13 +39,14 @@ _SMALL = Block(32, 128)
 class Layer:
     """x, w and bias as matrices, and the memory that the blocks of one call share."""
 
-    def __init__(self, block: Block, scratch: np.ndarray, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None) -> None:
+    def __init__(
+        self, problem: LinearProblem, block: Block, scratch: np.ndarray, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None
+    ) -> None:
         self.x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        self.w, self.bias, self.block = w, bias, block
+        self.w, self.bias, self.block = w, bias, block.fitted(problem)
         memory = scratch[: scratch.size // x.itemsize * x.itemsize].view(x.dtype)
-        scores, features = block.rows * block.classes, x.shape[-1]
-        self._scores = memory[:scores]
-        self._products = memory[scores : scores + max(block.rows, block.classes) * features]
+        scores, products, held = _shares(self.block, problem)
+        self._scores, self._products, self._held = np.split(memory[: scores + products + held], (scores, scores + products))
 
     def row_blocks(self) -> Iterator[slice]:
         return (slice(i, i + self.block.rows) for i in range(0, len(self.x), self.block.rows))
@@ -49,11 +54,20 @@ class Layer:
     def class_blocks(self) -> Iterator[slice]:
         return (slice(i, i + self.block.classes) for i in range(0, len(self.w), self.block.classes))
 
+    def place(self, rows: slice, classes: slice) -> np.ndarray:
+        """Where the scores of a block go: all to the shared memory, or, held, each to its own place in that of its rows."""
+        shape = len(self.x[rows]), len(self.w[classes])
+        memory = self._held[self.block.rows * classes.start :] if self._held.size else self._scores
+        return memory[: math.prod(shape)].reshape(shape)
+
+    def spare(self, z: np.ndarray) -> np.ndarray:
+        """Memory for what the statistics make of the scores of a block: their own where they are not held."""
+        return self._scores[: z.size].reshape(z.shape)
+
     def scores(self, rows: slice, classes: slice) -> np.ndarray:
-        """The scores of a block, in the shared memory."""
-        x, w = self.x[rows], self.w[classes]
-        z = self._scores[: len(x) * len(w)].reshape(len(x), len(w))
-        np.matmul(x, w.T, out=z)
+        """The scores of a block, in their place."""
+        z = self.place(rows, classes)
+        np.matmul(self.x[rows], self.w[classes].T, out=z)
         if self.bias is not None:
             z += self.bias[classes]
         return z
@@ -67,21 +81,23 @@ class Layer:
         total += np.matmul(a, b, out=product)
 
 
-def _workspace(block: Block, gradients: bool, problem: LinearProblem) -> int:
-    """Bytes for the scores of one block and, for the gradients, for one product with them."""
-    block = block.fitted(problem)
-    itemsize = FLOAT64.itemsize if problem.inputs[0].dtype == FLOAT64 else FLOAT32.itemsize
-    elements = block.rows * block.classes
-    if gradients:
-        elements += max(block.rows, block.classes) * problem.features
-    return elements * itemsize
+def _shares(block: Block, problem: LinearProblem) -> tuple[int, int, int]:
+    """Numbers of scratch memory: for the scores of one block, for one product with their gradients, for the scores that are held."""
+    gradients = problem.gradient or problem.taped
+    products = max(block.rows, block.classes) * problem.features if gradients else 0
+    return block.rows * block.classes, products, block.rows * problem.classes if problem.taped else 0
+
+
+def _workspace(block: Block, problem: LinearProblem) -> int:
+    itemsize = FLOAT64.itemsize if problem.x.dtype == FLOAT64 else FLOAT32.itemsize
+    return sum(_shares(block.fitted(problem), problem)) * itemsize
 
 
 def _cost(block: Block, gradients: bool, problem: LinearProblem, device: Device) -> Cost:
     """Every block of scores is one matrix product (three or four for the gradients) and about a dozen passes over it."""
     count = max(-(-math.prod(problem.rows) // block.rows), 1) * -(-problem.classes // block.classes)
     efficiency = 0.7 if block is _LARGE else 0.2
-    return Cost(problem.flops, problem.bytes, efficiency, (16 if gradients else 12) * count)
+    return Cost(problem.flops, problem.bytes, efficiency, (16 if gradients or problem.taped else 12) * count)
 
 
 def _labels_of_block(chosen: Labels, rows: slice, classes: slice, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,13 +121,14 @@ def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight
         z = layer.scores(rows, classes)
         inside, position = _labels_of_block(chosen, rows, classes, z.shape[1])
         picked[inside] = z[inside, position]
+        below = layer.spare(z)
         if smooth is not None:
             smooth += z.sum(1) if weight is None else z @ weight[classes]
         higher = np.maximum(peak, z.max(1))
         shift = np.where(np.isneginf(higher), dtype.type(0), higher)  # a block of -inf adds nothing; -inf - -inf would be NaN
         total *= np.exp(peak - shift)
-        z -= shift[:, None]
-        total += np.exp(z, out=z).sum(1)
+        np.subtract(z, shift[:, None], out=below)
+        total += np.exp(below, out=below).sum(1)
         peak = higher
     if smooth is not None:
         smooth -= peak * weight_sum(problem, weight)
@@ -129,12 +146,38 @@ def _forward(
     bias: np.ndarray | None,
     weight: np.ndarray | None,
 ) -> None:
-    layer = Layer(block.fitted(problem), scratch, x, w, bias)
+    layer = Layer(problem, block, scratch, x, w, bias)
     chosen = labels(problem, target, weight, layer.x.shape[:1])
-    found = _statistics(problem, layer, chosen, weight)
+    if problem.taped:
+        found = _with_gradients(problem, layer, chosen, weight, outputs[-1])
+    else:
+        found = _statistics(problem, layer, chosen, weight)
     reduce(problem, losses(problem, found, chosen, weight), chosen.total, outputs[0])
     if problem.return_lse:
         outputs[1][...] = found.lse().reshape(problem.rows)
+
+
+def _with_gradients(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, out: np.ndarray) -> Statistics:
+    """The statistics, and on the tape the gradients for a loss whose gradient is 1: of each block of rows, while its scores are held."""
+    tape = out if out.flags.carray else np.empty_like(out, order="C", subok=False)
+    dx, dw, db = (tape[first : first + size] for first, size in problem.tape_parts)
+    if not len(layer.x):
+        tape[...] = 0
+    known, one = np.empty(chosen.index.shape, layer.x.dtype), np.ones((), layer.x.dtype)
+    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, one, chosen, weight))
+
+    def parts() -> Iterator[tuple[slice, Statistics]]:
+        for rows in layer.row_blocks():
+            found = _row_statistics(problem, layer, chosen, weight, rows)
+            known[rows] = found.lse()
+            for classes in layer.class_blocks():
+                gradients.accumulate(layer.place(rows, classes), rows, classes, dx.reshape(layer.x.shape), dw.reshape(layer.w.shape), db)
+            yield rows, found
+
+    found = Statistics.assembled(chosen.index.shape, layer.x.dtype, problem.label_smoothing > 0, parts())
+    if tape is not out:
+        out[...] = tape
+    return found
 
 
 def _backward(
@@ -149,8 +192,9 @@ def _backward(
     bias: np.ndarray | None,
     weight: np.ndarray | None,
     lse: np.ndarray | None,
+    tape: None,
 ) -> None:
-    layer = Layer(block.fitted(problem), scratch, x, w, bias)
+    layer = Layer(problem, block, scratch, x, w, bias)
     chosen = labels(problem, target, weight, layer.x.shape[:1])
     known = _statistics(problem, layer, chosen, weight).lse() if lse is None else lse.reshape(chosen.index.shape)
     gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight))
@@ -158,11 +202,20 @@ def _backward(
     flat = flattened(dx, layer.x.shape)
     if not len(layer.x):
         dw[...] = 0  # no block of rows comes by to write it
-    total_bias = np.zeros(len(w), w.dtype)
-    gradients.accumulate(flat, dw, total_bias)
+    total_bias = np.zeros(len(w) if bias is not None else 0, w.dtype)
+    for classes in layer.class_blocks():
+        for rows in layer.row_blocks():
+            gradients.accumulate(layer.scores(rows, classes), rows, classes, flat, dw, total_bias)
     deliver(flat, dx)
     if bias is not None:
         db[...] = total_bias
+
+
+def _scaled(problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np.ndarray, grad: np.ndarray, *arrays: Any) -> None:
+    """The gradients on the tape, the last array, times that of the loss."""
+    for (first, size), out in zip(problem.tape_parts, outputs, strict=True):
+        if out is not None:
+            np.multiply(arrays[-1][first : first + size].reshape(out.shape), grad, out=out)
 
 
 @dataclass
@@ -176,10 +229,9 @@ class Gradients:
     lse: np.ndarray
     factors: tuple[np.ndarray, ...]
 
-    def of_scores(self, rows: slice, classes: slice) -> np.ndarray:
+    def of_scores(self, z: np.ndarray, rows: slice, classes: slice) -> None:
         """The gradient of one block of scores, in the place of the scores."""
         both, smooth, hard = (f[rows] for f in self.factors)
-        z = self.layer.scores(rows, classes)
         z -= self.lse[rows][:, None]
         np.exp(z, out=z)
         z *= both[:, None]
@@ -187,16 +239,15 @@ class Gradients:
             z -= smooth[:, None] if self.weight is None else smooth[:, None] * self.weight[classes]
         inside, position = _labels_of_block(self.chosen, rows, classes, z.shape[1])
         z[inside, position] -= hard[inside]
-        return z
 
-    def accumulate(self, dx: np.ndarray, dw: np.ndarray, db: np.ndarray) -> None:
+    def accumulate(self, z: np.ndarray, rows: slice, classes: slice, dx: np.ndarray, dw: np.ndarray, db: np.ndarray) -> None:
+        """What a block of scores, which are lost, adds to the sums; the first block of a sum begins it. No `db` where there is no bias."""
         layer = self.layer
-        for classes in layer.class_blocks():
-            for rows in layer.row_blocks():
-                dz = self.of_scores(rows, classes)
-                layer.add_product(dz, layer.w[classes], dx[rows], first=classes.start == 0)
-                layer.add_product(dz.T, layer.x[rows], dw[classes], first=rows.start == 0)
-                db[classes] += dz.sum(0)
+        self.of_scores(z, rows, classes)
+        layer.add_product(z, layer.w[classes], dx[rows], first=classes.start == 0)
+        layer.add_product(z.T, layer.x[rows], dw[classes], first=rows.start == 0)
+        if layer.bias is not None:
+            db[classes] = z.sum(0) if rows.start == 0 else db[classes] + z.sum(0)
 
 
 def _method(name: str, block: Block, gradients: bool) -> Method:
@@ -204,12 +255,16 @@ def _method(name: str, block: Block, gradients: bool) -> Method:
         name,
         partial(_backward if gradients else _forward, block),
         f"blocks of {block.rows} rows by {block.classes} classes" + (", computed again for the gradient" if gradients else ""),
-        workspace=partial(_workspace, block, gradients),
+        rejects=with_a_tape,
+        workspace=partial(_workspace, block),
         cost=partial(_cost, block, gradients),
     )
 
 
-ALGORITHMS = {
-    f"linear_cross_entropy{suffix}": (_method("blocks", _LARGE, bool(suffix)), _method("small_blocks", _SMALL, bool(suffix)))
-    for suffix in ("", "_backward")
-}
+def _methods(gradients: bool) -> tuple[Method, ...]:
+    return _method("blocks", _LARGE, gradients), _method("small_blocks", _SMALL, gradients)
+
+
+_TAPE = Method("tape", _scaled, "the gradients that the forward left on its tape, scaled", without_a_tape)
+
+ALGORITHMS = {"linear_cross_entropy": _methods(False), "linear_cross_entropy_backward": (*_methods(True), _TAPE)}

@@ -11,13 +11,13 @@ from dnnarray._cuda.conv_common import Setting
 from dnnarray._cuda.conv_parts import InParts, PartsMaps
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.linear_conv import OPTIONS
-from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, advanced
+from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, accumulated, advanced
 from dnnarray._cuda.parts import NUMERICS
 from dnnarray._cuda.plan import Array, Step
 from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, Spec
 
@@ -43,7 +43,7 @@ class PartsProducts:
         self._library = LibraryProducts(layer, x, w, aligned=True)
         self._steps = Steps(problem, aligned=True)
         self._steps.take(_BYTE, reserved)
-        self._spare = self._steps.take(FLOAT32, layer.rows * layer.features).array if problem.products > 1 else x
+        self._spare = self._steps.take(FLOAT32, layer.rows * layer.features).array if problem.gradient or problem.taped else x
         self._x = Operand(x, FLOAT32)
         shape = (1, layer.features, layer.rows)
         self._x_parts = conv_parts.in_parts(self._steps, self._x, NUMERICS[layer.precision], shape, last=True)
@@ -60,20 +60,30 @@ class PartsProducts:
         maps.correlate(x, self._weight(setting, self._w, classes), _rows(z, rows[1], classes[1]))
         return self._planned()
 
-    def gradients(self, g: Gradients, classes: Block, alpha: float) -> list[Step]:
+    def gradients(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
         assert alpha == 1
         if not self._whole(classes):
-            return self._library.gradients(g, classes, alpha)
-        layer, steps = self._layer, self._steps
-        maps, setting, x = self._maps((0, layer.rows), classes[1])
+            return self._library.gradients(g, rows, classes, alpha)
+        steps, features, (row, count) = self._steps, self._layer.features, rows
+        offset = row * features
+        maps, setting, x = self._maps(rows, classes[1])
         target, before = self._sums(g.x, classes[0])
+        target, before = advanced(target, offset, FLOAT32.itemsize), before and advanced(before, offset, FLOAT32.itemsize)
         with steps.borrowed():
-            dz = _rows(g.dz, layer.rows, classes[1])
-            maps.spread(
-                dz, self._weight(setting, self._w, classes), _rows(target, layer.rows, layer.features), Epilogue(None, before, None)
-            )
-            maps.weigh(dz, x, self._weight(setting, g.w, classes))
-        return self._planned() + self._library.of_bias(g, classes, alpha)
+            dz = _rows(g.dz, count, classes[1])
+            maps.spread(dz, self._weight(setting, self._w, classes), _rows(target, count, features), Epilogue(None, before, None))
+            if row == 0:
+                maps.weigh(dz, x, self._weight(setting, g.w, classes))
+            else:
+                self._add(maps, setting, dz, x, g.w, classes)
+        return self._planned() + self._library.of_bias(g, rows, classes, alpha)
+
+    def _add(self, maps: PartsMaps, setting: Setting, dz: Operand, x: Operand, dw: Array, classes: Block) -> None:
+        """What later rows add to dw."""
+        (first, count), features = classes, self._layer.features
+        term = self._steps.take(FLOAT32, count * features).array
+        maps.weigh(dz, x, self._weight(setting, term, (0, count)))
+        self._steps.add(accumulated(term, advanced(dw, first * features, FLOAT32.itemsize), count * features))
 
     @staticmethod
     def _whole(classes: Block) -> bool:
@@ -112,6 +122,13 @@ def _rows(array: Array, rows: int, width: int) -> Operand:
     return Operand(array, FLOAT32, (rows * width, 1, rows * width, rows * width, width))
 
 
+def products_of(
+    problem: LinearProblem, layer: Layer, x: Array, w: Array, reserved: int, aligned: bool, units: int
+) -> LibraryProducts | PartsProducts:
+    """How the products are done; `reserved` bytes of the scratch memory are taken."""
+    return PartsProducts(problem, layer, x, w, reserved, units) if layer.dense else LibraryProducts(layer, x, w, aligned)
+
+
 def _maps_of(problem: LinearProblem) -> tuple[str, ...]:
     """The products as operations of a convolution."""
     return ("conv",) if problem.products == 1 else ("conv_backward_input", "conv_backward_weight", *("conv",) * (problem.products - 2))
@@ -122,7 +139,7 @@ def rejects(problem: LinearProblem, layer: Layer, device: Device) -> str | None:
         return f"{layer.x.dtype.name} arrays; it takes float32"
     if 0 in (layer.rows, layer.features) or layer.classes < 4:
         return "no rows, no features or fewer than 4 classes"
-    block = as_conv(layer.rows, layer.features, min(layer.pitch, layer.classes))
+    block = as_conv(layer.held_rows, layer.features, min(layer.pitch, layer.classes))
     return next(filter(None, (conv_parts.rejects(op, block, device) for op in _maps_of(problem))), None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from dnnarray._cuda.loss_sums import NOTHING, arithmetic
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Step
 from dnnarray._cuda.zero import zero
-from dnnarray._problems.loss import LinearProblem
+from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF, Spec
 
@@ -20,9 +21,16 @@ Block = tuple[int, int]
 
 _THREADS = 128
 _ROWS = 8192  # of a block of scores, at most
-_BYTES = 1 << 27  # of a block of scores, and of its gradients
+_BYTES, _PARTS_BYTES = 264 << 20, 128 << 20  # of a block of scores, and of its gradients; for products by parts
 _CLASSES = 128  # of a block, at the least: a tile of the matrix product; larger blocks are multiples of it
+_WAVE = (
+    33 * 256
+)  # classes; with rows, or features, in multiples of 512 the tiles of larger multiples fill 132 multiprocessors (H100, H200) to the last
 _VECTOR = 4  # classes that rows without gaps must be multiples of
+_WHOLE = 1 << 29  # of a block of scores over all classes
+_HELD = (
+    1 << 30
+)  # of the gradients of scores that are held, at the least: fewer rows make short sums of dw, which is read and written for each
 
 
 @frozen
@@ -35,11 +43,21 @@ class ConvertConfig(Config):
 
 
 @frozen
+class AccumulateConfig(Config):
+    """Compile-time settings of ``kernels/common/accumulate.cu``."""
+
+    element: str
+    vector: int
+    threads: int
+
+
+@frozen
 class Layer:
     """The linear layer as matrices, and how its scores are divided: blocks of rows and of classes, at most `pitch` of them.
 
     `split` says that gradients of scores in a half type come as two terms, `dense` that the rows of a block lie without gaps between them: a few classes
-    at the end are a block of their own then.
+    at the end are a block of their own then. `held_rows` are those whose gradients of scores stand together; a forward with a tape holds them for
+    all classes, and the scores of a block of rows too.
     """
 
     x: Spec
@@ -51,17 +69,26 @@ class Layer:
     precision: str
     split: bool
     dense: bool
+    held_rows: int
 
     @classmethod
-    def of(cls, problem: LinearProblem, x: Spec, precision: str, gradients: bool, dense: bool = False) -> Layer:
-        rows, itemsize = math.prod(problem.rows), arithmetic(x).itemsize
-        block_rows = max(min(rows, _ROWS), 1)
-        width = _BYTES // (block_rows * itemsize)
+    def of(cls, problem: LinearProblem, precision: str, parts: bool = False, aligned: bool = True) -> Layer:
+        """For products by parts, which want dense rows in aligned memory, or by cuBLAS; the latter do in the scratch memory of the former what is not aligned."""
+        rows, x, every = math.prod(problem.rows), problem.x, -(-problem.classes // 16) * 16
+        itemsize, gradients = arithmetic(x).itemsize, problem.gradient or problem.taped
         split = gradients and x.dtype in HALF and precision == "highest"
+        held_bytes = x.dtype.itemsize * (1 + split)  # of the gradient of a score
+        block_rows, held_rows = max(min(rows, _ROWS), 1), rows
+        if problem.taped:
+            block_rows = _rows_within(_WHOLE // (every * itemsize), rows)
+            held_rows = _rows_within(max(problem.tape_spec.nbytes, _HELD) // (every * held_bytes), rows)
+        limit, dense = _PARTS_BYTES if parts else _BYTES, parts and aligned
+        width = limit // (block_rows * itemsize)
         if gradients:
-            width = min(width, _BYTES // (max(rows, 1) * x.dtype.itemsize * (1 + split)))
-        pitch = min(max(width // _CLASSES, 1) * _CLASSES, -(-problem.classes // 16) * 16)
-        return cls(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split, dense)
+            width = min(width, limit // (max(held_rows, 1) * held_bytes))
+        unit = _WAVE if width >= _WAVE and not parts else _CLASSES
+        pitch = every if problem.taped and not dense else min(max(width // unit, 1) * unit, every)
+        return cls(x, rows, problem.classes, problem.features, block_rows, pitch, precision, split, dense, held_rows)
 
     @property
     def computed(self) -> np.dtype:
@@ -71,8 +98,13 @@ class Layer:
     def score_bytes(self) -> int:
         return self.block_rows * self.pitch * self.computed.itemsize
 
-    def row_blocks(self) -> Iterator[Block]:
-        return ((i, min(self.block_rows, self.rows - i)) for i in range(0, self.rows, self.block_rows))
+    def row_blocks(self, within: Block | None = None) -> Iterator[Block]:
+        """Blocks of these rows, of all if none are given."""
+        first, count = within or (0, self.rows)
+        return ((i, min(self.block_rows, first + count - i)) for i in range(first, first + count, self.block_rows))
+
+    def held_blocks(self) -> Iterator[Block]:
+        return ((i, min(self.held_rows, self.rows - i)) for i in range(0, self.rows, self.held_rows))
 
     def class_blocks(self) -> Iterator[Block]:
         whole = self.classes - self.classes % _VECTOR if self.dense else self.classes
@@ -82,7 +114,18 @@ class Layer:
 
     def across(self, count: int) -> int:
         """Scores from one row of a block to the next."""
-        return count if self.dense and count % _VECTOR == 0 else self.pitch
+        return count if self.dense and count % _VECTOR == 0 else -(-count // 16) * 16
+
+    @property
+    def width(self) -> int:
+        """Places for all scores of a row, its blocks of classes one behind the other."""
+        return sum(self.across(count) for _, count in self.class_blocks())
+
+
+def _rows_within(limit: int, rows: int) -> int:
+    """Rows of a block of at most about `limit` of them: all, or blocks of nearly the same size, multiples of a tile of the matrix product."""
+    blocks = -(-rows // max(limit, _CLASSES))
+    return rows if blocks == 1 else max(-(-rows // max(blocks, 1) // _CLASSES) * _CLASSES, 1)
 
 
 @frozen
@@ -90,6 +133,7 @@ class Gradients:
     """What the products with a block of gradients of scores write to, and what they read beside x and w.
 
     `spare_x` and `spare_w` stand for `x` and `w` where those cannot take sums of several products themselves; `ones` has as many rows as the scores' gradients.
+    `taped`: `x`, `w` and `bias` are of the dtype of the arithmetic, and sums over blocks of rows are added up in them.
     """
 
     dz: Array
@@ -97,8 +141,13 @@ class Gradients:
     x: Any
     w: Any
     bias: Any
-    spare_x: Any
-    spare_w: Any
+    spare_x: Any = NOTHING
+    spare_w: Any = NOTHING
+    taped: bool = False
+
+    def reading(self, dz: Array) -> Gradients:
+        """The same for gradients of scores that stand elsewhere."""
+        return replace(self, dz=dz)
 
 
 class Products(Protocol):
@@ -111,8 +160,8 @@ class Products(Protocol):
         """A block of scores without the bias."""
         ...
 
-    def gradients(self, g: Gradients, classes: Block, alpha: float) -> list[Step]:
-        """From the gradients of all rows' scores of a block of classes: its term of dx, and its part of dw and of dbias, times `alpha`."""
+    def gradients(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
+        """From the gradients of these rows' scores of a block of classes: its term of dx, and of its part of dw and of dbias, times `alpha`."""
         ...
 
 
@@ -131,45 +180,49 @@ class LibraryProducts:
         a, b = self._matrix(self._x, rows[0]), self._matrix(self._w, classes[0], transposed=True)
         return [self._product(a, b, Matrix(z, layer.across(classes[1])), rows[1], classes[1], layer.features, layer.computed)]
 
-    def gradients(self, g: Gradients, classes: Block, alpha: float) -> list[Step]:
+    def gradients(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
         layer, plans = self._layer, []
         first, count = classes
         if layer.features:
             for term in range(1 + layer.split):
-                plans += [self._of_x(g, term, classes, alpha), self._of_w(g, term, classes, alpha)]
-            if layer.split:
+                plans += [self._of_x(g, term, rows, classes, alpha), self._of_w(g, term, rows, classes, alpha)]
+            if g.spare_w != NOTHING:
                 target = advanced(g.w, first * layer.features, layer.x.dtype.itemsize)
                 plans.append(converted(g.spare_w, target, layer.x.dtype, count * layer.features, self._aligned))
-        return plans + self.of_bias(g, classes, alpha)
+        return plans + self.of_bias(g, rows, classes, alpha)
 
-    def of_bias(self, g: Gradients, classes: Block, alpha: float) -> list[Step]:
+    def of_bias(self, g: Gradients, rows: Block, classes: Block, alpha: float) -> list[Step]:
         """The sums over rows."""
         if g.bias == NOTHING:
             return []
         layer, (first, count) = self._layer, classes
-        terms, out = (1 + layer.split) * layer.rows, Matrix(advanced(g.bias, first, layer.x.dtype.itemsize), count)
-        return [self._product(Matrix(g.ones, terms), Matrix(g.dz, layer.across(count)), out, 1, count, terms, layer.x.dtype, alpha)]
+        terms, result = (1 + layer.split) * rows[1], self._result(g)
+        dz, out = Matrix(g.dz, layer.across(count)), Matrix(advanced(g.bias, first, result.itemsize), count)
+        return [self._product(Matrix(g.ones, terms), dz, out, 1, count, terms, result, alpha, 1.0 if rows[0] else 0.0)]
 
-    def _of_x(self, g: Gradients, term: int, classes: Block, alpha: float) -> Step:
-        layer, (first, count) = self._layer, classes
-        target, result = (g.x, layer.x.dtype) if g.spare_x == NOTHING else (g.spare_x, layer.computed)
-        a, b, out = self._term(g, term, count), self._matrix(self._w, first), Matrix(target, layer.features)
-        return self._product(a, b, out, layer.rows, layer.features, count, result, alpha, 1.0 if first or term else 0.0)
+    def _result(self, g: Gradients) -> np.dtype:
+        return self._layer.computed if g.taped else self._layer.x.dtype
 
-    def _of_w(self, g: Gradients, term: int, classes: Block, alpha: float) -> Step:
+    def _of_x(self, g: Gradients, term: int, rows: Block, classes: Block, alpha: float) -> Step:
         layer, (first, count) = self._layer, classes
-        a, b = self._term(g, term, count, transposed=True), self._matrix(self._x, 0)
-        if layer.split:
+        target, result = (g.x, self._result(g)) if g.spare_x == NOTHING else (g.spare_x, layer.computed)
+        a, b = self._term(g, term, rows[1], count), self._matrix(self._w, first)
+        out = Matrix(advanced(target, rows[0] * layer.features, result.itemsize), layer.features)
+        return self._product(a, b, out, rows[1], layer.features, count, result, alpha, 1.0 if first or term else 0.0)
+
+    def _of_w(self, g: Gradients, term: int, rows: Block, classes: Block, alpha: float) -> Step:
+        layer, (first, count), result = self._layer, classes, self._result(g)
+        a, b = self._term(g, term, rows[1], count, transposed=True), self._matrix(self._x, rows[0])
+        c = Matrix(advanced(g.w, first * layer.features, result.itemsize), layer.features)
+        if g.spare_w != NOTHING:
             c, result = Matrix(g.spare_w, layer.features), layer.computed
-        else:
-            c, result = self._matrix(g.w, first), layer.x.dtype
-        return self._product(a, b, c, count, layer.features, layer.rows, result, alpha, 1.0 if term else 0.0)
+        return self._product(a, b, c, count, layer.features, rows[1], result, alpha, 1.0 if rows[0] or term else 0.0)
 
-    def _term(self, g: Gradients, term: int, count: int, transposed: bool = False) -> Matrix:
+    def _term(self, g: Gradients, term: int, rows: int, count: int, transposed: bool = False) -> Matrix:
         """A term of the gradients of the scores."""
         layer = self._layer
         across = layer.across(count)
-        return Matrix(advanced(g.dz, term * layer.rows * across, layer.x.dtype.itemsize), across, transposed=transposed)
+        return Matrix(advanced(g.dz, term * rows * across, layer.x.dtype.itemsize), across, transposed=transposed)
 
     def _matrix(self, array: Array, first: int, transposed: bool = False) -> Matrix:
         """The rows of x, or of w, from `first` on."""
@@ -193,3 +246,10 @@ def converted(source: Array, target: Array, dtype: np.dtype, n: int, aligned: bo
     vector = 4 if aligned else 1
     kernel = Kernel("common/convert.cu", f"convert_{SHORT[dtype]}x{vector}", ConvertConfig(TYPES[dtype], vector, _THREADS))
     return Plan(kernel, (-(-n // (_THREADS * vector)), 1, 1), _THREADS, (source, target, n))
+
+
+def accumulated(source: Array, target: Array, n: int) -> Plan:
+    """Float32 numbers, which begin at multiples of 16 bytes, on top of others."""
+    vector, threads = 4, 256
+    kernel = Kernel("common/accumulate.cu", f"accumulate_f32x{vector}", AccumulateConfig("float", vector, threads))
+    return Plan(kernel, (-(-n // (threads * vector)), 1, 1), threads, (source, target, n))

@@ -101,6 +101,14 @@ def gradient(op: str, grad: Spec, output: Spec | None, name: str = "grad") -> No
         fail(DTypeError, op, name, grad.dtype.name, f"{output.dtype.name}, the dtype of the forward's output")
 
 
+def tape(op: str, given: Spec, expected: Spec) -> None:
+    """What a forward kept for its gradient is what that forward would return."""
+    if given.dtype != expected.dtype:
+        fail(DTypeError, op, "tape", given.dtype.name, f"{expected.dtype.name}, as the forward of the same arrays returns it")
+    if given.shape != expected.shape:
+        fail(ShapeError, op, "tape", f"of shape {given.shape}", f"{expected.shape}, as the forward of the same arrays returns it")
+
+
 # --- options ----------------------------------------------------------------------------------------------------------
 
 

@@ -30,14 +30,6 @@ class CrossEntropyGradients(NamedTuple):
     target: Any
 
 
-class LinearCrossEntropyGradients(NamedTuple):
-    """What `linear_cross_entropy_backward` gives: a gradient in the shape of each array; `bias` is None where the forward had none."""
-
-    x: Any
-    w: Any
-    bias: Any
-
-
 @frozen(kw_only=True)
 class RowsProblem(Problem):
     """One loss per row of class scores.
@@ -78,18 +70,6 @@ class ScoresProblem(RowsProblem):
         return 5 * math.prod(self.shape)
 
 
-@frozen(kw_only=True)
-class LinearProblem(RowsProblem):
-    """Scores that are never there as a whole: ``x @ w.T + bias``, N rows of D features against V classes."""
-
-    features: int
-    products: int = 1
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.products * math.prod(self.rows) * self.classes * self.features
-
-
 def _class_axis(op: str, name: str, scores: Spec, axis: Any) -> int:
     """The class axis; 1 means the only axis there is for a single example."""
     if scores.ndim == 0:
@@ -101,7 +81,7 @@ def _class_axis(op: str, name: str, scores: Spec, axis: Any) -> int:
     return index
 
 
-def _class_weight(op: str, weight: Spec | None, classes: int) -> None:
+def class_weight(op: str, weight: Spec | None, classes: int) -> None:
     if weight is not None:
         checks.shape(op, "weight", weight, (classes,), "C, one per class")
 
@@ -119,7 +99,7 @@ def _labels(op: str, target: Spec, rows: tuple[int, ...], scores: str) -> None:
     checks.shape(op, "target", target, rows, f"the shape of {scores} without its class axis")
 
 
-def _results(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse: bool) -> dict[str, Any]:
+def loss_fields(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse: bool) -> dict[str, Any]:
     """Outputs of a forward: the loss, and the log-sum-exp where asked for."""
     loss = Spec(rows if reduction == "none" else (), scores.dtype)
     if not return_lse:
@@ -127,7 +107,7 @@ def _results(scores: Spec, reduction: str, rows: tuple[int, ...], return_lse: bo
     return {"outputs": (loss, Spec(rows, checks.statistics_dtype(scores))), "returns": CrossEntropyOutput}
 
 
-def _row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: Any = 0.0, return_lse: Any = False) -> dict[str, Any]:
+def row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: Any = 0.0, return_lse: Any = False) -> dict[str, Any]:
     return {
         "ignore_index": checks.integer(op, "ignore_index", ignore_index),
         "reduction": checks.choice(op, "reduction", reduction, REDUCTIONS),
@@ -139,9 +119,9 @@ def _row_options(op: str, ignore_index: Any, reduction: Any, label_smoothing: An
 def cross_entropy(op: str, logits: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any) -> ScoresProblem:
     """The problem of `cross_entropy`: a floating target is a distribution, an integer one holds labels."""
     checks.same_dtype(op, logits=logits, weight=weight)
-    chosen = _row_options(op, **options)
+    chosen = row_options(op, **options)
     fields = _scores(op, "logits", logits, axis)
-    _class_weight(op, weight, fields["classes"])
+    class_weight(op, weight, fields["classes"])
     probabilities = target.dtype in FLOATING
     if probabilities:
         checks.same_dtype(op, logits=logits, target=target)
@@ -151,11 +131,11 @@ def cross_entropy(op: str, logits: Spec, target: Spec, weight: Spec | None, *, a
             fail(OptionError, op, "ignore_index", chosen["ignore_index"], "a negative number where target holds probabilities", fix)
     else:
         _labels(op, target, fields["rows"], "logits")
-    results = _results(logits, chosen["reduction"], fields["rows"], chosen["return_lse"])
+    results = loss_fields(logits, chosen["reduction"], fields["rows"], chosen["return_lse"])
     return ScoresProblem(op=op, inputs=(logits, target, weight), probabilities=probabilities, **results, **chosen, **fields)
 
 
-def _lse(op: str, lse: Spec | None, scores: Spec, rows: tuple[int, ...]) -> None:
+def check_lse(op: str, lse: Spec | None, scores: Spec, rows: tuple[int, ...]) -> None:
     if lse is None:
         return
     checks.shape(op, "lse", lse, rows, "one log-sum-exp per row")
@@ -169,7 +149,7 @@ def cross_entropy_backward(
 ) -> ScoresProblem:
     forward = cross_entropy(op, logits, target, weight, **options)
     checks.gradient(op, grad, forward.result)
-    _lse(op, lse, logits, forward.rows)
+    check_lse(op, lse, logits, forward.rows)
     inputs = (grad, logits, target, weight, lse)
     if forward.probabilities:
         return replace(forward, inputs=inputs, outputs=(logits.like(), target.like()), returns=CrossEntropyGradients)
@@ -178,11 +158,11 @@ def cross_entropy_backward(
 
 def nll_loss(op: str, log_probs: Spec, target: Spec, weight: Spec | None, *, axis: Any, **options: Any) -> ScoresProblem:
     checks.same_dtype(op, log_probs=log_probs, weight=weight)
-    chosen = _row_options(op, **options)
+    chosen = row_options(op, **options)
     fields = _scores(op, "log_probs", log_probs, axis)
-    _class_weight(op, weight, fields["classes"])
+    class_weight(op, weight, fields["classes"])
     _labels(op, target, fields["rows"], "log_probs")
-    results = _results(log_probs, chosen["reduction"], fields["rows"], False)
+    results = loss_fields(log_probs, chosen["reduction"], fields["rows"], False)
     return ScoresProblem(op=op, inputs=(log_probs, target, weight), **results, **chosen, **fields)
 
 
@@ -190,42 +170,6 @@ def nll_loss_backward(op: str, grad: Spec, log_probs: Spec, target: Spec, weight
     forward = nll_loss(op, log_probs, target, weight, **options)
     checks.gradient(op, grad, forward.result)
     return replace(forward, inputs=(grad, log_probs, target, weight), outputs=(log_probs.like(),))
-
-
-def linear_cross_entropy(op: str, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, **options: Any) -> LinearProblem:
-    checks.same_dtype(op, x=x, w=w, bias=bias, weight=weight)
-    chosen = _row_options(op, **options)
-    if x.ndim == 0:
-        fail(ShapeError, op, "x", "0-dimensional", "1 dimension (D) or more (N D)")
-    rows, features = x.shape[:-1], x.shape[-1]
-    checks.shape(op, "w", w, (None, features), "V D, with the D of x")
-    classes = w.shape[0]
-    if classes == 0:
-        fail(ShapeError, op, "w", f"of shape {w.shape}", "one class or more on axis 0")
-    if bias is not None:
-        checks.shape(op, "bias", bias, (classes,), "V, one per row of w")
-    _class_weight(op, weight, classes)
-    checks.integers(op, "target", target)
-    checks.shape(op, "target", target, rows, "the shape of x without its last axis")
-    results = _results(x, chosen["reduction"], rows, chosen["return_lse"])
-    inputs = (x, w, target, bias, weight)
-    return LinearProblem(op=op, inputs=inputs, rows=rows, classes=classes, features=features, **results, **chosen)
-
-
-def linear_cross_entropy_backward(
-    op: str, grad: Spec, x: Spec, w: Spec, target: Spec, bias: Spec | None, weight: Spec | None, lse: Spec | None, **options: Any
-) -> LinearProblem:
-    forward = linear_cross_entropy(op, x, w, target, bias, weight, **options)
-    checks.gradient(op, grad, forward.result)
-    _lse(op, lse, x, forward.rows)
-    outputs = (Spec(x.shape, x.dtype), Spec(w.shape, w.dtype), None if bias is None else bias.like())
-    return replace(
-        forward,
-        inputs=(grad, x, w, target, bias, weight, lse),
-        outputs=outputs,
-        returns=LinearCrossEntropyGradients,
-        products=3 if lse is not None else 4,
-    )
 
 
 def labels_checked(position: int) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, fail
+from dnnarray._errors import ArrayTypeError, OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem
 from dnnarray._problems.rnn_results import (
@@ -317,7 +317,7 @@ def _sequence_backward(
     checks.boolean(op, "return_tape", return_tape)
     forward = _sequence(kind, op, x, weights, *rest, return_tape=False, **options)
     if tape is not None:
-        _check_tape(op, tape, forward.tape_spec)
+        checks.tape(op, tape, forward.tape_spec)
     _check_gradients(op, grad, forward.outputs, ("y", "h", "c"))
     kept = [None if w is None else w.like() for entry in weights for w in RNNWeights(*entry)]
     states = [None if s is None else s.like() for s in rest[:-1]]
@@ -330,13 +330,6 @@ def _sequence_backward(
         passes=3 if tape is None else 2,
         taped=tape is not None,
     )
-
-
-def _check_tape(op: str, tape: Spec, expected: Spec) -> None:
-    if tape.dtype != expected.dtype:
-        fail(DTypeError, op, "tape", tape.dtype.name, f"{expected.dtype.name}, as the forward of the same arrays returns it")
-    if tape.shape != expected.shape:
-        fail(ShapeError, op, "tape", f"of shape {tape.shape}", f"{expected.shape}, as the forward of the same arrays returns it")
 
 
 def _check_gradients(op: str, grad: Any, outputs: Sequence[Spec | None], names: Sequence[str]) -> None:

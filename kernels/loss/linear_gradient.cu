@@ -1,13 +1,14 @@
 // The gradient of the cross entropy with respect to a block of scores z + bias: dz = both exp(z - lse) - scale w, less `hard` at the
 // label, times `factor`, which keeps small gradients in the range of half types until the matrix products take it back. kSplit: what the
-// rounding to a half type leaves goes to `low`, so that the products lose nothing that float would keep.
+// rounding to a half type leaves goes to `low`, so that the products lose nothing that float would keep. `total` is the sum of the rows' weights
+// for the mean, null where nothing is divided by it; without `grad` the loss has the gradient 1.
 //
 // Layout:  z, dz and low (rows, pitch), `count` classes from class `first` on next to each other; a block of threads owns a row and takes vectors
 //          of kVector scores. With `ones` each row leaves a 1 there (two, kSplit), for the sum over rows by a matrix product.
 // Needs:   z and dz aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is written and never used.
 // Bound:   memory: z read once, mostly from the second-level cache, dz written once.
 
-#include "dnnarray/scores.cuh"
+#include "dnnarray/linear_scores.cuh"
 #include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -28,23 +29,6 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int kVector = Config::kVector;
 
-struct Factors {
-  A both, scale, hard, lse;
-  long long label;
-  bool kept;
-};
-
-// `total` is the sum of the rows' weights for the mean, `shares` that of all class weights; null where both are numbers known before.
-__device__ __forceinline__ Factors factors(const T* grad, const Label& label, const T* weight, const A* total, const A* shares, A lse,
-                                           long long r, long long classes, A smoothing, A factor) {
-  if (!label.kept) return {A(0), A(0), A(0), lse, -1, false};
-  const A own = (Config::kRowGradients ? widen(grad[r]) : total ? widen(grad[0]) / *total : widen(grad[0])) * factor;
-  const A hard = label.weight(weight) * own;
-  if constexpr (!Config::kSmoothing) return {hard, A(0), hard, lse, label.index, true};
-  const A scale = own * (smoothing / classes), rest = hard * (A(1) - smoothing);
-  return {rest + scale * (shares ? *shares : A(classes)), scale, rest, lse, label.index, true};
-}
-
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 8)
     DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
                    const Config::Target* __restrict__ target, const T* __restrict__ grad, const A* __restrict__ lse,
@@ -53,8 +37,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 8)
                    double smoothing, double factor) {
   const long long r = blockIdx.x;
   const Label label(target[r], classes, ignore);
-  const Factors f = factors(grad, label, weight, total, shares, lse[r], r, classes, A(smoothing), A(factor));
-  const long long position = f.label - first;
+  const A given = grad ? widen(grad[Config::kRowGradients ? r : 0]) : A(1);
+  const A own = (!Config::kRowGradients && total ? given / *total : given) * A(factor);
+  Slopes<A> f = slopes<Config::kSmoothing>(label, label.weight(weight), own, shares, lse[r], classes, A(smoothing));
+  f.label -= first;
+  const T* const here = weight ? weight + first : nullptr;
   if (ones && threadIdx.x == 0) {
     ones[r] = narrow<T>(A(1));
     if (Config::kSplit) ones[rows + r] = narrow<T>(A(1));
@@ -66,9 +53,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 8)
     for (int v = 0; v < kVector; ++v) {
       const bool there = at + v < count;
       const A score = bias && there ? reg_z.at[v] + widen(bias[first + at + v]) : reg_z.at[v];
-      d[v] = f.kept ? f.both * quick_exp(score - f.lse) : A(0);
-      if (Config::kSmoothing && there) d[v] -= weight ? f.scale * widen(weight[first + at + v]) : f.scale;
-      if (at + v == position) d[v] -= f.hard;
+      d[v] = f.of<Config::kSmoothing>(score, here, at + v, there);
     }
     const Vec<T, kVector> rounded = narrow_all<T, kVector>(d);
     store(dz + r * pitch + at, rounded);

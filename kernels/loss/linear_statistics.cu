@@ -6,7 +6,7 @@
 // Needs:   z aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is read and not used.
 // Bound:   memory: the scores of a block are read once, mostly from the second-level cache, where the matrix product has left them.
 
-#include "dnnarray/scores.cuh"
+#include "dnnarray/linear_scores.cuh"
 #include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -94,14 +94,6 @@ struct State {
   }
 };
 
-__device__ __forceinline__ A row_loss(const Scores<A>& found, A log_sum, const Label& label, A own, A picked, A smoothing,
-                                      long long classes) {
-  if (!label.kept) return A(0);
-  if (!label.valid) return quiet_nan(A(0));
-  const A loss = own * (log_sum - (picked - finite_base(found.peak)));
-  return kSmoothing ? loss * (A(1) - smoothing) + share_loss(found, log_sum) * (smoothing / classes) : loss;
-}
-
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(A) == 8 ? 2 : 4)
     DNNARRAY_ENTRY(const A* __restrict__ z, const T* __restrict__ bias, const T* __restrict__ weight,
                    const Config::Target* __restrict__ target, A* __restrict__ state, Config::Loss* __restrict__ losses,
@@ -127,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(A) == 8 ? 
     return;
   }
   const A log_sum = log_of(found.sum), own = label.weight(weight);
-  if (losses) losses[r] = narrow<Config::Loss>(row_loss(found, log_sum, label, own, picked, A(smoothing), classes));
+  if (losses) losses[r] = narrow<Config::Loss>(row_loss<kSmoothing>(found, log_sum, label, own, picked, A(smoothing), classes));
   if (row_weights) row_weights[r] = own;
   if (lse) lse[r] = log_sum_exp(found, log_sum);
 }

@@ -129,7 +129,8 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
     from dnnarray._cuda import loss_linear_products
 
     monkeypatch.setattr(loss_linear_products, "_ROWS", 64)
-    monkeypatch.setattr(loss_linear_products, "_BYTES", 64 * 256 * 4)
+    for name in ("_BYTES", "_PARTS_BYTES"):
+        monkeypatch.setattr(loss_linear_products, name, 64 * 256 * 4)
     shapes = ((rows, features), dtype), ((classes, features), dtype), (rows, np.int64)
     arrays, forward = [cupy.zeros(*s) for s in shapes], "blocks" if algorithm == "blocks_rounded" else algorithm
     offered = {a.name for a in dnn.algorithms("linear_cross_entropy_backward", cupy.zeros((), dtype), *arrays)}
@@ -160,6 +161,86 @@ def test_linear_scores_in_several_blocks(rows, features, classes, algorithm, dty
                     assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(b).tobytes()
 
 
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("algorithm", ["blocks", "blocks_rounded", "parts_sm90"])
+@pytest.mark.parametrize(
+    ("rows", "features", "classes"),
+    [(300, 64, 1000), (257, 63, 1003), (129, 8, 64), (1, 16, 301), (200, 20, 3), (130, 8, 5003), (40, 8, 40_001), (9, 8, 128_257)],
+)
+def test_a_tape_of_linear_scores(rows, features, classes, algorithm, dtype, monkeypatch):
+    from dnnarray._cuda import loss_linear_products
+
+    for name in ("_WHOLE", "_HELD", "_PARTS_BYTES"):
+        monkeypatch.setattr(loss_linear_products, name, 128 * 64 * 4)
+    rng = np.random.default_rng(rows)
+    x, w, bias, weight = (rng.standard_normal(s).astype(dtype) for s in ((rows, features), (classes, features), classes, classes))
+    weight, t = np.abs(weight) + np.ones(1, dtype), rng.integers(0, classes, rows)
+    t[rows // 2 :: 7] = -100
+    wide, there = [a.astype(np.float64) for a in (x, w, bias, weight)], [cupy.asarray(a) for a in (x, w, bias, weight)]
+    offered = {a.name for a in dnn.algorithms("linear_cross_entropy", *there[:2], cupy.asarray(t), return_tape=True)}
+    if algorithm not in offered or (algorithm == "blocks_rounded" and dtype == np.float32):  # TF32, another class of numbers
+        pytest.skip("another dtype, device or number of classes")
+    for full, options in (
+        (True, {"label_smoothing": 0.1}),
+        (True, {"reduction": "sum", "label_smoothing": 0.1}),
+        (False, {"reduction": "sum"}),
+        (False, {}),
+    ):
+        named = [{"bias": b, "weight": c} if full else {} for b, c in ((wide[2], wide[3]), (there[2], there[3]))]
+        asked = (*there[:2], cupy.asarray(t)), named[1] | options
+        loss = dnn.linear_cross_entropy(*wide[:2], t, **named[0], **options)
+        taped, again = (
+            dnn.linear_cross_entropy(*asked[0], **asked[1], return_lse=lse, return_tape=True, algorithm=algorithm) for lse in (True, False)
+        )
+        assert taped.tape.tobytes() == again.tape.tobytes()
+        for result in (taped, again):
+            assert_close(cupy.asnumpy(result.loss), loss, features, 4.0)
+        for grad in (np.array(1, dtype), np.array(-0.7, dtype)):
+            expected = dnn.linear_cross_entropy_backward(grad.astype(np.float64), *wide[:2], t, **named[0], **options)
+            actual = dnn.linear_cross_entropy_backward(cupy.asarray(grad), *asked[0], **asked[1], tape=taped.tape)
+            for a, e in zip(actual, expected, strict=True):
+                if e is not None:
+                    assert_close(cupy.asnumpy(a), e, max(classes, rows), 4.0, rounds=algorithm == "blocks_rounded")
+
+
+@pytest.mark.parametrize("classes", [300, 3001, 128_257])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_tape_of_linear_scores_that_are_not_finite(classes, smoothing):
+    rng = np.random.default_rng(5)
+    x, w, t = rng.standard_normal((6, 8)), rng.standard_normal((classes, 8)), classes - 1 - rng.integers(0, 9, 6)
+    bias = np.zeros(classes)
+    if not smoothing:  # an impossible class has an infinite share of a smoothed loss
+        bias[: classes // 2] = -np.inf  # all that some threads see
+    x[2], x[4, 3], t[5] = np.nan, 1e30, -100
+    wide = [a.astype(np.float32) for a in (x, w, bias)]
+    named = {"reduction": "sum", "label_smoothing": smoothing}
+    expected = dnn.linear_cross_entropy(*(a.astype(np.float64) for a in wide[:2]), t, wide[2].astype(np.float64), **named, return_lse=True)
+    grad = dnn.linear_cross_entropy_backward(
+        np.array(1.0), *(a.astype(np.float64) for a in wide[:2]), t, wide[2].astype(np.float64), **named
+    )
+    there = [cupy.asarray(a) for a in wide]
+    taped = dnn.linear_cross_entropy(*there[:2], cupy.asarray(t), there[2], **named, return_lse=True, return_tape=True, algorithm="blocks")
+    assert np.isnan(float(taped.loss)) == np.isnan(expected.loss)
+    finite = [0, 1, 3, 4, 5]
+    np.testing.assert_allclose(cupy.asnumpy(taped.lse)[finite], expected.lse[finite], rtol=1e-5)
+    dx = cupy.asnumpy(
+        dnn.linear_cross_entropy_backward(cupy.ones((), np.float32), *there[:2], cupy.asarray(t), there[2], **named, tape=taped.tape).x
+    )
+    np.testing.assert_array_equal(np.isnan(dx), np.isnan(grad.x))
+    np.testing.assert_allclose(dx[finite], grad.x[finite], rtol=1e-4, atol=1e-5)
+
+
+def test_vjp_of_linear_scores_takes_the_tape():
+    rng = np.random.default_rng(3)
+    x, w = (cupy.asarray(rng.standard_normal(s).astype(np.float32)) for s in ((70, 16), (300, 16)))
+    t = rng.integers(0, 300, 70)
+    _loss, pullback = dnn.vjp("linear_cross_entropy", x, w, cupy.asarray(t))
+    dx, dw, _ = pullback(cupy.full((), 2, np.float32))
+    expected = dnn.linear_cross_entropy_backward(np.array(2.0), cupy.asnumpy(x).astype(float), cupy.asnumpy(w).astype(float), t)
+    for a, e in ((dx, expected.x), (dw, expected.w)):
+        assert_close(cupy.asnumpy(a), e, 300, 4.0)
+
+
 @pytest.mark.parametrize("sure", [0, 9, 14], ids=lambda s: f"label_raised_by_{s}")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rounded_gradients_of_scores_are_no_less_exact_than_plain_half_types(dtype, sure):
@@ -172,12 +253,14 @@ def test_rounded_gradients_of_scores_are_no_less_exact_than_plain_half_types(dty
     x, w, labels, one = (*half, torch.tensor(t, device="cuda"), torch.ones((), dtype=half[0].dtype, device="cuda"))
     assert dnn.algorithms("linear_cross_entropy_backward", one, x, w, labels)[0].name == "blocks_rounded"
     ours = dnn.linear_cross_entropy_backward(one, x, w, labels)
+    taped = dnn.vjp("linear_cross_entropy", x, w, labels)[1](one)
     leaves = [a.clone().requires_grad_() for a in half]
     theirs = torch.autograd.grad(torch.nn.functional.cross_entropy(leaves[0] @ leaves[1].T, labels), leaves)
     wide = [a.double().requires_grad_() for a in half]
     expected = torch.autograd.grad(torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, labels), wide)
-    for a, b, e in zip(ours[:2], theirs, expected, strict=True):
+    for a, b, c, e in zip(ours[:2], theirs, taped[:2], expected, strict=True):
         assert (a.double() - e).norm() <= (b.double() - e).norm()
+        assert (c.double() - e).norm() <= 1.01 * (a.double() - e).norm()
 
 
 def test_infinite_features_in_float32():
@@ -201,3 +284,7 @@ def test_linear_scores_without_rows_or_features():
     np.testing.assert_allclose(float(dnn.linear_cross_entropy(x, w, t)), np.log(5))
     gradients = dnn.linear_cross_entropy_backward(cupy.ones(()), x, w, t, cupy.zeros(5))
     np.testing.assert_allclose(cupy.asnumpy(gradients.bias), np.full(5, 0.2) - [0.5, 0, 0, 0, 0.5])
+    tape = dnn.linear_cross_entropy(x, w, t, cupy.zeros(5), return_tape=True).tape
+    np.testing.assert_allclose(cupy.asnumpy(tape), np.full(5, 0.2) - [0.5, 0, 0, 0, 0.5])
+    x, w, t = cupy.zeros((0, 3)), cupy.ones((5, 3)), cupy.zeros(0, np.int64)
+    assert not cupy.asnumpy(dnn.linear_cross_entropy(x, w, t, return_tape=True, out=(cupy.ones(()), cupy.ones(15))).tape).any()
