@@ -288,3 +288,20 @@ def test_linear_scores_without_rows_or_features():
     np.testing.assert_allclose(cupy.asnumpy(tape), np.full(5, 0.2) - [0.5, 0, 0, 0, 0.5])
     x, w, t = cupy.zeros((0, 3)), cupy.ones((5, 3)), cupy.zeros(0, np.int64)
     assert not cupy.asnumpy(dnn.linear_cross_entropy(x, w, t, return_tape=True, out=(cupy.ones(()), cupy.ones(15))).tape).any()
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", [(6, 5), (6, 40), (6, 1000), (6, 5003), (6, 21, 3, 4)], ids=str)
+def test_log_sums_of_rows_that_are_not_finite(shape, dtype):
+    """NaN where all scores or one are, -inf where all are, infinity where one is, and what the others come to beside -inf."""
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal(shape).astype(dtype)
+    z[0], z[1], z[2, 3:4], z[3, 4:5], z[4, :2] = np.nan, -np.inf, np.nan, np.inf, -np.inf
+    labels = np.zeros((shape[0], *shape[2:]), np.int64)
+    found = dnn.cross_entropy(cupy.asarray(z), cupy.asarray(labels), reduction="none", return_lse=True)
+    expected = np.log(np.exp(z[4:].astype(np.float64)).sum(1))
+    lse = cupy.asnumpy(found.lse).astype(np.float64)
+    assert np.isnan(lse[[0, 2]]).all()
+    assert np.isneginf(lse[1]).all()
+    assert np.isposinf(lse[3]).all()
+    np.testing.assert_allclose(lse[4:], expected, rtol=1e-5, atol=1e-5)

@@ -91,10 +91,10 @@ __device__ __forceinline__ A share_loss(const Scores<A>& found, A log_sum) {
   return log_sum * found.share - found.shifted;
 }
 
+// The sum of a row with a score of infinity is NaN, and that of a row of -inf is 0; NaN does not raise the peak, but stays in the sum.
 template <typename A>
 __device__ __forceinline__ A log_sum_exp(const Scores<A>& found, A log_sum) {
-  const bool infinite = found.peak == infinity(found.peak) || found.peak == -infinity(found.peak);
-  return infinite ? found.peak : found.peak + log_sum;
+  return found.peak == infinity(found.peak) ? found.peak : finite_base(found.peak) + log_sum;
 }
 
 // Over the lanes of a row: kLanes of a warp, or a whole block where kLanes is kThreads. `shared` holds a value per warp.
