@@ -15,7 +15,8 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 _THREADS = 128
-_BLOCKS = 3  # of these for a multiprocessor at least
+# Blocks for a multiprocessor at least; three on other cards, and for parts of the sums: more would not have the registers for what is under way.
+_BLOCKS = {(9, 0): 4}
 _TOGETHER = 4  # threads that share a place in the tables, where it has as many heads
 _CHUNK = 4  # heads that a part of the sums is of at least
 _BATCH = 4  # heads of a thread with their loads in flight at once
@@ -159,7 +160,7 @@ def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Pr
     chunk, parts = _chunks(work, blocks, device.units)
     split, long = parts > 1, max(work.table_rows * items, work.rows) + _THREADS >= _LONG
     numbers = (work.table_rows, work.pairs, work.pairs // pairs, *_divided(work, items, cos.ndim == 3, long), work.rows, chunk)
-    kernel = _kernel(problem, pairs, wide, split, together, long)
+    kernel = _kernel(problem, device, pairs, wide, split, together, long)
     steps = _steps(problem, work, order, together)
     plans = [Plan(kernel, (blocks, parts, 1), _THREADS, (*_pointers(problem, split), *numbers, *steps))]
     size = work.table_rows * work.pairs
@@ -188,10 +189,11 @@ def _steps(problem: RotaryProblem, work: _Work, order: tuple[int, ...], together
     return batch, head, row, items * batch + heads * head, heads
 
 
-def _kernel(problem: RotaryProblem, pairs: int, wide: bool, split: bool, together: int, long: bool) -> Kernel:
+def _kernel(problem: RotaryProblem, device: Device, pairs: int, wide: bool, split: bool, together: int, long: bool) -> Kernel:
     x, cos, sin = problem.inputs[-3:]
     element, cosine, sine = (TYPES[s.dtype] for s in (x, cos, sin))
-    config = RotaryConfig(element, cosine, sine, problem.interleaved, wide, split, long, pairs, _BATCH, together, _THREADS, _BLOCKS)
+    blocks = 3 if split else _BLOCKS.get(device.capability or (0, 0), 3)
+    config = RotaryConfig(element, cosine, sine, problem.interleaved, wide, split, long, pairs, _BATCH, together, _THREADS, blocks)
     said = {"interleaved": problem.interleaved, "narrow": not wide, "parts": split, "long": long, "alone": together == 1}
     tables = "".join(f"_{SHORT[t.dtype]}" for t in (cos, sin)) if {cos.dtype, sin.dtype} != {x.dtype} else ""
     return Kernel(

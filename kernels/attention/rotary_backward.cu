@@ -51,8 +51,8 @@ __device__ __forceinline__ void add_slopes(const Mine& g, const Mine& x, A (&cos
 
 // The rows of x that one row of the tables serves, in steps of kTogether: all heads, and all batch items where these share the tables.
 struct Rows {
-  long long at, step, turn;  // `turn` leads from behind the last head of a batch item to the first of the next
-  int head, heads_on, heads;
+  long long at, head;
+  long long step, heads_on, heads, turn;  // how far a step leads; `turn` leads from behind the last head of a batch item to the first of the next
 
   __device__ __forceinline__ void next() {
     at += step;
@@ -129,11 +129,11 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 
   const int count = there && begin < end ? static_cast<int>((end - begin + kTogether - 1) / kTogether) : 0;
   const long long item_of_x = own_tables ? position.quotient : first.quotient;
   Rows mine{position.remainder * row_stride + item_of_x * batch_stride + first.remainder * head_stride + feature,
+            first.remainder,
             step,
-            batch_stride - heads * head_stride,
-            static_cast<int>(first.remainder),
-            static_cast<int>(heads_on),
-            static_cast<int>(heads)};
+            heads_on,
+            heads,
+            batch_stride - heads * head_stride};
   A cosine[N], sine[N], cosine_sum[N] = {}, sine_sum[N] = {};
   const long long table = table_row * pairs + item * N, part = blockIdx.y * table_rows * pairs + table;
   if (turns) {
