@@ -14,7 +14,7 @@ from dnnarray._spec import FLOAT64
 _THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
 _LANES = (32, 16, 8)  # vectors of channels of a block
-_SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 5, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
+_SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 4, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
 """By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
 _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2, 4)}
 """The same for windows of 3 x 3 x 3, by the planes of outputs of a block and the bytes of an element."""
