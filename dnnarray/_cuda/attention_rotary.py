@@ -1,4 +1,4 @@
-"""The gradient of the rotary embedding: plans. A thread turns the same pairs of features in several heads, with their row of the tables in registers."""
+"""The gradient of the rotary embedding: plans. Some threads turn the same pairs of features in all heads, with their row of the tables in registers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnarray._cuda.channels import reorder
+from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.attention_rotary import RotaryProblem
 from dnnarray._records import frozen
@@ -14,11 +15,15 @@ from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 _THREADS = 128
-_CHUNK = 4  # heads that a thread turns
-_BATCH = 2  # of these with their loads in flight at once
+# Blocks for a multiprocessor at least; three on other cards, and for parts of the sums: more would not have the registers for what is under way.
+_BLOCKS = {(9, 0): 4}
+_TOGETHER = 4  # threads that share a place in the tables, where it has as many heads
+_CHUNK = 4  # heads that a part of the sums is of at least
+_BATCH = 4  # heads of a thread with their loads in flight at once
 _GOAL = 4  # blocks for each multiprocessor before the sums of the gradient are split no further
 _MOST_PARTS = 512
 _NOTHING = 0
+_LONG = 1 << 31  # columns or heads from which on an index is too large for a Divisor
 _LINE = 256  # bytes that parts of the scratch memory start at multiples of
 
 
@@ -32,9 +37,12 @@ class RotaryConfig(Config):
     interleaved: bool
     wide: bool
     parts: bool
+    long: bool
     pairs: int
     batch: int
+    together: int
     threads: int
+    blocks: int
 
 
 @frozen
@@ -103,9 +111,8 @@ def length(problem: RotaryProblem, aligned: bool) -> tuple[int, bool]:
     return max(features // 2, 1), features > 1
 
 
-def _chunks(work: _Work, columns: int, units: int) -> tuple[int, int]:
+def _chunks(work: _Work, blocks: int, units: int) -> tuple[int, int]:
     """Rows of x for one thread of the gradient, and how many such parts there are: as few as still fill the card."""
-    blocks = max(-(-columns // _THREADS), 1)
     parts = max(min(_GOAL * units // blocks, -(-work.rows // _CHUNK), _MOST_PARTS), 1)
     chunk = max(-(-work.rows // parts), 1)
     return chunk, max(-(-work.rows // chunk), 1)
@@ -147,20 +154,20 @@ def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Pr
     if work.table_rows * work.width == 0:
         return Program(())
     pairs, wide = length(problem, aligned)
-    copied = pairs if not problem.interleaved else 2 * pairs if wide else 1
-    columns = work.table_rows * (work.pairs // pairs + (work.width - 2 * work.pairs) // copied)
-    chunk, parts = _chunks(work, columns, device.units)
-    split = parts > 1
-    blocks, strides = -(-columns // _THREADS), strides_in(x.shape, order)
-    steps = (strides[problem.layout.index(axis)] for axis in "BHS")
-    numbers = (blocks, work.table_rows, work.sequence, work.pairs, work.width, int(cos.ndim == 3), work.heads, work.rows, chunk, *steps)
-    kernel = _kernel(problem, pairs, wide, split)
-    plans = [Plan(kernel, (blocks * parts, 1, 1), _THREADS, (*_pointers(problem, split), *numbers))]
+    items = work.pairs // pairs + (work.width - 2 * work.pairs) // (pairs if not problem.interleaved else 2 * pairs if wide else 1)
+    together = _TOGETHER if work.rows >= _TOGETHER else 1
+    blocks = -(-work.table_rows * items * together // _THREADS)
+    chunk, parts = _chunks(work, blocks, device.units)
+    split, long = parts > 1, max(work.table_rows * items, work.rows) + _THREADS >= _LONG
+    numbers = (work.table_rows, work.pairs, work.pairs // pairs, *_divided(work, items, cos.ndim == 3, long), work.rows, chunk)
+    kernel = _kernel(problem, device, pairs, wide, split, together, long)
+    steps = _steps(problem, work, order, together)
+    plans = [Plan(kernel, (blocks, parts, 1), _THREADS, (*_pointers(problem, split), *numbers, *steps))]
     size = work.table_rows * work.pairs
     if split and size:
         sums = tuple(zip(_part_places(problem), (Array(5), Array(6)), strict=True))
-        together = ((sums, cos.dtype),) if cos.dtype == sin.dtype else ((sums[:1], cos.dtype), (sums[1:], sin.dtype))
-        plans += [sum_parts(each, size, parts, dtype, arithmetic_of(x.dtype)) for each, dtype in together]
+        tables = ((sums, cos.dtype),) if cos.dtype == sin.dtype else ((sums[:1], cos.dtype), (sums[1:], sin.dtype))
+        plans += [sum_parts(each, size, parts, dtype, arithmetic_of(x.dtype)) for each, dtype in tables]
     y = problem.outputs[0]
     assert y is not None
     if scattered(problem) and y.size:
@@ -168,13 +175,32 @@ def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Pr
     return Program(tuple(plans), orders)
 
 
-def _kernel(problem: RotaryProblem, pairs: int, wide: bool, split: bool) -> Kernel:
+def _divided(work: _Work, items: int, own_tables: bool, long: bool) -> tuple[int, ...]:
+    """What indices are divided by, each with what a Divisor takes, and whether batch items have tables of their own."""
+    by_items, by_sequence, by_heads = ((n, 0 if long else divisor(n)) for n in (items, work.sequence, max(work.heads, 1)))
+    return *by_items, *by_sequence, int(own_tables), *by_heads
+
+
+def _steps(problem: RotaryProblem, work: _Work, order: tuple[int, ...], together: int) -> tuple[int, ...]:
+    """Elements from one batch item, head and row to the next, and of so many heads together; how many heads these are within a batch item."""
+    strides = strides_in(problem.inputs[-3].shape, order)
+    batch, head, row = (strides[problem.layout.index(axis)] for axis in "BHS")
+    items, heads = divmod(together, max(work.heads, 1))
+    return batch, head, row, items * batch + heads * head, heads
+
+
+def _kernel(problem: RotaryProblem, device: Device, pairs: int, wide: bool, split: bool, together: int, long: bool) -> Kernel:
     x, cos, sin = problem.inputs[-3:]
     element, cosine, sine = (TYPES[s.dtype] for s in (x, cos, sin))
-    config = RotaryConfig(element, cosine, sine, problem.interleaved, wide, split, pairs, _BATCH, _THREADS)
-    words = ["rotary_backward", "interleaved" * problem.interleaved, "narrow" * (not wide), "parts" * split]
+    blocks = 3 if split else _BLOCKS.get(device.capability or (0, 0), 3)
+    config = RotaryConfig(element, cosine, sine, problem.interleaved, wide, split, long, pairs, _BATCH, together, _THREADS, blocks)
+    said = {"interleaved": problem.interleaved, "narrow": not wide, "parts": split, "long": long, "alone": together == 1}
     tables = "".join(f"_{SHORT[t.dtype]}" for t in (cos, sin)) if {cos.dtype, sin.dtype} != {x.dtype} else ""
-    return Kernel("attention/rotary_backward.cu", f"{'_'.join(w for w in words if w)}_{SHORT[x.dtype]}x{pairs}{tables}", config)
+    return Kernel(
+        "attention/rotary_backward.cu",
+        f"{'_'.join(['rotary_backward', *(w for w, on in said.items() if on)])}_{SHORT[x.dtype]}x{pairs}{tables}",
+        config,
+    )
 
 
 def _scratch(problem: RotaryProblem) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, is_flat, rows_of_a_block
+from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -13,7 +14,7 @@ from dnnarray._spec import FLOAT64
 _THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
 _LANES = (32, 16, 8)  # vectors of channels of a block
-_SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 5, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
+_SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 4, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
 """By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
 _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2, 4)}
 """The same for windows of 3 x 3 x 3, by the planes of outputs of a block and the bytes of an element."""
@@ -116,12 +117,15 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
     name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{s.share}"
-    tiles = -(-g.n // s.groups) * -(-g.out[0] // s.planes) * -(-g.out[2] // (s.across * _STRIP)) * -(-channels // (s.lanes * s.reads))
+    deep, beside, chunks = -(-g.out[0] // s.planes), -(-g.out[2] // (s.across * _STRIP)), -(-channels // (s.lanes * s.reads))
+    tiles = -(-g.n // s.groups) * deep * beside * chunks
     rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, s.lines // stride, (side - 1) // stride)
     rows = min(rows, _FEW_ROWS[c.plain]) if side == 3 and s.depth == 1 else rows
+    parts = -(-g.out[1] // rows)
+    divisors = [word for n in (chunks, parts, beside, deep, s.across, s.pitch) for word in (n, divisor(n))]
     xs, ys = (c.memory.strides(spec.shape) for spec in (c.x, c.y))
-    numbers = (g.n, channels, int(c.flip), s.across, rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
+    numbers = (g.n, channels, int(c.flip), *divisors, rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
     depths = (xs[2], ys[2], g.out[0] << 32 | g.space[0], g.stride[0] << 32 | g.before[0] & 0xFFFFFFFF)
     kernel = Kernel("conv/depthwise_strip.cu", name, config)
     shared = s.stages * (s.pixels * s.pixel + 16)
-    return Plan(kernel, (tiles * -(-g.out[1] // rows), 1, 1), _THREADS, (*pointers, *numbers, *depths), shared)
+    return Plan(kernel, (tiles * parts, 1, 1), _THREADS, (*pointers, *numbers, *depths), shared)

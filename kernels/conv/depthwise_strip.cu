@@ -11,6 +11,7 @@
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32.
 
 #include "dnnarray/depthwise_stream.cuh"
+#include "dnnarray/division.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -45,6 +46,11 @@ constexpr int kAlive = (kSide - 1) / kStride + 1;                               
 constexpr int kRows = kLines / kStride;                                         // of outputs, in a step
 
 extern __shared__ uint4 smem_memory[];
+
+__device__ __forceinline__ Quotient split(int a, const Divisor& by) {
+  const int q = static_cast<int>(by.quotient(a));
+  return {q, a - q * static_cast<int>(by.n)};
+}
 
 using PlaneSums = float[kAlive][kStrip][kOut];
 using Sums = PlaneSums[kPlanes];
@@ -89,26 +95,55 @@ __device__ __forceinline__ void add_rows(Sums& sum, const Weights& w, const T* s
 
 // The weights of kLanes * kMaps channels from `first` on, in memory (channel, tap).
 struct WeightSource {
+  static constexpr int kPiece = 16 / sizeof(T), kPieces = kLanes * kMaps * kTaps / kPiece, kOwn = kMaps * kTaps;
   const T* gmem;
   int first, channels;
   bool flip;
 
   // Those of this thread, by way of shared memory; zeros behind the last channel.
-  __device__ __forceinline__ void load(Weights& w, T* smem) const {
-    constexpr int kAll = kLanes * kMaps * kTaps;
-    const int there = min((channels - first) * kTaps, kAll), own = threadIdx.x % kLanes * kMaps * kTaps;
-    for (int i = threadIdx.x; i < kAll; i += Config::kThreads) {
-      smem[i] = i < there ? gmem[static_cast<long long>(first) * kTaps + i] : T{};
-    }
+  __device__ __forceinline__ void load(Weights& w, uint4* smem) const {
+    bring(smem);
+    __syncthreads();
+    float own[kOwn];
+    read(own, reinterpret_cast<const T*>(smem) + threadIdx.x % kLanes * kOwn);
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < kMaps; ++v) {
 #pragma unroll
       for (int tap = 0; tap < kTaps; ++tap) {
-        w[tap / (kSide * kSide)][tap / kSide % kSide][tap % kSide][v] = widen(smem[own + v * kTaps + (flip ? kTaps - 1 - tap : tap)]);
+        w[tap / (kSide * kSide)][tap / kSide % kSide][tap % kSide][v] = flip ? own[v * kTaps + kTaps - 1 - tap] : own[v * kTaps + tap];
       }
     }
-    __syncthreads();
+  }
+
+ private:
+  // In whole vectors, all of them on their way at once.
+  __device__ __forceinline__ void bring(uint4* smem) const {
+    constexpr int kTimes = (kPieces - 1) / Config::kThreads + 1;
+    const T* from = gmem + static_cast<long long>(first) * kTaps;
+    const int there = (channels - first) * kTaps;
+    uint4 pieces[kTimes];
+#pragma unroll
+    for (int k = 0; k < kTimes; ++k) {
+      const int i = threadIdx.x + k * Config::kThreads;
+      pieces[k] = load_or_zero(from + i * kPiece, i < kPieces && i * kPiece < there);
+    }
+#pragma unroll
+    for (int k = 0; k < kTimes; ++k) {
+      const int i = threadIdx.x + k * Config::kThreads;
+      if (i < kPieces) smem[i] = pieces[k];
+    }
+  }
+  // Half types by two where a thread's weights are whole words.
+  static __device__ __forceinline__ void read(float (&own)[kOwn], const T* smem) {
+    constexpr int kTogether = sizeof(T) == 2 && kOwn % 2 == 0 ? 2 : 1;
+#pragma unroll
+    for (int i = 0; i < kOwn; i += kTogether) {
+      float values[kTogether];
+      widen_all(values, dnnarray::load<T, kTogether>(smem + i));
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) own[i + j] = values[j];
+    }
   }
 };
 
@@ -151,10 +186,10 @@ struct Range {
 };
 
 __device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const float (&bias)[kOut], const StreamSource& source,
-                                     const StreamTile& tile, const Range& range, Target target, int place_of_strip) {
+                                     const StreamTile& tile, const Divisor& by_pitch, const Range& range, Target target, int place_of_strip) {
   const int steps = (range.groups + kRows - 1) / kRows, stage = kLines * tile.groups * tile.pitch * kPixel;
   constexpr int kPass = Config::kThreads / (kPixel / 16);
-  RowStream<T, kLines, Config::kShare> stream(x, source, tile, range.row, kPass);
+  RowStream<T, kLines, Config::kShare> stream(x, source, tile, range.row, kPass, [&](int pixel) { return split(pixel, by_pitch); });
   const unsigned base = smem_address(smem_memory), barriers = base + kStages * stage;
   const StepRing<kStages> ring{barriers, barriers + kStages * 8};
   ring.begin();
@@ -164,7 +199,7 @@ __device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const
   };
   for (int s = 0; s < min(ring.kAhead, steps); ++s) bring(s);
   Weights w;
-  of_w.load(w, reinterpret_cast<T*>(smem_memory) + (kStages - 1) * (stage / static_cast<int>(sizeof(T))));  // the last place to be filled
+  of_w.load(w, smem_memory + (kStages - 1) * (stage / 16));  // the last place to be filled
   const T* from = reinterpret_cast<const T*>(smem_memory) + place_of_strip * kChannels + threadIdx.x % kLanes * kIn;
   Sums sum;
 #pragma unroll
@@ -213,20 +248,23 @@ __device__ __forceinline__ void walk(const T* x, const WeightSource& of_w, const
 }
 
 // Neighbouring blocks have the same pixels of other channels; each does `rows` rows of `across` strips of each of its images. Pairs hold (output,
-// input) extents and (stride, before) of the axis of depth.
+// input) extents and (stride, before) of the axis of depth; by_* divide by what stands before them: chunks of channels, parts of the rows, tiles beside each
+// other, groups of planes, strips beside each other, columns that a tile reads.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) DNNARRAY_ENTRY(
     const T* __restrict__ gmem_x, const T* __restrict__ gmem_w, const T* __restrict__ gmem_bias, const T* __restrict__ gmem_residual,
-    T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long across, long long rows, long long x_n, long long x_h, long long x_w,
-    long long y_n, long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width,
-    long long before_h, long long before_w, long long x_d, long long y_d, long long depths, long long depth_steps) {
+    T* __restrict__ gmem_y, long long batch, long long channels, long long flip, long long chunks, long long by_chunks, long long parts,
+    long long by_parts, long long tiles, long long by_tiles, long long depth_groups, long long by_depth_groups, long long across,
+    long long by_across, long long pitch, long long by_pitch, long long rows, long long x_n, long long x_h, long long x_w, long long y_n,
+    long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width, long long before_h,
+    long long before_w, long long x_d, long long y_d, long long depths, long long depth_steps) {
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const int groups = kDepth > 1 ? 1 : Config::kThreads / kLanes / i(across), columns = i(across) * kStrip;
-  const Quotient by_chunk = divide(blockIdx.x, (i(channels) - 1) / kChannels + 1);
-  const Quotient by_part = divide(by_chunk.quotient, (i(out_height) - 1) / i(rows) + 1);
-  const Quotient by_tile = divide(by_part.quotient, (i(out_width) - 1) / columns + 1);
-  const Quotient by_depth = kDepth > 1 ? divide(by_tile.quotient, (high(depths) - 1) / kPlanes + 1) : Quotient{by_tile.quotient * groups, 0};
+  const Quotient by_chunk = split(blockIdx.x, Divisor(chunks, by_chunks));
+  const Quotient by_part = split(by_chunk.quotient, Divisor(parts, by_parts));
+  const Quotient by_tile = split(by_part.quotient, Divisor(tiles, by_tiles));
+  const Quotient by_depth = kDepth > 1 ? split(by_tile.quotient, Divisor(depth_groups, by_depth_groups)) : Quotient{by_tile.quotient * groups, 0};
   const int p = by_part.rest * i(rows), q = by_tile.rest * columns, image = by_depth.quotient;
-  const Quotient strip = divide(threadIdx.x / kLanes, i(across));
+  const Quotient strip = split(threadIdx.x / kLanes, Divisor(across, by_across));
   const int own = q + strip.rest * kStrip;
   const int first = by_chunk.rest * kChannels, channel = first + threadIdx.x % kLanes * kIn;
   const bool there = channel < channels && own < out_width && strip.quotient < groups && image + strip.quotient < batch;
@@ -237,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) 
   const long long at = (image + strip.quotient) * y_n + by_depth.rest * kPlanes * y_d + p * y_h + own * y_w + to;
   const Target target{gmem_residual + at, gmem_y + at, y_d, y_h, y_w, there ? min(i(out_width) - own, kStrip) : 0,
                       kDepth > 1 ? high(depths) - by_depth.rest * kPlanes : 1};
-  StreamTile tile{image, i(batch), groups, q * kStride - i(before_w), (columns - 1) * kStride + kSide, first, kPixel / 16, kPixel};
+  StreamTile tile{image, i(batch), groups, q * kStride - i(before_w), i(pitch), first, kPixel / 16, kPixel};
   StreamSource source{x_n, x_h, x_w, i(height), i(width), i(channels)};
   const T* x = gmem_x;
   if constexpr (kDepth > 1) {  // planes take the place of images
@@ -249,5 +287,5 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) 
   }
   const int place = (min(strip.quotient, groups - 1) * kLines * tile.pitch) + strip.rest * kStrip * kStride;
   const Range range(p, min(p + i(rows), i(out_height)), i(before_h), i(height));
-  walk(x, {gmem_w, first * kMaps / kIn, i(channels) * kMaps / kIn, flip != 0}, bias, source, tile, range, target, place);
+  walk(x, {gmem_w, first * kMaps / kIn, i(channels) * kMaps / kIn, flip != 0}, bias, source, tile, Divisor(pitch, by_pitch), range, target, place);
 }

@@ -14,6 +14,7 @@
 //          groups of rows and the weight as float (kSplit: as it is); kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
 // Bound:   memory: grad and x read once, dx written once.
 
+#include "dnnarray/leave.cuh"
 #include "dnnarray/overlap.cuh"
 #include "dnnarray/spread.cuh"
 
@@ -295,7 +296,7 @@ __device__ __forceinline__ void write_shares(float* dweight, float* dbias, const
         for (int s = 0; s < kSums; ++s)
           put_columns(s, j, sum_four<kFold>([&](int block) { return load_remote(together + s * kRows * columns + j, block); }));
       }
-      cluster_barrier<kFold>();  // nobody leaves while others read
+      leave_together();  // nobody while others read
     }
   }
 }

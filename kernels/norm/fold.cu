@@ -1,7 +1,7 @@
 // to[j] = sum over p of partial[p, j]: the second half of the gradients of weight (blockIdx.y 0) and bias (blockIdx.y 1).
 //
 // Layout:  partial is (parts, columns) of the arithmetic dtype. A block owns 32 vectors of columns; its warps take every kRows-th
-//          part and meet in shared memory, in a fixed order. Sums in double. No parts give 0.
+//          part and meet in shared memory, in a fixed order: four parts of a warp as they are, those sums in double. No parts give 0.
 // Needs:   columns a multiple of kVector; partial aligned to kVector elements.
 // Bound:   latency: a few megabytes, from the L2 cache where they were just written. Vectors of one element took two to six times as long
 //          for 4096 to 131072 columns, H200, 2026-11-21.
@@ -23,6 +23,7 @@ using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr int V = Config::kVector, kRows = Config::kRows;
+constexpr int kTogether = 4;  // parts that meet before they are widened, with their loads under way together: conversions to double are slow
 
 // `wide_*` says that the result has the arithmetic dtype, not that of the data; a null result is not asked for.
 extern "C" __global__ void __launch_bounds__(kWarp* kRows, kRows > 8 ? 1 : 0)
@@ -36,11 +37,16 @@ extern "C" __global__ void __launch_bounds__(kWarp* kRows, kRows > 8 ? 1 : 0)
   const long long start = static_cast<long long>(blockIdx.x) * (kWarp * V), j = start + lane * V;
   double sums[V] = {};
   if (j < columns) {
-#pragma unroll 8
-    for (long long part = first; part < parts; part += kRows) {
-      const auto share = load<A, V>(from + part * columns + j);
+#pragma unroll 2
+    for (long long part = first; part < parts; part += kRows * kTogether) {
+      Vec<A, V> shares[kTogether];
 #pragma unroll
-      for (int v = 0; v < V; ++v) sums[v] += static_cast<double>(share.at[v]);
+      for (int k = 0; k < kTogether; ++k) {
+        shares[k] = {};
+        if (part + k * kRows < parts) shares[k] = load<A, V>(from + (part + k * kRows) * columns + j);
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) sums[v] += static_cast<double>((shares[0].at[v] + shares[2].at[v]) + (shares[1].at[v] + shares[3].at[v]));
     }
   }
 #pragma unroll

@@ -55,6 +55,21 @@ def test_rows_of_any_length(columns, dtype):
         _check("add_layer_norm_backward", (grad, x, grad[::-1].copy(), w, b), max(columns, rows))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8200), (65, 16_384), (66, 12_288), (67, 16_376), (300, 9_000)])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
+def test_long_rows_of_half_types(rows, columns, dtype):
+    """One row, a row for each pair of blocks, one more; vectors that are missing; statistics saved, with and without a bias."""
+    x, grad, w, b = _draw((rows, columns), dtype), _draw((rows, columns), dtype, 1), _draw(columns, dtype, 2), _draw(columns, dtype, 3)
+    exact = x.astype(np.float64)
+    saved = {
+        "mean": exact.mean(1, keepdims=True).astype(np.float32),
+        "rstd": (1 / np.sqrt(exact.var(1, keepdims=True) + 1e-5)).astype(np.float32),
+    }
+    _check("layer_norm_backward", (grad, x, w, b), max(rows, columns), **saved)
+    _check("layer_norm_backward", (grad, x, w, None), max(rows, columns), **saved)
+    _check("rms_norm_backward", (grad, x, w), max(rows, columns), rstd=saved["rstd"])
+
+
 @pytest.mark.parametrize(
     ("rows", "columns"), [(1500, 1056), (1100, 4096), (900, 5000), (300, 16_384), (41, 65_536), (150, 131_072), (5, 131_072)]
 )

@@ -30,7 +30,13 @@ struct RowStream {
   unsigned bits, to;
   static_assert((kLines + 1) * kShare <= 32, "bits of a share");
 
-  __device__ __forceinline__ RowStream(const T* x, const StreamSource& source, const StreamTile& tile, int top, int beside) : bits(0) {
+  __device__ __forceinline__ RowStream(const T* x, const StreamSource& source, const StreamTile& tile, int top, int beside)
+      : RowStream(x, source, tile, top, beside, [&](int pixel) { return divide(pixel, tile.pitch); }) {}
+
+  // `by_pitch` divides by the columns of the tile.
+  template <typename ByPitch>
+  __device__ __forceinline__ RowStream(const T* x, const StreamSource& source, const StreamTile& tile, int top, int beside, const ByPitch& by_pitch)
+      : bits(0) {
     constexpr int kPiece = 16 / sizeof(T);
     const Quotient own = divide(threadIdx.x, tile.vectors);
     const int channel = tile.first + own.rest * kPiece;
@@ -39,7 +45,7 @@ struct RowStream {
     to = own.quotient * tile.pixel + own.rest * 16;
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
-      const Quotient by_column = divide(own.quotient + k * beside, tile.pitch);
+      const Quotient by_column = by_pitch(own.quotient + k * beside);
       const int group = by_column.quotient / kLines, line = by_column.quotient - group * kLines, at = tile.left + by_column.rest;
       offset[k] = static_cast<int>(group * source.n + line * source.h + by_column.rest * source.w);
       const bool there = static_cast<unsigned>(at) < static_cast<unsigned>(source.width) &&
@@ -51,12 +57,13 @@ struct RowStream {
 
   // Asks for the next step; `smem` is the address of its place, `pass` the bytes of `beside` pixels.
   __device__ __forceinline__ void bring(unsigned smem, const StreamSource& source, unsigned pass) {
-    unsigned there = 0;
+    unsigned there = 0, at = smem + to;
+    asm volatile("" : "+r"(at));  // or it would be computed for each piece
 #pragma unroll
     for (int l = 0; l < kLines; ++l) there |= static_cast<unsigned>(row + l) < static_cast<unsigned>(source.height) ? bits >> l * kShare : 0;
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
-      if (bits >> (kLines * kShare + k) & 1) copy_async(smem + to + k * pass, from + offset[k], there >> k & 1);
+      if (bits >> (kLines * kShare + k) & 1) copy_async(at + k * pass, from + offset[k], there >> k & 1);
     }
     from += kLines * source.h;
     row += kLines;
