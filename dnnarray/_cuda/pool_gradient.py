@@ -303,7 +303,7 @@ def _slopes_of(g: Geometry, dtype: np.dtype) -> tuple[int, bool, int]:
     if any(a.stride_used != 2 for a in g.axes[1:]):  # more sums than registers
         return (3, False, 4) if dtype == BFLOAT16 else (4, False, 0)
     if dtype == FLOAT16:
-        return 7, False, 0
+        return 8, False, 0
     return (4, True, 3) if dtype == BFLOAT16 else (6, True, 0)
 
 

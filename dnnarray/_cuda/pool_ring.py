@@ -46,10 +46,10 @@ class Shape(NamedTuple):
     rows: int
 
 
-def _shape(dtype: np.dtype, reduction: int) -> Shape:
+def _shape(dtype: np.dtype, reduction: int, stride: int) -> Shape:
     if reduction == MAX:
-        return Shape(2, 2, 128, 6, 0)
-    return Shape(1, 4, 128, 5, 6) if dtype == FLOAT32 else Shape(2, 3, 256, 2, 6)
+        return Shape(2, 2, 128, 6, 0) if dtype == FLOAT32 and stride == 2 else Shape(2, 3, 128, 5, 0)
+    return Shape(1, 4, 128, 5, 6) if dtype == FLOAT32 else Shape(1, 4, 256, 4, 7)
 
 
 def _overlaps(axis: WindowAxis) -> bool:
@@ -67,7 +67,7 @@ def ring_plan(g: Geometry, dtype: np.dtype, reduction: int, aligned: bool, devic
         or vector_length(dtype, aligned, g.channels) * dtype.itemsize < 16
     ):
         return None
-    shape = _shape(dtype, reduction)
+    shape = _shape(dtype, reduction, h.stride_used)
     wide = 16 // dtype.itemsize if reduction == MAX else 4  # four positions fill whole sectors
     inner = g.channels // wide
     lanes = min(_LINE // dtype.itemsize // wide, 1 << (inner - 1).bit_length())

@@ -72,6 +72,9 @@ constexpr bool kByWords = kLeftPair<S>;
 // (The loads of float16 the compiler takes apart again, which is slower than one row at a time.)
 constexpr bool kAtOnce = Config::kAtOnce;
 
+// Blocks of a multiprocessor that registers are kept for; eight cost spills elsewhere.
+constexpr int kBlocks = Config::kBlocks == 8 && __CUDA_ARCH__ != 900 ? 4 : Config::kBlocks;
+
 // Whether sums begin with 0. In float32 those that do not take fewer instructions but longer (133 us for 126).
 constexpr bool kFromZero = sizeof(T) > 2;
 
@@ -187,8 +190,10 @@ __device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task,
   A slope[kWindows];
   unsigned odd = 0;
 #pragma unroll
+  for (int b = 0; b < kWindows && !kAtOnce; ++b) slope[b] = said.at(b);
+#pragma unroll
   for (int b = 0; b < kWindows; ++b) {
-    slope[b] = said.at(b);
+    if constexpr (kAtOnce) slope[b] = said.at(b);  // when it is used: it has been under way for long
     if constexpr (kExponent != 2) continue;
     const bool there = task.there(p, b);  // others may hold elements all the same, whose norm is not to be seen
     const A sum = squares(lines, b);
@@ -228,7 +233,7 @@ __device__ __forceinline__ void put(const Task& task, const S::Row& x, const A (
 }
 
 // Arguments as in strips.cu; `groups` and `strips` cover the elements of x.
-extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_grad, const T* __restrict__ gmem_x, T* __restrict__ gmem_dx, long long total, long long inner,
                    long long by_inner, long long groups, long long by_group, long long strips, long long by_strip, long long height,
                    long long h_padding, long long width, long long w_padding) {
@@ -259,13 +264,14 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   Bits odd = 0;
 #pragma unroll
   for (int i = 0; i < kBack + kSteps; ++i) {
-    const int tile = above + i, top = highest + i * kStrideH;
+    const int tile = above + i, top = kAtOnce ? highest + i * kStrideH : tile * kStrideH - axis_h.before;
     if (!kAtOnce && i > kBack && top >= axis_h.extent) break;
 #pragma unroll
-    for (int r = i == 0 ? 0 : kRows - kStrideH; r < kRows && !kAtOnce; ++r) rows[i * kStrideH + r] = read_row(task.source, top + r);
+    for (int r = i == 0 ? 0 : kRows - kStrideH; r < kRows; ++r) {
+      if (!kAtOnce) rows[i * kStrideH + r] = read_row(task.source, top + r);
+      if (r < kWindowH) lines[r] = Line(rows[i * kStrideH + r]);
+    }
     if (!kAtOnce) said[i] = task.read(tile);
-#pragma unroll
-    for (int r = i == 0 || kWindowH < kStrideH ? 0 : kWindowH - kStrideH; r < kWindowH; ++r) lines[r] = Line(rows[i * kStrideH + r]);
     odd |= static_cast<Bits>(give(given[0], task, said[i], lines, tile)) << i * kWindows % (8 * static_cast<int>(sizeof(Bits)));
 #pragma unroll
     for (int r = 0; r < kStrideH && i >= kBack; ++r) {
