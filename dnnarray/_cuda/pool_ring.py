@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 def _shape(dtype: np.dtype, reduction: int, stride: int) -> Shape:
     if reduction == MAX:
         return Shape(2, 2, 128, 6, 0) if dtype == FLOAT32 and stride == 2 else Shape(2, 3, 128, 5, 0)
-    return Shape(1, 4, 128, 5, 6) if dtype == FLOAT32 else Shape(1, 4, 256, 4, 7)
+    return Shape(1, 4, 128, 5, 6) if dtype == FLOAT32 else Shape(1, 4, 256, 4 if stride == 2 else 3, 7)
 
 
 def _overlaps(axis: WindowAxis) -> bool:
