@@ -1,8 +1,8 @@
 // Maxima over small windows that overlap, in channels-last memory, and where they stand: rows of x pass through a ring in shared memory.
 //
-// Layout:  a block owns kLanes vectors of channels of `tile` windows beside each other, and walks down some rows of windows. Its columns of x come by rows into
+// Layout:  a block owns kLanes vectors of channels of `tile` windows beside each other, and walks down, or up, some rows of windows. Its columns of x come by rows into
 //          the ring (cp.async), kStrideH rows at a time and kGroups times as many under way, each fetched once; columns outside of x hold the least number from the beginning.
-//          A thread has kAcross neighbouring windows of a vector of kWide channels; it reads each row of the ring once and keeps of it the maximum of each window.
+//          A thread has kAcross neighbouring windows of a vector of kWide channels; it reads each row of the ring once and keeps the maxima over what windows to come have of it.
 // Needs:   pointers and channels aligned to 16 bytes; windows longer than their stride, kGroups x kStrideH rows of the tile in shared memory; dilation 1, no window outside of x;
 //          planes below 2^31.
 // Bound:   memory: x read once (but for rows and columns at the edge of what a block owns, which meet in the L2), y written once.
@@ -36,8 +36,8 @@ using A = N::type;
 constexpr int kWindowH = Config::kWindowH, kWindowW = Config::kWindowW, kStrideH = Config::kStrideH, kStrideW = Config::kStrideW;
 constexpr int kWide = Config::kWide, kLanes = Config::kLanes, kAcross = Config::kAcross, kGroups = Config::kGroups;
 constexpr bool kPlaces = Config::kReduction == 1;  // as in windows.cu
-constexpr int kLead = (kWindowH - 1) / kStrideH;  // groups of rows before the one that completes the first window
-constexpr int kTail = kWindowH - kLead * kStrideH;        // rows of a group that the last of the windows over it has
+constexpr int kLead = (kWindowH - 1) / kStrideH;    // groups of rows before the one that completes the first window
+constexpr int kTail = kWindowH - kLead * kStrideH;  // rows of a group that the last of the windows over it has
 constexpr int kColumns = (kAcross - 1) * kStrideW + kWindowW;
 constexpr int kChannels = kLanes * kWide;                           // of a block
 constexpr int kPiece = 16 / sizeof(T), kPieces = kChannels / kPiece;  // what is copied at a time
@@ -293,7 +293,7 @@ struct Walk {
       wait_copies<kGroups - 2>();
       __syncthreads();
       ask(slot == 0 ? kGroups - 1 : slot - 1, i + (kGroups - 1) * kStrideH);
-Line<Entry> fresh[kStrideH];
+      Line<Entry> fresh[kStrideH];
 #pragma unroll
       for (int r = 0; r < kStrideH; ++r) {
         if (wanted(i + r)) {
