@@ -185,10 +185,36 @@ def test_short_planes_of_halves_go_by_twos():
     assert not pairs((64, 2048, 8, 9), FLOAT16)
 
 
-@pytest.mark.parametrize(("dtype", "stride", "rows"), [(FLOAT16, 2, 2), (BFLOAT16, 2, 4), (FLOAT16, 1, 4)])
+@pytest.mark.parametrize(("dtype", "stride", "rows"), [(FLOAT16, 2, 2), (BFLOAT16, 2, 3), (FLOAT32, 2, 2), (FLOAT16, 1, 4)])
 def test_gradients_of_norms_walk_further_where_that_pays(dtype, stride, rows):
-    gradient = _plans("lp_pool", (64, 64, 112, 112), dtype, kernel_size=3, stride=stride)[1]
-    assert gradient.kernel.config.steps == rows
+    config = _plans("lp_pool", (64, 64, 112, 112), dtype, kernel_size=3, stride=stride)[1].kernel.config
+    assert config.steps == rows
+    assert config.at_once == (stride == 2 and dtype != FLOAT16)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("op", ["max_pool", "max_pool_with_indices"])
+def test_large_maxima_in_channels_last_memory_pass_through_a_ring(op, dtype):
+    large, last = {"kernel_size": 5, "stride": 2, "padding": 2}, {"layout": "channels_last"}
+    plan = _plans(op, (64, 112, 112, 64), dtype, **large, **last)[0]
+    assert plan.kernel.source == "pool/ring.cu"
+    config, columns = plan.kernel.config, plan.shared_memory // (plan.kernel.config.groups * 2 * 128)
+    tile = (columns - 3) // 2
+    assert plan.block == config.threads == -(-tile // config.across * config.lanes // 32) * 32
+    assert tile % config.across == 0
+    chunks = 64 * dtype.itemsize // 128
+    assert plan.grid[0] % (64 * chunks * -(-56 // tile)) == 0  # as many strips of each plane
+    assert _sources(op, (1, 12, 12, 64), dtype=dtype, **large, **last)[0] == "pool/strips.cu"  # too few blocks
+    assert _sources(op, (64, 112, 112, 60), dtype=dtype, **large, **last)[0] == ("pool/ring.cu" if dtype == FLOAT32 else "pool/strips.cu")
+    assert _sources(op, (64, 112, 112, 64), dtype=dtype, kernel_size=3, stride=2, **last)[0] == "pool/strips.cu"
+    assert _sources(op, (64, 112, 112, 64), dtype=dtype, kernel_size=5, stride=3, **last)[0] == "pool/strips.cu"
+
+
+def test_places_are_found_by_vectors_as_wide_as_rows_allow():
+    config = _plans("max_pool_with_indices", (64, 64, 112, 112), FLOAT16, kernel_size=5, stride=2, padding=2)[0].kernel.config
+    assert (config.wide, config.group) == (8, 4)
+    config = _plans("max_pool_with_indices", (64, 64, 112, 112), FLOAT16, kernel_size=3, stride=1, padding=1)[0].kernel.config
+    assert (config.wide, config.group) == (4, 4)
 
 
 def test_means_of_whole_planes_have_a_gradient_of_their_own():

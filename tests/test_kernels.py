@@ -69,6 +69,13 @@ def _large():
         wide = Spec((2, 60, 60, 64), dtype)
         for size in (4, 7, 12):
             yield _planned("avg_pool", wide, kernel_size=size, stride=2, layout="channels_last")
+        for options in ({"kernel_size": 5, "stride": 2, "padding": 2}, {"kernel_size": 4, "stride": 2}, {"kernel_size": 5, "stride": 1}):
+            for op in ("max_pool", "max_pool_with_indices"):
+                yield _planned(op, Spec((32, 60, 60, 64), dtype), layout="channels_last", **options)
+        for side, stride in ((55, 2), (110, 1)):
+            yield _planned(
+                "lp_pool_backward", Spec((64, 64, side, side), dtype), Spec((64, 64, 112, 112), dtype), p=2.0, kernel_size=3, stride=stride
+            )
         for size in (13, 7):
             yield _planned("adaptive_avg_pool", wide, output_size=size, layout="channels_last")
         yield _planned("max_unpool", few, places, output_size=(512, 512))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from dnnarray._cuda.plan import SHORT, TYPES, Config, vector_length
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._records import frozen
-from dnnarray._spec import BFLOAT16, HALF
+from dnnarray._spec import HALF
 
 INTEGERS = {
     np.dtype(name): text
@@ -82,22 +83,24 @@ class Strips:
 
 
 def strips_of(g: Geometry, dtype: np.dtype, aligned: bool, rows: int, outputs: int = 0, widest: int = 16, plain: bool = False,
-              norm: bool = False, steep: bool = False, places: bool = False) -> Strips:  # fmt: skip
+              norm: bool = False, most: int = 0) -> Strips:  # fmt: skip
     """How threads share the work for small windows, over `rows` rows; over the windows along W that they give, or over the elements of x.
 
-    Of maxima (`plain`), their `places`, norms and their gradients (`steep`) threads walk down other numbers of rows.
+    Of maxima (`plain`) and norms threads walk down other numbers of rows; or `most` where that is given.
     """
 
     _, h, w = g.axes
-    stride, wide = w.stride_used, min(vector_length(dtype, aligned, g.channels if g.last else w.extent), widest)
+    stride, vector = w.stride_used, vector_length(dtype, aligned, g.channels if g.last else w.extent)
+    results = min(vector, widest)  # of a thread
+    wide = math.gcd(vector, results * stride) if g.first and outputs else results
     shared = -(-h.window // h.stride_used) - (plain and g.first)
     # Windows of a thread along W: those under one vector of x where that is a number, which suits stores to x; or as many as a vector holds.
     narrow = wide // stride if wide % stride == 0 else wide
-    group = 1 if g.last else wide if outputs else narrow
+    group = 1 if g.last else results if outputs else narrow
     piece = wide if g.last else vector_length(dtype, aligned, w.outputs, group)
     inner = g.channels // wide if g.last else 1
     groups, count = -(-(outputs * stride or w.extent) // (group * stride)), -(-rows // h.stride_used)
-    most = 2 if places else _most_rows(g, dtype, plain, norm, shared > 2 or (steep and dtype == BFLOAT16))
+    most = most or _most_rows(g, dtype, plain, norm, shared > 2)
     steps = _steps(g.outer * groups * inner * count, count, shared, most)
     strips = -(-count // steps)
     total = g.outer * strips * groups * inner

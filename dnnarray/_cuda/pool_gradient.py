@@ -29,7 +29,7 @@ from dnnarray._cuda.pool_winners import overlap_much, winners_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT32, HALF, Spec
+from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF, Spec
 
 _CODED = 1 << 20  # windows
 _FILLED = 2  # vectors that a thread writes of planes that are all alike
@@ -64,6 +64,8 @@ class SlopesConfig(StripConfig):
     """Compile-time settings of ``kernels/pool/slopes.cu``."""
 
     exponent: int
+    at_once: bool
+    blocks: int
 
 
 @frozen
@@ -286,10 +288,23 @@ def _slopes(g: Geometry, problem: PoolProblem, aligned: bool) -> Plan:
     dtype, exponent = problem.inputs[1].dtype, int(problem.p)
     if g.last:
         return cells_plan(g, dtype, exponent, aligned, (Array(0), Array(1), Array(2)))
-    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before, steep=True)
-    config = SlopesConfig(**strips.settings, exponent=exponent)
-    kernel = Kernel("pool/slopes.cu", "_".join([f"norm_pool_slopes_{POOL_SHORT[dtype]}_l{exponent}", *strips.words]), config)
+    blocks, at_once, most = _slopes_of(g, dtype)
+    strips = strips_of(g, dtype, aligned, g.axes[1].extent + g.axes[1].before, most=most)
+    config = SlopesConfig(**strips.settings, exponent=exponent, at_once=at_once, blocks=blocks)
+    words = [f"norm_pool_slopes_{POOL_SHORT[dtype]}_l{exponent}", *strips.words] + ["at_once"] * at_once
+    kernel = Kernel("pool/slopes.cu", "_".join([*words, f"b{blocks}"]), config)
     return Plan(kernel, strips.grid, THREADS, (Array(0), Array(1), Array(2), *strips.numbers))
+
+
+def _slopes_of(g: Geometry, dtype: np.dtype) -> tuple[int, bool, int]:
+    """Of a norm's gradient: blocks that registers are kept for, whether a thread asks for all it reads at once, the rows it walks (0: by the common rule)."""
+    if dtype == FLOAT64:
+        return 2, False, 0
+    if any(a.stride_used != 2 for a in g.axes[1:]):  # more sums than registers
+        return (3, False, 4) if dtype == BFLOAT16 else (4, False, 0)
+    if dtype == FLOAT16:
+        return 8, False, 0
+    return (4, True, 3) if dtype == BFLOAT16 else (6, True, 0)
 
 
 def _disjoint_plan(g: Geometry, dtype: np.dtype, aligned: bool) -> Plan:

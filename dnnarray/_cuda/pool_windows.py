@@ -25,6 +25,7 @@ from dnnarray._cuda.pool_common import (
     window_numbers,
 )
 from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry_of
+from dnnarray._cuda.pool_ring import ring_plan
 from dnnarray._cuda.pool_slide import slide_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
@@ -139,6 +140,8 @@ def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtyp
     """The reduction of each window."""
     if reduction == MEAN and (slide := slide_plan(g, dtype, False, padded, aligned, (pointers[0], pointers[1]))) is not None:
         return slide
+    if not magnitude and result == dtype and (ring := ring_plan(g, dtype, reduction, aligned, device, pointers)) is not None:
+        return ring
     if g.at_once(p if reduction == NORM else None) and not g.whole:
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if reduction != NORM and (sharing := _aligned_windows(g, dtype, aligned)) is not None:
@@ -200,7 +203,7 @@ def _strips(g: Geometry, dtype: np.dtype, result: np.dtype, reduction: int, alig
         _widest(reduction),
         reduction == MAX,
         reduction == NORM,
-        places=reduction in (INDICES, TAP),
+        most=2 if reduction in (INDICES, TAP) else 0,
     )
     exponent = int(p) if reduction == NORM else 0
     # Beside two vectors, three single loads take the first-level cache longer than these do; floats and places are bound by instructions.

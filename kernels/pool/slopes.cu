@@ -2,12 +2,13 @@
 // gradient times sign(x) (L1) or x / norm (L2), which are x times the sum of gradient / norm.
 //
 // Layout:  as in tiles.cu: a thread owns kGroup x kStrideW columns and walks down kSteps rows of tiles. It reads all windows that meet its columns, and begins
-//          with the rows of windows above its first tile, so that each norm is computed anew by the few threads that need it and never stored.
+//          with the rows of windows above its first tile, so that each norm is computed anew by the few threads that need it and never stored. kAtOnce: it asks for
+//          all rows before it uses one, without a branch between, behind which each would be waited for.
 //          (Channels-last: cells.cu.)
 // Needs:   pointers and W aligned to kWide elements, grad to kPiece; dilation 1; planes below 2^31.
 // Bound:   memory: x and grad read about once, dx written once.
 
-#include "dnnarray/strip.cuh"
+#include "dnnarray/left_pair.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -23,6 +24,8 @@ struct Config {
   static constexpr int kGroup = 2;
   static constexpr int kPiece = 2;
   static constexpr int kSteps = 2;
+  static constexpr bool kAtOnce = true;
+  static constexpr int kBlocks = 4;
   static constexpr int kThreads = 128;
 };
 #define DNNARRAY_ENTRY pool_slopes_default
@@ -37,7 +40,7 @@ constexpr int kBack = (kWindowH - 1) / kStrideH, kOwn = Config::kGroup, kColumns
 constexpr int kWindowsLeft = (kWindowW - 1 - Config::kBefore) / kStrideW, kWindowsRight = (Config::kBefore + kStrideW - 1) / kStrideW;
 constexpr int kWindows = kWindowsLeft + kOwn + kWindowsRight, kLeft = kWindowsLeft * kStrideW + Config::kBefore;
 constexpr int kEnd = (kWindows - 1) * kStrideW + kWindowW - kLeft, kRight = kEnd > kColumns ? kEnd - kColumns : 0;
-constexpr int kRows = kWindowH > kStrideH ? kWindowH : kStrideH;
+constexpr int kRows = kWindowH > kStrideH ? kWindowH : kStrideH, kAll = kRows + (kBack + kSteps - 1) * kStrideH;
 
 // What a thread reads of a row is one window that holds all of these.
 struct Around : Config {
@@ -50,13 +53,27 @@ using A = S::A;
 
 // Whether a norm may need its elements scaled.
 constexpr bool kScales = kExponent == 2 && !kSquaresFit<T>;
-static_assert(kWindows <= 32, "a bit for each norm");
+
+// A bit for each norm.
+template <bool kMany>
+struct BitsOf {
+  using type = unsigned;
+};
+template <>
+struct BitsOf<true> {
+  using type = unsigned long long;
+};
+using Bits = BitsOf<kScales && (kWindows * (kBack + kSteps) > 32)>::type;
+static_assert(kWindows <= 32 && (!kScales || kWindows * (kBack + kSteps) <= 64), "a bit for each norm");
 
 // Whether the two halves that stand to the left of a vector come as a word.
-constexpr bool kByWords = sizeof(T) == 2 && S::kLeft == 2 && kWide % 2 == 0;
+constexpr bool kByWords = kLeftPair<S>;
 
-// Blocks of a multiprocessor that registers are kept for; eight where that costs no spills.
-constexpr int kBlocks = kByWords && kStrideH == 2 && kStrideW == 2 && __CUDA_ARCH__ == 900 ? 8 : 16 / static_cast<int>(sizeof(A));
+// (The loads of float16 the compiler takes apart again, which is slower than one row at a time.)
+constexpr bool kAtOnce = Config::kAtOnce;
+
+// Blocks of a multiprocessor that registers are kept for; eight cost spills elsewhere.
+constexpr int kBlocks = Config::kBlocks == 8 && __CUDA_ARCH__ != 900 ? 4 : Config::kBlocks;
 
 // Whether sums begin with 0. In float32 those that do not take fewer instructions but longer (133 us for 126).
 constexpr bool kFromZero = sizeof(T) > 2;
@@ -66,22 +83,7 @@ __device__ __forceinline__ A element(const S::Row& row, int c) { return S::N::wi
 // A row of x.
 __device__ __forceinline__ S::Row read_row(const S& source, int h) {
   if constexpr (kByWords) {
-    const T* from = source.x + static_cast<long long>(h) * source.row;
-    S::Row r;
-#pragma unroll
-    for (int b = 0; b < S::kBody; ++b) {
-      r.body[b].fill(T{});
-      if (source.inside(h, b * kWide)) r.body[b].read(from + b * kWide);
-    }
-    Packed<T, 2> left;
-    left.fill(T{});
-    if (source.inside(h, -2)) left.read(from - 2);
-#pragma unroll
-    for (int i = 0; i < S::kHalo; ++i) {
-      const int c = S::kSpan + i - 2;
-      r.halo[i] = i < 2 ? left.at(i % 2) : under_way(source.inside(h, c) ? from[c] : T{});
-    }
-    return r;
+    return read_with_left_pair(source, h);
   } else {
     return source.read(h);
   }
@@ -105,6 +107,23 @@ struct Line {
   }
 };
 
+// A single half has no word to stay in (under_way).
+template <typename P>
+__device__ __forceinline__ void hold(P& piece) {
+  if constexpr (kAtOnce && sizeof(T) == 2 && P::kPart == 1) piece.v.at[0] = under_way(piece.v.at[0]);
+}
+
+// What a row of windows says, as it was read.
+struct Said {
+  Packed<T, kPiece> own[kOwn / kPiece];
+  T sides[kWindows > kOwn ? kWindows - kOwn : 1];
+
+  __device__ __forceinline__ A at(int b) const {
+    const int i = b - kWindowsLeft;
+    return widen(i < 0 ? sides[b] : i < kOwn ? own[i / kPiece].at(i % kPiece) : sides[b - kOwn]);
+  }
+};
+
 // The work of a thread: where its first own column and window lie in row 0, and which tiles it makes.
 struct Task {
   S source;
@@ -117,25 +136,23 @@ struct Task {
     return static_cast<unsigned>(p) < static_cast<unsigned>(h.outputs) && static_cast<unsigned>(q + b - kWindowsLeft) < static_cast<unsigned>(w.outputs);
   }
 
-  // The gradients of the windows in row p; of one that does not exist, 0.
-  template <int N>
-  __device__ __forceinline__ void fill(A (&g)[kWindows], int p, int b) const {
-    Packed<T, N> reg_grad;
-    reg_grad.fill(T{});
-    if (there(p, b)) reg_grad.read(grad + static_cast<long long>(p) * w.outputs + b - kWindowsLeft);
-#pragma unroll
-    for (int k = 0; k < N; ++k) g[b + k] = widen(reg_grad.at(k));
-  }
-  __device__ __forceinline__ void gradients(A (&g)[kWindows], int p) const {
+  // Of windows that do not exist, 0.
+  __device__ __forceinline__ Said read(int p) const {
+    const T* from = grad + static_cast<long long>(p) * w.outputs - kWindowsLeft;
+    Said said;
 #pragma unroll
     for (int b = 0; b < kWindows; ++b) {
       const int i = b - kWindowsLeft;
       if (i < 0 || i >= kOwn) {
-        fill<1>(g, p, b);
+        const T side = there(p, b) ? from[b] : T{};
+        said.sides[i < 0 ? b : b - kOwn] = kAtOnce ? under_way(side) : side;
       } else if (i % kPiece == 0) {
-        fill<kPiece>(g, p, b);
+        said.own[i / kPiece].fill(T{});
+        if (there(p, b)) said.own[i / kPiece].read(from + b);
+        hold(said.own[i / kPiece]);
       }
     }
+    return said;
   }
 
   // Whether one of these windows of row p, given as bits, does hold anything but zeros.
@@ -167,30 +184,22 @@ __device__ __forceinline__ A squares(const Line (&lines)[kWindowH], int b) {
   return sum;
 }
 
-// Which norms have left the range, as bits. Seldom called: others only ask whether there is such a norm.
-__device__ __forceinline__ unsigned look_again(const Task& task, const Line (&lines)[kWindowH], int p) {
-  unsigned odd = 0;
-#pragma unroll
-  for (int b = 0; b < kWindows; ++b) {
-    if (task.there(p, b) && out_of_range(squares(lines, b))) odd |= 1u << b;
-  }
-  return odd;
-}
-
 // What the windows of row p give to the thread's columns, each sum to be multiplied by the element; `lines` are of their rows of x. Bits tell where
 // a norm may have left the range.
-__device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task, const Line (&lines)[kWindowH], int p) {
+__device__ __forceinline__ unsigned give(A (&given)[kColumns], const Task& task, const Said& said, const Line (&lines)[kWindowH], int p) {
   A slope[kWindows];
-  task.gradients(slope, p);
-  bool leaves = false;
+  unsigned odd = 0;
 #pragma unroll
-  for (int b = 0; b < kWindows && kExponent == 2; ++b) {
+  for (int b = 0; b < kWindows && !kAtOnce; ++b) slope[b] = said.at(b);
+#pragma unroll
+  for (int b = 0; b < kWindows; ++b) {
+    if constexpr (kAtOnce) slope[b] = said.at(b);  // when it is used: it has been under way for long
+    if constexpr (kExponent != 2) continue;
     const bool there = task.there(p, b);  // others may hold elements all the same, whose norm is not to be seen
     const A sum = squares(lines, b);
-    if constexpr (kScales) leaves |= there && out_of_range(sum);
+    if (kScales && there && out_of_range(sum)) odd |= 1u << b;
     slope[b] = !there || sum == A(0) ? A(0) : slope[b] * near_inverse_root(sum);
   }
-  const unsigned odd = leaves ? look_again(task, lines, p) : 0;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     given[c] = A(0);
@@ -242,34 +251,44 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, kBlocks)
   if (static_cast<long long>(blockIdx.x) * Config::kThreads + threadIdx.x >= total) return;
   const Task task = task_of(threadIdx.x);
 
+  S::Row rows[kAll];
+  Said said[kBack + kSteps];
+  const int above = task.first - kBack, highest = above * kStrideH - axis_h.before;
+#pragma unroll
+  for (int i = 0; i < kAll && kAtOnce; ++i) rows[i] = read_row(task.source, highest + i);
+#pragma unroll
+  for (int i = 0; i < kBack + kSteps && kAtOnce; ++i) said[i] = task.read(above + i);
+
   A given[kBack + 1][kColumns];  // by the row of windows that begins with the tile, and those before
-  S::Row rows[kRows];
-  Line lines[kRows];
-  bool again = false;
+  Line lines[kWindowH];
+  Bits odd = 0;
 #pragma unroll
-  for (int step = -kBack; step < kSteps; ++step) {
-    const int tile = task.first + step, top = tile * kStrideH - axis_h.before;
-    if (step > 0 && top >= axis_h.extent) break;
+  for (int i = 0; i < kBack + kSteps; ++i) {
+    const int tile = above + i, top = kAtOnce ? highest + i * kStrideH : tile * kStrideH - axis_h.before;
+    if (!kAtOnce && i > kBack && top >= axis_h.extent) break;
 #pragma unroll
-    for (int r = step == -kBack ? 0 : kRows - kStrideH; r < kRows; ++r) {
-      rows[r] = read_row(task.source, top + r);
-      lines[r] = Line(rows[r]);
+    for (int r = i == 0 ? 0 : kRows - kStrideH; r < kRows; ++r) {
+      if (!kAtOnce) rows[i * kStrideH + r] = read_row(task.source, top + r);
+      if (r < kWindowH) lines[r] = Line(rows[i * kStrideH + r]);
     }
-    Line seen[kWindowH];
+    if (!kAtOnce) said[i] = task.read(tile);
+    odd |= static_cast<Bits>(give(given[0], task, said[i], lines, tile)) << i * kWindows % (8 * static_cast<int>(sizeof(Bits)));
 #pragma unroll
-    for (int r = 0; r < kWindowH; ++r) seen[r] = lines[r];
-    const unsigned odd = give(given[0], task, seen, tile);
-    if (odd != 0) again |= task.holds(tile, odd);
-#pragma unroll
-    for (int i = 0; i < kStrideH && step >= 0; ++i) {
-      if (static_cast<unsigned>(top + i) < static_cast<unsigned>(axis_h.extent)) put(task, rows[i], given, i, top + i);
+    for (int r = 0; r < kStrideH && i >= kBack; ++r) {
+      if (static_cast<unsigned>(top + r) < static_cast<unsigned>(axis_h.extent)) put(task, rows[i * kStrideH + r], given, r, top + r);
     }
 #pragma unroll
-    for (int r = 0; r + kStrideH < kRows; ++r) rows[r] = rows[r + kStrideH], lines[r] = lines[r + kStrideH];
+    for (int r = 0; r + kStrideH < kWindowH; ++r) lines[r] = lines[r + kStrideH];
 #pragma unroll
     for (int a = kBack; a > 0; --a)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) given[a][c] = given[a - 1][c];
   }
-  if (kScales && again) task_of(late_thread()).repair();
+  if (kScales && odd != 0) {
+    const Task late = task_of(late_thread());
+    bool again = false;
+#pragma unroll 1
+    for (int i = 0; i < kBack + kSteps; ++i, odd >>= kWindows) again |= late.holds(late.first - kBack + i, static_cast<unsigned>(odd & ((Bits(1) << kWindows) - 1)));
+    if (again) late.repair();
+  }
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import pool_slide
+from dnnarray._cuda import pool_ring, pool_slide
 from dnnarray._operation import find
 from tests.support import BFLOAT16, as_float64, assert_close, call
 from tests.test_pool import no_numbers
@@ -204,6 +204,32 @@ def test_means_of_windows_that_move_by_one(options, order, dtype, walks, monkeyp
     monkeypatch.setattr(pool_slide, "_MANY", 0 if walks else 1 << 30)
     for space in ((9, 24), (3, 8), (14, 40)):
         _both_ways("avg_pool", _drawn((2 + walks, 24, *space), dtype), {"stride": 1, **options}, _ORDERS[order])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("op", ["max_pool", "max_pool_with_indices"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 5, "stride": 2, "padding": 2},
+        {"kernel_size": 5, "stride": 1},
+        {"kernel_size": 4, "stride": 2, "padding": 1, "ceil_mode": True},
+        {"kernel_size": (2, 4), "stride": 1, "padding": (1, 0)},
+        {"kernel_size": (5, 3), "stride": (2, 1), "padding": (0, 1)},
+    ],
+    ids=str,
+)
+def test_maxima_by_a_ring_of_rows(options, op, dtype, monkeypatch):
+    monkeypatch.setattr(pool_ring, "_ENOUGH", 0)  # small problems too
+    rng = np.random.default_rng(6)
+    for channels, space in ((56, (23, 37)), (64, (41, 70)), (8, (31, 6))):
+        x = rng.integers(-30, 30, (3, channels, *space)).astype(dtype)
+        x[rng.random(x.shape) < 0.01] = np.nan
+        x[rng.random(x.shape) < 0.02] = np.inf
+        x[0][rng.random(x[0].shape) < 0.95] = -np.inf
+        actual, expected = call(op, (_in_order(x, _ORDERS["channels-last"]),), options), call(op, (x,), options)
+        for a, e in zip(_results(actual), _leaves(expected), strict=True):
+            np.testing.assert_array_equal(as_float64(a), as_float64(e))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
