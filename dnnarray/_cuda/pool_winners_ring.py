@@ -43,10 +43,10 @@ class _Settings:
 _TABLES: dict[
     tuple[bool, bool], dict[bool, _Settings]
 ] = {  # by whether windows are large, and are apart by 2; by whether elements are of a half type
-    (False, False): {True: _Settings(8, 3, 640), False: _Settings(4, 3, 1024, (*_WARPS, 28))},
-    (True, False): {True: _Settings(8, 2, 448), False: _Settings(8, 3, 512)},
-    (False, True): {True: _Settings(8, 3, 896)},
-    (True, True): {True: _Settings(8, 2, 640), False: _Settings(8, 3, 896)},
+    (False, False): {True: _Settings(8, 3, 624), False: _Settings(4, 3, 1152, (*_WARPS, 28))},
+    (True, False): {True: _Settings(8, 2, 512), False: _Settings(8, 3, 544)},
+    (False, True): {True: _Settings(8, 3, 744)},
+    (True, True): {True: _Settings(8, 2, 624), False: _Settings(8, 3, 744)},
 }
 
 
@@ -141,7 +141,7 @@ def _kernel(g: Geometry, x: Spec, s: _Settings, b: _Blocks) -> Kernel:
     _, h, w = g.axes
     config = WinnersRingConfig(
         POOL_TYPES[x.dtype], POOL_TYPES[INT64], False, True, h.window, h.stride_used, w.window, w.stride_used, w.before, wide_of(g, x),
-        s.columns, 1, b.warps * _LANES, 0, 0, False, True, s.stages,
+        s.columns, 1, b.warps * _LANES, 1, 0, False, True, s.stages,
     )  # fmt: skip
     windows = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}"
     name = f"max_pool_winners_ring_{POOL_SHORT[x.dtype]}_{windows}_c{s.columns}w{b.warps}s{s.stages}"
