@@ -34,7 +34,7 @@ static_assert(kKept >= 0 && kWindowW >= kStrideW && kColumns % kStrideW == 0, "n
 // ones are those of the neighbours' sums.
 constexpr int kAlong = Config::kThreads / kWarp;
 static_assert(!kShares || kLast, "lanes are channels");
-// Numbers of a row at the least `n`, such that no low byte of a row's first number overflows with a column's.
+// Numbers of a row, `n` at the least, such that a column's number added to a row's first one carries out of no low byte.
 __device__ constexpr int without_carry(int n) {
   for (bool fits = false; !fits; n += !fits) {
     fits = true;
@@ -44,7 +44,7 @@ __device__ constexpr int without_carry(int n) {
 }
 constexpr int kMarks = kShares ? without_carry((kAlong - 1) * kColumns + kSeen) : kColumns + (kGiven ? 1 : 2);
 constexpr int kRound = !kShares ? 128 : kWindowH * kMarks <= 512 ? 512 : 1024, kTop = ((1 << 16) / kRound - 2) * kRound + (kWindowH - 1) * kMarks;
-static_assert(kWindowH * kMarks <= kRound && kBeyond >= 0, "numbers of few bits");
+static_assert(kWindowH * kMarks <= kRound && kBeyond >= 0, "numbers that leave bits for the turns");
 __device__ __forceinline__ unsigned next_row(unsigned place) { return place + (place % kRound == 0 ? (kWindowH - 1) * kMarks - kRound : -kMarks); }
 // Of column i of what is seen of a row; of the own column c.
 __device__ constexpr int mark_of_own(int c) { return kShares ? kSeen - 1 - kMargin - c : kColumns - c; }

@@ -212,8 +212,8 @@ struct Walk {
     return all[0];
   }
 
-  // Adds what a row of windows gives where neighbours share. Of the windows of a thread, those of the left half and the neighbour's of the right half have no column in common, and
-  // so the other way round: all of a block give with one half at a time.
+  // Adds what a row of windows gives where neighbours share. The windows of the left half of one thread have no column in common with those of another, nor
+  // have those of the right half: all of a block give with one half at a time.
   __device__ __forceinline__ void give_in_turn(const Gifts& gifts, bool gives) {
     constexpr int kHalf = kOwn / 2;
     static_assert(!kShares || ((kHalf - 1) * kStrideW + kWindowW <= kColumns && kHalf * kStrideW >= kMargin + kBeyond), "halves apart");
