@@ -1,7 +1,10 @@
 """Which kernels pooling and its gradients are planned with, and how far a thread walks; no GPU."""
 
+from dataclasses import replace
+
 import pytest
 
+from dnnarray._cuda import pool_winners_ring
 from dnnarray._cuda.plan import Array
 from dnnarray._cuda.pool import ALGORITHMS
 from dnnarray._cuda.pool_cells import cells_plan
@@ -70,6 +73,41 @@ def test_one_launch_is_the_gradient_of_maxima_where_many_windows_lie_over_an_ele
     assert not one(3, 1, FLOAT64)
     assert not one(3, 1, aligned=False)
     assert not one(3, 1, shape=(2, 15, 15, 15))
+
+
+def _ring(shape, size, stride, dtype=FLOAT16, aligned=True, device=_H200):
+    """The launch for windows that threads share, None where it is another."""
+    x, options = Spec(shape, dtype), {"kernel_size": size, "stride": stride, "padding": (size - stride) // 2, "layout": "channels_last"}
+    _, forward = _planned("max_pool", x, **options)
+    _, problem = _planned("max_pool_backward", forward.outputs[0], x, **options)
+    plans = ALGORITHMS["max_pool_backward"][0].run(problem, device, aligned).plans
+    return plans[0] if plans[0].kernel.source == "pool/winners_ring_sm90.cu" else None
+
+
+def test_threads_share_windows_where_a_block_has_all_of_a_row():
+    image = (64, 112, 112, 64)
+    for size, stride in ((2, 1), (3, 1), (5, 1), (3, 2), (4, 2), (5, 2)):
+        plan = _ring(image, size, stride)
+        assert plan.block == 14 * 32
+        assert 0.75 * _H200.units <= plan.grid[0] <= _H200.units
+        assert plan.shared_memory <= _H200.shared_memory
+    assert _ring((64, 56, 56, 64), 3, 1).block == 7 * 32
+    assert _ring((4, 224, 224, 64), 3, 1).block == 16 * 32  # two blocks, which overlap
+    others = {
+        "too few blocks": {"shape": (1, 112, 112, 64)},
+        "lanes without channels": {"shape": (64, 112, 112, 96)},
+        "threads without columns": {"shape": (64, 112, 84, 64)},
+        "unaligned": {"aligned": False},
+        "another device": {"device": replace(_H200, capability=(8, 0))},
+        "float64": {"dtype": FLOAT64},
+    }
+    for other in others.values():
+        assert _ring(**{"shape": image, "size": 3, "stride": 1} | other) is None
+
+
+@pytest.mark.parametrize(("blocks", "rows", "slots", "strips"), [(64, 113, 132, 2), (64, 113, 264, 4), (1000, 113, 132, 1), (1, 8, 132, 2)])
+def test_strips_fill_a_device_in_whole_turns(blocks, rows, slots, strips):
+    assert pool_winners_ring._strips(blocks, rows, 6, slots) == strips
 
 
 def test_a_thread_of_one_launch_takes_whole_vectors():

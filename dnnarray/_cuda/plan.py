@@ -69,7 +69,8 @@ class Runtime:
 
 @frozen
 class TensorMap:
-    """A launch argument of 128 bytes: what the copy engine (sm_90) is told of an array, to fetch boxes of it as rows of 128 bytes, or of `row` bytes, swizzled.
+    """A launch argument of 128 bytes: what the copy engine (sm_90) is told of an array, to fetch boxes of it as rows of 128 bytes, or of `row` bytes, swizzled;
+    as they are where `row` is 0.
 
     Axes run from the fastest to the slowest; `strides` are bytes, from the second axis on. Where `corners` is given, (lower, upper) along the
     axes of space, the boxes are of windows: `box` is (channels, pixels) and `steps` are the window's along all axes.

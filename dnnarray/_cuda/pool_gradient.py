@@ -26,6 +26,7 @@ from dnnarray._cuda.pool_shared import shared_plan, walk_plan
 from dnnarray._cuda.pool_slide import slide_plan
 from dnnarray._cuda.pool_windows import reduction_plan
 from dnnarray._cuda.pool_winners import overlap_much, winners_plan
+from dnnarray._cuda.pool_winners_ring import ring_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -159,10 +160,14 @@ def _disjoint(problem: PoolProblem, g: Geometry) -> bool:
     return "max" in problem.op and problem.inputs[2] is None and g.small and not g.whole and apart and g.axes[2].before == 0
 
 
-def _in_one_pass(problem: PoolProblem, g: Geometry, aligned: bool) -> bool:
-    """Whether one launch finds the maxima, or takes their places, and sums for each element: small windows of which many lie over an element."""
+def _in_one_pass(g: Geometry, problem: PoolProblem, device: Device, aligned: bool) -> Plan | None:
+    """One launch that finds the maxima, or takes their places, and sums for each element: small windows of which many lie over an element."""
     _, x, indices = problem.inputs
-    return problem.op.startswith(("max", "adaptive_max")) and overlap_much(g, x, indices, aligned)
+    if not problem.op.startswith(("max", "adaptive_max")):
+        return None
+    pointers = (Array(0), Array(1), Array(2), Array(2 if indices is None else 3))
+    ring = ring_plan(g, x, device, aligned, (pointers[0], pointers[1], pointers[3])) if indices is None else None
+    return ring or (winners_plan(g, x, indices, aligned, pointers) if overlap_much(g, x, indices, aligned) else None)
 
 
 def saved_bytes(problem: PoolProblem) -> int:
@@ -182,9 +187,8 @@ def gather(problem: PoolProblem, device: Device, aligned: bool) -> Program:
     if _norm(problem) and g.at_once(problem.p) and not g.whole:
         return Program((_slopes(g, problem, aligned),), (g.order, g.order))
     given = 2 if indices is None else 3
-    if _in_one_pass(problem, g, aligned):
-        pointers = (Array(0), Array(1), Array(given - 1), Array(given))
-        return Program((winners_plan(g, x, indices, aligned, pointers),), (g.order,) * given)
+    if (plan := _in_one_pass(g, problem, device, aligned)) is not None:
+        return Program((plan,), (g.order,) * given)
     output, scratch, saved = Array(given), Array(given + 1), _saved_dtype(problem)
     norm, magnitude = _norm(problem), problem.op.startswith("lp")
     plans = []

@@ -31,6 +31,7 @@ class WinnersConfig(Config):
     blocks: int
     ahead: int
     early: bool
+    shares: bool
 
 
 @frozen
@@ -56,7 +57,7 @@ _SOUGHT_LARGE = {
 }  # fmt: skip
 _SOUGHT_APART = {("first", True): _Settings(8, ahead=2)}  # windows by 2
 _SOUGHT_LARGE_APART = {
-    ("first", True): _Settings(8, 57), ("last", True): _Settings(8, blocks=3),
+    ("first", True): _Settings(8, 57, ahead=2), ("last", True): _Settings(8, blocks=3),
     ("first", False): _Settings(8, 57, ahead=2), ("last", False): _Settings(6, 57, blocks=4, early=True),
 }  # fmt: skip
 _GIVEN = {
@@ -77,26 +78,36 @@ _TABLES = {  # by whether places are given, windows are large, and they are apar
 }  # fmt: skip
 
 
+def is_apart(g: Geometry) -> bool:
+    """Whether windows move by more than one."""
+    return max(a.stride_used for a in g.axes[1:]) > 1
+
+
+def is_large(g: Geometry) -> bool:
+    """Whether windows are large for how far they move."""
+    return max(a.window for a in g.axes[1:]) > (4 if is_apart(g) else 3)
+
+
+def overlap(g: Geometry, x: Spec) -> bool:
+    """Whether windows are small, several lie over an element along each axis, none leaves a gap, and the type is one that there are kernels for."""
+    fits = g.at_once() and not g.whole and x.dtype in (*HALF, FLOAT32)
+    return fits and not any(a.stride_used > min(a.window, 2) or a.cover() < 2 for a in g.axes[1:])
+
+
 def overlap_much(g: Geometry, x: Spec, indices: Spec | None, aligned: bool) -> bool:
-    """Whether windows are small, enough lie over an element, none leaves a gap, and elements lie side by side in words and vectors."""
+    """Whether small windows overlap, enough lie over an element, and elements lie side by side in words and vectors."""
     _, h, w = g.axes
-    if not g.at_once() or g.whole or x.dtype not in (*HALF, FLOAT32) or (indices is not None and w.extent == 1):
+    if not overlap(g, x) or (indices is not None and w.extent == 1):
         return False
-    if any(a.stride_used > min(a.window, 2) or a.cover() < 2 for a in (h, w)):
-        return False
-    apart = max(h.stride_used, w.stride_used) > 1
-    if (indices is not None and not apart and h.cover() * w.cover() < 6) or _settings(g, x, indices) is None:
+    if (indices is not None and not is_apart(g) and h.cover() * w.cover() < 6) or _settings(g, x, indices) is None:
         return False
     along = g.channels if g.last else w.extent
-    return vector_length(x.dtype, aligned, along) >= (_wide(x) if g.last else 4)
+    return vector_length(x.dtype, aligned, along) >= (wide_of(g, x) if g.last else 4)
 
 
 def _settings(g: Geometry, x: Spec, indices: Spec | None) -> _Settings | None:
     """None where two launches are faster."""
-    _, h, w = g.axes
-    apart = max(h.stride_used, w.stride_used) > 1
-    large = max(h.window, w.window) > (4 if apart else 3)
-    return _TABLES[indices is not None, large, apart].get(("last" if g.last else "first", x.dtype in HALF))
+    return _TABLES[indices is not None, is_large(g), is_apart(g)].get(("last" if g.last else "first", x.dtype in HALF))
 
 
 def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, pointers: tuple[Array, Array, Array, Array]) -> Plan:
@@ -104,7 +115,7 @@ def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, poin
     _, h, w = g.axes
     settings = _settings(g, x, indices)
     assert settings is not None  # overlap_much
-    columns, wide = _columns(g, x, settings.columns, aligned), _wide(x) if g.last else 1
+    columns, wide = _columns(g, x, settings.columns, aligned), wide_of(g, x)
     piece = 1 if g.last else vector_length(x.dtype, aligned, w.outputs, columns // w.stride_used)
     blocks = settings.blocks if g.last or piece == columns // w.stride_used else 0  # smaller pieces take more registers
     if indices is None and h.window == 2 and (w.window > 2 or x.dtype == FLOAT32):
@@ -112,7 +123,7 @@ def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, poin
     saved = INT64 if indices is None else indices.dtype  # nothing is read where none are given
     config = WinnersConfig(
         POOL_TYPES[x.dtype], POOL_TYPES[saved], indices is not None, g.last, h.window, h.stride_used, w.window, w.stride_used, w.before, wide,
-        columns, piece, THREADS, blocks, settings.ahead, settings.early,
+        columns, piece, THREADS, blocks, settings.ahead, settings.early, False,
     )  # fmt: skip
     words = [f"max_pool_winners_{POOL_SHORT[x.dtype]}"] + ([] if indices is None else [f"by_{POOL_SHORT[saved]}"])
     words += [
@@ -131,9 +142,9 @@ def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, poin
     return Plan(kernel, (-(-total // THREADS), 1, 1), THREADS, (*pointers, *numbers), shared)
 
 
-def _wide(x: Spec) -> int:
-    """Channels of a word."""
-    return 4 // x.dtype.itemsize
+def wide_of(g: Geometry, x: Spec) -> int:
+    """Channels of a thread: those in a word."""
+    return 4 // x.dtype.itemsize if g.last else 1
 
 
 def _columns(g: Geometry, x: Spec, wanted: int, aligned: bool) -> int:

@@ -174,6 +174,27 @@ def test_gradients_of_maxima_down_several_strips(window, space, order, dtype):
         np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool_backward(given, there, indices=places, **options)), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", [(36, 31, 29, 64), (9, 46, 53, 128), (5, 19, 222, 64), (33, 25, 108, 64)], ids=str)
+@pytest.mark.parametrize(
+    "window", [(2, 1, 0), (3, 1, 1), (3, 1, 0), (5, 1, 2), (3, 2, 1), (4, 2, 1), (5, 2, 2), ((5, 3), (2, 1), (1, 0))], ids=str
+)
+def test_gradients_of_maxima_whose_windows_threads_share(window, shape, dtype):
+    size, stride, padding = window
+    rng = np.random.default_rng(11)
+    x = rng.integers(-2, 3, shape).astype(dtype)
+    for value in (np.nan, np.inf, -np.inf, -0.0):
+        x[rng.random(x.shape) < 0.01] = value
+    options = {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}
+    indices = dnn.max_pool_with_indices(cupy.asarray(x), **options)[1]
+    grad = cupy.asarray(rng.integers(1, 9, indices.shape).astype(dtype))
+    dx, given = (dnn.max_pool_backward(grad, cupy.asarray(x), indices=places, **options) for places in (None, indices))
+    np.testing.assert_array_equal(cupy.asnumpy(dx), cupy.asnumpy(given))
+    some = slice(0, 2)
+    expected = dnn.max_pool_backward(cupy.asnumpy(grad[some]), x[some], **options)
+    np.testing.assert_array_equal(cupy.asnumpy(dx[some]), expected)
+
+
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _ADAPTIVE)
 @pytest.mark.parametrize("size", [1, (3, 4), (5, 13), (1, 3)])

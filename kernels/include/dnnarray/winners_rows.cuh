@@ -17,7 +17,9 @@ constexpr int kMost = 16 / sizeof(T), kVector = kLast ? kPart : kColumns < kMost
 
 // Windows beside each other: those over the thread's columns, kLeft of which begin before its own ones. They look at kSeen columns, of which kMargin
 // stand to the left of the thread's and kBeyond to the right.
-constexpr int kOwn = kColumns / kStrideW, kLeft = (kWindowW - 1 - kBefore) / kStrideW, kRight = (kBefore + kStrideW - 1) / kStrideW;
+constexpr bool kShares = Config::kShares;  // windows beside the own ones are the neighbours', who give to the thread's columns what is theirs
+constexpr int kOwn = kColumns / kStrideW, kLeft = kShares ? 0 : (kWindowW - 1 - kBefore) / kStrideW;
+constexpr int kRight = kShares ? 0 : (kBefore + kStrideW - 1) / kStrideW;
 constexpr int kWindows = kLeft + kOwn + kRight, kSeen = (kWindows - 1) * kStrideW + kWindowW;
 constexpr int kMargin = kLeft * kStrideW + kBefore, kBeyond = kSeen - kMargin - kColumns;
 constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kKept = kWindowH - kStrideH;  // rows of windows over a row of x; rows that windows share
@@ -27,12 +29,29 @@ static_assert(kKept >= 0 && kWindowW >= kStrideW && kColumns % kStrideW == 0, "n
 // that the highest numbers follow after the lowest. A place is kRound times a count of turns, which falls too, and the number. So what comes first has the
 // larger place. Of the columns to each side that are only looked at, it does not matter which has a maximum: they share a number, and those to the right
 // have that of nowhere, 0.
-constexpr int kRound = 128, kMarks = kColumns + (kGiven ? 1 : 2), kTop = 510 * kRound + (kWindowH - 1) * kMarks;
-static_assert(kWindowH * kMarks <= kRound, "numbers of seven bits");
+//
+// Where neighbours share, all sums of a row of the block lie in one line, from the last column to the first, so that the numbers of columns beside the own
+// ones are those of the neighbours' sums.
+constexpr int kAlong = Config::kThreads / kWarp;
+static_assert(!kShares || kLast, "lanes are channels");
+// Numbers of a row, `n` at the least, such that a column's number added to a row's first one carries out of no low byte.
+__device__ constexpr int without_carry(int n) {
+  for (bool fits = false; !fits; n += !fits) {
+    fits = true;
+    for (int r = 0; r < kWindowH; ++r) fits = fits && r * n % 256 + kSeen <= 256;
+  }
+  return n;
+}
+constexpr int kMarks = kShares ? without_carry((kAlong - 1) * kColumns + kSeen) : kColumns + (kGiven ? 1 : 2);
+constexpr int kRound = !kShares ? 128 : kWindowH * kMarks <= 512 ? 512 : 1024, kTop = ((1 << 16) / kRound - 2) * kRound + (kWindowH - 1) * kMarks;
+static_assert(kWindowH * kMarks <= kRound && kBeyond >= 0, "numbers that leave bits for the turns");
 __device__ __forceinline__ unsigned next_row(unsigned place) { return place + (place % kRound == 0 ? (kWindowH - 1) * kMarks - kRound : -kMarks); }
 // Of column i of what is seen of a row; of the own column c.
-__device__ constexpr int mark_of_own(int c) { return kColumns - c; }
-__device__ constexpr int mark_of(int i) { return i < kMargin ? kMarks - 1 : i < kMargin + kColumns ? mark_of_own(i - kMargin) : 0; }
+__device__ constexpr int mark_of_own(int c) { return kShares ? kSeen - 1 - kMargin - c : kColumns - c; }
+__device__ constexpr int mark_of(int i) {
+  if (kShares) return i < kSeen ? kSeen - 1 - i : 0;
+  return i < kMargin ? kMarks - 1 : i < kMargin + kColumns ? mark_of_own(i - kMargin) : 0;
+}
 // The lowest bytes of places are in words for three columns.
 __device__ constexpr unsigned marks_of(int i) { return mark_of(i) | mark_of(i + 1) << 8 | mark_of(i + 2) << 16; }
 
