@@ -188,6 +188,7 @@ def test_means_of_windows_that_move_by_one_element_slide():
     for changed in ({"stride": 2}, {"stride": (1, 2)}, {"kernel_size": 5, "padding": 2}, {"padding": 0}):
         assert "pool/slide.cu" not in _sources("avg_pool", (2, 16, 16, 16), **(options | changed))
     assert "pool/slide.cu" not in _sources("avg_pool", (2, 16, 16, 13), **options)  # no vectors along the row
+    assert "pool/slide.cu" not in _sources("avg_pool", (2, 8, 7, 7), dtype="float64", **options)  # nor two elements beside one
     assert "pool/slide.cu" not in _sources("max_pool", (2, 16, 16, 16), **options)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from dnnarray._cuda.conv_raster import Raster, axes_of, raster, within
-from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile
+from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -85,9 +85,6 @@ def _panels(t: Tile) -> int:
     return t.m * t.n * 2 + 24 * _consumers(t)
 
 
-_TIMED = tuple((t, t.m, t.n, t.products + _WAIT, _END * t.m * t.n) for t in _TILES)  # seconds of a stage's products, of a tile's end
-
-
 @remembered
 def choose(g: Geometry, units: int, residual: bool = False, first: bool = False, wide: bool = False) -> Choice:
     """What is done first. Results of a raster are not written channels-first (`first`), nor by who holds the weight in float32 (`wide`): ptxas serialises it."""
@@ -112,13 +109,18 @@ def _fastest(
     g: Geometry, units: int, rows: int, blocks: int, reach: int, taps: int, fits: Callable[[int, int], bool] = lambda m, n: True
 ) -> tuple[float, Tile | None]:
     """The tile and its seconds: the slower of products and second-level cache, which gives its weight and, once for `taps` stages, its rows and their reach."""
-    found: tuple[float, Tile | None] = (math.inf, None)
-    for t, m, n, products, end in _TIMED:
-        rounds = -(-(-(-rows // m) * -(-g.k // n)) * g.groups // units)
-        seconds = START + rounds * (blocks * max(products, (n + (m + reach) / taps) * ROW / _L2) + end)
-        if seconds < found[0] and fits(m, n):
-            found = seconds, t
-    return found
+    best, found = math.inf, None
+    for t in _TILES:
+        seconds = _seconds(g, rows, blocks, units, t, t.n + (t.m + reach) / taps)
+        if (found is None or seconds < best) and fits(t.m, t.n):
+            best, found = seconds, t
+    return best, found
+
+
+def _seconds(g: Geometry, rows: int, blocks: int, units: int, t: Tile, moved: float) -> float:
+    """With the slower of products and second-level cache, which gives `moved` rows a stage."""
+    each = max(t.products + _WAIT, moved * ROW / _L2)
+    return START + rounds(g, rows, t, units) * (blocks * each + _END * t.m * t.n)
 
 
 @lru_cache(maxsize=64)

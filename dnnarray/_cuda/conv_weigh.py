@@ -19,7 +19,6 @@ _TILES = (Tile(256, 192, 4), Tile(128, 256, 4), Tile(256, 128, 4), Tile(128, 192
 _L2 = 75e9  # bytes a second that a multiprocessor gets
 _STEP, _FILL, _END = 0.7e-6, 0.3e-6, 1.6e-6  # seconds of a step of 64 places, of a block that comes before the first, of a tile's end
 _WAIT = 60e-9  # seconds of a stage beside its products
-_TIMED = tuple((t, t.m, t.n, max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)) for t in _TILES)  # seconds of a stage
 
 
 @frozen
@@ -49,8 +48,9 @@ def tma_split(g: Geometry, kept: Geometry | None = None) -> TmaSplit:
     """The tile and the parts that are done first; the sums of `kept` are added up, by default all."""
     everything, width, sums = -(-g.n * g.pixels // BLOCK), g.taps * -(-g.c // BLOCK) * BLOCK, adding_up(kept or g, 1)
     best: tuple[float, Tile, int, int] | None = None
-    for t, m, n, each in _TIMED:
-        tiles = -(-g.k // m) * -(-width // n) * g.groups
+    for t in _TILES:
+        each = max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
+        tiles = -(-g.k // t.m) * -(-width // t.n) * g.groups
         for count, blocks in parts(everything, tiles):
             seconds = -(-tiles * count // PLANNED) * (blocks * each + _END) + (count * sums if count > 1 or kept else 0)
             if best is None or seconds < best[0]:

@@ -37,8 +37,8 @@ def slide_plan(g: Geometry, dtype: np.dtype, gradient: bool, padded: bool, align
     wide = vector_length(dtype, aligned, g.channels if g.last else w.extent)
     if g.whole or not g.small or any(a.stride_used != 1 or a.window > _WINDOW for a in (h, w)):
         return None
-    if g.first and (w.extent != w.outputs or wide * dtype.itemsize < 8):
-        return None
+    if g.first and (w.extent != w.outputs or wide * dtype.itemsize < 8 or wide < w.window - 1):
+        return None  # what stands beside a vector lies in the next one
     (in_h, out_h), (in_w, out_w) = [(a.outputs, a.extent) if gradient else (a.extent, a.outputs) for a in (h, w)]
     top, before = (a.window - 1 - a.before if gradient else a.before for a in (h, w))
     inner = g.channels // wide if g.last else 1
