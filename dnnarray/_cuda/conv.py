@@ -26,7 +26,7 @@ from dnnarray._select import Method
 
 
 def _direct(op: str) -> Method:
-    return methods("direct", op, conv_direct.DirectMaps, "the definition", conv_direct.rejects, conv_direct.cost)
+    return methods("direct", op, conv_direct.DirectMaps, "the definition", conv_direct.rejects, conv_direct.cost, floor=conv_direct.floor)
 
 
 def _gemm(op: str, name: str, precision: str) -> Method:

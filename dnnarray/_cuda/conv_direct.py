@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, runs, too_large
 from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
+from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 
@@ -106,15 +107,27 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 _OUTPUT, _TERM, _WEIGHT_TERM = 20e-12, 45e-9, 7e-9  # seconds: of each output beside its terms; of a thread's term after the other
 
 
+def _chain(op: str, g: Geometry, weighs: bool) -> float:
+    """Seconds of the terms of one element, which wait for each other."""
+    if weighs:
+        return g.n * g.pixels * _WEIGHT_TERM
+    return g.taps * (g.k if op in ("conv_backward_input", "conv_transpose") else g.c) * _TERM
+
+
+def floor(op: str, problem: ConvProblem, device: Device) -> float:
+    """Seconds of the operations at the best rate, or of the terms of one element."""
+    g, weighs = problem.geometry, runs(op, problem).weighs
+    rate = max(device.peak["float32"], device.peak.get("float64", 0.0)) * max(_EFFICIENCY, _EFFICIENCY_FIRST)
+    return max(problem.flops / rate, _chain(op, g, weighs)) if problem.flops else 0.0
+
+
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The operations, or the terms of one element, which wait for each other."""
-    g, weighs = problem.geometry, op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+    g, weighs = problem.geometry, runs(op, problem).weighs
     unit = "float64" if problem.itemsize == 8 else "float32"
     share = _WEIGHT_EFFICIENCY if weighs else _EFFICIENCY if lying(op, problem).last else _EFFICIENCY_FIRST
     rate = (device.peak.get(unit) or device.peak["float32"]) * share
-    spreads = op in ("conv_backward_input", "conv_transpose")
-    chain = g.n * g.pixels * _WEIGHT_TERM if weighs else g.taps * (g.k if spreads else g.c) * _TERM
     outputs = sum(spec.size for spec in problem.outputs if spec is not None)
-    seconds = max(problem.flops / rate + outputs * _OUTPUT, chain)
+    seconds = max(problem.flops / rate + outputs * _OUTPUT, _chain(op, g, weighs))
     peak = device.peak.get(unit) or device.peak["float32"]
     return Cost(problem.flops, problem.bytes, min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0, problem.maps, unit)
