@@ -114,15 +114,20 @@ def _fastest(
     height, across = g.out[1], -(-g.out[2] // columns)
     if g.n * (height + side - 1) * across * step > limit * most * lines:
         return None
+    time, rows, blocks = _by_parts(g.n * across, height, side, most, lambda rows: -(-(rows + side - 1) // lines) * step)
+    return time, -vectors, lambda: RowTile(vectors, m, lines, warps, rows, columns, ranges, blocks, shared, time)
+
+
+def _by_parts(columns: int, height: int, side: int, most: int, clocks: Callable[[int], float]) -> tuple[float, int, int]:
+    """Of the parts of an image's rows: the fewest clocks for all tiles, the rows of one, and how many run at a time, at `most`."""
     found = []
     for parts in _PARTS:
         if parts == 1 or parts * side <= height:
             rows = -(-height // parts)
-            tiles = g.n * -(-height // rows) * across
+            tiles = columns * -(-height // rows)
             blocks = max(1, min(tiles, most))
-            found.append((-(-tiles // blocks) * -(-(rows + side - 1) // lines) * step, rows, blocks))
-    time, rows, blocks = min(found, key=itemgetter(0))
-    return time, -vectors, lambda: RowTile(vectors, m, lines, warps, rows, columns, ranges, blocks, shared, time)
+            found.append((-(-tiles // blocks) * clocks(rows), rows, blocks))
+    return min(found, key=itemgetter(0))
 
 
 def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> Plan:
@@ -208,14 +213,8 @@ def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tup
     height, across = g.space[1], -(-g.out[2] // columns)
     if g.n * height * across * step > limit * most * _LINES:
         return None
-    found = []
-    for parts in _PARTS:
-        if parts == 1 or parts * side <= height:
-            rows = -(-height // parts)
-            tiles = g.n * -(-height // rows) * across
-            splits = max(1, min(tiles, most))
-            found.append((-(-tiles // splits) * (-(-rows // _LINES) * step + (side - 1) // _LINES * _STEP), rows, splits))
-    time, rows, splits = min(found, key=itemgetter(0))
+    late = (side - 1) // _LINES * _STEP
+    time, rows, splits = _by_parts(g.n * across, height, side, most, lambda rows: -(-rows // _LINES) * step + late)
     return time, -vectors, lambda: RowSplit(vectors, rows, columns, ranges, splits, shared, time)
 
 
