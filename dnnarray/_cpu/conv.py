@@ -147,7 +147,7 @@ def conv_backward_weight(way: Way, problem: ConvProblem, outputs: Any, scratch: 
     _weight_gradient(way, problem.geometry, scratch, x, dy, _weight(problem, outputs[0]))
 
 
-def _conv_backward(
+def conv_backward(
     way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any, weight: Any, bias: Any, residual: Any
 ) -> None:
     if problem.activation is not None:
@@ -173,7 +173,7 @@ def conv_transpose(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratc
     activation.apply(problem.activation, y, y)
 
 
-def _conv_transpose_backward(
+def conv_transpose_backward(
     way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any, weight: Any, bias: Any
 ) -> None:
     if problem.activation is not None:
@@ -195,9 +195,9 @@ _OPERATIONS: dict[str, tuple[tuple[str, ...], str | None, Callable[..., None]]] 
     "conv": ((_FORWARD,), None, conv),
     "conv_backward_input": ((_INPUT,), None, conv_backward_input),
     "conv_backward_weight": ((_WEIGHT,), None, conv_backward_weight),
-    "conv_backward": ((_INPUT, _WEIGHT), _FORWARD, _conv_backward),
+    "conv_backward": ((_INPUT, _WEIGHT), _FORWARD, conv_backward),
     "conv_transpose": ((_INPUT,), None, conv_transpose),
-    "conv_transpose_backward": ((_FORWARD, _WEIGHT), _INPUT, _conv_transpose_backward),
+    "conv_transpose_backward": ((_FORWARD, _WEIGHT), _INPUT, conv_transpose_backward),
 }
 
 
@@ -221,11 +221,17 @@ def _is_empty(g: Geometry) -> bool:
     return 0 in g.sizes
 
 
+def _maps(op: str, problem: ConvProblem) -> tuple[str, ...]:
+    """Which of the three an operation runs for a problem."""
+    always, recomputed, _ = _OPERATIONS[op]
+    return always if recomputed is None or problem.activation is None else (*always, recomputed)
+
+
 def _method(op: str, way: Way) -> Method:
-    always, recomputed, run = _OPERATIONS[op]
+    always, _, run = _OPERATIONS[op]
 
     def maps(problem: ConvProblem) -> tuple[str, ...]:
-        return always if recomputed is None or problem.activation is None else (*always, recomputed)
+        return _maps(op, problem)
 
     def rejects(problem: ConvProblem, device: Device) -> str | None:
         g = problem.geometry
@@ -276,7 +282,10 @@ def _total(costs: Sequence[Cost]) -> Cost:
 
 
 class _CompiledWay(NamedTuple):
-    """A way that Numba compiles, for the maps that are correlations; its module holds `WAY`, and a driver for each of `_CORRELATING`."""
+    """A way that Numba compiles, for the maps that are correlations; its module holds `WAY`, and a driver for each operation of these alone.
+
+    Where the weight's gradient is asked for as well, ``compiled/conv_backward.py`` puts the compiled one beside it.
+    """
 
     name: str
     module: str
@@ -285,27 +294,40 @@ class _CompiledWay(NamedTuple):
     rejects: Callable[[Geometry], str | None]
     strided: bool = True  # a gradient's phases are written one after the other, each to every so many pixels
 
+    def way(self, weighs: bool) -> Way:
+        """Asked for only where Numba has compiled it."""
+        way: Way
+        if weighs:
+            way = import_module("dnnarray._cpu.compiled.conv_backward").WAYS[self.name]
+        else:
+            way = import_module(f"dnnarray._cpu.compiled.{self.module}").WAY
+        return way
+
     def method(self, op: str) -> Method:
         """The entry of an operation."""
-        maps = _OPERATIONS[op][0]
+        weighs = _WEIGHT in _OPERATIONS[op][0]
 
         def accepts(problem: ConvProblem, device: Device) -> str | None:
-            return next((r for r in map(self.rejects, _correlations(maps, problem.geometry)) if r is not None), None)
+            found = _correlations(_maps(op, problem), problem.geometry)
+            reason = next((r for r in map(self.rejects, found) if r is not None), None)
+            return huge(problem.geometry) if weighs and reason is None else reason
 
         def workspace(problem: ConvProblem) -> int:
-            # Asked for only where Numba has compiled it.
-            return _method(op, import_module(f"dnnarray._cpu.compiled.{self.module}").WAY).workspace(problem)
+            return _method(op, self.way(weighs)).workspace(problem)
 
         def cost(problem: ConvProblem, device: Device) -> Cost:
-            g = problem.geometry
+            g, maps = problem.geometry, _maps(op, problem)
             if _is_empty(g):
                 return Cost(0, 0)
             costs = [self.cost(c, problem.itemsize) for c in _correlations(maps, g)]
             if self.strided and _INPUT in maps and g.stride != (1, 1, 1):
                 costs.append(strided_cost(g.sizes[0], problem.itemsize))
+            if weighs:
+                costs.append(shifted_weight_cost(g, problem.itemsize))
             return _total(costs)
 
-        return compiled.method(self.name, self.module, op, self.summary, accepts=accepts, cost=cost, workspace=workspace)
+        module, driver = ("conv_backward", f"{self.name}_{op}") if weighs else (self.module, op)
+        return compiled.method(self.name, module, driver, self.summary, accepts=accepts, cost=cost, workspace=workspace)
 
 
 def _compiled_weight() -> Method:
@@ -333,13 +355,13 @@ _COMPILED_WAYS = (
     _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
     _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, huge, strided=False),
 )
-_CORRELATING = ("conv", "conv_backward_input", "conv_transpose")
 
 
 def _compiled(op: str) -> tuple[Method, ...]:
-    if op in _CORRELATING:
-        return tuple(way.method(op) for way in _COMPILED_WAYS)
-    return (_compiled_weight(),) if op == "conv_backward_weight" else ()
+    """A backward by Winograd would gain nothing beside the gradient of the weight, and round thrice as much."""
+    if op == "conv_backward_weight":
+        return (_compiled_weight(),)
+    return tuple(way.method(op) for way in _COMPILED_WAYS if way.name != "winograd_4x4" or _WEIGHT not in _OPERATIONS[op][0])
 
 
 ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *_compiled(op)) for op in _OPERATIONS}
