@@ -285,6 +285,16 @@ def test_memory_beyond_the_results_is_bounded():
 # --- drawn shapes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("value", [1e-3, 0.7, -40.0, 1e6])
+@pytest.mark.parametrize("extents", [(3, 1), (3, 7), (2, 4, 300), (2, 6, 33, 40)])
+def test_equal_values_become_zero(extents, value):
+    x = np.full(extents, value, np.float32)
+    assert not dnn.layer_norm(x, eps=0.1).any()
+    if x.ndim > 2:
+        assert not dnn.group_norm(x, num_groups=2, eps=0.1).any()
+        assert not dnn.batch_norm_train(x, eps=0.1)[0].any()
+
+
 @st.composite
 def _axis_calls(draw):
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))

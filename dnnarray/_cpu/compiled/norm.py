@@ -42,9 +42,11 @@ def _statistics(x: Any, eps: Any, centred: Any) -> Any:
 
 
 @device
-def _centre(mean: Any, rstd: Any) -> Any:
-    """What is taken from x before anything else: the mean of data far from 0, which is exact there; near 0 nothing, since the difference would round."""
-    return mean if abs(mean) * rstd > 1.0 else const(mean, 0.0)
+def _centre(mean: Any, variance: Any) -> Any:
+    """What is taken from x before anything else: the mean of data far from 0, which is exact there (of equal values the result is 0); near 0 nothing,
+    since the difference would round.
+    """
+    return mean if float(mean) * float(mean) > variance else const(mean, 0.0)
 
 
 @device
@@ -111,13 +113,13 @@ def _rows(
     pieces = x.shape[1] // inner
     for r in range(start, stop):
         row, out = x[r], y[r]
-        m, rest, _, s = _statistics(row, eps, centred)
+        m, rest, v, s = _statistics(row, eps, centred)
         if mean.size:
             mean[r] = m + rest
         if rstd.size:
             rstd[r] = s
         base = (r % period) * pieces
-        centre = _centre(m, s)
+        centre = _centre(m, v)
         offset = float(m - centre) + rest
         if inner == 1:
             _affine_each(row, centre, s, x.dtype.type(-offset * s), weight[base : base + pieces], bias[base : base + pieces], out)
@@ -281,7 +283,7 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
         s = 1.0 / math.sqrt(v + eps)
         mean[c], rstd[c], variance[c] = m + x.dtype.type(rest), s, v
         scale = x.dtype.type(s * weight[c])
-        centre = _centre(m, s)
+        centre = _centre(m, v)
         shift = x.dtype.type(bias[c] - (float(m - centre) + rest) * scale)
         for n in range(outer):
             _affine(x[n, c], centre, scale, shift, y[n, c])
@@ -330,7 +332,7 @@ def _coefficients(
     """What `_affine` takes for each channel, of given statistics."""
     for c in range(start, stop):
         rstd = 1.0 / math.sqrt(float(variance[c]) + eps)
-        centre[c] = _centre(mean[c], rstd)
+        centre[c] = _centre(mean[c], variance[c])
         scale[c] = rstd * weight[c]
         shift[c] = bias[c] - float(mean[c] - centre[c]) * scale[c]
 
