@@ -40,9 +40,8 @@ class _Settings:
     warps: tuple[int, ...] = _WARPS
 
 
-_TABLES: dict[
-    tuple[bool, bool], dict[bool, _Settings]
-] = {  # by whether windows are large, and are apart by 2; by whether elements are of a half type
+# By whether windows are large, and are apart by 2; by whether elements are of a half type.
+_TABLES: dict[tuple[bool, bool], dict[bool, _Settings]] = {
     (False, False): {True: _Settings(8, 3, 624), False: _Settings(4, 3, 1152, (*_WARPS, 28))},
     (True, False): {True: _Settings(8, 2, 512), False: _Settings(8, 3, 544)},
     (False, True): {True: _Settings(8, 3, 744)},
