@@ -27,8 +27,8 @@ using namespace dnnarray;
 using T = Config::Element;
 using S = Config::Source;
 constexpr int kGroup = Config::kGroup, kSlices = Config::kSlices, kGroups = Config::kThreads / kSlices;
-// Blocks of a multiprocessor: as ptxas finds best, but that four neighbours in one slice get 48 registers beside the call, and spill.
-constexpr int kBlocks = Config::kRepairs && kGroup == 4 && kSlices == 1 ? 4 : 0;
+// Blocks of a multiprocessor: as ptxas finds best, which beside the call of a repair are 48 registers, of which some spill (which ones, differs between versions).
+constexpr int kBlocks = Config::kRepairs ? 4 : 0;
 
 __device__ __forceinline__ void write(T* target, long long apart, const float (&sums)[kGroup]) {
   Vec<T, kGroup> rounded;
