@@ -124,7 +124,7 @@ def write(op: Operation, function: Any, signature: inspect.Signature) -> Any:
 def renew(op: Operation) -> None:
     """Write the text again where kinds of arrays have joined since."""
     if any(f"_{kind.name}" not in op.function.__globals__ for kind in KINDS.values()):
-        write(op, op.function, op.function.__signature__)  # type: ignore[attr-defined]
+        write(op, op.function, inspect.signature(op.function))
 
 
 def remember(op: Operation, key: tuple[Any, ...], call: Callable[..., Any], problem: Any, arrays: tuple[Any, ...]) -> None:

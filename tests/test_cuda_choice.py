@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from functools import partial
 
 import pytest
 
@@ -37,8 +38,9 @@ def test_drawn_convolutions_and_gradients():
         _check(drawn.op, drawn.problem)
 
 
-def _spec(shape, dtype, last):
-    if not last:
+def _drawn(rng, dtype, shape):
+    """Channels-last in memory, or in C order."""
+    if rng.random() < 0.3:
         return dnn.Spec(shape, dtype)
     n, *space, channel = dnn.Spec((shape[0], *shape[2:], shape[1]), dtype).c_strides
     return dnn.Spec(shape, dtype, (n, channel, *space))
@@ -56,19 +58,17 @@ def _combined(seed):
         if (side - 1) * options["dilation"] >= extent + 2 * padding or 2 * padding >= extent:
             continue
 
-        def spec(*shape):
-            return _spec(shape, dtype, rng.random() < 0.7)  # noqa: B023
-
-        x = spec(rng.randint(1, 20), c, extent, extent)
-        for name, w in (("conv", spec(k, c // groups, side, side)), ("conv_transpose", spec(c, k // groups, side, side))):
-            y = dnn.infer(name, x, w, **options).output.shape
-            yield f"{name}_backward", (spec(*y), x, w), options | rng.choice(({}, {"activation": "relu"}))
+        x = _drawn(rng, dtype, (rng.randint(1, 20), c, extent, extent))
+        for name, shape in (("conv", (k, c // groups, side, side)), ("conv_transpose", (c, k // groups, side, side))):
+            w = _drawn(rng, dtype, shape)
+            grad = _drawn(rng, dtype, dnn.infer(name, x, w, **options).output.shape)
+            yield f"{name}_backward", (grad, x, w), options | rng.choice(({}, {"activation": "relu"}))
             yield name, (x, w), options
 
 
 def test_operations_of_several_maps():
     for name, arrays, options in itertools.islice(_combined(5), 240):
-        _check(name, lambda: _problem(name, arrays, options))  # noqa: B023
+        _check(name, partial(_problem, name, arrays, options))
 
 
 @pytest.mark.parametrize(("c", "k", "activation", "fits"), [(16, 2, None, False), (2, 16, None, True), (2, 16, "relu", False)])
@@ -76,7 +76,7 @@ def test_groups_whose_gradient_does_not_fit_are_refused(c, k, activation, fits):
     """Groups of 16 and 2 channels with windows of 7 x 7: one way round fits into shared memory, the other does not, and the forward is formed for an activation."""
     x, w = dnn.Spec((13, 32 * c, 39, 39), "float16"), dnn.Spec((32 * k, c, 7, 7), "float16")
     grad = dnn.Spec((13, 32 * k, 33, 33), "float16")
-    make = lambda: _problem("conv_backward", (grad, x, w), {"groups": 32, "activation": activation})  # noqa: E731
+    make = partial(_problem, "conv_backward", (grad, x, w), {"groups": 32, "activation": activation})
     _check("conv_backward", make)
     grouped = next(j for j in rank(make(), H200, DEFAULT, ALGORITHMS["conv_backward"]) if j.method.name == "grouped")
     assert grouped.reason is None if fits else "does not fit into shared memory" in grouped.reason

@@ -131,6 +131,8 @@ def add_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """out += a @ b, in place of a product of its own and a pass that adds it."""
     function, of_a, of_b, of_out = _sgemm(), _lying(a), _lying(b), _lying(out)
     assert function is not None
-    assert of_a is not None and of_b is not None and of_out is not None  # noqa: PT018 - `can_add` said so
+    assert of_a is not None
+    assert of_b is not None
+    assert of_out is not None
     (m, k), n = a.shape, b.shape[1]
     function(_ROW_MAJOR, of_a[0], of_b[0], m, n, k, 1.0, a.ctypes.data, of_a[1], b.ctypes.data, of_b[1], 1.0, out.ctypes.data, of_out[1])

@@ -67,7 +67,7 @@ class _Later:
 
     def __call__(self, *given: Any) -> Any:
         call = self._call = self._call or self._write()
-        hand_on(call, self._beside().__globals__[_OTHERWISE])  # type: ignore[attr-defined]
+        hand_on(call, _scope_of(self._beside())[_OTHERWISE])
         return call(*given)
 
 
@@ -79,9 +79,15 @@ def _scope(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialect) -> d
     return scope | {f"bytes_out{k}": span(output.spec) for k, output in enumerate(shape.outputs)}
 
 
+def _scope_of(call: Any) -> dict[str, Any]:
+    """What the text of a call speaks of."""
+    found: dict[str, Any] = call.__globals__
+    return found
+
+
 def hand_on(call: Callable[..., Any], other: Callable[..., Any]) -> None:
     """Let `call`, for aligned memory, give what is not aligned to `other`."""
-    call.__globals__[_OTHERWISE] = other  # type: ignore[attr-defined]
+    _scope_of(call)[_OTHERWISE] = other
 
 
 def _nothing(*given: Any) -> None:
