@@ -14,7 +14,21 @@ from dnnarray._spec import Spec
 
 
 class TapedLoss(NamedTuple):
-    """What `linear_cross_entropy` gives with ``return_tape=True``: the loss, and the tape for `linear_cross_entropy_backward`."""
+    """What `linear_cross_entropy` gives with ``return_tape=True``.
+
+    Attributes
+    ----------
+    loss : array ()
+        In the dtype of ``x``.
+    tape : array ((N + V) D, or (N + V) D + V with a bias)
+        For `linear_cross_entropy_backward`, of N rows, V classes and D features; in the dtype of ``x``, float32 beside half types.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnarray as dnn
+    >>> dnn.linear_cross_entropy(np.eye(2), np.ones((3, 2)), np.array([0, 2]), return_tape=True).tape.shape
+    (10,)
+    """
 
     loss: Any
     tape: Any
@@ -26,7 +40,21 @@ class TapedLoss(NamedTuple):
 
 
 class TapedCrossEntropyOutput(NamedTuple):
-    """What `linear_cross_entropy` gives with both ``return_lse=True`` and ``return_tape=True``."""
+    """What `linear_cross_entropy` gives with both ``return_lse=True`` and ``return_tape=True``.
+
+    Attributes
+    ----------
+    loss, tape
+        As of `TapedLoss`.
+    lse : array (...)
+        The log-sum-exp of each row, of the shape of ``target``; float32 for half types.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnarray as dnn
+    >>> dnn.linear_cross_entropy(np.eye(2), np.ones((3, 2)), np.array([0, 2]), return_lse=True, return_tape=True).lse.round(4)
+    array([2.0986, 2.0986])
+    """
 
     loss: Any
     lse: Any
