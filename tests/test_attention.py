@@ -99,11 +99,16 @@ def test_a_sink_of_minus_infinity_is_none():
     np.testing.assert_allclose(dnn.attention(q, k, v, sink=np.full(4, -np.inf)), dnn.attention(q, k, v), rtol=1e-13, atol=1e-13)
 
 
+def _assert_same(y, expected):
+    """The same but for roundings: between two calls another algorithm may have been compiled."""
+    np.testing.assert_allclose(y, expected, rtol=1e-13, atol=1e-15)
+
+
 def test_offsets_of_any_integer_type_and_size():
     q, k, v = qkv()
     everything = dnn.attention(q, k, v)
     for offset in (2**62, np.array([2**63 + 5, 9], np.uint64), np.array([100, 100], np.int8)):
-        np.testing.assert_array_equal(dnn.attention(q, k, v, causal=True, causal_offset=offset), everything)
+        _assert_same(dnn.attention(q, k, v, causal=True, causal_offset=offset), everything)
     assert (dnn.attention(q, k, v, causal=True, causal_offset=-(2**62)) == 0).all()
 
 
@@ -111,11 +116,11 @@ def test_the_offset_stands_in_place_of_the_alignment():
     q, k, v = qkv()
     expected = dnn.attention(q, k, v, causal="upper_left")
     for causal in (True, "lower_right", "upper_left"):
-        np.testing.assert_array_equal(dnn.attention(q, k, v, causal=causal, causal_offset=0), expected)
+        _assert_same(dnn.attention(q, k, v, causal=causal, causal_offset=0), expected)
 
 
 def test_softcap_zero_is_none():
-    np.testing.assert_array_equal(dnn.attention(*qkv_once(), softcap=0.0), dnn.attention(*qkv_once()))
+    _assert_same(dnn.attention(*qkv_once(), softcap=0.0), dnn.attention(*qkv_once()))
 
 
 def qkv_once():
