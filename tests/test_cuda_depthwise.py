@@ -70,7 +70,7 @@ def test_kernels_by_problem(name):
 
 
 @pytest.mark.parametrize(("channels", "dtype", "side", "lanes", "threads"), [(96, BFLOAT16, 3, 48, 96), (288, FLOAT16, 3, 48, 96), (64, BFLOAT16, 3, 32, 128),
-    (144, BFLOAT16, 3, 8, 128), (192, BFLOAT16, 3, 32, 128), (96, FLOAT32, 3, 32, 128), (48, FLOAT32, 7, 16, 128)])  # fmt: skip
+    (144, BFLOAT16, 3, 24, 96), (80, BFLOAT16, 3, 8, 128), (160, BFLOAT16, 3, 16, 128), (192, BFLOAT16, 3, 32, 128), (96, FLOAT32, 3, 32, 128), (48, FLOAT32, 7, 16, 128)])  # fmt: skip
 @pytest.mark.parametrize("stride", [1, 2])
 def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
     x, w = Spec((64, 56, 56, channels), dtype), Spec((channels, side, side, 1), dtype)
@@ -78,8 +78,18 @@ def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
     assert plan.kernel.source == "conv/depthwise_strip.cu"
     config = plan.kernel.config
     assert (config.lanes, config.threads, plan.block) == (lanes, threads, threads)
-    assert lanes < 48 or plan.shared_memory * config.blocks <= _DEVICE.shared_memory
+    assert threads == 128 or plan.shared_memory * config.blocks <= _DEVICE.shared_memory
     assert config.threads * 16 % (config.lanes * config.reads * dtype.itemsize) == 0  # whole pixels a pass
+
+
+@pytest.mark.parametrize("channels", [8, 64, 96, 144])
+def test_strips_have_rows(channels):
+    for height in range(1, 60):
+        x, w = Spec((64, height, 20, channels), BFLOAT16), Spec((channels, 3, 3, 1), BFLOAT16)
+        plan = _plan("conv", x, w, groups=channels, padding=1, **_LAST)
+        numbers = plan.arguments[5:]
+        parts, rows = numbers[5], numbers[15]
+        assert (parts - 1) * rows < height <= parts * rows
 
 
 # --- bands: what the copy engine brings and stores ----------------------------------------------------------------------

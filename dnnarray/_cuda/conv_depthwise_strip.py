@@ -14,7 +14,8 @@ from dnnarray._spec import FLOAT64
 _THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
 _LANES = (32, 16, 8)  # vectors of channels of a block
-_WIDE = 48  # where that leaves no more idle than 16 or 8: 192 bytes of a pixel in place of half lines of memory, which two blocks ask for
+_WIDE = (48, 24)
+"""The same in place of 16 or 8 where they leave no more idle: of parts of lines several blocks ask for each line."""
 _SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 4, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
 """By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
 _WIDE_BLOCK = (96, 4, 4, 10)
@@ -96,8 +97,9 @@ def _shape(c: Correlation) -> _Shape:
     reads, writes = (vector * g.k, vector) if c.folded else (vector, vector * g.k)
     lanes = min(_LANES, key=lambda n: (_idle(c, n, writes), -n))  # the most that leave the fewest idle
     threads, most_rows = _THREADS, _FEW_ROWS[c.plain] if side == 3 and depth == 1 else g.out[1]
-    if lanes < _LANES[0] and _idle(c, _WIDE, writes) == _idle(c, lanes, writes) and (side, size, depth, c.plain) == (3, 2, 1, True):
-        lanes, (threads, resident, stages, most_rows) = _WIDE, _WIDE_BLOCK
+    wider = [n for n in _WIDE if lanes < _LANES[0] and _idle(c, n, writes) == _idle(c, lanes, writes)]
+    if wider and (side, size, depth, c.plain) == (3, 2, 1, True):
+        lanes, (threads, resident, stages, most_rows) = wider[0], _WIDE_BLOCK
     across = min(threads // lanes, -(-g.out[2] // _STRIP))
     groups = 1 if depth > 1 else threads // lanes // across  # images beside each other
     pitch = (across * _STRIP - 1) * g.stride[2] + side
@@ -133,8 +135,10 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{s.share}"
     deep, beside, chunks = -(-g.out[0] // s.planes), -(-g.out[2] // (s.across * _STRIP)), -(-channels // (s.lanes * s.reads))
     tiles = -(-g.n // s.groups) * deep * beside * chunks
-    rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, s.lines // stride, (side - 1) // stride)
-    rows = min(rows, s.most_rows)
+    each = s.lines // stride
+    rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, each, (side - 1) // stride)
+    parts = -(-g.out[1] // min(rows, s.most_rows))
+    rows = -(-g.out[1] // (parts * each)) * each  # as equal as they can be
     parts = -(-g.out[1] // rows)
     divisors = [word for n in (chunks, parts, beside, deep, s.across, s.pitch) for word in (n, divisor(n))]
     xs, ys = (c.memory.strides(spec.shape) for spec in (c.x, c.y))
