@@ -15,14 +15,14 @@ _THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
 _LANES = (32, 16, 8)  # vectors of channels of a block
 _WIDE = (48, 24)
-"""The same in place of 16 or 8 where they leave no more idle: of parts of lines several blocks ask for each line."""
+"""The same in place of 16 or 8 where they leave no more idle: several blocks ask for each line of memory of which they take parts."""
 _SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 4, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
 """By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
-_WIDE_BLOCK = (96, 4, 4, 10)
-"""Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows of a block."""
 _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2, 4)}
 """The same for windows of 3 x 3 x 3, by the planes of outputs of a block and the bytes of an element."""
 _MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
+_WIDE_BLOCK = (96, 4, 4, 10)
+"""Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows of a block."""
 _BITS = 32  # of a thread's share of a step, some for each row and some more
 _FEW_ROWS = {
     True: 8,

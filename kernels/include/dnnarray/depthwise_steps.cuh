@@ -23,7 +23,8 @@ struct TileOfRows {
 
 // Goes through the steps of a block's tiles, kRows rows of inputs each: those of `index`, `index + apart`, ... Without a branch, since it stands
 // between products. Rows of outputs are complete kLate steps behind the rows of inputs of the same number, so what leaves is counted `late` steps
-// behind what comes. The last `joint` steps of a tile are the first ones of the next: both have nothing but zeros there.
+// behind what comes. The last `joint` steps of a tile are the first ones of the next, both have nothing but zeros there; a block's first tile goes
+// without its own.
 template <int kRows, int kLate>
 struct StepsOfTiles {
   int index, step, part;
