@@ -11,8 +11,8 @@
 //          time. What an output has from every other row of its window is summed in one half, the rest in the other: a lane has both.
 //          Of a strip's 16 pixels, lane j of a quad takes j, j + 4, j + 8, j + 12, so that together with the next strip, which takes them
 //          in another order, it meets as many banks as a warp's 8 of 16 bytes can: half of them.
-// Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; at most 8 strips.
 //          Between two images whose ends are padding the same step of zeros is the last of one and the first of the other.
+// Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; at most 8 strips.
 // Bound:   memory: x and y once; two blocks share each line of x, which the cache must keep for the second. A step is one chain of a warp, of
 //          which each scheduler has two: what does not wait for pixels stands between the products, and each branch behind one costs 23 cycles.
 // Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.

@@ -5,8 +5,8 @@
 
 namespace dnnarray {
 
-// For lines of which several blocks take parts, so that none of them asks memory again. A cache that is full of unwritten lines makes room by those
-// that were only read, however new they are; these it keeps until they are older than others.
+// For lines of which several blocks take parts, so that none of them asks memory again. By the times, a cache that is full of unwritten lines makes
+// room by what was only read, however new; lines of this policy go last. Not for results: what is written so stays in the way of later kernels.
 __device__ __forceinline__ unsigned long long keep_lines() {
   unsigned long long policy;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
