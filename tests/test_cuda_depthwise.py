@@ -1,5 +1,7 @@
 """Depthwise convolution without a GPU: which kernel takes which problem, and the launches of bands in NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,32 @@ def test_kernels_by_problem(name):
     assert backward.kernel.source == f"conv/{source}.cu"
 
 
+# --- strips: how many channels of a pixel a block takes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("channels", "dtype", "side", "lanes", "threads"), [(96, BFLOAT16, 3, 48, 96), (288, FLOAT16, 3, 48, 96), (64, BFLOAT16, 3, 32, 128),
+    (144, BFLOAT16, 3, 24, 96), (80, BFLOAT16, 3, 8, 128), (160, BFLOAT16, 3, 16, 128), (192, BFLOAT16, 3, 32, 128), (96, FLOAT32, 3, 32, 128), (48, FLOAT32, 7, 16, 128)])  # fmt: skip
+@pytest.mark.parametrize("stride", [1, 2])
+def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
+    x, w = Spec((64, 56, 56, channels), dtype), Spec((channels, side, side, 1), dtype)
+    plan = _plan("conv", x, w, groups=channels, padding=side // 2, stride=stride, **_LAST)
+    assert plan.kernel.source == "conv/depthwise_strip.cu"
+    config = plan.kernel.config
+    assert (config.lanes, config.threads, plan.block) == (lanes, threads, threads)
+    assert threads == 128 or plan.shared_memory * config.blocks <= _DEVICE.shared_memory
+    assert config.threads * 16 % (config.lanes * config.reads * dtype.itemsize) == 0  # whole pixels a pass
+
+
+@pytest.mark.parametrize("channels", [8, 64, 96, 144])
+def test_strips_have_rows(channels):
+    for height in range(1, 60):
+        x, w = Spec((64, height, 20, channels), BFLOAT16), Spec((channels, 3, 3, 1), BFLOAT16)
+        plan = _plan("conv", x, w, groups=channels, padding=1, **_LAST)
+        numbers = plan.arguments[5:]
+        parts, rows = numbers[5], numbers[15]
+        assert (parts - 1) * rows < height <= parts * rows
+
+
 # --- bands: what the copy engine brings and stores ----------------------------------------------------------------------
 
 
@@ -90,7 +118,7 @@ def _put(image, values, start, written):
 def _walked(plan, x, w):
     """The result of a launch on arrays (N, H, W, C) and (C, R, S), and how often each element was stored."""
     maps = [a for a in plan.arguments if isinstance(a, TensorMap)]
-    _, _, channels, flip, across, groups, rows, stages, tiles, *_, height, width, before_h, before_w = (
+    _, _, channels, flip, across, groups, rows, stages, joint, tiles, *_, height, width, before_h, before_w = (
         a for a in plan.arguments if isinstance(a, int)
     )
     w, side = w[:, ::-1, ::-1] if flip else w, w.shape[1]
@@ -106,7 +134,7 @@ def _walked(plan, x, w):
         own[: len(w[first : first + 32])] = w[first : first + 32]
         for tile in range(block // chunks, tiles, plan.grid[0] // chunks):
             part, column, n = tile % parts, tile // parts % -(-width // columns), tile // parts // -(-width // columns) * groups
-            p, q, brought = part * rows, column * columns, []
+            p, q, brought, follows = part * rows, column * columns, [], tile + plan.grid[0] // chunks < tiles
             for row in range(p, min(p + rows, height) + side - 1, 2):
                 brought.extend(_cut(image, maps[0].box, (first, q - before_w, row - before_h, 0, n))[:, 0].swapaxes(0, 1))
                 if len(brought) <= side:
@@ -115,6 +143,8 @@ def _walked(plan, x, w):
                 for k, r, s in np.ndindex(2, side, side):
                     result[:, 0, k] += brought[k + r - side - 1][:, s : s + columns] * own[:, r, s]
                 _put(y, result, (first, q, row - side + 1, 0, n), written)
+            assert not np.any(brought[: 2 * joint])  # the steps that a tile has in common with the next one
+            assert not follows or not np.any(brought[len(brought) - 2 * joint :])
     return y[:, 0], written
 
 
@@ -125,16 +155,18 @@ _BANDS = {  # x (N, H, W, C), side, padding
     "odd parts": ((1, 59, 5, 8), 5, 2),
     "wide": ((1, 3, 150, 8), 5, 2),
     "small images": ((19, 4, 3, 8), 5, 2),
+    "much padding": ((33, 4, 2, 8), 5, 5),
 }
 
 
+@pytest.mark.parametrize("units", [132, 2])
 @pytest.mark.parametrize("name", _BANDS)
-def test_bands(name):
+def test_bands(name, units):
     shape, side, padding = _BANDS[name]
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal(shape), rng.standard_normal((shape[3], side, side, 1))
     options = {"groups": shape[3], "padding": padding} | _LAST
-    plan = _plan("conv", Spec(shape, BFLOAT16), Spec(w.shape, BFLOAT16), **options)
+    plan = _plan("conv", Spec(shape, BFLOAT16), Spec(w.shape, BFLOAT16), device=replace(_DEVICE, units=units), **options)
     assert plan.kernel.source == "conv/depthwise_band_sm90.cu"
     y, written = _walked(plan, x, w[..., 0])
     assert (written == 1).all()

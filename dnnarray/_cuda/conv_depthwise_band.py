@@ -16,7 +16,7 @@ _ROWS, _STRIPS, _STRIP = 2, 8, 8  # rows of a step, the strips of each row, neig
 _THREADS, _CHANNELS = 384, 32  # of a block
 _PIXEL = _CHANNELS * 2  # bytes in shared memory
 _SIDES = (5, 7)  # windows for which it is the fastest way
-_MOST_STAGES, _LEAVING = 16, 4  # pairs of rows of inputs and of outputs under way
+_MOST_STAGES, _LEAVING = 16, 6  # pairs of rows of inputs and of outputs under way
 _SHARED = 160 << 10  # bytes of rows of inputs
 _BARRIERS = (2 * _MOST_STAGES + _LEAVING) * 8
 _START = 8  # steps of time until a block's first row is there
@@ -64,8 +64,8 @@ def _tile(n: int, width: int) -> _Tile:
 
 
 @lru_cache(maxsize=1024)
-def _division(height: int, side: int, tiles: int, chunks: int, slots: int) -> tuple[int, int]:
-    """Rows of a tile, and how many blocks share the tiles of the same channels."""
+def _division(height: int, side: int, joint: int, tiles: int, chunks: int, slots: int) -> tuple[int, int]:
+    """Rows of a tile, and how many blocks share the tiles of the same channels. Where tiles are whole images, `joint` of their steps are the next one's too."""
     options = []
     for parts in range(1, min(height, 16) + 1):
         steps = -(-height // (parts * _ROWS))
@@ -73,9 +73,17 @@ def _division(height: int, side: int, tiles: int, chunks: int, slots: int) -> tu
         count = tiles * -(-height // rows)
         for waves in range(1, 5):
             workers = max(1, min(waves * slots // chunks, count))
-            time = -(-workers * chunks // slots) * (_START + -(-count // workers) * (steps + (side - 1) // _ROWS))
+            each = steps + (side - 1) // _ROWS - (joint if parts == 1 else 0)
+            time = -(-workers * chunks // slots) * (_START + -(-count // workers) * each)
             options.append((time, parts, rows, workers))
     return min(options)[2:]
+
+
+def _joint(c: Correlation) -> int:
+    """How many steps at the end of an image see nothing but zeros, as do as many at the start of the next: they can be one and the same."""
+    g, reach = c.g, c.g.window[2] - 1
+    below = -(-g.out[1] // _ROWS) * _ROWS + reach - g.before[1] - g.space[1]  # rows that the last steps bring from below the image
+    return max(0, min(g.before[1], below, reach)) // _ROWS
 
 
 def can_band(c: Correlation, device: Device) -> bool:
@@ -102,7 +110,9 @@ def banded(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     g, side = c.g, c.g.window[2]
     image, weight, bias, _, target = pointers
     tile, chunks = _tile(g.n, g.out[2]), -(-c.channels // _CHANNELS)
-    rows, workers = _division(g.out[1], side, tile.count, chunks, device.units)
+    joint = _joint(c)
+    rows, workers = _division(g.out[1], side, joint, tile.count, chunks, device.units)
+    parts = -(-g.out[1] // rows)
     stages = min(_MOST_STAGES, _SHARED // tile.bytes_in)
     together = 2 - chunks % 2  # blocks of a cluster
     biased = bias != NOTHING
@@ -110,7 +120,8 @@ def banded(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     name = f"conv_depthwise_band_{SHORT[c.x.dtype]}_s{side}x{together}{'_bias' * biased}{'_relu' * c.relu}"
     maps = (_map(c.memory, c.x, image, tile, (tile.across + 1) * _STRIP), _map(c.memory, c.y, target, tile, tile.across * _STRIP))
     xs = c.memory.strides(c.x.shape)
-    numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, stages, tile.count * -(-g.out[1] // rows), xs[0], *xs[3:])
+    walk = (rows, stages, joint if parts == 1 else 0, tile.count * parts)
+    numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, *walk, xs[0], *xs[3:])
     extents = (*g.space[1:], *g.out[1:], *g.before[1:])
     shared = stages * tile.bytes_in + _LEAVING * tile.bytes_out + _CHANNELS * side * side * 2 + _BARRIERS
     kernel = Kernel("conv/depthwise_band_sm90.cu", name, config)

@@ -14,11 +14,15 @@ from dnnarray._spec import FLOAT64
 _THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
 _LANES = (32, 16, 8)  # vectors of channels of a block
+_WIDE = (48, 24)
+"""The same in place of 16 or 8 where they leave no more idle: several blocks ask for each line of memory of which they take parts."""
 _SHAPES = {(3, 4): (1, 5, 4), (5, 4): (1, 4, 4), (7, 4): (1, 3, 5), (3, 2): (2, 4, 4), (5, 2): (2, 3, 4), (7, 2): (1, 3, 5)}
 """By the side of the window and the bytes of an element: channels of a thread, blocks of a multiprocessor, steps in shared memory."""
 _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2, 4)}
 """The same for windows of 3 x 3 x 3, by the planes of outputs of a block and the bytes of an element."""
 _MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
+_WIDE_BLOCK = (96, 4, 4, 10)
+"""Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows of a block."""
 _BITS = 32  # of a thread's share of a step, some for each row and some more
 _FEW_ROWS = {
     True: 8,
@@ -62,9 +66,11 @@ class _Shape:
     across: int
     groups: int
     pitch: int
+    threads: int
     resident: int
     stages: int
     pixel: int
+    most_rows: int
 
     @property
     def pixels(self) -> int:
@@ -74,7 +80,12 @@ class _Shape:
     @property
     def share(self) -> int:
         """Pieces of 16 bytes of a step for a thread."""
-        return -(-self.pixels // (_THREADS * 16 // self.pixel))
+        return -(-self.pixels // (self.threads * 16 // self.pixel))
+
+
+def _idle(c: Correlation, lanes: int, writes: int) -> int:
+    """Vectors of channels of all blocks beside each other, those behind the last channel too."""
+    return -(-c.channels // (lanes * writes)) * lanes
 
 
 def _shape(c: Correlation) -> _Shape:
@@ -84,11 +95,16 @@ def _shape(c: Correlation) -> _Shape:
     planes = 2 if depth > 1 and g.stride[0] == 1 and g.out[0] > 1 else 1  # of outputs, which share what they read
     vector, resident, stages = _CUBES[planes, size] if depth > 1 else _SHAPES[side, size] if c.plain else _MULTIPLIED[side]
     reads, writes = (vector * g.k, vector) if c.folded else (vector, vector * g.k)
-    lanes = min(_LANES, key=lambda n: (-(-c.channels // (n * writes)) * n, -n))  # the most that leave the fewest idle
-    across = min(_THREADS // lanes, -(-g.out[2] // _STRIP))
-    groups = 1 if depth > 1 else _THREADS // lanes // across  # images beside each other
+    lanes = min(_LANES, key=lambda n: (_idle(c, n, writes), -n))  # the most that leave the fewest idle
+    threads, most_rows = _THREADS, _FEW_ROWS[c.plain] if side == 3 and depth == 1 else g.out[1]
+    wider = [n for n in _WIDE if lanes < _LANES[0] and _idle(c, n, writes) == _idle(c, lanes, writes)]
+    if wider and (side, size, depth, c.plain) == (3, 2, 1, True):
+        lanes, (threads, resident, stages, most_rows) = wider[0], _WIDE_BLOCK
+    across = min(threads // lanes, -(-g.out[2] // _STRIP))
+    groups = 1 if depth > 1 else threads // lanes // across  # images beside each other
     pitch = (across * _STRIP - 1) * g.stride[2] + side
-    return _Shape(depth, planes, 1 if depth > 1 else 2, reads, writes, lanes, across, groups, pitch, resident, stages, lanes * reads * size)
+    lines, pixel = 1 if depth > 1 else 2, lanes * reads * size
+    return _Shape(depth, planes, lines, reads, writes, lanes, across, groups, pitch, threads, resident, stages, pixel, most_rows)
 
 
 def can_strip(c: Correlation) -> bool:
@@ -113,14 +129,16 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
     g, side, stride, s = c.g, c.g.window[2], c.g.stride[2], _shape(c)
     channels = c.x.shape[c.memory.channel]
-    settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, s.share, s.stages, _THREADS, s.resident)
+    settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, s.share, s.stages, s.threads, s.resident)
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
     name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{s.share}"
     deep, beside, chunks = -(-g.out[0] // s.planes), -(-g.out[2] // (s.across * _STRIP)), -(-channels // (s.lanes * s.reads))
     tiles = -(-g.n // s.groups) * deep * beside * chunks
-    rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, s.lines // stride, (side - 1) // stride)
-    rows = min(rows, _FEW_ROWS[c.plain]) if side == 3 and s.depth == 1 else rows
+    each = s.lines // stride
+    rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, each, (side - 1) // stride)
+    parts = -(-g.out[1] // min(rows, s.most_rows))
+    rows = -(-g.out[1] // (parts * each)) * each  # as equal as they can be
     parts = -(-g.out[1] // rows)
     divisors = [word for n in (chunks, parts, beside, deep, s.across, s.pitch) for word in (n, divisor(n))]
     xs, ys = (c.memory.strides(spec.shape) for spec in (c.x, c.y))
@@ -128,4 +146,4 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     depths = (xs[2], ys[2], g.out[0] << 32 | g.space[0], g.stride[0] << 32 | g.before[0] & 0xFFFFFFFF)
     kernel = Kernel("conv/depthwise_strip.cu", name, config)
     shared = s.stages * (s.pixels * s.pixel + 16)
-    return Plan(kernel, (tiles * parts, 1, 1), _THREADS, (*pointers, *numbers, *depths), shared)
+    return Plan(kernel, (tiles * parts, 1, 1), s.threads, (*pointers, *numbers, *depths), shared)

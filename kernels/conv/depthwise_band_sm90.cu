@@ -11,17 +11,18 @@
 //          time. What an output has from every other row of its window is summed in one half, the rest in the other: a lane has both.
 //          Of a strip's 16 pixels, lane j of a quad takes j, j + 4, j + 8, j + 12, so that together with the next strip, which takes them
 //          in another order, it meets as many banks as a warp's 8 of 16 bytes can: half of them.
+//          Between two images whose ends are padding the same step of zeros is the last of one and the first of the other.
 // Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 8; a square window of kSide; strides and dilations of 1; at most 8 strips.
-// Bound:   memory: x and y once. A step is one chain of a warp, of which each scheduler has two: what does not wait for pixels stands between the
-//          products, and each branch behind one costs 23 cycles.
+// Bound:   memory: x and y once; two blocks share each line of x, which the cache must keep for the second. A step is one chain of a warp, of
+//          which each scheduler has two: what does not wait for pixels stands between the products, and each branch behind one costs 23 cycles.
 // Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
+#include "dnnarray/box_policy.cuh"
 #include "dnnarray/cluster.cuh"
 #include "dnnarray/depthwise.cuh"
 #include "dnnarray/depthwise_steps.cuh"
 #include "dnnarray/reduce.cuh"
 #include "dnnarray/tensor_core.cuh"
-#include "dnnarray/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -39,7 +40,7 @@ constexpr int kChannels = kWarps * kOwn, kPixel = kChannels * sizeof(T);
 constexpr int kStrip = 8, kReach = 16;                 // outputs of a strip and the pixels that it reads
 constexpr int kOther = 4 * kPixel | 32;                // from a pixel to the fourth behind it, swizzled: these bits are turned
 constexpr int kRows = 2, kLate = (kSide - 1) / kRows;  // rows of a step, and steps until the first of outputs are complete
-constexpr int kMostStages = 16, kLeaving = 4;          // pairs of rows of inputs and of outputs under way
+constexpr int kMostStages = 16, kLeaving = 6;          // pairs of rows of inputs and of outputs under way
 constexpr int kWeights = kChannels * kTaps * sizeof(T);
 static_assert(kStrip + kSide - 1 <= kReach && kPixel == 64, "a strip; the copy engine's swizzle");
 
@@ -50,7 +51,7 @@ struct Arguments {
   long long x_n, x_h, x_w;
   int batch, channels, height, width, out_height, out_width, before_h, before_w;
   bool flip;
-  int across, groups, rows, stages;
+  int across, groups, rows, stages, joint;
 };
 
 using Walk = StepsOfTiles<kRows, kLate>;
@@ -77,13 +78,14 @@ struct Places {
 
 __device__ __forceinline__ void bring_and_store(const Arguments& a, const Places& places, const TensorMap& x, const TensorMap& y, int first_channel,
                                                 int first, int tiles, int apart) {
-  Walk coming(a, first, tiles, apart), leaving = coming;
+  Walk coming(a, first, tiles, apart, 0), leaving(a, first, tiles, apart, kLate);
   Tile from(a, first), to = from;
+  const unsigned long long policy = keep_lines();  // the neighbour takes the other half of each
   const auto bring = [&](int place) {
     const unsigned barrier = places.full + place * 8;
     barrier_expect(barrier, places.x_bytes);
     copy_box(places.x + place * places.x_bytes, x, barrier,
-             {first_channel, from.q - a.before_w, from.p - a.before_h + coming.step * kRows, 0, from.image});
+             {first_channel, from.q - a.before_w, from.p - a.before_h + coming.row(), 0, from.image}, policy);
     coming.next();
     if (coming.step == 0) from = Tile(a, coming.index);
   };
@@ -323,9 +325,10 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Places& place
   Sums sum{};
   Late late{};
   Turn turn, of_y{0, 1};
-  Walk walk(a, first, tiles, apart), last = walk;
-  last.step = -1;     // the step before, whose outputs are put while the pixels of this one are coming and the products of other warps go on
-  unsigned left = 0;  // its barrier
+  Walk walk(a, first, tiles, apart, kLate);
+  Walk last = walk;       // the step before, whose outputs are put while the pixels of this one come and the products of other warps go on
+  bool complete = false;  // whether it has any
+  unsigned left = 0;      // its barrier
   const auto leave = [](unsigned barrier) {
     fence_async();
     __syncwarp();
@@ -335,7 +338,6 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Places& place
     wait_for_both(places.full + turn.at * 8, turn.parity, places.free + of_y.at * 8, of_y.parity);
     const Pixels pixels(moved(strips.x, turn.at * places.x_bytes));
     const Pair at = moved(strips.y, of_y.at * places.y_bytes);
-    const bool complete = last.complete();
     const unsigned strange = complete ? put(at, sum, late, bias, strips) : 0;
     unsigned by_channel[kOwn][4];
     pixels.by_channel(by_channel, strips);
@@ -345,10 +347,11 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Places& place
     // What follows has no branch, so that it stands between the products in machine code.
     const unsigned leaving = left;
     left = places.done + turn.at * 8;
+    if (complete) of_y.next(kLeaving);
     last = walk;
+    complete = walk.complete();
     walk.next();
     turn.next(a.stages);
-    if (complete) of_y.next(kLeaving);
     leave(leaving);
   }
   barrier_wait(places.free + of_y.at * 8, of_y.parity);
@@ -361,11 +364,11 @@ __device__ __forceinline__ void multiply(const Arguments& a, const Places& place
 extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map, const T* __restrict__ x, const T* __restrict__ w,
     const T* __restrict__ bias, long long batch, long long channels, long long flip, long long across, long long groups, long long rows,
-    long long stages, long long tiles, long long x_n, long long x_h, long long x_w, long long height, long long width, long long out_height,
-    long long out_width, long long before_h, long long before_w) {
+    long long stages, long long joint, long long tiles, long long x_n, long long x_h, long long x_w, long long height, long long width,
+    long long out_height, long long out_width, long long before_h, long long before_w) {
   const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
   const Arguments a{x, w, bias, x_n, x_h, x_w, i(batch), i(channels), i(height), i(width), i(out_height), i(out_width), i(before_h),
-                    i(before_w), flip != 0, i(across), i(groups), i(rows), i(stages)};
+                    i(before_w), flip != 0, i(across), i(groups), i(rows), i(stages), i(joint)};
   const Places places(a);
   const int chunks = (a.channels - 1) / kChannels + 1;
   const Quotient by_chunk = divide(blockIdx.x, chunks);

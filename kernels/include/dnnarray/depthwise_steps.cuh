@@ -22,25 +22,31 @@ struct TileOfRows {
 };
 
 // Goes through the steps of a block's tiles, kRows rows of inputs each: those of `index`, `index + apart`, ... Without a branch, since it stands
-// between products. Outputs are complete from step kLate of a tile on.
+// between products. Rows of outputs are complete kLate steps behind the rows of inputs of the same number, so what leaves is counted `late` steps
+// behind what comes. The last `joint` steps of a tile are the first ones of the next, both have nothing but zeros there; a block's first tile goes
+// without its own.
 template <int kRows, int kLate>
 struct StepsOfTiles {
   int index, step, part;
-  int apart, tiles, parts, further, whole, rest;  // how `part` moves on; the steps of a whole part and of the last one
+  int apart, tiles, parts, further, whole, rest;  // how `part` moves on; the steps of a whole part and of the last one until the next tile's
+  int joint, longer;                              // by how many steps the block's last tile is longer
 
   template <typename Arguments>
-  __device__ __forceinline__ StepsOfTiles(const Arguments& a, int first, int tiles, int apart)
-      : index(first), step(0), apart(apart), tiles(tiles) {
+  __device__ __forceinline__ StepsOfTiles(const Arguments& a, int first, int tiles, int apart, int late)
+      : index(first), step(a.joint - late), apart(apart), tiles(tiles), joint(a.joint), longer(a.joint - late) {
     parts = (a.out_height - 1) / a.rows + 1;
     part = divide(first, parts).rest, further = divide(apart, parts).rest;
-    whole = (a.rows - 1) / kRows + 1 + kLate;
-    rest = (a.out_height - (parts - 1) * a.rows - 1) / kRows + 1 + kLate;
+    whole = (a.rows - 1) / kRows + 1 + kLate - joint;
+    rest = (a.out_height - (parts - 1) * a.rows - 1) / kRows + 1 + kLate - joint;
   }
+  __device__ __forceinline__ int steps() const { return part == parts - 1 ? rest : whole; }
   __device__ __forceinline__ bool more() const { return index < tiles; }
-  __device__ __forceinline__ bool complete() const { return step >= kLate; }
-  __device__ __forceinline__ int row() const { return (step - kLate) * kRows; }  // the first complete one of outputs, within the tile
+  __device__ __forceinline__ bool complete() const {  // of what leaves
+    return static_cast<unsigned>(step) < static_cast<unsigned>(steps() - (kLate - joint));
+  }
+  __device__ __forceinline__ int row() const { return step * kRows; }  // the first one of the step, within the tile
   __device__ __forceinline__ void next() {
-    const bool over = ++step == (part == parts - 1 ? rest : whole);
+    const bool over = ++step == steps() + (index + apart >= tiles ? longer : 0);
     step = over ? 0 : step;
     index += over ? apart : 0;
     part += over ? further : 0;

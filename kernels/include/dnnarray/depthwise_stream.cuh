@@ -20,6 +20,12 @@ struct StreamSource {
   int height, width, channels;
 };
 
+// 16 bytes, or zeros where `there` is false; their whole line comes to the second-level cache, since neighbouring blocks take the other channels.
+__device__ __forceinline__ void copy_of_line_async(unsigned smem, const void* gmem, bool there) {
+  const int bytes = there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
+}
+
 // A thread's share of a step: kShare pieces at most, `beside` pixels from one to the next. Pixels stand by (group, line, column).
 template <typename T, int kLines, int kShare>
 struct RowStream {
@@ -63,7 +69,7 @@ struct RowStream {
     for (int l = 0; l < kLines; ++l) there |= static_cast<unsigned>(row + l) < static_cast<unsigned>(source.height) ? bits >> l * kShare : 0;
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
-      if (bits >> (kLines * kShare + k) & 1) copy_async(at + k * pass, from + offset[k], there >> k & 1);
+      if (bits >> (kLines * kShare + k) & 1) copy_of_line_async(at + k * pass, from + offset[k], there >> k & 1);
     }
     from += kLines * source.h;
     row += kLines;
