@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dnnarray._cuda.channels import View, lies, order_of
+from dnnarray._cuda.conv_kinds import Kind
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, rearrange, slope
 from dnnarray._cuda.plan import Array, Program
 from dnnarray._cuda.scratch import Operand, Steps
@@ -318,8 +319,8 @@ def plan(op: str, algorithm: Callable[[Setting], Maps], problem: ConvProblem, al
 
 
 def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: str, rejects: Callable[..., str | None],
-            cost: Callable[..., Cost], precision: str = "highest", floor: Callable[..., float] | None = None) -> Method:  # fmt: skip
-    """The table's entry of an algorithm for an operation; `rejects`, `cost` and `floor` are asked with its name first."""
+            cost: Callable[..., Cost], precision: str = "highest", floor: Callable[..., float] | None = None, kind: Kind | None = None) -> Method:  # fmt: skip
+    """The table's entry of an algorithm for an operation; `rejects`, `cost` and `floor` are asked with its name first. `rejects` looks at the `kind`, too."""
 
     def run(problem: ConvProblem, device: Device, aligned: bool) -> Program:
         setting = plan(op, algorithm, problem, aligned, precision, device.units)
@@ -328,5 +329,5 @@ def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: s
     def workspace(problem: ConvProblem) -> int:
         return plan(op, algorithm, problem, True, precision, 1).steps.workspace
 
-    least = None if floor is None else partial(floor, op)
-    return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), least, precision=precision)
+    least, unfit = None if floor is None else partial(floor, op), None if kind is None else kind.refuses
+    return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), least, unfit, precision=precision)

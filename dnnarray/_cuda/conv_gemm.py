@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying, too_large
+from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.conv_sums import sum_splits
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
 from dnnarray._cuda.conv_weight_order import weight_order
@@ -273,8 +274,8 @@ def _terms_of_part(g: Geometry) -> int:
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if precision != "highest" and dtype != FLOAT32:
-        return f"{name_of(dtype)} arrays; it rounds float32 operands"
+    if precision != "highest" and (reason := SINGLE.refuses(dtype, device)):
+        return reason
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
     if max(g.pixels, g.groups * g.c * g.taps, g.groups * g.k) >= _EXTENT:

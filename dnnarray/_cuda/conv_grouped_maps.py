@@ -14,6 +14,7 @@ from dnnarray._cuda.conv_grouped_float_weight import FloatSplit, float_split, fl
 from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, can_walk, row_correlation, row_split, row_sums, row_tile, rows_floor
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv_implicit import part_of, target_of
+from dnnarray._cuda.conv_kinds import AMPERE_BOTH
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import adding_up
@@ -106,10 +107,8 @@ def maps(setting: Setting) -> GroupedMaps | LayoutMaps | DirectMaps:
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability is None or device.capability < (8, 0):
-        return "a device without its instructions (sm_80)"
-    if dtype not in HALF and dtype != FLOAT32:
-        return f"{dtype.name} arrays; it takes float32, float16 and bfloat16"
+    if reason := AMPERE_BOTH.refuses(dtype, device):
+        return reason
     if dtype == FLOAT32 and not lying(op, problem).last:
         return "float32 arrays that are not channels-last"
     chunk = 16 // dtype.itemsize

@@ -20,6 +20,7 @@ from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
 from dnnarray._cuda.conv_implicit import along, misfit, part_of, target_of
+from dnnarray._cuda.conv_kinds import HOPPER_HALF, HOPPER_SINGLE
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
@@ -38,7 +39,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, HALF, name_of
+from dnnarray._spec import FLOAT32, HALF
 
 SIZES = (8, 16, 32)  # channels of a group, on both sides; of float32 4, too
 _LEAST = 32  # bytes of the sum's channels that a product takes
@@ -255,8 +256,8 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 def rejects_single(op: str, problem: ConvProblem, device: Device) -> str | None:
     """Of `grouped_tma_tf32`."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if dtype != FLOAT32:
-        return f"{name_of(dtype)} arrays; it takes float32"
+    if reason := HOPPER_SINGLE.refuses(dtype, device):
+        return reason
     if g.groups == 1 or g.c != g.k or g.c not in (4, *SIZES):
         return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 4, 8, 16 or 32 on both sides"
     if not lying(op, problem).last:
@@ -267,10 +268,8 @@ def rejects_single(op: str, problem: ConvProblem, device: Device) -> str | None:
 @remembered
 def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
-    if dtype not in HALF:
-        return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
+    if reason := HOPPER_HALF.refuses(dtype, device):
+        return reason
     if g.groups == 1 or g.c != g.k or g.c not in SIZES:
         return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 8, 16 or 32 on both sides"
     if op == "conv_backward_weight" and weighing(g) is None:
@@ -282,8 +281,6 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
 
 def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: np.dtype) -> str | None:
     """Why the kernel's products do not do it, or None."""
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
     wanted = correlations(op, problem)

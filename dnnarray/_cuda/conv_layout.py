@@ -14,6 +14,7 @@ from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, correlations,
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
+from dnnarray._cuda.conv_kinds import HOPPER_HALF
 from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, RATE, START, Timed, choose, efficiency, split
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
@@ -26,7 +27,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import HALF, name_of
+from dnnarray._spec import HALF
 
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
@@ -282,10 +283,8 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 @remembered
 def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
-    if dtype not in HALF:
-        return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
+    if reason := HOPPER_HALF.refuses(dtype, device):
+        return reason
     if 0 in (g.groups, g.c, g.k):
         return "an extent of 0"
     if not fits(g):

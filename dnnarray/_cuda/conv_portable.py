@@ -8,6 +8,7 @@ from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import Setting, extents, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit
+from dnnarray._cuda.conv_kinds import AMPERE_HALF, AMPERE_SINGLE
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
@@ -16,9 +17,9 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, HALF, name_of
+from dnnarray._spec import FLOAT32, HALF
 
-_ROUNDED = frozenset({FLOAT32})
+KINDS = {"highest": AMPERE_HALF, "high": AMPERE_SINGLE}  # by precision
 _ROW = 128  # bytes of a tile's row in shared memory
 _CHANNELS = 8  # that the kernel moves at once
 _NARROW, _WIDE = (128, 64, 4, 32, 2), (128, 128, 3, 64, 2)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
@@ -74,11 +75,8 @@ def maps(setting: Setting) -> PortableMaps | DirectMaps:
 
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
-    dtype, half = problem.inputs[0].dtype, precision == "highest"
-    if device.capability is None or device.capability < (8, 0):
-        return "a device without its matrix instructions (sm_80)"
-    if dtype not in (HALF if half else _ROUNDED):
-        return f"{name_of(dtype)} arrays; it takes {'bfloat16 and float16' if half else 'float32'}"
+    if reason := KINDS[precision].refuses(problem.inputs[0].dtype, device):
+        return reason
     if op == "conv_backward_weight":
         return "the gradient of the weight"
     g = problem.geometry
