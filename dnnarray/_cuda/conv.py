@@ -32,16 +32,15 @@ def _direct(op: str) -> Method:
 
 def _gemm(op: str, name: str, precision: str) -> Method:
     rejects, cost = partial(conv_gemm.rejects, precision=precision), partial(conv_gemm.cost, precision=precision)
+    floor = partial(conv_gemm.floor, precision=precision)
     kind = None if precision == "highest" else SINGLE
-    return methods(name, op, conv_gemm.GemmMaps, "windows gathered into columns, cuBLAS", rejects, cost, precision, kind=kind)
+    return methods(name, op, conv_gemm.GemmMaps, "windows gathered into columns, cuBLAS", rejects, cost, precision, floor, kind)
 
 
 def _implicit(op: str) -> Method:
     summary = "windows gathered into shared memory, products by wgmma"
-    floor = partial(conv_layout.floor, waits=conv_layout.GATHERING)
-    return methods(
-        "implicit_gemm_sm90", op, conv_layout.maps, summary, conv_layout.rejects, conv_layout.cost, floor=floor, kind=HOPPER_HALF
-    )
+    rejects, cost, floor = conv_layout.rejects, conv_layout.cost, conv_layout.floor
+    return methods("implicit_gemm_sm90", op, conv_layout.maps, summary, rejects, cost, floor=floor, kind=HOPPER_HALF)
 
 
 def _grouped(op: str) -> Method:
@@ -67,8 +66,8 @@ def _grouped_tf32(op: str) -> tuple[Method, ...]:
 
 def _tma(op: str) -> Method:
     summary = "windows gathered by the copy engine, products by wgmma"
-    rejects, cost = conv_tma.rejects, conv_weigh_tma.cost
-    return methods("implicit_tma_sm90", op, conv_weigh_tma.maps, summary, rejects, cost, floor=conv_layout.floor, kind=HOPPER_HALF)
+    rejects, cost, floor = conv_tma.rejects, conv_weigh_tma.cost, conv_weigh_tma.floor
+    return methods("implicit_tma_sm90", op, conv_weigh_tma.maps, summary, rejects, cost, floor=floor, kind=HOPPER_HALF)
 
 
 def _tf32(op: str) -> tuple[Method, ...]:
@@ -79,8 +78,9 @@ def _tf32(op: str) -> tuple[Method, ...]:
 
 def _portable(op: str, name: str, precision: str) -> Method:
     rejects, cost = partial(conv_portable.rejects, precision=precision), partial(conv_portable.cost, precision=precision)
+    floor = partial(conv_portable.floor, precision=precision)
     summary, kind = "windows gathered into shared memory, products by mma.sync", conv_portable.KINDS[precision]
-    return methods(name, op, conv_portable.maps, summary, rejects, cost, precision, kind=kind)
+    return methods(name, op, conv_portable.maps, summary, rejects, cost, precision, floor, kind)
 
 
 def _fft(op: str, name: str, tiled: bool) -> Method:

@@ -120,14 +120,19 @@ class Runs(NamedTuple):
     weighs: bool
 
 
+_RUNS = {
+    "conv": Runs(True, False, False),
+    "conv_transpose": Runs(False, True, False),
+    "conv_backward_input": Runs(False, True, False),
+    "conv_backward_weight": Runs(False, False, True),
+    "conv_backward": Runs(False, True, True),
+    "conv_transpose_backward": Runs(True, False, True),
+}
+
+
 def runs(op: str, problem: ConvProblem) -> Runs:
     """A backward forms the forward again where it has an activation: all three maps."""
-    all_three = problem.maps == 3
-    return Runs(
-        all_three or op in ("conv", "conv_transpose_backward"),
-        all_three or op in ("conv_transpose", "conv_backward_input", "conv_backward"),
-        op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward"),
-    )
+    return Runs(True, True, True) if problem.maps == 3 else _RUNS[op]
 
 
 def correlations(op: str, problem: ConvProblem) -> list[Geometry]:

@@ -205,16 +205,17 @@ _TERMS = 2048  # multiply-adds of a product of 16 x 8 x 16
 
 
 def floor(op: str, problem: ConvProblem, device: Device) -> float:
-    """Seconds of the products by the matrix units and of the launches alone; of kernels that walk down rows, of reading and writing the images."""
+    """Seconds of the products by the matrix units and of the launches alone; of kernels that walk down rows, also of reading and writing the images."""
     if problem.inputs[0].dtype not in HALF:
         return 0.0
-    weighs = runs(op, problem).weighs
-    clock = _CLOCK / (_WEIGHT_SLOWER if weighs else _SLOWER)
-    return sum(_least(part, device, clock) for part in correlations(op, problem) + [problem.geometry] * weighs)
+    seconds = sum(_least(part, device, _SLOWER, False) for part in correlations(op, problem))
+    return seconds + _least(problem.geometry, device, _WEIGHT_SLOWER, True) if runs(op, problem).weighs else seconds
 
 
-def _least(g: Geometry, device: Device, clock: float) -> float:
-    seconds = rows_floor(g, device.units) / clock if can_walk(g) else g.macs / (_TERMS * _PRODUCTS * device.units) + _BEGIN
+def _least(g: Geometry, device: Device, slower: float, weighs: bool) -> float:
+    seconds = (
+        rows_floor(g, device.units, weighs) * slower / _CLOCK if can_walk(g) else g.macs / (_TERMS * _PRODUCTS * device.units) + _BEGIN
+    )
     return seconds + device.launch
 
 

@@ -68,10 +68,21 @@ def row_tile(g: Geometry, units: int, residual: bool = False) -> RowTile | None:
     return _best_row_tile(g, units, residual) if can_walk(g) else None
 
 
-def rows_floor(g: Geometry, units: int) -> float:
-    """Clocks that no division takes less than: each pixel of an image and of a result once. 0 where channels are more than all blocks have at once."""
-    chunks = g.groups * g.c // CHUNK
-    return 0.0 if chunks > _LEAST * min(units, PLANNED) else 16 * chunks * g.n * 2 * g.pixels / (_BYTES * max(units, PLANNED))
+def rows_floor(g: Geometry, units: int, weighs: bool) -> float:
+    """Clocks that no division takes less than: the products, or each pixel of an image and of a result once, of four schedulers' warps that are all full.
+
+    0 where channels are more than all blocks have at once.
+    """
+    chunks, side = g.groups * g.c // CHUNK, g.window[1]
+    if chunks > _LEAST * min(units, PLANNED):
+        return 0.0
+    products, rows, of = (_split_products(side), g.space[1], PLANNED) if weighs else (_products(side), g.out[1], units)
+    return chunks * g.n * rows * g.out[2] * max(products / (4 * 16), 2 * 16 / _BYTES) / of
+
+
+def _products(side: int) -> int:
+    """Clocks of sixteen columns of a row, of a chunk of channels."""
+    return side * (side // 2 + 1) * _PRODUCT + _SIXTEEN
 
 
 def _blocks_of(chunks: int, most: int) -> list[int]:
@@ -108,7 +119,7 @@ def _fastest(
     if shared > _SHARED:
         return None
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_SIXTEENS[side][m] * 32 * warps), 64 // warps))
-    products = lines * -(-warps // 4) * m * (side * (side // 2 + 1) * _PRODUCT + _SIXTEEN)
+    products = lines * -(-warps // 4) * m * _products(side)
     moved = lines * ((2 + residual) * columns + side) * vectors * 16 / _BYTES
     step, most = max(_STEP + products, resident * products, resident * moved), max(units * resident // ranges, 1)
     height, across = g.out[1], -(-g.out[2] // columns)
@@ -173,11 +184,9 @@ class RowSplit:
 
 def can_walk(g: Geometry) -> bool:
     """Whether the kernel does it."""
-    ones = set(g.stride) == {1} and set(g.dilation) == {1}
-    flat = g.window[0] == g.space[0] == g.out[0] == 1
-    return (
-        ones and flat and g.window[1] == g.window[2] and g.window[1] in _SIDES and g.c == g.k and CHUNK % g.c == g.groups * g.c % CHUNK == 0
-    )
+    if g.c != g.k or not g.c or CHUNK % g.c or g.groups * g.c % CHUNK or g.window[1] != g.window[2] or g.window[1] not in _SIDES:
+        return False
+    return g.stride == g.dilation == (1, 1, 1) and g.window[0] == g.space[0] == g.out[0] == 1
 
 
 @lru_cache(maxsize=1024)
@@ -199,6 +208,11 @@ def row_split(g: Geometry) -> RowSplit | None:
     return best and best[2]()
 
 
+def _split_products(side: int) -> int:
+    """As `_products`, for the gradient of the weight."""
+    return (side + 1) // 2 * side * _PRODUCT + 2 * _SIXTEEN
+
+
 def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tuple[float, int, Callable[[], RowSplit]] | None:
     """As `_fastest`, for the gradient of the weight."""
     side, ranges = g.window[1], -(-g.groups * g.c // (CHUNK * vectors))
@@ -207,7 +221,7 @@ def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tup
     if shared > _SHARED:
         return None
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_REGISTERS[side] * 32 * vectors)))
-    products = _LINES * -(-vectors // 4) * -(-columns // (2 * _STRIP)) * (pairs * side * _PRODUCT + 2 * _SIXTEEN)
+    products = _LINES * -(-vectors // 4) * -(-columns // (2 * _STRIP)) * _split_products(side)
     moved = _LINES * (2 * columns + side) * vectors * 16 / _BYTES
     step, most = max(_STEP + products, resident * products, resident * moved), max(PLANNED * resident // ranges, 1)
     height, across = g.space[1], -(-g.out[2] // columns)

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, correlations, dense_strides, first_order, last_order, lying, runs
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying, runs
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_kinds import HOPPER_HALF
-from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, RATE, START, Timed, choose, efficiency, split
+from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, SPREADING, START, Timed, choose, efficiency, least, least_weighing, split
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
@@ -317,25 +317,32 @@ def _passed_over(g: Geometry) -> int:
     return g.n * g.groups * g.c * (math.prod(g.space) - met)
 
 
-GATHERING = 1.45  # times that a stage takes of its products, of gathering threads, at the least
+def floor(
+    op: str,
+    problem: ConvProblem,
+    device: Device,
+    least: Callable[[int], tuple[float, float]] = least,
+    weighing: Callable[[int], float] = least_weighing,
+) -> float:
+    """Seconds of tiles that are full, with the zeros between groups, of the launch and of looking for what the zeros have spoilt.
 
-
-def floor(op: str, problem: ConvProblem, device: Device, waits: float = 1.0) -> float:
-    """Seconds of the products (`waits` times those) with the zeros between groups, of the launch and of looking for what the zeros have spoilt.
-
-    0 for few channels, which kernels of their own may do.
+    0 for few channels, which kernels of their own may do, and for so many that tiles may be planned for more multiprocessors than there are.
     """
     g = problem.geometry
     if problem.inputs[0].dtype not in HALF or (g.groups == 1 and min(g.c, g.k) < _WIDE) or not g.macs:
         return 0.0
-    f, weighs = filled(g), runs(op, problem).weighs
-    macs = sum(part.macs for part in correlations(op, problem)) + g.macs * weighs
-    more = f.groups * f.c * f.k / (g.groups * g.c * g.k)
-    seconds = waits * more * macs / (RATE * max(device.units, PLANNED))
-    if weighs:
-        return seconds + device.launch
-    launches = len(g.phases) if op in ("conv_backward_input", "conv_transpose") else 1
-    return seconds + launches * (START + device.launch) + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
+    f, units = filled(g), device.units
+    if f.groups * max(f.c, f.k) > BLOCK * units:
+        return 0.0
+    spreads = op in SPREADING
+    parts, c, k = ([phase.geometry for phase in g.phases], f.k, f.c) if spreads else ([g], f.c, f.k)
+    stage, end = least(k)
+    products = f.groups / units * sum([p.n * p.pixels * (p.taps * c / BLOCK * stage + end) for p in parts])
+    if runs(op, problem).weighs:
+        weights = f.groups / PLANNED * g.n * g.pixels * g.taps * f.c * weighing(f.k)
+        both = op != "conv_backward_weight"
+        return device.launch + (weights + products) / 2 * problem.maps if both else device.launch + weights
+    return products + len(parts) * (START + device.launch) + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,

@@ -87,6 +87,22 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
     return misfit(op, problem, g)
 
 
+def _rate(device: Device) -> float:
+    """Of the peak, by large products."""
+    return 0.4 if device.capability and device.capability >= (9, 0) else 0.65
+
+
+def _launches(op: str, problem: ConvProblem) -> int:
+    return 2 * problem.maps * (len(problem.geometry.phases) if op in ("conv_backward_input", "conv_transpose") else 1)
+
+
+def floor(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> float:
+    """Seconds of large products, and of the launches."""
+    peak_of = unit(problem.inputs[0].dtype, precision)
+    peak = device.peak.get(peak_of or "") or device.peak["float32"]
+    return problem.flops / (_rate(device) * peak) + _launches(op, problem) * device.launch
+
+
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
     g = problem.geometry
     tile_m, tile_n, *_ = _NARROW if g.k <= _NARROW[1] else _WIDE
@@ -94,6 +110,5 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     tiles = -(-g.n * g.pixels // tile_m) * -(-g.k // tile_n) * g.groups
     waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
     blocks = g.taps * g.c / 64
-    share = (0.4 if device.capability and device.capability >= (9, 0) else 0.65) * blocks / (blocks + 8)  # a tile's beginning and end
-    launches = 2 * problem.maps * (len(g.phases) if op in ("conv_backward_input", "conv_transpose") else 1)
-    return Cost(problem.flops, problem.bytes, share * filled * waves, launches, unit(problem.inputs[0].dtype, precision))
+    share = _rate(device) * blocks / (blocks + 8)  # a tile's beginning and end
+    return Cost(problem.flops, problem.bytes, share * filled * waves, _launches(op, problem), unit(problem.inputs[0].dtype, precision))

@@ -7,6 +7,7 @@ gathering threads. The constants are fits to an H200 (docs/measured.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from operator import itemgetter
 from typing import Protocol
 
@@ -58,6 +59,9 @@ _TIMED = tuple((t, t.products + _WAIT[t.m], _END * t.m / 128) for t in TILES)  #
 WEIGHT_TILES = (Tile(128, 256, 4), Tile(128, 128, 6), Tile(64, 256, 5), Tile(64, 128, 8))
 
 
+SPREADING = ("conv_backward_input", "conv_transpose", "conv_backward")  # operations whose correlations are those of a stride's residues
+
+
 class Timed(Protocol):
     """A way to do a correlation."""
 
@@ -80,6 +84,18 @@ def choose(g: Geometry, units: int) -> Choice:
     found = [(START + rounds(g, rows, t, units) * (blocks * each + end), t) for t, each, end in _TIMED]
     seconds, tile = min(found, key=itemgetter(0))
     return Choice(tile, seconds)
+
+
+@lru_cache(maxsize=256)
+def least(k: int) -> tuple[float, float]:
+    """Seconds of a row of a result of `k` channels that no tile takes less than: of a stage, of its end."""
+    return min(-(-k // t.n) * each / t.m for t, each, _ in _TIMED), min(-(-k // t.n) * end / t.m for t, _, end in _TIMED)
+
+
+@lru_cache(maxsize=256)
+def least_weighing(k: int) -> float:
+    """Seconds of a pixel for one channel of a tap, for all `k` of the result, that no tile of a weight gradient takes less than."""
+    return min(-(-k // t.m) * _gathering(t) / (t.n * BLOCK) for t in WEIGHT_TILES)
 
 
 def rounds(g: Geometry, rows: int, t: Tile, units: int) -> int:
@@ -120,12 +136,17 @@ def adding_up(g: Geometry, count: int) -> float:
     return 8 * count * g.groups * g.k * g.taps * g.c / _SUMS
 
 
+def _gathering(t: Tile) -> float:
+    """Seconds of a stage of a weight gradient."""
+    return (t.m + t.n) / 16 * _COPY
+
+
 def split(g: Geometry) -> Split:
     """The tile and the parts that are done first; the device does not matter, since the scratch memory must be known without it."""
     everything, width, sums = -(-g.n * g.pixels // BLOCK), g.taps * g.c, adding_up(g, 1)
     best: tuple[float, Tile, int, int] | None = None
     for t in WEIGHT_TILES:
-        tiles, each = -(-g.k // t.m) * -(-width // t.n) * g.groups, (t.m + t.n) / 16 * _COPY
+        tiles, each = -(-g.k // t.m) * -(-width // t.n) * g.groups, _gathering(t)
         for count, blocks in parts(everything, tiles):
             seconds = -(-tiles * count // PLANNED) * (blocks * each + _END) + count * sums
             if best is None or seconds < best[0]:
@@ -139,7 +160,7 @@ def efficiency(
     op: str, g: Geometry, units: int, peak: float, weight: Callable[[Geometry], Timed], tile: Callable[[Geometry, int], Timed]
 ) -> float:
     """The share of the peak rate that the products of an operation reach: a weight gradient takes the seconds of `weight`, a correlation those of its `tile`."""
-    spreads = op in ("conv_backward_input", "conv_transpose", "conv_backward")
+    spreads = op in SPREADING
     found = [weight(g).seconds] if op.endswith(("backward", "backward_weight")) else []
     if op != "conv_backward_weight":
         found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if spreads else tile(g, units).seconds)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from dnnarray._cuda.conv_raster import Raster, axes_of, raster, within
-from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
+from dnnarray._cuda.conv_tiles import BLOCK, RATE, ROW, SHARED, START, Tile, rounds
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -103,6 +103,13 @@ def choose(g: Geometry, units: int, residual: bool = False, first: bool = False,
     assert tile is not None
     sets = 2 if blocks <= _SHORT and not (chosen or first or wide) else 1
     return Choice(_with_sets(tile, sets), chosen, seconds, sets=sets)
+
+
+@lru_cache(maxsize=256)
+def least(k: int) -> tuple[float, float]:
+    """As `conv_tiles.least`; who holds the weight takes the time of a tile's end once."""
+    held = -(-k // BLOCK) * BLOCK * BLOCK / RATE * _CROWDED
+    return min(held, *(-(-k // t.n) * (t.products + _WAIT) / t.m for t in _TILES)), 0.0
 
 
 def _fastest(

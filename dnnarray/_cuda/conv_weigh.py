@@ -5,8 +5,10 @@ The constants are fits to an H200 (docs/measured.md).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import itemgetter
 
+from dnnarray._cuda import conv_tiles
 from dnnarray._cuda.conv_raster import Raster, axes_of, extent, within
 from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, ROW, Split, Tile, adding_up, parts, split
 from dnnarray._problems.base import remembered
@@ -44,12 +46,24 @@ class HaloSplit:
         return True
 
 
+def _brought(t: Tile) -> float:
+    """Seconds of a stage."""
+    return max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
+
+
+@lru_cache(maxsize=256)
+def least_weighing(k: int) -> float:
+    """As `conv_tiles.least_weighing`, of all ways of `weighing`."""
+    by_places = -(-k // BLOCK) * _STEP / (_SIDE * _SIDE * BLOCK * BLOCK)
+    return min(conv_tiles.least_weighing(k), by_places, *(-(-k // t.m) * _brought(t) / (t.n * BLOCK) for t in _TILES))
+
+
 def tma_split(g: Geometry, kept: Geometry | None = None) -> TmaSplit:
     """The tile and the parts that are done first; the sums of `kept` are added up, by default all."""
     everything, width, sums = -(-g.n * g.pixels // BLOCK), g.taps * -(-g.c // BLOCK) * BLOCK, adding_up(kept or g, 1)
     best: tuple[float, Tile, int, int] | None = None
     for t in _TILES:
-        each = max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
+        each = _brought(t)
         tiles = -(-g.k // t.m) * -(-width // t.n) * g.groups
         for count, blocks in parts(everything, tiles):
             seconds = -(-tiles * count // PLANNED) * (blocks * each + _END) + (count * sums if count > 1 or kept else 0)
