@@ -78,11 +78,11 @@ def extents(g: Geometry) -> tuple[int, ...]:
 @remembered
 def too_large(g: Geometry) -> str | None:
     """Why kernels with 32-bit places cannot do it, or None."""
-    largest = max(g.groups * g.k, g.groups * g.c, g.taps, *g.space, *g.out, *g.stride,
-                  *(w * d for w, d in zip(g.window, g.dilation, strict=True)))  # fmt: skip
-    if largest >= 1 << 29 or max(map(abs, g.before)) >= 1 << 29:
+    (w0, w1, w2), (d0, d1, d2), (o0, o1, o2), (s0, s1, s2) = g.window, g.dilation, g.out, g.stride
+    largest = max(g.groups * g.k, g.groups * g.c, g.taps, *g.space, o0, o1, o2, s0, s1, s2, w0 * d0, w1 * d1, w2 * d2)
+    if largest >= 1 << 29 or max(g.before) >= 1 << 29 or min(g.before) <= -1 << 29:
         return "an extent of 2^29 or more"
-    last = max((o - 1) * s for o, s in zip(g.out, g.stride, strict=True))
+    last = max((o0 - 1) * s0, (o1 - 1) * s1, (o2 - 1) * s2)
     return "a window that begins at 2^30 or further" if last >= 1 << 30 else None
 
 
@@ -162,7 +162,9 @@ def _lying(problem: ConvProblem, op: str) -> Lying:
     for last in (True, False):
         order = (last_order if last else first_order)(problem.layout, given[0].ndim)
         if all(lies(s, order) for s in results):
-            found[last] = sum(lies(s, order) for s in given)
+            found[last] = [lies(s, order) for s in given].count(True)
+            if found[last] == len(given):
+                break
     return Lying(max(found, key=lambda k: found[k]) if found else False, not found)
 
 

@@ -26,7 +26,7 @@ from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
 from dnnarray._cuda.conv_tma import windows_map
-from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, halo_split, tma_split
+from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, faster
 from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
@@ -145,8 +145,7 @@ def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
     """How a weight gradient is divided; None where `grouped` does it."""
     if g.groups * g.c % BLOCK or conv_tma.misfit(whole(g)):
         return None
-    found: list[HaloSplit | TmaSplit | None] = [tma_split(blocks(g), g), halo_split(blocks(g), g)]
-    return min((f for f in found if f is not None), key=lambda s: s.seconds)
+    return faster(blocks(g), g)
 
 
 class GroupedTmaMaps:
