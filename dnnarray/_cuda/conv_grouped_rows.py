@@ -91,13 +91,15 @@ def _blocks_of(chunks: int, most: int) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
-    side, chunks = g.window[1], g.groups * g.c // CHUNK
+    side, chunks, wide = g.window[1], g.groups * g.c // CHUNK, -(-g.out[2] // 16) * 16
+    each = max(_products(side) / (4 * 16), (2 + residual) * 16 / _BYTES)  # clocks of a pixel and a chunk, at the least
     best: tuple[Any, ...] | None = None
     for vectors in _blocks_of(chunks, _WARPS[side]):
         ranges = -(-chunks // vectors)
-        if best and ranges <= units and g.n * g.pixels * (2 + residual) * 16 * vectors * ranges > best[0] * _BYTES * units:
+        share = g.n * (g.out[1] + side - 1) * ranges / units if ranges <= units else 0.0  # rows of a multiprocessor
+        if best and share * wide * vectors * each > best[0] * _ROUNDED:
             continue
-        for least, m, beside in sorted(_row_ways(g, units, residual, vectors, ranges)):
+        for least, m, beside in sorted(_row_ways(g, residual, vectors, share)):
             if best and least > best[0] * _ROUNDED:
                 break
             for lines in (2,) if side == 3 else (2, 4):  # more rows of large windows: fewer warps fit, but those have enough to do
@@ -110,10 +112,9 @@ def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
     return RowTile(-fewer, m, lines, -fewer * beside, rows, beside * m * 16, ranges, blocks, shared, time)
 
 
-def _row_ways(g: Geometry, units: int, residual: bool, vectors: int, ranges: int) -> list[tuple[float, int, int]]:
-    """Sixteens of columns of a warp, warps beside each other, and before them the clocks of their products and bytes alone, 0 where those say nothing."""
+def _row_ways(g: Geometry, residual: bool, vectors: int, share: float) -> list[tuple[float, int, int]]:
+    """Sixteens of columns of a warp, warps beside each other, and before them the clocks of their products or bytes alone for `share` rows."""
     side, width, found = g.window[1], g.out[2], []
-    share = g.n * (g.out[1] + side - 1) * ranges / units if ranges <= units else 0.0
     for m in _SIXTEENS[side]:
         products = m * _products(side)
         for beside in range(1, min(_WARPS[side] // vectors, -(-width // (16 * m))) + 1):
@@ -221,13 +222,15 @@ def row_split(g: Geometry) -> RowSplit | None:
     """The division that takes the least time; the device does not matter, since the scratch memory must be known without it."""
     if not can_walk(g):
         return None
-    chunks = g.groups * g.c // CHUNK
+    chunks, wide = g.groups * g.c // CHUNK, -(-g.out[2] // _STRIP) * _STRIP
+    each = max(_split_products(g.window[1]) / (4 * 16), 2 * 16 / _BYTES)
     best: tuple[Any, ...] | None = None
     for vectors in _blocks_of(chunks, _MOST_WARPS):
         ranges = -(-chunks // vectors)
-        if best and ranges <= PLANNED and g.n * g.out[2] * g.space[1] * 32 * vectors * ranges > best[0] * _BYTES * PLANNED:
+        share = g.n * g.space[1] * ranges / PLANNED if ranges <= PLANNED else 0.0
+        if best and share * wide * vectors * each > best[0] * _ROUNDED:
             continue
-        for least, columns in sorted(_split_ways(g, vectors, ranges)):
+        for least, columns in sorted(_split_ways(g, vectors, share)):
             if best and least > best[0] * _ROUNDED:
                 break
             found = _fastest_split(g, vectors, -columns, best[0] if best else math.inf)
@@ -239,11 +242,10 @@ def row_split(g: Geometry) -> RowSplit | None:
     return RowSplit(-fewer, rows, -columns, ranges, splits, shared, time)
 
 
-def _split_ways(g: Geometry, vectors: int, ranges: int) -> list[tuple[float, int]]:
+def _split_ways(g: Geometry, vectors: int, share: float) -> list[tuple[float, int]]:
     """As `_row_ways`: minus the columns of a part, the widest first of equals."""
     side, width = g.window[1], g.out[2]
     strips = -(-width // _STRIP)
-    share = g.n * g.space[1] * ranges / PLANNED if ranges <= PLANNED else 0.0
     found = []
     for columns in {-(-strips // across) * _STRIP for across in range(1, strips + 1)}:
         products = -(-vectors // 4) * -(-columns // (2 * _STRIP)) * _split_products(side)
