@@ -34,6 +34,12 @@ def _made(cls: Any, kw_only: bool, eq: bool) -> Any:
     return cls
 
 
+def changed(record: T, **values: Any) -> T:
+    """What `dataclasses.replace` gives, in a third of its time; of records all of whose fields are arguments."""
+    found, cls = record.__dict__, type(record)
+    return cls(**{name: found[name] for name in cls.__dataclass_fields__} | values)  # type: ignore[attr-defined]
+
+
 def _initialiser(cls: Any) -> Any:
     """``__init__``: values given all one way, or in order without the last ones, go straight into the instance, as most do."""
     found = [f for f in dataclasses.fields(cls) if f.init]

@@ -16,7 +16,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 
 CHUNK = 8  # channels that the matrix units take at once
 MOST = 64  # channels of a slab
@@ -137,7 +137,7 @@ def stacked(g: Geometry) -> Geometry:
     fits = max(g.sizes[0], g.sizes[2]) < PLACES
     if not (flat and fits):
         return g
-    return replace(g, n=1, space=(g.n, *g.space[1:]), out=(g.n, *g.out[1:]), stride=(1, *g.stride[1:]))
+    return changed(g, n=1, space=(g.n, *g.space[1:]), out=(g.n, *g.out[1:]), stride=(1, *g.stride[1:]))
 
 
 def steps(g: Geometry, strides: Sequence[int]) -> tuple[int, ...]:
@@ -154,11 +154,17 @@ def box(g: Geometry, sides: Sequence[int]) -> int:
 
 def sides(g: Geometry) -> Iterator[tuple[int, int, int]]:
     """Tiles worth a look: parts of a plane, or several whole ones."""
-    for columns in sorted({min(n, g.out[2], _MOST_SIDE) for n in (*(-(-g.out[2] // i) for i in range(1, 9)), 7, 8, 14, 16, 28, 32)}):
+    for columns in _columns(g.out[2]):
         for rows in range(1, min(g.out[1], 32) + 1):
             yield 1, rows, columns
     if g.window[0] == 1 and g.out[1] * g.out[2] <= _SMALL:
         yield from ((depths, *g.out[1:]) for depths in range(2, min(g.out[0], 32) + 1))
+
+
+@lru_cache(maxsize=256)
+def _columns(width: int) -> list[int]:
+    """Of a tile, in a result so wide."""
+    return sorted({min(n, width, _MOST_SIDE) for n in (*(-(-width // i) for i in range(1, 9)), 7, 8, 14, 16, 28, 32)})
 
 
 @frozen

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -37,7 +36,7 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32, HALF
 
@@ -84,12 +83,12 @@ class Choice:
 
 def whole(g: Geometry) -> Geometry:
     """The same images without groups: what tensor maps see."""
-    return replace(g, groups=1, c=g.groups * g.c, k=g.groups * g.k)
+    return changed(g, groups=1, c=g.groups * g.c, k=g.groups * g.k)
 
 
 def blocks(g: Geometry) -> Geometry:
     """Groups put together to blocks of 64 channels, of which a weight gradient keeps what is between channels of the same group."""
-    return replace(g, groups=g.groups * g.c // BLOCK, c=BLOCK, k=BLOCK)
+    return changed(g, groups=g.groups * g.c // BLOCK, c=BLOCK, k=BLOCK)
 
 
 def shared_columns(g: Geometry) -> tuple[int, int] | None:

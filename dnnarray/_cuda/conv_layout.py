@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
@@ -25,7 +24,7 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import HALF
 
@@ -40,13 +39,14 @@ def filled(g: Geometry) -> Geometry:
     """The convolution that the kernels run for this one."""
     together = 1
     if g.groups > 1 and min(g.c, g.k) < _WIDE:
-        for f in range(1, g.groups + 1):
-            if g.groups % f == 0 and f * g.c % _CHUNK == 0 and f * g.k % _CHUNK == 0:
+        whole = math.lcm(_CHUNK // math.gcd(_CHUNK, g.c), _CHUNK // math.gcd(_CHUNK, g.k))  # groups whose channels are whole chunks
+        for f in range(whole, g.groups + 1, whole):
+            if g.groups % f == 0:
                 together = f
                 if f * min(g.c, g.k) >= _WIDE:
                     break
     c, k = (-(-together * n // _CHUNK) * _CHUNK for n in (g.c, g.k))
-    return g if (c, k) == (g.c, g.k) else replace(g, groups=g.groups // together, c=c, k=k)
+    return g if (c, k) == (g.c, g.k) else changed(g, groups=g.groups // together, c=c, k=k)
 
 
 def fits(g: Geometry) -> bool:

@@ -87,9 +87,15 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
     return misfit(op, problem, g)
 
 
-def _rate(device: Device) -> float:
-    """Of the peak, by large products."""
-    return 0.4 if device.capability and device.capability >= (9, 0) else 0.65
+def _share(g: Geometry, device: Device) -> float:
+    """Of the peak, that the products reach."""
+    tile_m, tile_n, *_ = _NARROW if g.k <= _NARROW[1] else _WIDE
+    filled = g.k / (-(-g.k // tile_n) * tile_n) * (0.8 if tile_n == _NARROW[1] else 1.0)
+    tiles = -(-g.n * g.pixels // tile_m) * -(-g.k // tile_n) * g.groups
+    waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
+    blocks = g.taps * g.c / 64
+    large = 0.4 if device.capability and device.capability >= (9, 0) else 0.65
+    return large * blocks / (blocks + 8) * filled * waves  # eight for a tile's beginning and end
 
 
 def _launches(op: str, problem: ConvProblem) -> int:
@@ -97,18 +103,13 @@ def _launches(op: str, problem: ConvProblem) -> int:
 
 
 def floor(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> float:
-    """Seconds of large products, and of the launches."""
-    peak_of = unit(problem.inputs[0].dtype, precision)
-    peak = device.peak.get(peak_of or "") or device.peak["float32"]
-    return problem.flops / (_rate(device) * peak) + _launches(op, problem) * device.launch
+    """Seconds of the products and of the launches."""
+    if not problem.flops:
+        return 0.0
+    peak = device.peak.get(unit(problem.inputs[0].dtype, precision) or "") or device.peak["float32"]
+    return problem.flops / (_share(problem.geometry, device) * peak) + _launches(op, problem) * device.launch
 
 
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
-    g = problem.geometry
-    tile_m, tile_n, *_ = _NARROW if g.k <= _NARROW[1] else _WIDE
-    filled = g.k / (-(-g.k // tile_n) * tile_n) * (0.8 if tile_n == _NARROW[1] else 1.0)
-    tiles = -(-g.n * g.pixels // tile_m) * -(-g.k // tile_n) * g.groups
-    waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
-    blocks = g.taps * g.c / 64
-    share = _rate(device) * blocks / (blocks + 8)  # a tile's beginning and end
-    return Cost(problem.flops, problem.bytes, share * filled * waves, _launches(op, problem), unit(problem.inputs[0].dtype, precision))
+    share, of_peak = _share(problem.geometry, device), unit(problem.inputs[0].dtype, precision)
+    return Cost(problem.flops, problem.bytes, share, _launches(op, problem), of_peak)
