@@ -164,9 +164,7 @@ class Sides:
     def inputs(self) -> np.ndarray:
         """That each reads."""
         g, (depths, rows, columns) = self._g, self.all.astype(np.float64)
-        height, width = (
-            (n - 1.0) * g.stride[i] + (g.window[i] - 1) * g.dilation[i] + 1 for i, n in ((1, rows), (2, columns))
-        )  # fmt: skip
+        height, width = ((n - 1) * g.stride[i] + (g.window[i] - 1) * g.dilation[i] + 1 for i, n in ((1, rows), (2, columns)))
         return (depths if g.window[0] == 1 else g.window[0]) * height * width
 
     @property

@@ -139,9 +139,8 @@ def adding_up(g: Geometry, count: int) -> float:
     return 8 * count * g.groups * g.k * g.taps * g.c / _SUMS
 
 
-Way = tuple[
-    T, int, float, float
-]  # to divide a weight gradient: a tile or the like, how many there are, seconds of a stage of each and of its end
+Way = tuple[T, int, float, float]
+"""To divide a weight gradient: a tile or the like, how many there are, seconds of a stage of each and of its end."""
 
 
 def divided(everything: int, ways: Iterable[Way[T]], sums: float, always: bool, limit: float) -> tuple[float, T, int, int] | None:
