@@ -24,11 +24,13 @@ def _problem(name, arrays, options):
 
 
 def _check(name, make):
-    """The choice is the first of the ranking, and floors are no higher than predictions; a problem remembers, so each look takes a new one."""
+    """The choice is the first of the ranking, floors are no higher than predictions, and what is unfit is rejected; a problem remembers, so each look
+    takes a new one."""
     table = ALGORITHMS[name]
     judged = rank(make(), H200, DEFAULT, table)
     assert choose(make(), H200, DEFAULT, table) is judged[0].method
     for j in judged:
+        assert j.reason or not (j.method.unfit and j.method.unfit(make().inputs[0].dtype, H200)), j.method.name
         if j.reason is None and j.method.floor is not None:
             assert j.method.floor(make(), H200) <= predict(make(), H200, j.cost) * (1 + 1e-9), j.method.name
 

@@ -10,7 +10,7 @@ from dnnarray._operation import find
 from dnnarray._spec import BFLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_grouped_tma
+from dnnarray._cuda import conv_grouped_tma, conv_weigh
 from dnnarray._cuda.conv import ALGORITHMS
 from tests.test_cuda_tensor_map import _DEVICE, _axis, _drawn, _unravel, _windows
 from tests.test_cuda_weigh import _added_up, _Card
@@ -152,7 +152,7 @@ _WEIGHTS = {  # x, weight, options
 @pytest.mark.parametrize("case", _WEIGHTS)
 def test_a_weight_gradient_keeps_what_is_of_one_group(case, monkeypatch):
     x_shape, w_shape, options = _WEIGHTS[case]
-    monkeypatch.setattr(conv_grouped_tma, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
+    monkeypatch.setattr(conv_weigh, "tma_split" if case.startswith("halo") else "halo_split", lambda *_: None)
     order, rng = (0, *range(2, len(x_shape)), 1), np.random.default_rng(0)
     y_shape = dnn.infer("conv", Spec(x_shape, "float32"), Spec(w_shape, "float32"), **options).output.shape
     arrays = [_drawn(rng, shape, order) for shape in (y_shape, x_shape)]

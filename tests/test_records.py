@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 
 
 @frozen
@@ -91,3 +91,10 @@ def test_nothing_can_be_assigned_or_deleted():
 def test_replaced_and_pickled():
     assert dataclasses.replace(Solid(1), z=5) == Solid(1, 2, "", 5)
     assert pickle.loads(pickle.dumps(Solid(4))) == Solid(4)
+
+
+def test_a_changed_record_is_what_the_standard_library_makes():
+    for record, values in ((Solid(1, 2, "n", 4), {"y": 7}), (Named(a=3), {"b": 2}), (Point(1), {})):
+        assert vars(changed(record, **values)) == vars(dataclasses.replace(record, **values))
+    with pytest.raises(TypeError):
+        changed(Point(1), q=2)

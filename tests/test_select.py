@@ -141,6 +141,21 @@ def test_the_choice_is_the_first_of_the_ranking(limit):
         assert choose(PROBLEM, CPU, options, table, measured=measured) is rank(PROBLEM, CPU, options, table, measured)[0].method
 
 
+def test_what_takes_no_such_dtype_on_a_device_is_asked_once():
+    asked = []
+
+    def unfit(dtype, device):
+        asked.append((dtype, device))
+        return "float32 arrays" if dtype == SPEC.dtype else None
+
+    def never(*_):
+        raise AssertionError("it was asked")
+
+    table, options = (_method("other", unfit=unfit, floor=never, rejects=never), _method("first")), Options()
+    assert [choose(PROBLEM, CPU, options, table).name for _ in range(3)] == ["first"] * 3
+    assert asked == [(SPEC.dtype, CPU)]
+
+
 def test_a_candidate_whose_floor_is_too_high_is_not_asked():
     def never(*_):
         raise AssertionError("it was asked")

@@ -73,7 +73,8 @@ def channel_mode(v: View, vector: int) -> int:
 
 def lies(spec: Spec, order: Sequence[int]) -> bool:
     """Whether a dense array has its axes in this order; axes of extent 1 may stand anywhere."""
-    return spec.size == 0 or _significant(spec.shape, order_of(spec)) == _significant(spec.shape, order)
+    found = order_of(spec)
+    return found == order or spec.size == 0 or _significant(spec.shape, found) == _significant(spec.shape, order)
 
 
 def _significant(shape: Sequence[int], order: Sequence[int]) -> list[int]:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dnnarray._cuda.channels import View, lies, order_of
+from dnnarray._cuda.conv_kinds import Kind
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, rearrange, slope
 from dnnarray._cuda.plan import Array, Program
 from dnnarray._cuda.scratch import Operand, Steps
@@ -77,11 +78,11 @@ def extents(g: Geometry) -> tuple[int, ...]:
 @remembered
 def too_large(g: Geometry) -> str | None:
     """Why kernels with 32-bit places cannot do it, or None."""
-    largest = max(g.groups * g.k, g.groups * g.c, g.taps, *g.space, *g.out, *g.stride,
-                  *(w * d for w, d in zip(g.window, g.dilation, strict=True)))  # fmt: skip
-    if largest >= 1 << 29 or max(map(abs, g.before)) >= 1 << 29:
+    (w0, w1, w2), (d0, d1, d2), (o0, o1, o2), (s0, s1, s2) = g.window, g.dilation, g.out, g.stride
+    largest = max(g.groups * g.k, g.groups * g.c, g.taps, *g.space, o0, o1, o2, s0, s1, s2, w0 * d0, w1 * d1, w2 * d2)
+    if largest >= 1 << 29 or max(g.before) >= 1 << 29 or min(g.before) <= -1 << 29:
         return "an extent of 2^29 or more"
-    last = max((o - 1) * s for o, s in zip(g.out, g.stride, strict=True))
+    last = max((o0 - 1) * s0, (o1 - 1) * s1, (o2 - 1) * s2)
     return "a window that begins at 2^30 or further" if last >= 1 << 30 else None
 
 
@@ -119,14 +120,19 @@ class Runs(NamedTuple):
     weighs: bool
 
 
+_RUNS = {
+    "conv": Runs(True, False, False),
+    "conv_transpose": Runs(False, True, False),
+    "conv_backward_input": Runs(False, True, False),
+    "conv_backward_weight": Runs(False, False, True),
+    "conv_backward": Runs(False, True, True),
+    "conv_transpose_backward": Runs(True, False, True),
+}
+
+
 def runs(op: str, problem: ConvProblem) -> Runs:
     """A backward forms the forward again where it has an activation: all three maps."""
-    all_three = problem.maps == 3
-    return Runs(
-        all_three or op in ("conv", "conv_transpose_backward"),
-        all_three or op in ("conv_transpose", "conv_backward_input", "conv_backward"),
-        op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward"),
-    )
+    return Runs(True, True, True) if problem.maps == 3 else _RUNS[op]
 
 
 def correlations(op: str, problem: ConvProblem) -> list[Geometry]:
@@ -156,7 +162,9 @@ def _lying(problem: ConvProblem, op: str) -> Lying:
     for last in (True, False):
         order = (last_order if last else first_order)(problem.layout, given[0].ndim)
         if all(lies(s, order) for s in results):
-            found[last] = sum(lies(s, order) for s in given)
+            found[last] = [lies(s, order) for s in given].count(True)
+            if found[last] == len(given):
+                break
     return Lying(max(found, key=lambda k: found[k]) if found else False, not found)
 
 
@@ -318,8 +326,8 @@ def plan(op: str, algorithm: Callable[[Setting], Maps], problem: ConvProblem, al
 
 
 def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: str, rejects: Callable[..., str | None],
-            cost: Callable[..., Cost], precision: str = "highest", floor: Callable[..., float] | None = None) -> Method:  # fmt: skip
-    """The table's entry of an algorithm for an operation; `rejects`, `cost` and `floor` are asked with its name first."""
+            cost: Callable[..., Cost], precision: str = "highest", floor: Callable[..., float] | None = None, kind: Kind | None = None) -> Method:  # fmt: skip
+    """The table's entry of an algorithm for an operation; `rejects`, `cost` and `floor` are asked with its name first. `rejects` looks at the `kind`, too."""
 
     def run(problem: ConvProblem, device: Device, aligned: bool) -> Program:
         setting = plan(op, algorithm, problem, aligned, precision, device.units)
@@ -328,5 +336,5 @@ def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: s
     def workspace(problem: ConvProblem) -> int:
         return plan(op, algorithm, problem, True, precision, 1).steps.workspace
 
-    least = None if floor is None else partial(floor, op)
-    return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), least, precision=precision)
+    least, unfit = None if floor is None else partial(floor, op), None if kind is None else kind.refuses
+    return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), least, unfit, precision=precision)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cached_property
 
 from dnnarray._cuda.plan import vector_length
 from dnnarray._problems import checks
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._spec import FLOAT64, Spec
 
 SIDES = (3, 5, 7)
@@ -111,7 +110,7 @@ def is_flat(g: Geometry) -> bool:
 def turned(g: Geometry) -> Geometry:
     """The convolution of stride 1 over the output's gradient that gives the input's, its weights turned round."""
     a, b, c = ((w - 1) * d - p for w, d, p in zip(g.window, g.dilation, g.before, strict=True))
-    return replace(g, space=g.out, out=g.space, before=(a, b, c))
+    return changed(g, space=g.out, out=g.space, before=(a, b, c))
 
 
 _START = 6  # steps of time until a block has its weights and its first rows

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
+from dnnarray._cuda.conv_kinds import AMPERE_SINGLE
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.parts import NUMERICS
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, name_of
+from dnnarray._spec import FLOAT32
 
 NAMES = {"highest": "few_channels", "high": "few_channels_tf32", "medium": "few_channels_bf16"}  # of the algorithms
 SUMMARY = "windows read as rows of pixels in shared memory, products of parts of half types by mma.sync"
@@ -54,10 +55,8 @@ def _asked(op: str, problem: ConvProblem) -> tuple[str, ...]:
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability is None or device.capability < (8, 0):
-        return "a device without its matrix instructions (sm_80)"
-    if dtype != FLOAT32:
-        return f"{name_of(dtype)} arrays; it takes float32"
+    if reason := AMPERE_SINGLE.refuses(dtype, device):
+        return reason
     if reason := too_large(g):
         return reason
     lies = lying(op, problem)

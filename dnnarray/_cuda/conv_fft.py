@@ -14,6 +14,7 @@ from dnnarray._cuda import fourier
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import part_of, target_of
+from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.epilogue import Epilogue, apply
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Transform
 from dnnarray._cuda.scratch import Operand
@@ -22,7 +23,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry, Triple, smooth
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, name_of
+from dnnarray._spec import FLOAT32
 
 _THREADS, _STEPS, _PIECES = 128, 8, 4  # of fourier_tiles.cu
 _FEWEST_TAPS = 16  # of a window for which spectra may pay
@@ -315,8 +316,8 @@ def maps(setting: Setting, tiled: bool) -> FourierMaps:
 
 def rejects(op: str, problem: ConvProblem, device: Device, tiled: bool) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if dtype != FLOAT32:
-        return f"{name_of(dtype)} arrays; it takes float32"
+    if reason := SINGLE.refuses(dtype, device):
+        return reason
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
     if g.taps < _FEWEST_TAPS:

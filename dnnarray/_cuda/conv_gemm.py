@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, lying, too_large
+from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.conv_sums import sum_splits
 from dnnarray._cuda.conv_unfold import Columns, fold, unfold
 from dnnarray._cuda.conv_weight_order import weight_order
@@ -30,6 +31,7 @@ _BATCH_TERM, _CROOKED_BATCH_TERM, _DOT_TERM = 3.5e-9, 12e-9, 0.75e-9  # of a wei
 _SLOWEST = 0.3e12  # operations a second of a product of a few rows and columns (docs/measured.md)
 _ADDED_UP = 1.4  # times that columns are moved which are added up behind the product, in part from the cache
 _GATHERED = {(True, True): 0.8, (False, True): 0.17, (False, False): 0.35}  # of the bandwidth: columns by vectors, by channels, by pixels
+_REACHED = 0.75  # of the peak, by the products
 _CROOKED = 2.5  # times that a product takes of what the bandwidth would allow where rows do not begin at multiples of 16 bytes
 _ROUNDED = 1.2  # the same of products of pixels that are rounded to TF32
 _EXTENT = 1 << 31  # that cuBLAS cannot count
@@ -273,8 +275,8 @@ def _terms_of_part(g: Geometry) -> int:
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if precision != "highest" and dtype != FLOAT32:
-        return f"{name_of(dtype)} arrays; it rounds float32 operands"
+    if precision != "highest" and (reason := SINGLE.refuses(dtype, device)):
+        return reason
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
     if max(g.pixels, g.groups * g.c * g.taps, g.groups * g.k) >= _EXTENT:
@@ -286,25 +288,48 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
     return too_large(g)
 
 
-def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
-    """The products, and before or behind them the columns, written and read; for the gradient of the input in the type of the sums."""
-    g, dtype = problem.geometry, problem.inputs[0].dtype
+def _peak(dtype: np.dtype, device: Device, precision: str) -> tuple[str | None, float]:
+    """The key of the rate of products, and operations a second."""
     peak_of = unit(dtype, precision)
-    peak = device.peak.get(peak_of or name_of(dtype)) or device.peak["float32"]
-    plain, half = g.taps == 1 and set(g.stride) == {1} and set(g.before) == {0}, dtype in HALF
-    columns = 0 if plain else g.n * g.pixels * g.groups * g.c * g.taps
+    return peak_of, device.peak.get(peak_of or name_of(dtype)) or device.peak["float32"]
+
+
+def _plain(g: Geometry) -> bool:
+    """Whether an image is its own columns."""
+    return g.taps == 1 and g.stride == (1, 1, 1) and g.before == (0, 0, 0)
+
+
+def _moved(op: str, problem: ConvProblem, last: bool) -> float:
+    """Bytes of the columns, written and read; for the gradient of the input in the type of the sums."""
+    g, dtype = problem.geometry, problem.inputs[0].dtype
+    columns = 0 if _plain(g) else g.n * g.pixels * g.groups * g.c * g.taps
     spreads = op in ("conv_backward_input", "conv_transpose")
-    wide_columns = accumulator(dtype).itemsize * (_ADDED_UP if lying(op, problem).last else 2)
-    moved = 2 * columns * problem.maps * (wide_columns if spreads else dtype.itemsize)
+    return 2 * columns * problem.maps * (accumulator(dtype).itemsize * (_ADDED_UP if last else 2) if spreads else dtype.itemsize)
+
+
+def floor(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> float:
+    """Seconds of the products and of the columns at the best rates, and of the launches."""
+    _, peak = _peak(problem.inputs[0].dtype, device, precision)
+    products, columns = (
+        problem.flops / max(peak * _REACHED, _SLOWEST),
+        _moved(op, problem, True) / (device.bandwidth * max(_GATHERED.values())),
+    )
+    return products + columns + _CALL * problem.maps * device.launch
+
+
+def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
+    """The products, and before or behind them the columns."""
+    g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
+    peak_of, peak = _peak(dtype, device, precision)
+    plain, half, moved = _plain(g), dtype in HALF, _moved(op, problem, last)
     wide = 128 if half else 64  # a product much narrower than a tile leaves most of it empty
     narrow = min(g.k, wide) / wide * min(g.c * g.taps, wide) / wide
-    last = lying(op, problem).last
     weighs = op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
     turned = 2 * g.n * g.groups * (g.k * g.pixels + plain * g.c * math.prod(g.space)) * dtype.itemsize  # images, to the other order
     calls = 1 if last or op == "conv_backward_weight" else g.groups
     launches = problem.maps * (_CALL * calls + (not plain) + weighs * (1 if last else 3))
     of_copy = _GATHERED[last and g.c * dtype.itemsize % 16 == 0, last]
-    products = problem.flops / max(peak * 0.75 * narrow * (1 if last or not half else 0.5), _SLOWEST)
+    products = problem.flops / max(peak * _REACHED * narrow * (1 if last or not half else 0.5), _SLOWEST)
     seconds = max(products, problem.maps * _chain(op, g, last, dtype.itemsize)) + moved / (device.bandwidth * of_copy)
     seconds += turned * (weighs and not last) / (device.bandwidth * 0.25)
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import extents
@@ -16,7 +17,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 
 CHUNK = 8  # channels that the matrix units take at once
 MOST = 64  # channels of a slab
@@ -26,6 +27,7 @@ VECTORS = 8  # pieces of a pixel of a block: a line of memory
 SHARED, HALF_SHARED = 226 << 10, 112 << 10  # bytes of shared memory that a block asks for; each of two of a multiprocessor
 PLACES = 1 << 31  # elements of an image that 32 bits can count
 _MOST_SIDE, _SMALL = 1023, 512  # columns of a tile; outputs of a plane of which a tile may have several
+_MOST_ROWS, _MOST_DEPTHS = 32, 32  # of a tile
 _PIXEL, _OUTPUT, _TILE = 1.0, 1.5, 60.0  # time of an input of a tile, of an output, of its beginning and end
 
 
@@ -137,7 +139,7 @@ def stacked(g: Geometry) -> Geometry:
     fits = max(g.sizes[0], g.sizes[2]) < PLACES
     if not (flat and fits):
         return g
-    return replace(g, n=1, space=(g.n, *g.space[1:]), out=(g.n, *g.out[1:]), stride=(1, *g.stride[1:]))
+    return changed(g, n=1, space=(g.n, *g.space[1:]), out=(g.n, *g.out[1:]), stride=(1, *g.stride[1:]))
 
 
 def steps(g: Geometry, strides: Sequence[int]) -> tuple[int, ...]:
@@ -146,19 +148,58 @@ def steps(g: Geometry, strides: Sequence[int]) -> tuple[int, ...]:
     return (0, n, *rest) if stacked(g) != g else (n, d, *rest)
 
 
-def box(g: Geometry, sides: Sequence[int]) -> int:
-    """Inputs that a tile reads."""
-    reach = ((n - 1) * s + (w - 1) * d + 1 for n, s, w, d in zip(sides[1:], g.stride[1:], g.window[1:], g.dilation[1:], strict=True))
-    return (sides[0] if g.window[0] == 1 else g.window[0]) * math.prod(reach)
+class Sides:
+    """Tiles worth a look, all at once: parts of a plane, or several whole ones. Depths, rows and columns of outputs, as arrays.
+
+    Inputs are counted in float64, which holds all that may fit into shared memory, and places in 64 bits.
+    """
+
+    def __init__(self, g: Geometry) -> None:
+        self._g = g
+        several = g.window[0] == 1 and g.out[1] * g.out[2] <= _SMALL
+        self.all = _sides(min(g.out[0], _MOST_DEPTHS) if several else 1, g.out[1], g.out[2])
+        self.pixels = np.multiply.reduce(self.all)
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """That each reads."""
+        g, (depths, rows, columns) = self._g, self.all.astype(np.float64)
+        height, width = ((n - 1) * g.stride[i] + (g.window[i] - 1) * g.dilation[i] + 1 for i, n in ((1, rows), (2, columns)))
+        return (depths if g.window[0] == 1 else g.window[0]) * height * width
+
+    @property
+    def tiles(self) -> np.ndarray:
+        """That make up all results."""
+        counts = -(-np.array(self._g.out)[:, None] // self.all)
+        return self._g.n * np.multiply.reduce(counts)
+
+    def fastest(self, shared: np.ndarray, time: np.ndarray) -> tuple[tuple[int, int, int], int, int, float] | None:
+        """Of those that fit the one of the least time, the first of equals: its sides and place, bytes and time."""
+        fits = shared <= SHARED
+        if not fits.any():
+            return None
+        place = int(np.where(fits, time, math.inf).argmin())
+        depths, rows, columns = self.all[:, place].tolist()
+        return (depths, rows, columns), place, int(shared[place]), float(time[place])
 
 
-def sides(g: Geometry) -> Iterator[tuple[int, int, int]]:
-    """Tiles worth a look: parts of a plane, or several whole ones."""
-    for columns in sorted({min(n, g.out[2], _MOST_SIDE) for n in (*(-(-g.out[2] // i) for i in range(1, 9)), 7, 8, 14, 16, 28, 32)}):
-        for rows in range(1, min(g.out[1], 32) + 1):
-            yield 1, rows, columns
-    if g.window[0] == 1 and g.out[1] * g.out[2] <= _SMALL:
-        yield from ((depths, *g.out[1:]) for depths in range(2, min(g.out[0], 32) + 1))
+@lru_cache(maxsize=64)
+def _sides(depths: int, height: int, width: int) -> np.ndarray:
+    """Parts of a plane, the narrowest first, then up to so many planes."""
+    columns, rows, planes = np.array(_columns(width)), np.arange(1, min(height, _MOST_ROWS) + 1), np.arange(2, depths + 1)
+    parts = np.stack((np.ones(columns.size * rows.size, np.int64), np.tile(rows, columns.size), np.repeat(columns, rows.size)))
+    return np.concatenate((parts, np.stack((planes, np.full_like(planes, height), np.full_like(planes, width)))), 1)
+
+
+def _columns(width: int) -> list[int]:
+    """Of a tile, in a result so wide."""
+    return sorted({min(n, width, _MOST_SIDE) for n in (*(-(-width // i) for i in range(1, 9)), 7, 8, 14, 16, 28, 32)})
+
+
+def box(g: Geometry, columns: int) -> int:
+    """Inputs that a row of so many outputs reads."""
+    _, height, width = g.reach((1, 1, columns))
+    return g.window[0] * height * width
 
 
 @frozen
@@ -197,33 +238,31 @@ class _Memory:
         self._fixed = 2 * self._chunk * (self.across * n * CHUNK * result // 16 | 1) * 16
         self._fixed += self.across * n * (pairs * 256 + 4 * CHUNK) + 8 * pairs
 
-    def of(self, found: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Inputs and outputs of a tile, and its bytes."""
-        inputs, pixels = box(self._g, found), -(-math.prod(found) // self._chunk) * self._chunk
-        return inputs, pixels, self._each * inputs + self._fixed + 8 * pixels
+    def filled(self, pixels: Any) -> Any:
+        """Pixels that tiles of so many take the time of."""
+        return -(-pixels // self._chunk) * self._chunk
+
+    def bytes(self, inputs: Any, filled: Any) -> Any:
+        return self._each * inputs + self._fixed + 8 * filled
 
 
 def fits(g: Geometry, result: int) -> bool:
-    """Whether there is a tile; the best one takes a loop over all."""
-    return _Memory(g, result).of(next(sides(g)))[2] <= SHARED
+    """Whether there is a tile: the smallest one."""
+    memory, columns = _Memory(g, result), _columns(g.out[2])[0]
+    return memory.bytes(box(g, columns), memory.filled(columns)) <= SHARED
 
 
 @lru_cache(maxsize=1024)
 def tile(g: Geometry, units: int, result: int) -> Tile | None:
     """The tile that takes the least time, or None where none fits; `result` is the size of an output's element."""
-    memory, best = _Memory(g, result), None
+    memory, sides = _Memory(g, result), Sides(g)
     ranges = -(-memory.slabs // memory.across) * outputs(slab(g.c, g.k))[1]
-    for found in sides(g):
-        inputs, pixels, shared = memory.of(found)
-        if shared > SHARED:
-            continue
-        t = Tile(*found, memory.across, shared, 0.0)
-        slots = units * _resident(memory.warps, shared)
-        rounds = -(-t.count(g) * ranges // slots)
-        t = replace(t, time=rounds * slots / units * (_PIXEL * inputs + _OUTPUT * pixels + _TILE))
-        if best is None or t.time < best.time:
-            best = t
-    return best
+    inputs, pixels = sides.inputs, memory.filled(sides.pixels)
+    shared = memory.bytes(inputs, pixels)
+    slots = units * np.where(shared <= HALF_SHARED, _resident(memory.warps, 0), _resident(memory.warps, SHARED))
+    rounds = -(-sides.tiles * ranges // slots)
+    found = sides.fastest(shared, rounds * slots / units * (_PIXEL * inputs + _OUTPUT * pixels + _TILE))
+    return found and Tile(*found[0], memory.across, *found[2:])
 
 
 def _resident(w: Warps, shared: int) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from functools import lru_cache
+
+import numpy as np
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import extents
-from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Tile, abreast, box, sides, slab, stacked, steps
+from dnnarray._cuda.conv_grouped import HALF_SHARED, Sides, Tile, abreast, slab, stacked, steps
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
@@ -40,19 +40,13 @@ def float_tile(g: Geometry, units: int) -> Tile | None:
     quads = across * s.outputs
     chunk = _THREADS // quads * _PIXELS
     fixed = quads * items * 16 * QUAD + 4 * items
-    best: Tile | None = None
-    for found in sides(g):
-        pixels, inputs = -(-math.prod(found) // chunk) * chunk, box(g, found)
-        shared = 2 * inputs * (across * s.inputs | 1) * 16 + fixed + 8 * pixels
-        if shared > SHARED:
-            continue
-        t = Tile(*found, across, shared, 0.0)
-        resident = 2 if shared <= HALF_SHARED else 1
-        rounds = -(-t.count(g) * -(-slabs // across) // (units * resident))
-        t = replace(t, time=rounds * resident * (_INPUT * inputs + _TERM * items * pixels + _TILE))
-        if best is None or t.time < best.time:
-            best = t
-    return best
+    sides = Sides(g)
+    pixels, inputs = -(-sides.pixels // chunk) * chunk, sides.inputs
+    shared = 2 * inputs * (across * s.inputs | 1) * 16 + fixed + 8 * pixels
+    resident = np.where(shared <= HALF_SHARED, 2, 1)
+    rounds = -(-sides.tiles * -(-slabs // across) // (units * resident))
+    found = sides.fastest(shared, rounds * resident * (_INPUT * inputs + _TERM * items * pixels + _TILE))
+    return found and Tile(*found[0], across, *found[2:])
 
 
 def float_correlation(units: int, given: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> Plan:

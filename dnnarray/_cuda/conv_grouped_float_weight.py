@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
-from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, shares, sides, slab, stacked, sums_plan
+import numpy as np
+
+from dnnarray._cuda.conv_grouped import HALF_SHARED, Shares, Sides, Slab, shares, slab, stacked, sums_plan
 from dnnarray._cuda.conv_grouped_float import QUAD
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.plan import Config, Kernel, Plan
@@ -37,6 +38,7 @@ class FloatTasks:
     shares: Shares
 
 
+@lru_cache(maxsize=256)
 def _tasks(s: Slab, groups: int, taps: int) -> FloatTasks:
     """The fewest loads of shared memory: one for each item of a thread and one for its outputs."""
     all_items = taps * s.inputs
@@ -56,29 +58,35 @@ class FloatSplit:
     time: float
 
 
+def float_floor(g: Geometry) -> float:
+    """Clocks that no division takes less than: the products of pixels that are shared out evenly."""
+    t = _tasks(slab(g.c, g.k, QUAD), g.groups, g.taps)
+    tasks = t.shares.ranges * t.shares.parts / t.shares.copies
+    return g.n * g.pixels * tasks * _products(t) / PLANNED
+
+
+def _products(t: FloatTasks) -> float:
+    """Clocks of a pixel of each copy."""
+    return _THREADS / 128 * (_ITEM * t.items + _PIXEL)
+
+
 @lru_cache(maxsize=1024)
 def float_split(given: Geometry) -> FloatSplit | None:
     """None where no tile fits. The device does not matter, since the scratch memory must be known without it."""
     g = stacked(given)
     s = slab(g.c, g.k, QUAD)
     t = _tasks(s, g.groups, g.taps)
-    best: FloatSplit | None = None
-    for found in sides(g):
-        pixels, inputs = math.prod(found), box(g, found)
-        stage = inputs * (t.shares.across * s.inputs | 1) * 16 + pixels * (t.shares.across * s.outputs | 1) * 16
-        lists = 8 * pixels + 4 * t.item_parts * t.items
-        shared = max(2 * stage + lists, _THREADS * (16 * t.items + 1) * 4)  # copies are added up where the tiles were
-        if shared > SHARED:
-            continue
-        tiles = g.n * math.prod(-(-n // m) for n, m in zip(g.out, found, strict=True))
-        resident = 2 if shared <= HALF_SHARED and t.items <= _MOST_OF_TWO else 1
-        splits = max(1, min(tiles, PLANNED * resident // (t.shares.ranges * t.shares.parts)))
-        rounds = -(-tiles // splits) * -(-splits * t.shares.ranges * t.shares.parts // (PLANNED * resident))
-        products = -(-pixels // t.shares.copies) * _THREADS / 128 * (_ITEM * t.items + _PIXEL)
-        time = rounds * (resident * max(products, stage / _BYTES) + _TILE)
-        if best is None or time < best.time:
-            best = FloatSplit(found, t, splits, shared, time)
-    return best
+    sides, tasks = Sides(g), t.shares.ranges * t.shares.parts
+    pixels = sides.pixels
+    stage = sides.inputs * (t.shares.across * s.inputs | 1) * 16 + pixels * (t.shares.across * s.outputs | 1) * 16
+    lists = 8 * pixels + 4 * t.item_parts * t.items
+    shared = np.maximum(2 * stage + lists, _THREADS * (16 * t.items + 1) * 4)  # copies are added up where the tiles were
+    resident = np.where(shared <= HALF_SHARED, 2 if t.items <= _MOST_OF_TWO else 1, 1)
+    splits = np.maximum(1, np.minimum(sides.tiles, PLANNED * resident // tasks))
+    rounds = -(-sides.tiles // splits) * -(-splits * tasks // (PLANNED * resident))
+    products = -(-pixels // t.shares.copies) * _products(t)
+    found = sides.fastest(shared, rounds * (resident * np.maximum(products, stage / _BYTES) + _TILE))
+    return found and FloatSplit(found[0], t, int(splits[found[1]]), *found[2:])
 
 
 def float_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:

@@ -10,10 +10,11 @@ from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, SHARED, Tile, correlation, fits, slab, stacked, tile
 from dnnarray._cuda.conv_grouped_float import QUAD, float_correlation, float_tile
-from dnnarray._cuda.conv_grouped_float_weight import FloatSplit, float_split, float_sums
+from dnnarray._cuda.conv_grouped_float_weight import FloatSplit, float_floor, float_split, float_sums
 from dnnarray._cuda.conv_grouped_rows import RowSplit, RowTile, can_walk, row_correlation, row_split, row_sums, row_tile, rows_floor
 from dnnarray._cuda.conv_grouped_weight import WeightSplit, weight_split, weight_sums
 from dnnarray._cuda.conv_implicit import part_of, target_of
+from dnnarray._cuda.conv_kinds import AMPERE_BOTH
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import adding_up
@@ -106,10 +107,8 @@ def maps(setting: Setting) -> GroupedMaps | LayoutMaps | DirectMaps:
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability is None or device.capability < (8, 0):
-        return "a device without its instructions (sm_80)"
-    if dtype not in HALF and dtype != FLOAT32:
-        return f"{dtype.name} arrays; it takes float32, float16 and bfloat16"
+    if reason := AMPERE_BOTH.refuses(dtype, device):
+        return reason
     if dtype == FLOAT32 and not lying(op, problem).last:
         return "float32 arrays that are not channels-last"
     chunk = 16 // dtype.itemsize
@@ -176,11 +175,16 @@ def _by_tiles(g: Geometry, device: Device, weighs: bool) -> float:
 
 def _by_fma(g: Geometry, device: Device) -> float:
     """Seconds of one launch of `conv_grouped_float`: its tiles read first and multiply then."""
-    s, found = slab(g.c, g.k, QUAD), float_tile(stacked(g), device.units)
+    found = float_tile(stacked(g), device.units)
+    return _without_tiles(g, device) + (0.0 if found is None else _FLOAT_TILE * found.time)
+
+
+def _without_tiles(g: Geometry, device: Device) -> float:
+    """The same without what each tile takes."""
+    s = slab(g.c, g.k, QUAD)
     terms = g.n * g.pixels * g.taps * -(-g.groups // s.together) * s.inputs * s.outputs * QUAD * QUAD
     moved = 4 * (g.sizes[0] + g.sizes[2])
-    tiles = 0.0 if found is None else _FLOAT_TILE * found.time
-    return max(moved / (_SHARE * device.bandwidth), terms / (_FMA * _FMA_SHARE * _CLOCK * device.units)) + tiles + _BEGIN
+    return max(moved / (_SHARE * device.bandwidth), terms / (_FMA * _FMA_SHARE * _CLOCK * device.units)) + _BEGIN
 
 
 def _correlates(g: Geometry, device: Device, single: bool, residual: bool = False) -> float:
@@ -206,17 +210,31 @@ _TERMS = 2048  # multiply-adds of a product of 16 x 8 x 16
 
 
 def floor(op: str, problem: ConvProblem, device: Device) -> float:
-    """Seconds of the products by the matrix units and of the launches alone; of kernels that walk down rows, of reading and writing the images."""
-    if problem.inputs[0].dtype not in HALF:
+    """Seconds of the products and of the launches alone; of some kernels, also of reading and writing the images."""
+    if not problem.flops:
         return 0.0
-    weighs = runs(op, problem).weighs
-    clock = _CLOCK / (_WEIGHT_SLOWER if weighs else _SLOWER)
-    return sum(_least(part, device, clock) for part in correlations(op, problem) + [problem.geometry] * weighs)
+    g, single = problem.geometry, problem.inputs[0].dtype == FLOAT32
+    least = _least_single if single else _least
+    seconds = sum(least(part, device) for part in correlations(op, problem))
+    if not runs(op, problem).weighs:
+        return seconds
+    by_rows = float_floor(g) * _FLOAT_SLOWER if single else rows_floor(g, device.units, True) * _WEIGHT_SLOWER if can_walk(g) else None
+    return seconds + (_terms(g, device) if by_rows is None else by_rows / _CLOCK) + device.launch
 
 
-def _least(g: Geometry, device: Device, clock: float) -> float:
-    seconds = rows_floor(g, device.units) / clock if can_walk(g) else g.macs / (_TERMS * _PRODUCTS * device.units) + _BEGIN
+def _least(g: Geometry, device: Device) -> float:
+    """Of a correlation of half types."""
+    seconds = rows_floor(g, device.units, False) * _SLOWER / _CLOCK if can_walk(g) else _terms(g, device)
     return seconds + device.launch
+
+
+def _least_single(g: Geometry, device: Device) -> float:
+    return _without_tiles(g, device) + device.launch
+
+
+def _terms(g: Geometry, device: Device) -> float:
+    """Seconds of the multiply-adds of the matrix units."""
+    return g.macs / (_TERMS * _PRODUCTS * device.units) + _BEGIN
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:

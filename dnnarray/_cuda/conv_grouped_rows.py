@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any
 
 from dnnarray._cuda.activation import formula
@@ -26,6 +24,7 @@ _STEP, _SIXTEEN, _BYTES = 1100, 60, 18  # clocks of a step and of sixteen column
 
 _LEAST = 4  # chunks of channels of a block, whose pixels are pieces of memory lines
 _PARTS = (1, 2, 3, 4, 6, 8)  # of an image's rows
+_ROUNDED = 1 + 1e-9  # times that clocks may differ which are the same but for the order of roundings
 _WARPS = {3: 16, 5: 16, 7: 12}  # of a block of the correlation, at most
 _SIXTEENS = {3: {1: 80, 2: 96, 4: 112}, 5: {1: 112, 2: 128}, 7: {2: 168}}  # of columns of a warp, by the side of the window: registers
 
@@ -68,10 +67,21 @@ def row_tile(g: Geometry, units: int, residual: bool = False) -> RowTile | None:
     return _best_row_tile(g, units, residual) if can_walk(g) else None
 
 
-def rows_floor(g: Geometry, units: int) -> float:
-    """Clocks that no division takes less than: each pixel of an image and of a result once. 0 where channels are more than all blocks have at once."""
-    chunks = g.groups * g.c // CHUNK
-    return 0.0 if chunks > _LEAST * min(units, PLANNED) else 16 * chunks * g.n * 2 * g.pixels / (_BYTES * max(units, PLANNED))
+def rows_floor(g: Geometry, units: int, weighs: bool) -> float:
+    """Clocks that no division takes less than: the products, or each pixel of an image and of a result once, of four schedulers' warps that are all full.
+
+    0 where channels are more than all blocks have at once.
+    """
+    chunks, side = g.groups * g.c // CHUNK, g.window[1]
+    if chunks > _LEAST * min(units, PLANNED):
+        return 0.0
+    products, rows, of = (_split_products(side), g.space[1], PLANNED) if weighs else (_products(side), g.out[1], units)
+    return chunks * g.n * rows * g.out[2] * max(products / (4 * 16), 2 * 16 / _BYTES) / of
+
+
+def _products(side: int) -> int:
+    """Clocks of sixteen columns of a row, of a chunk of channels."""
+    return side * (side // 2 + 1) * _PRODUCT + _SIXTEEN
 
 
 def _blocks_of(chunks: int, most: int) -> list[int]:
@@ -81,25 +91,43 @@ def _blocks_of(chunks: int, most: int) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _best_row_tile(g: Geometry, units: int, residual: bool) -> RowTile | None:
-    side, chunks = g.window[1], g.groups * g.c // CHUNK
-    best: tuple[float, int, Callable[[], RowTile]] | None = None
+    side, chunks, wide = g.window[1], g.groups * g.c // CHUNK, -(-g.out[2] // 16) * 16
+    each = max(_products(side) / (4 * 16), (2 + residual) * 16 / _BYTES)  # clocks of a pixel and a chunk, at the least
+    best: tuple[Any, ...] | None = None
     for vectors in _blocks_of(chunks, _WARPS[side]):
         ranges = -(-chunks // vectors)
-        if best and ranges <= units and g.n * g.pixels * (2 + residual) * 16 * vectors * ranges > best[0] * _BYTES * units:
+        share = g.n * (g.out[1] + side - 1) * ranges / units if ranges <= units else 0.0  # rows of a multiprocessor
+        if best and share * wide * vectors * each > best[0] * _ROUNDED:
             continue
-        for m in _SIXTEENS[side]:
-            for beside in range(1, min(_WARPS[side] // vectors, -(-g.out[2] // (16 * m))) + 1):
-                for lines in (2,) if side == 3 else (2, 4):  # more rows of large windows: fewer warps fit, but those have enough to do
-                    found = _fastest(g, units, residual, vectors, m, lines, beside, best[0] if best else math.inf)
-                    if found and (best is None or found[:2] < best[:2]):
-                        best = found
-    return best and best[2]()
+        for least, m, beside in sorted(_row_ways(g, residual, vectors, share)):
+            if best and least > best[0] * _ROUNDED:
+                break
+            for lines in (2,) if side == 3 else (2, 4):  # more rows of large windows: fewer warps fit, but those have enough to do
+                found = _fastest(g, units, residual, vectors, m, lines, beside, best[0] if best else math.inf)
+                if found and (best is None or found < best):
+                    best = found
+    if best is None:
+        return None
+    time, fewer, m, beside, lines, rows, blocks, ranges, shared = best
+    return RowTile(-fewer, m, lines, -fewer * beside, rows, beside * m * 16, ranges, blocks, shared, time)
+
+
+def _row_ways(g: Geometry, residual: bool, vectors: int, share: float) -> list[tuple[float, int, int]]:
+    """Sixteens of columns of a warp, warps beside each other, and before them the clocks of their products or bytes alone for `share` rows."""
+    side, width, found = g.window[1], g.out[2], []
+    for m in _SIXTEENS[side]:
+        products = m * _products(side)
+        for beside in range(1, min(_WARPS[side] // vectors, -(-width // (16 * m))) + 1):
+            columns = beside * m * 16
+            each = max(-(-vectors * beside // 4) * products, ((2 + residual) * columns + side) * vectors * 16 / _BYTES)
+            found.append((share * -(-width // columns) * each, m, beside))
+    return found
 
 
 def _fastest(
     g: Geometry, units: int, residual: bool, vectors: int, m: int, lines: int, beside: int, limit: float
-) -> tuple[float, int, Callable[[], RowTile]] | None:
-    """The fewest clocks of these warps, by how many parts an image's rows are taken in; what is sorted by next; how to make the tile of it.
+) -> tuple[float, int, int, int, int, int, int, int, int] | None:
+    """The fewest clocks of these warps, by how many parts an image's rows are taken in; what is sorted by next, and the rest of the tile.
 
     None where they do not fit, or would take more than `limit` if nothing were rounded up.
     """
@@ -108,26 +136,37 @@ def _fastest(
     if shared > _SHARED:
         return None
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_SIXTEENS[side][m] * 32 * warps), 64 // warps))
-    products = lines * -(-warps // 4) * m * (side * (side // 2 + 1) * _PRODUCT + _SIXTEEN)
+    products = lines * -(-warps // 4) * m * _products(side)
     moved = lines * ((2 + residual) * columns + side) * vectors * 16 / _BYTES
     step, most = max(_STEP + products, resident * products, resident * moved), max(units * resident // ranges, 1)
     height, across = g.out[1], -(-g.out[2] // columns)
     if g.n * (height + side - 1) * across * step > limit * most * lines:
         return None
-    time, rows, blocks = _by_parts(g.n * across, height, side, most, lambda rows: -(-(rows + side - 1) // lines) * step)
-    return time, -vectors, lambda: RowTile(vectors, m, lines, warps, rows, columns, ranges, blocks, shared, time)
+    time, rows, blocks = _by_parts(g.n * across, _divisions(height, side, side - 1, lines), most, step, 0)
+    return time, -vectors, m, beside, lines, rows, blocks, ranges, shared
 
 
-def _by_parts(columns: int, height: int, side: int, most: int, clocks: Callable[[int], float]) -> tuple[float, int, int]:
-    """Of the parts of an image's rows: the fewest clocks for all tiles, the rows of one, and how many run at a time, at `most`."""
+@lru_cache(maxsize=256)
+def _divisions(height: int, side: int, more: int, lines: int) -> list[tuple[int, int, int]]:
+    """Ways to take the rows of an image in parts: the rows of one, the parts, the steps of one, `more` rows than its own and `lines` rows a step."""
     found = []
     for parts in _PARTS:
         if parts == 1 or parts * side <= height:
             rows = -(-height // parts)
-            tiles = columns * -(-height // rows)
-            blocks = max(1, min(tiles, most))
-            found.append((-(-tiles // blocks) * clocks(rows), rows, blocks))
-    return min(found, key=itemgetter(0))
+            found.append((rows, -(-height // rows), -(-(rows + more) // lines)))
+    return found
+
+
+def _by_parts(columns: int, divisions: list[tuple[int, int, int]], most: int, step: float, late: int) -> tuple[float, int, int]:
+    """Of the divisions: the fewest clocks for all tiles, the rows of one, and how many run at a time, at `most`; `late` is a tile's end."""
+    best, found = math.inf, (0, 0)
+    for rows, parts, steps in divisions:
+        tiles = columns * parts
+        blocks = max(1, min(tiles, most))
+        time = -(-tiles // blocks) * (steps * step + late)
+        if time < best:
+            best, found = time, (rows, blocks)
+    return best, *found
 
 
 def row_correlation(units: int, g: Geometry, x: Operand, weight: Operand, y: Operand, e: Epilogue) -> Plan:
@@ -173,11 +212,9 @@ class RowSplit:
 
 def can_walk(g: Geometry) -> bool:
     """Whether the kernel does it."""
-    ones = set(g.stride) == {1} and set(g.dilation) == {1}
-    flat = g.window[0] == g.space[0] == g.out[0] == 1
-    return (
-        ones and flat and g.window[1] == g.window[2] and g.window[1] in _SIDES and g.c == g.k and CHUNK % g.c == g.groups * g.c % CHUNK == 0
-    )
+    if g.c != g.k or not g.c or CHUNK % g.c or g.groups * g.c % CHUNK or g.window[1] != g.window[2] or g.window[1] not in _SIDES:
+        return False
+    return g.stride == g.dilation == (1, 1, 1) and g.window[0] == g.space[0] == g.out[0] == 1
 
 
 @lru_cache(maxsize=1024)
@@ -185,21 +222,43 @@ def row_split(g: Geometry) -> RowSplit | None:
     """The division that takes the least time; the device does not matter, since the scratch memory must be known without it."""
     if not can_walk(g):
         return None
-    chunks = g.groups * g.c // CHUNK
-    wide = -(-g.out[2] // _STRIP)  # strips of a row
-    best: tuple[float, int, Callable[[], RowSplit]] | None = None
+    chunks, wide = g.groups * g.c // CHUNK, -(-g.out[2] // _STRIP) * _STRIP
+    each = max(_split_products(g.window[1]) / (4 * 16), 2 * 16 / _BYTES)
+    best: tuple[Any, ...] | None = None
     for vectors in _blocks_of(chunks, _MOST_WARPS):
         ranges = -(-chunks // vectors)
-        if best and ranges <= PLANNED and g.n * g.out[2] * g.space[1] * 32 * vectors * ranges > best[0] * _BYTES * PLANNED:
+        share = g.n * g.space[1] * ranges / PLANNED if ranges <= PLANNED else 0.0
+        if best and share * wide * vectors * each > best[0] * _ROUNDED:
             continue
-        for columns in dict.fromkeys(-(-wide // across) * _STRIP for across in range(1, wide + 1)):
-            found = _fastest_split(g, vectors, columns, best[0] if best else math.inf)
-            if found and (best is None or found[:2] < best[:2]):
+        for least, columns in sorted(_split_ways(g, vectors, share)):
+            if best and least > best[0] * _ROUNDED:
+                break
+            found = _fastest_split(g, vectors, -columns, best[0] if best else math.inf)
+            if found and (best is None or found < best):
                 best = found
-    return best and best[2]()
+    if best is None:
+        return None
+    time, fewer, columns, rows, splits, ranges, shared = best
+    return RowSplit(-fewer, rows, -columns, ranges, splits, shared, time)
 
 
-def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tuple[float, int, Callable[[], RowSplit]] | None:
+def _split_ways(g: Geometry, vectors: int, share: float) -> list[tuple[float, int]]:
+    """As `_row_ways`: minus the columns of a part, the widest first of equals."""
+    side, width = g.window[1], g.out[2]
+    strips = -(-width // _STRIP)
+    found = []
+    for columns in {-(-strips // across) * _STRIP for across in range(1, strips + 1)}:
+        products = -(-vectors // 4) * -(-columns // (2 * _STRIP)) * _split_products(side)
+        found.append((share * -(-width // columns) * max(products, (2 * columns + side) * vectors * 16 / _BYTES), -columns))
+    return found
+
+
+def _split_products(side: int) -> int:
+    """As `_products`, for the gradient of the weight."""
+    return (side + 1) // 2 * side * _PRODUCT + 2 * _SIXTEEN
+
+
+def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tuple[float, int, int, int, int, int, int] | None:
     """As `_fastest`, for the gradient of the weight."""
     side, ranges = g.window[1], -(-g.groups * g.c // (CHUNK * vectors))
     pairs = (side + 1) // 2
@@ -207,15 +266,15 @@ def _fastest_split(g: Geometry, vectors: int, columns: int, limit: float) -> tup
     if shared > _SHARED:
         return None
     resident = max(1, min(_SHARED // (shared + 1024), _ALL_REGISTERS // (_REGISTERS[side] * 32 * vectors)))
-    products = _LINES * -(-vectors // 4) * -(-columns // (2 * _STRIP)) * (pairs * side * _PRODUCT + 2 * _SIXTEEN)
+    products = _LINES * -(-vectors // 4) * -(-columns // (2 * _STRIP)) * _split_products(side)
     moved = _LINES * (2 * columns + side) * vectors * 16 / _BYTES
     step, most = max(_STEP + products, resident * products, resident * moved), max(PLANNED * resident // ranges, 1)
     height, across = g.space[1], -(-g.out[2] // columns)
     if g.n * height * across * step > limit * most * _LINES:
         return None
     late = (side - 1) // _LINES * _STEP
-    time, rows, splits = _by_parts(g.n * across, height, side, most, lambda rows: -(-rows // _LINES) * step + late)
-    return time, -vectors, lambda: RowSplit(vectors, rows, columns, ranges, splits, shared, time)
+    time, rows, splits = _by_parts(g.n * across, _divisions(height, side, 0, _LINES), most, step, late)
+    return time, -vectors, -columns, rows, splits, ranges, shared
 
 
 def row_sums(g: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -20,12 +19,13 @@ from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
 from dnnarray._cuda.conv_implicit import along, misfit, part_of, target_of
+from dnnarray._cuda.conv_kinds import HOPPER_HALF, HOPPER_SINGLE
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_raster import Corners, axes_of, corners, extent, within
 from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
 from dnnarray._cuda.conv_tma import windows_map
-from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, halo_split, tma_split
+from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, faster
 from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
@@ -36,9 +36,9 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, HALF, name_of
+from dnnarray._spec import FLOAT32, HALF
 
 SIZES = (8, 16, 32)  # channels of a group, on both sides; of float32 4, too
 _LEAST = 32  # bytes of the sum's channels that a product takes
@@ -83,12 +83,12 @@ class Choice:
 
 def whole(g: Geometry) -> Geometry:
     """The same images without groups: what tensor maps see."""
-    return replace(g, groups=1, c=g.groups * g.c, k=g.groups * g.k)
+    return changed(g, groups=1, c=g.groups * g.c, k=g.groups * g.k)
 
 
 def blocks(g: Geometry) -> Geometry:
     """Groups put together to blocks of 64 channels, of which a weight gradient keeps what is between channels of the same group."""
-    return replace(g, groups=g.groups * g.c // BLOCK, c=BLOCK, k=BLOCK)
+    return changed(g, groups=g.groups * g.c // BLOCK, c=BLOCK, k=BLOCK)
 
 
 def shared_columns(g: Geometry) -> tuple[int, int] | None:
@@ -144,8 +144,7 @@ def weighing(g: Geometry) -> HaloSplit | TmaSplit | None:
     """How a weight gradient is divided; None where `grouped` does it."""
     if g.groups * g.c % BLOCK or conv_tma.misfit(whole(g)):
         return None
-    found: list[HaloSplit | TmaSplit | None] = [tma_split(blocks(g), g), halo_split(blocks(g), g)]
-    return min((f for f in found if f is not None), key=lambda s: s.seconds)
+    return faster(blocks(g), g)
 
 
 class GroupedTmaMaps:
@@ -255,8 +254,8 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 def rejects_single(op: str, problem: ConvProblem, device: Device) -> str | None:
     """Of `grouped_tma_tf32`."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if dtype != FLOAT32:
-        return f"{name_of(dtype)} arrays; it takes float32"
+    if reason := HOPPER_SINGLE.refuses(dtype, device):
+        return reason
     if g.groups == 1 or g.c != g.k or g.c not in (4, *SIZES):
         return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 4, 8, 16 or 32 on both sides"
     if not lying(op, problem).last:
@@ -267,10 +266,8 @@ def rejects_single(op: str, problem: ConvProblem, device: Device) -> str | None:
 @remembered
 def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
-    if dtype not in HALF:
-        return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
+    if reason := HOPPER_HALF.refuses(dtype, device):
+        return reason
     if g.groups == 1 or g.c != g.k or g.c not in SIZES:
         return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 8, 16 or 32 on both sides"
     if op == "conv_backward_weight" and weighing(g) is None:
@@ -282,8 +279,6 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
 
 def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: np.dtype) -> str | None:
     """Why the kernel's products do not do it, or None."""
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
     wanted = correlations(op, problem)

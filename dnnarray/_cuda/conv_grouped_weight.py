@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
-from dnnarray._cuda.conv_grouped import HALF_SHARED, SHARED, Shares, Slab, box, outputs, shares, sides, slab, stacked, sums_plan
+import numpy as np
+
+from dnnarray._cuda.conv_grouped import HALF_SHARED, Shares, Sides, Slab, outputs, shares, slab, stacked, sums_plan
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._cuda.scratch import Operand
@@ -65,21 +66,15 @@ def weight_split(given: Geometry) -> WeightSplit | None:
     g = stacked(given)
     s = slab(g.c, g.k)
     t = _tasks(s, g.groups, g.taps)
-    best: WeightSplit | None = None
-    for found in sides(g):
-        pixels, inputs = -(-math.prod(found) // 32) * 32, box(g, found)
-        stage = inputs * (t.shares.across * s.inputs | 1) * 16 + pixels * (t.shares.across * s.outputs | 1) * 16
-        shared = 2 * stage + 8 * pixels + 8 * t.item_parts * _PAIRS
-        if shared > SHARED:
-            continue
-        tiles = g.n * math.prod(-(-n // m) for n, m in zip(g.out, found, strict=True))
-        resident = 2 if shared <= HALF_SHARED and t.n <= 3 else 1  # four chunks take more registers
-        splits = max(1, min(tiles, PLANNED * resident // (t.shares.ranges * t.shares.parts)))
-        rounds = -(-tiles // splits) * -(-splits * t.shares.ranges * t.shares.parts // (PLANNED * resident))
-        time = rounds * resident * (_INPUT * inputs + _OUTPUT * pixels + _TILE)
-        if best is None or time < best.time:
-            best = WeightSplit(found, t, splits, shared, time)
-    return best
+    sides, tasks = Sides(g), t.shares.ranges * t.shares.parts
+    pixels, inputs = -(-sides.pixels // 32) * 32, sides.inputs
+    stage = inputs * (t.shares.across * s.inputs | 1) * 16 + pixels * (t.shares.across * s.outputs | 1) * 16
+    shared = 2 * stage + 8 * pixels + 8 * t.item_parts * _PAIRS
+    resident = np.where(shared <= HALF_SHARED, 2 if t.n <= 3 else 1, 1)  # four chunks take more registers
+    splits = np.maximum(1, np.minimum(sides.tiles, PLANNED * resident // tasks))
+    rounds = -(-sides.tiles // splits) * -(-splits * tasks // (PLANNED * resident))
+    found = sides.fastest(shared, rounds * resident * (_INPUT * inputs + _OUTPUT * pixels + _TILE))
+    return found and WeightSplit(found[0], t, int(splits[found[1]]), *found[2:])
 
 
 def weight_sums(given: Geometry, dy: Operand, x: Operand, partial: Operand) -> Plan:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, correlations, dense_strides, first_order, last_order, lying, runs
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying, runs
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
-from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, RATE, START, Timed, choose, efficiency, split
+from dnnarray._cuda.conv_kinds import HOPPER_HALF
+from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, SPREADING, START, Timed, choose, efficiency, least, least_weighing, split
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
@@ -24,9 +24,9 @@ from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import HALF, name_of
+from dnnarray._spec import HALF
 
 _CHUNK = 8  # channels that the kernels move at once
 _WIDE = 64  # channels of a group that fill a tile
@@ -39,13 +39,14 @@ def filled(g: Geometry) -> Geometry:
     """The convolution that the kernels run for this one."""
     together = 1
     if g.groups > 1 and min(g.c, g.k) < _WIDE:
-        for f in range(1, g.groups + 1):
-            if g.groups % f == 0 and f * g.c % _CHUNK == 0 and f * g.k % _CHUNK == 0:
+        whole = math.lcm(_CHUNK // math.gcd(_CHUNK, g.c), _CHUNK // math.gcd(_CHUNK, g.k))  # groups whose channels are whole chunks
+        for f in range(whole, g.groups + 1, whole):
+            if g.groups % f == 0:
                 together = f
                 if f * min(g.c, g.k) >= _WIDE:
                     break
     c, k = (-(-together * n // _CHUNK) * _CHUNK for n in (g.c, g.k))
-    return g if (c, k) == (g.c, g.k) else replace(g, groups=g.groups // together, c=c, k=k)
+    return g if (c, k) == (g.c, g.k) else changed(g, groups=g.groups // together, c=c, k=k)
 
 
 def fits(g: Geometry) -> bool:
@@ -282,10 +283,8 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 @remembered
 def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
-    if dtype not in HALF:
-        return f"{name_of(dtype)} arrays; it takes float16 and bfloat16"
+    if reason := HOPPER_HALF.refuses(dtype, device):
+        return reason
     if 0 in (g.groups, g.c, g.k):
         return "an extent of 0"
     if not fits(g):
@@ -318,25 +317,32 @@ def _passed_over(g: Geometry) -> int:
     return g.n * g.groups * g.c * (math.prod(g.space) - met)
 
 
-GATHERING = 1.45  # times that a stage takes of its products, of gathering threads, at the least
+def floor(
+    op: str,
+    problem: ConvProblem,
+    device: Device,
+    least: Callable[[int], tuple[float, float]] = least,
+    weighing: Callable[[int], float] = least_weighing,
+) -> float:
+    """Seconds of tiles that are full, with the zeros between groups, of the launch and of looking for what the zeros have spoilt.
 
-
-def floor(op: str, problem: ConvProblem, device: Device, waits: float = 1.0) -> float:
-    """Seconds of the products (`waits` times those) with the zeros between groups, of the launch and of looking for what the zeros have spoilt.
-
-    0 for few channels, which kernels of their own may do.
+    0 for few channels, which kernels of their own may do, and for so many that tiles may be planned for more multiprocessors than there are.
     """
     g = problem.geometry
     if problem.inputs[0].dtype not in HALF or (g.groups == 1 and min(g.c, g.k) < _WIDE) or not g.macs:
         return 0.0
-    f, weighs = filled(g), runs(op, problem).weighs
-    macs = sum(part.macs for part in correlations(op, problem)) + g.macs * weighs
-    more = f.groups * f.c * f.k / (g.groups * g.c * g.k)
-    seconds = waits * more * macs / (RATE * max(device.units, PLANNED))
-    if weighs:
-        return seconds + device.launch
-    launches = len(g.phases) if op in ("conv_backward_input", "conv_transpose") else 1
-    return seconds + launches * (START + device.launch) + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
+    f, units = filled(g), device.units
+    if f.groups * max(f.c, f.k) > BLOCK * units:
+        return 0.0
+    spreads = op in SPREADING
+    parts, c, k = ([phase.geometry for phase in g.phases], f.k, f.c) if spreads else ([g], f.c, f.k)
+    stage, end = least(k)
+    products = f.groups / units * sum([p.n * p.pixels * (p.taps * c / BLOCK * stage + end) for p in parts])
+    if runs(op, problem).weighs:
+        weights = f.groups / PLANNED * g.n * g.pixels * g.taps * f.c * weighing(f.k)
+        both = op != "conv_backward_weight"
+        return device.launch + (weights + products) / 2 * problem.maps if both else device.launch + weights
+    return products + len(parts) * (START + device.launch) + (_LOOKED_AT * problem.result.size if f.groups != g.groups else 0.0)
 
 
 def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry, int], Timed] = choose,

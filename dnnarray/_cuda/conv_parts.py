@@ -14,6 +14,7 @@ from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import part_of, target_of
+from dnnarray._cuda.conv_kinds import HOPPER_SINGLE
 from dnnarray._cuda.conv_parts_tiles import WeightTiles
 from dnnarray._cuda.conv_raster import axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK
@@ -304,10 +305,8 @@ def _correlations(op: str, g: Geometry) -> Iterator[Geometry]:
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
-    if dtype != FLOAT32:
-        return f"{dtype.name} arrays; it takes float32"
+    if reason := HOPPER_SINGLE.refuses(dtype, device):
+        return reason
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
     if g.n * max(g.pixels, math.prod(g.space)) >= _PLACES:

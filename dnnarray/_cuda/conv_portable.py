@@ -8,6 +8,7 @@ from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import Setting, extents, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit
+from dnnarray._cuda.conv_kinds import AMPERE_HALF, AMPERE_SINGLE
 from dnnarray._cuda.device import unit
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
@@ -16,9 +17,9 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, HALF, name_of
+from dnnarray._spec import FLOAT32, HALF
 
-_ROUNDED = frozenset({FLOAT32})
+KINDS = {"highest": AMPERE_HALF, "high": AMPERE_SINGLE}  # by precision
 _ROW = 128  # bytes of a tile's row in shared memory
 _CHANNELS = 8  # that the kernel moves at once
 _NARROW, _WIDE = (128, 64, 4, 32, 2), (128, 128, 3, 64, 2)  # a tile, its stages, channels of a warp, blocks on a multiprocessor
@@ -74,11 +75,8 @@ def maps(setting: Setting) -> PortableMaps | DirectMaps:
 
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
-    dtype, half = problem.inputs[0].dtype, precision == "highest"
-    if device.capability is None or device.capability < (8, 0):
-        return "a device without its matrix instructions (sm_80)"
-    if dtype not in (HALF if half else _ROUNDED):
-        return f"{name_of(dtype)} arrays; it takes {'bfloat16 and float16' if half else 'float32'}"
+    if reason := KINDS[precision].refuses(problem.inputs[0].dtype, device):
+        return reason
     if op == "conv_backward_weight":
         return "the gradient of the weight"
     g = problem.geometry
@@ -89,13 +87,29 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
     return misfit(op, problem, g)
 
 
-def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
-    g = problem.geometry
+def _share(g: Geometry, device: Device) -> float:
+    """Of the peak, that the products reach."""
     tile_m, tile_n, *_ = _NARROW if g.k <= _NARROW[1] else _WIDE
     filled = g.k / (-(-g.k // tile_n) * tile_n) * (0.8 if tile_n == _NARROW[1] else 1.0)
     tiles = -(-g.n * g.pixels // tile_m) * -(-g.k // tile_n) * g.groups
     waves = tiles / (-(-tiles // (2 * device.units)) * 2 * device.units)  # two blocks of a multiprocessor
     blocks = g.taps * g.c / 64
-    share = (0.4 if device.capability and device.capability >= (9, 0) else 0.65) * blocks / (blocks + 8)  # a tile's beginning and end
-    launches = 2 * problem.maps * (len(g.phases) if op in ("conv_backward_input", "conv_transpose") else 1)
-    return Cost(problem.flops, problem.bytes, share * filled * waves, launches, unit(problem.inputs[0].dtype, precision))
+    large = 0.4 if device.capability and device.capability >= (9, 0) else 0.65
+    return large * blocks / (blocks + 8) * filled * waves  # eight for a tile's beginning and end
+
+
+def _launches(op: str, problem: ConvProblem) -> int:
+    return 2 * problem.maps * (len(problem.geometry.phases) if op in ("conv_backward_input", "conv_transpose") else 1)
+
+
+def floor(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> float:
+    """Seconds of the products and of the launches."""
+    if not problem.flops:
+        return 0.0
+    peak = device.peak.get(unit(problem.inputs[0].dtype, precision) or "") or device.peak["float32"]
+    return problem.flops / (_share(problem.geometry, device) * peak) + _launches(op, problem) * device.launch
+
+
+def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
+    share, of_peak = _share(problem.geometry, device), unit(problem.inputs[0].dtype, precision)
+    return Cost(problem.flops, problem.bytes, share, _launches(op, problem), of_peak)

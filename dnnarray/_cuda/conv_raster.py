@@ -28,7 +28,7 @@ def corners(g: Geometry, axes: int) -> Corners:
 def within(axes: int, *places: tuple[int, ...]) -> bool:
     """Whether a map can hold these corners."""
     reach = _CORNERS[axes]
-    return all(-reach <= min(corner) and max(corner) < reach for corner in places)
+    return min(map(min, places)) >= -reach and max(map(max, places)) < reach
 
 
 @frozen
@@ -42,8 +42,7 @@ class Raster:
     def corners(self, g: Geometry, axes: int) -> Corners:
         """Of the input, all places of the raster between them."""
         lower, upper = corners(g, axes)
-        last = [p - b - n for p, b, n in zip((self.pitch, self.height), g.before[::-1], g.space[::-1], strict=False)]
-        return lower, (*last, *upper[2:])
+        return lower, (self.pitch - g.before[2] - g.space[2], self.height - g.before[1] - g.space[1], *upper[2:])
 
     def result_corners(self, g: Geometry, axes: int) -> Corners:
         """Of the result, the same places."""

@@ -10,13 +10,14 @@ from dnnarray._cuda import conv_tma_tiles
 from dnnarray._cuda.conv_common import Setting, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import misfit
+from dnnarray._cuda.conv_kinds import HOPPER_SINGLE
 from dnnarray._cuda.conv_tma import TmaMaps, as_wide
 from dnnarray._cuda.conv_tma import misfit as misfit_tma
 from dnnarray._cuda.device import unit
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device
-from dnnarray._spec import FLOAT32, name_of
+from dnnarray._spec import FLOAT32
 
 NAME, SUMMARY = "implicit_tma_tf32", "windows gathered and rounded by the copy engine, TF32 products by wgmma"
 OPERATIONS = ("conv", "conv_transpose", "conv_backward_input")  # the weight's gradient would ask for operands that run along K
@@ -45,10 +46,8 @@ def _correlations(op: str, g: Geometry) -> list[Geometry]:
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if device.capability != (9, 0):
-        return "a device without its matrix instructions (sm_90a)"
-    if dtype != FLOAT32:
-        return f"{name_of(dtype)} arrays; it takes float32"
+    if reason := HOPPER_SINGLE.refuses(dtype, device):
+        return reason
     if g.c % _CHUNK or g.k % _CHUNK:
         return f"{g.c} and {g.k} channels, not multiples of {_CHUNK}"
     if not lying(op, problem).last:

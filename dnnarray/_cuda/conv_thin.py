@@ -159,8 +159,8 @@ _SMALLER = (Region(16, 16, 128), Region(8, 16, 224), Region(8, 8, 224))  # for f
 
 def _few(g: Geometry) -> bool:
     """Few channels, two axes."""
-    flat = (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
-    return flat and g.c <= _MOST_CHANNELS and 0 not in (g.n, g.c, g.k, *g.space, *g.out)
+    flat = g.c <= _MOST_CHANNELS and (g.groups, g.space[0], g.out[0], g.window[0], g.before[0]) == (1, 1, 1, 1, 0)
+    return flat and 0 not in (g.n, g.c, g.k, *g.space, *g.out)
 
 
 def _region(g: Geometry, numbers: Numbers) -> Region | None:
@@ -316,7 +316,7 @@ def weigh(setting: Setting, small: Operand, large: Operand, weight: Operand, how
 
 def seconds(op: str, g: Geometry, dtype: np.dtype, units: int, how: Numerics | None = None) -> float | None:
     """How long an operation of a single map takes; None where the kernels do not do it."""
-    numbers = Numbers.of(dtype, how)
+    numbers = Numbers.of(dtype, how) if _few(g) else None
     if numbers is None:
         return None
     if op == "conv_backward_input":

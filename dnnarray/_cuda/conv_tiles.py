@@ -6,13 +6,17 @@ gathering threads. The constants are fits to an H200 (docs/measured.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, lru_cache
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
+
+T = TypeVar("T")
 
 BLOCK = 64  # channels, columns or pixels of a stage
 ROW = 128  # bytes of a tile's row in shared memory
@@ -47,7 +51,7 @@ class Tile:
         """For symbols."""
         return f"{self.m}x{self.n}x{self.stages}"
 
-    @property
+    @cached_property
     def products(self) -> float:
         """Seconds of the products of a stage."""
         return self.m * self.n * BLOCK / RATE
@@ -56,6 +60,9 @@ class Tile:
 TILES = (Tile(128, 256, 4), Tile(256, 128, 4), Tile(128, 128, 6), Tile(256, 64, 5), Tile(128, 64, 8))
 _TIMED = tuple((t, t.products + _WAIT[t.m], _END * t.m / 128) for t in TILES)  # seconds of a stage, of a tile's end
 WEIGHT_TILES = (Tile(128, 256, 4), Tile(128, 128, 6), Tile(64, 256, 5), Tile(64, 128, 8))
+
+
+SPREADING = ("conv_backward_input", "conv_transpose", "conv_backward")  # operations whose correlations are those of a stride's residues
 
 
 class Timed(Protocol):
@@ -80,6 +87,18 @@ def choose(g: Geometry, units: int) -> Choice:
     found = [(START + rounds(g, rows, t, units) * (blocks * each + end), t) for t, each, end in _TIMED]
     seconds, tile = min(found, key=itemgetter(0))
     return Choice(tile, seconds)
+
+
+@lru_cache(maxsize=256)
+def least(k: int) -> tuple[float, float]:
+    """Seconds of a row of a result of `k` channels that no tile takes less than: of a stage, of its end."""
+    return min(-(-k // t.n) * each / t.m for t, each, _ in _TIMED), min(-(-k // t.n) * end / t.m for t, _, end in _TIMED)
+
+
+@lru_cache(maxsize=256)
+def least_weighing(k: int) -> float:
+    """Seconds of a pixel for one channel of a tap, for all `k` of the result, that no tile of a weight gradient takes less than."""
+    return min(-(-k // t.m) * _gathering(t) / (t.n * BLOCK) for t in WEIGHT_TILES)
 
 
 def rounds(g: Geometry, rows: int, t: Tile, units: int) -> int:
@@ -120,26 +139,51 @@ def adding_up(g: Geometry, count: int) -> float:
     return 8 * count * g.groups * g.k * g.taps * g.c / _SUMS
 
 
+Way = tuple[T, int, float, float]
+"""To divide a weight gradient: a tile or the like, how many there are, seconds of a stage of each and of its end."""
+
+
+def divided(everything: int, ways: Iterable[Way[T]], sums: float, always: bool, limit: float) -> tuple[float, T, int, int] | None:
+    """The fewest seconds, the way, the parts and the stages of a part; None where all take `limit` or more.
+
+    `everything` are the stages of a tile, `sums` the seconds of adding up a part, `always` or where there are several.
+    """
+    best = None
+    for way, tiles, each, end in ways:
+        if tiles * (everything * each + end) / PLANNED >= limit:
+            continue  # even if nothing were rounded up
+        for count, blocks in parts(everything, tiles):
+            seconds = -(-tiles * count // PLANNED) * (blocks * each + end) + (count * sums if always or count > 1 else 0)
+            if seconds < limit:
+                best, limit = (seconds, way, count, blocks), seconds
+    return best
+
+
+def _gathering(t: Tile) -> float:
+    """Seconds of a stage of a weight gradient."""
+    return (t.m + t.n) / 16 * _COPY
+
+
 def split(g: Geometry) -> Split:
     """The tile and the parts that are done first; the device does not matter, since the scratch memory must be known without it."""
-    everything, width, sums = -(-g.n * g.pixels // BLOCK), g.taps * g.c, adding_up(g, 1)
-    best: tuple[float, Tile, int, int] | None = None
-    for t in WEIGHT_TILES:
-        tiles, each = -(-g.k // t.m) * -(-width // t.n) * g.groups, (t.m + t.n) / 16 * _COPY
-        for count, blocks in parts(everything, tiles):
-            seconds = -(-tiles * count // PLANNED) * (blocks * each + _END) + count * sums
-            if best is None or seconds < best[0]:
-                best = seconds, t, count, blocks
-    assert best is not None
-    seconds, tile, count, blocks = best
-    return Split(tile, count, blocks, seconds)
+    found = split_below(g, math.inf)
+    assert found is not None
+    return found
+
+
+def split_below(g: Geometry, limit: float) -> Split | None:
+    """As `split`; None where it takes `limit` seconds or more."""
+    width = g.taps * g.c
+    ways = ((t, -(-g.k // t.m) * -(-width // t.n) * g.groups, _gathering(t), _END) for t in WEIGHT_TILES)
+    best = divided(-(-g.n * g.pixels // BLOCK), ways, adding_up(g, 1), True, limit)
+    return best and Split(best[1], best[2], best[3], best[0])
 
 
 def efficiency(
     op: str, g: Geometry, units: int, peak: float, weight: Callable[[Geometry], Timed], tile: Callable[[Geometry, int], Timed]
 ) -> float:
     """The share of the peak rate that the products of an operation reach: a weight gradient takes the seconds of `weight`, a correlation those of its `tile`."""
-    spreads = op in ("conv_backward_input", "conv_transpose", "conv_backward")
+    spreads = op in SPREADING
     found = [weight(g).seconds] if op.endswith(("backward", "backward_weight")) else []
     if op != "conv_backward_weight":
         found.append(sum(tile(p.geometry, units).seconds for p in g.phases) if spreads else tile(g, units).seconds)

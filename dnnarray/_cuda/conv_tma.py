@@ -17,7 +17,7 @@ from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan, TensorMap, vector_le
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF
 
@@ -65,7 +65,7 @@ class TmaMaps(ImplicitMaps):
 
 def as_wide(g: Geometry, dtype: np.dtype) -> Geometry:
     """The convolution of half types whose stages are as many and take as long: 64 channels of those are 32 of float32, at half the rate."""
-    return g if dtype in HALF else replace(g, c=g.c * dtype.itemsize // 2)
+    return g if dtype in HALF else changed(g, c=g.c * dtype.itemsize // 2)
 
 
 def windows_map(g: Geometry, x: Operand, corners: Corners, pixels: int) -> TensorMap:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from dnnarray._cuda.conv_raster import Raster, axes_of, raster, within
-from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START, Tile, rounds
+from dnnarray._cuda.conv_tiles import BLOCK, RATE, ROW, SHARED, START, Tile
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -27,10 +27,10 @@ _CROWDED = 1.2  # times that products of 64 columns take, which ask for all that
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
 
-def halo_memory(r: Raster, tile: Tile, residual: bool = False) -> int:
-    """Bytes of shared memory: two parts of the input, the weight's stages, a residual's panels."""
+def halo_memory(r: Raster, tile: Tile, residual: bool = False, stages: int | None = None) -> int:
+    """Bytes of shared memory: two parts of the input, the weight's stages (the tile's, if it is not said how many), a residual's panels."""
     image = -(-(tile.m + r.reach) * ROW // 1024) * 1024
-    return 1024 + 2 * image + tile.stages * (tile.n * ROW + 16) + 64 + (_panels(tile) if residual else 0)
+    return 1024 + 2 * image + (stages or tile.stages) * (tile.n * ROW + 16) + 64 + (_panels(tile) if residual else 0)
 
 
 def places(g: Geometry, r: Raster | None) -> int:
@@ -102,32 +102,41 @@ def choose(g: Geometry, units: int, residual: bool = False, first: bool = False,
         return held
     assert tile is not None
     sets = 2 if blocks <= _SHORT and not (chosen or first or wide) else 1
-    return Choice(_with_sets(tile, sets), chosen, seconds, sets=sets)
+    return Choice(tile if sets == 1 else _with_sets(tile, sets), chosen, seconds, False, sets)
+
+
+@lru_cache(maxsize=256)
+def least(k: int) -> tuple[float, float]:
+    """As `conv_tiles.least`; who holds the weight takes the time of a tile's end once."""
+    held = -(-k // BLOCK) * BLOCK * BLOCK / RATE * _CROWDED
+    return min(held, *(-(-k // t.n) * (t.products + _WAIT) / t.m for t in _TILES)), 0.0
 
 
 def _fastest(
-    g: Geometry, units: int, rows: int, blocks: int, reach: int, taps: int, fits: Callable[[int, int], bool] = lambda m, n: True
+    g: Geometry, units: int, rows: int, blocks: int, reach: int, taps: int, fits: Callable[[Tile], bool] = lambda t: True
 ) -> tuple[float, Tile | None]:
     """The tile and its seconds: the slower of products and second-level cache, which gives its weight and, once for `taps` stages, its rows and their reach."""
-    best, found = math.inf, None
+    best, found, k, groups = math.inf, None, g.k, g.groups
     for t in _TILES:
-        seconds = _seconds(g, rows, blocks, units, t, t.n + (t.m + reach) / taps)
-        if (found is None or seconds < best) and fits(t.m, t.n):
+        m, n = t.m, t.n
+        each = max(t.products + _WAIT, (n + (m + reach) / taps) * ROW / _L2)
+        tiles = -(-rows // m) * -(-k // n) * groups
+        seconds = START + -(-tiles // units) * (blocks * each + _END * m * n)
+        if (found is None or seconds < best) and fits(t):
             best, found = seconds, t
     return best, found
 
 
-def _seconds(g: Geometry, rows: int, blocks: int, units: int, t: Tile, moved: float) -> float:
-    """With the slower of products and second-level cache, which gives `moved` rows a stage."""
-    each = max(t.products + _WAIT, moved * ROW / _L2)
-    return START + rounds(g, rows, t, units) * (blocks * each + _END * t.m * t.n)
+@lru_cache(maxsize=256)
+def _staged(m: int, n: int, stages: int) -> Tile:
+    return Tile(m, n, stages)
 
 
 @lru_cache(maxsize=64)
 def _with_sets(t: Tile, sets: int) -> Tile:
     """The tile with as many stages as fit beside its panels."""
-    fitting = (Tile(t.m, t.n, s) for s in range(t.stages, 0, -1))
-    return t if sets == 1 else next(f for f in fitting if f.shared_memory + sets * _panels(f) <= SHARED)
+    fitting = (_staged(t.m, t.n, s) for s in range(t.stages, 0, -1))
+    return next(f for f in fitting if f.shared_memory + sets * _panels(f) <= SHARED)
 
 
 def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | None:
@@ -135,14 +144,15 @@ def _holding(g: Geometry, r: Raster, units: int, residual: bool) -> Choice | Non
     if g.c > BLOCK or g.window[0] > 1:
         return None
     taps = math.prod(g.window[1:])
-    fitting = (Tile(t.m, t.n, inputs) for t in _HELD if (inputs := _inputs(t, r, taps, residual)) >= _consumers(t))
-    if (tile := next(fitting, None)) is None:
+    fitting = ((t, inputs) for t in _HELD if (inputs := _inputs(t, r, taps, residual)) >= _consumers(t))
+    tile, inputs = next(fitting, (None, 0))
+    if tile is None:
         return None
     own, columns = _own(tile), -(-g.k // tile.n) * g.groups
     rows = -(-places(g, r) // own)
     count = -(-rows // max(units // columns, 1))
     each = max(taps * tile.products / _consumers(tile) * _CROWDED, _input_bytes(tile, r) / _L2)
-    return Choice(tile, r, START + taps * tile.n * ROW / _L2 + count * each + _END * own * tile.n, True)
+    return Choice(_staged(tile.m, tile.n, inputs), r, START + taps * tile.n * ROW / _L2 + count * each + _END * own * tile.n, True)
 
 
 def _own(t: Tile) -> int:
@@ -161,14 +171,13 @@ def _inputs(t: Tile, r: Raster, taps: int, residual: bool) -> int:
     return min(room // _input_bytes(t, r), t.stages) if _own(t) + r.reach <= _TALLEST else 0
 
 
-def _widest(r: Raster, residual: bool) -> Callable[[int, int], bool]:
+def _widest(r: Raster, residual: bool) -> Callable[[Tile], bool]:
     """Which tiles have a halo: their rows in one box, the fewest stages in shared memory."""
-    return lambda m, n: m + r.reach <= _TALLEST and halo_memory(r, Tile(m, n, _STAGES[-1]), residual) <= SHARED
+    return lambda t: t.m + r.reach <= _TALLEST and halo_memory(r, t, residual, _STAGES[-1]) <= SHARED
 
 
 def with_halo(t: Tile, r: Raster, residual: bool = False) -> Tile | None:
     """The tile with as many stages as fit beside its halos."""
     if t.m + r.reach > _TALLEST:
         return None
-    fitting = (Tile(t.m, t.n, s) for s in _STAGES)
-    return next((f for f in fitting if halo_memory(r, f, residual) <= SHARED), None)
+    return next((_staged(t.m, t.n, s) for s in _STAGES if halo_memory(r, t, residual, s) <= SHARED), None)

@@ -5,10 +5,12 @@ The constants are fits to an H200 (docs/measured.md).
 
 from __future__ import annotations
 
-from operator import itemgetter
+import math
+from functools import lru_cache
 
+from dnnarray._cuda import conv_tiles
 from dnnarray._cuda.conv_raster import Raster, axes_of, extent, within
-from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, ROW, Split, Tile, adding_up, parts, split
+from dnnarray._cuda.conv_tiles import BLOCK, ROW, Split, Tile, adding_up, divided, split_below
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
@@ -44,20 +46,24 @@ class HaloSplit:
         return True
 
 
-def tma_split(g: Geometry, kept: Geometry | None = None) -> TmaSplit:
-    """The tile and the parts that are done first; the sums of `kept` are added up, by default all."""
-    everything, width, sums = -(-g.n * g.pixels // BLOCK), g.taps * -(-g.c // BLOCK) * BLOCK, adding_up(kept or g, 1)
-    best: tuple[float, Tile, int, int] | None = None
-    for t in _TILES:
-        each = max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
-        tiles = -(-g.k // t.m) * -(-width // t.n) * g.groups
-        for count, blocks in parts(everything, tiles):
-            seconds = -(-tiles * count // PLANNED) * (blocks * each + _END) + (count * sums if count > 1 or kept else 0)
-            if best is None or seconds < best[0]:
-                best = seconds, t, count, blocks
-    assert best is not None
-    seconds, t, count, blocks = best
-    return TmaSplit(t, count, blocks, seconds)
+def _brought(t: Tile) -> float:
+    """Seconds of a stage."""
+    return max(t.products + _WAIT, (t.m + t.n) * ROW / _L2)
+
+
+@lru_cache(maxsize=256)
+def least_weighing(k: int) -> float:
+    """As `conv_tiles.least_weighing`, of all ways of `weighing`."""
+    by_places = -(-k // BLOCK) * _STEP / (_SIDE * _SIDE * BLOCK * BLOCK)
+    return min(conv_tiles.least_weighing(k), by_places, *(-(-k // t.m) * _brought(t) / (t.n * BLOCK) for t in _TILES))
+
+
+def tma_split(g: Geometry, kept: Geometry | None = None, limit: float = math.inf) -> TmaSplit | None:
+    """The tile and the parts that are done first, None where they take `limit` seconds or more; the sums of `kept` are added up, by default all."""
+    width = g.taps * -(-g.c // BLOCK) * BLOCK
+    ways = ((t, -(-g.k // t.m) * -(-width // t.n) * g.groups, _brought(t), _END) for t in _TILES)
+    best = divided(-(-g.n * g.pixels // BLOCK), ways, adding_up(kept or g, 1), kept is not None, limit)
+    return best and TmaSplit(best[1], best[2], best[3], best[0])
 
 
 def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
@@ -71,15 +77,25 @@ def halo_split(g: Geometry, kept: Geometry | None = None) -> HaloSplit | None:
     if ring < late + 3 or places >= 1 << 31 or not within(axes, *r.corners(g, axes), *r.result_corners(g, axes)):
         return None
     everything, tiles = -(-places // BLOCK), -(-g.k // BLOCK) * -(-g.c // BLOCK) * g.window[0] * g.groups
-    found = []
-    for count, blocks in parts(everything, tiles):
-        found.append((-(-tiles * count // PLANNED) * (blocks * _STEP + late * _FILL + _END) + adding_up(kept or g, count), count, blocks))
-    seconds, count, blocks = min(found, key=itemgetter(0))
-    return HaloSplit(r, ring, count, blocks, seconds)
+    best = divided(everything, [(r, tiles, _STEP, late * _FILL + _END)], adding_up(kept or g, 1), True, math.inf)
+    return best and HaloSplit(r, ring, best[2], best[3], best[0])
+
+
+def faster(g: Geometry, kept: Geometry | None = None) -> TmaSplit | HaloSplit | None:
+    """The faster of both ways by the copy engine, the first one of equals."""
+    by_places = halo_split(g, kept)
+    return tma_split(g, kept, _no_more(by_places)) or by_places
+
+
+def _no_more(found: Split | HaloSplit | None) -> float:
+    """The limit for what is preferred to `found` where it takes no more seconds."""
+    return math.nextafter(found.seconds, math.inf) if found else math.inf
 
 
 @remembered
 def weighing(g: Geometry) -> Split | HaloSplit:
     """How a weight gradient is done first; by gathering threads (`Split`) where channels are so few that boxes of 64 are mostly empty."""
-    found: list[Split | HaloSplit | None] = [split(g), tma_split(g), halo_split(g)]
-    return min((f for f in found if f is not None), key=lambda s: s.seconds)
+    by_engine = faster(g)
+    found = split_below(g, _no_more(by_engine)) or by_engine
+    assert found is not None
+    return found

@@ -112,3 +112,7 @@ def maps(setting: Setting) -> ImplicitMaps | LayoutMaps | DirectMaps:
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     return conv_layout.cost(op, problem, device, conv_tma_tiles.choose, conv_weigh.weighing)
+
+
+def floor(op: str, problem: ConvProblem, device: Device) -> float:
+    return conv_layout.floor(op, problem, device, conv_tma_tiles.least, conv_weigh.least_weighing)

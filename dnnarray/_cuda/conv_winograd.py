@@ -12,6 +12,7 @@ from dnnarray._cuda.activation import formula
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
+from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.plan import Config, Kernel, MatMul, Matrix, Plan
 from dnnarray._cuda.scratch import Operand
@@ -177,8 +178,8 @@ class WinogradMaps:
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    if dtype != FLOAT32:
-        return f"{dtype.name} arrays; it takes float32"
+    if reason := SINGLE.refuses(dtype, device):
+        return reason
     if g.window != (1, _WINDOW, _WINDOW) or g.space[0] != 1 or g.out[0] != 1:
         return f"the window is {'x'.join(map(str, g.window))}, not 3x3 over two axes"
     if {*g.stride[1:], *g.dilation[1:]} != {1}:

@@ -6,7 +6,6 @@ and the gradient of its weight.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
@@ -14,7 +13,7 @@ from dnnarray._problems import checks
 from dnnarray._problems.activation import Activation, fused
 from dnnarray._problems.base import Problem
 from dnnarray._problems.conv_geometry import Geometry, geometry
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._spec import FLOAT64, Spec
 
 RANKS = (3, 4, 5)
@@ -195,11 +194,11 @@ def conv_backward_input(op: str, grad: Spec, weight: Spec, *, input_shape: Any, 
     checks.floating(op, "grad", grad)
     forward = conv(op, x, weight, None, None, activation=None, names=("input_shape", "weight"), **options)
     checks.gradient(op, grad, forward.result)
-    return replace(forward, inputs=(grad, weight), outputs=(grad.like(x.shape),), geometry=_arranged(forward, grad))
+    return changed(forward, inputs=(grad, weight), outputs=(grad.like(x.shape),), geometry=_arranged(forward, grad))
 
 
 def _arranged(problem: ConvProblem, spec: Spec) -> Geometry:
-    return replace(problem.geometry, pixel_major=is_pixel_major(spec, problem.layout))
+    return changed(problem.geometry, pixel_major=is_pixel_major(spec, problem.layout))
 
 
 def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **options: Any) -> ConvProblem:
@@ -209,7 +208,7 @@ def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **o
     checks.gradient(op, grad, forward.result)
     channel = checks.channel_axis(forward.layout, x.ndim)
     last = (0, *(i for i in range(1, x.ndim) if i != channel), channel)
-    return replace(forward, inputs=(grad, x), outputs=(x.like(weight.shape) if x.axis_order() == last else weight,))
+    return changed(forward, inputs=(grad, x), outputs=(x.like(weight.shape) if x.axis_order() == last else weight,))
 
 
 def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, **options: Any) -> ConvProblem:
@@ -219,7 +218,7 @@ def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None,
     outputs: tuple[Spec | None, ...] = (x.like(), weight.like(), None if bias is None else bias.like())
     if residual is not None:
         outputs = (*outputs, residual.like())
-    return replace(
+    return changed(
         forward,
         inputs=(grad, x, weight, bias, residual),
         outputs=outputs,
@@ -312,7 +311,7 @@ def conv_transpose_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Sp
     """All gradients of `conv_transpose` at once."""
     forward = conv_transpose(op, x, weight, bias, **options)
     checks.gradient(op, grad, forward.result)
-    return replace(
+    return changed(
         forward,
         inputs=(grad, x, weight, bias),
         outputs=(x.like(), weight.like(), None if bias is None else bias.like()),

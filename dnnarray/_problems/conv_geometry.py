@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 
 Triple = tuple[int, int, int]
 
@@ -61,7 +60,7 @@ class Geometry:
     def of_groups(self, groups: slice) -> Geometry:
         """The same for these groups alone."""
         count = len(range(*groups.indices(self.groups)))
-        return self if count == self.groups else replace(self, groups=count)
+        return self if count == self.groups else changed(self, groups=count)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -120,19 +119,9 @@ def _axis_phases(g: Geometry, i: int) -> list[_AxisPhase]:
 def _phase(g: Geometry, *axes: _AxisPhase) -> Phase:
     a, b, c = axes
     taps, target = (a.taps, b.taps, c.taps), (a.target, b.target, c.target)
-    geometry = Geometry(
-        n=g.n,
-        groups=g.groups,
-        c=g.k,
-        k=g.c,
-        space=g.out,
-        window=(a.window, b.window, c.window),
-        out=(a.out, b.out, c.out),
-        stride=(1, 1, 1),
-        dilation=(a.dilation, b.dilation, c.dilation),
-        before=(a.before, b.before, c.before),
-        pixel_major=g.pixel_major,
-    )
+    window, out, dilation = (a.window, b.window, c.window), (a.out, b.out, c.out), (a.dilation, b.dilation, c.dilation)
+    before = a.before, b.before, c.before
+    geometry = Geometry(g.n, g.groups, g.k, g.c, g.out, window, out, (1, 1, 1), dilation, before, g.pixel_major)
     return Phase(geometry, taps, target)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NoReturn
+
+import numpy as np
 
 from dnnarray._errors import OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import PRECISIONS, Options
@@ -42,16 +45,16 @@ def predict(problem: Problem, device: Device, cost: Cost) -> float:
         return math.inf
 
 
-@remembered
 def _compute_dtype(problem: Problem) -> str:
-    specs = leaves(problem.inputs)
-    return name_of(specs[0].dtype) if specs else "float32"
+    dtype = _first_dtype(problem)
+    return "float32" if dtype is None else name_of(dtype)
 
 
 @remembered
-def _is_float32(problem: Problem) -> bool:
-    """Whether the operands are float32; statistics and norm parameters may be so beside half types."""
-    return any(s.dtype == FLOAT32 for s in leaves(problem.inputs)[:1])
+def _first_dtype(problem: Problem) -> np.dtype | None:
+    """Of the first input, if there is one."""
+    specs = leaves(problem.inputs)
+    return specs[0].dtype if specs else None
 
 
 _SAME = 1.02  # measured times this close are taken as equal: the simpler algorithm, first in the table, wins
@@ -81,7 +84,7 @@ def _duration(predicted_ms: float, measured_ms: float | None) -> tuple[bool, flo
 
 
 def _judge(problem: Problem, device: Device, options: Options, method: Method, measured: Mapping[str, float]) -> Judged:
-    reason = method.rejects(problem, device) or _forbidden(problem, options, method)
+    reason = method.rejects(problem, device) or _forbidden(options, method, _first_dtype(problem))
     if reason is not None:  # what is not taken is not costed either
         nothing = Algorithm(method.name, 0, method.deterministic, method.precision, math.inf, rounds=method.rounds)
         return Judged(method, nothing, Cost(0, 0), reason)
@@ -99,11 +102,12 @@ def _judge(problem: Problem, device: Device, options: Options, method: Method, m
     return Judged(method, algorithm, cost, _too_much(options, workspace), factor is not None)
 
 
-def _forbidden(problem: Problem, options: Options, method: Method) -> str | None:
-    """Why the options in force leave out an algorithm that could run, or None."""
+def _forbidden(options: Options, method: Method, dtype: np.dtype | None) -> str | None:
+    """Why the options in force leave out an algorithm that could run, or None. `dtype` is that of the operands; statistics and norm parameters may be
+    float32 beside half types."""
     if options.deterministic and not method.deterministic:
         return "its result may differ from run to run and deterministic=True"
-    if method.precision != "highest" and _is_float32(problem) and _RANK[method.precision] > _RANK[options.float32_precision]:
+    if method.precision != "highest" and dtype == FLOAT32 and _RANK[method.precision] > _RANK[options.float32_precision]:
         return f'its float32 numerics are "{method.precision}" and float32_precision="{options.float32_precision}"'
     return None
 
@@ -129,16 +133,17 @@ def choose(
     if name is not None:
         return _named(problem, device, options, methods, name)
     best: tuple[bool, float, int] | None = None
-    for least, position in sorted((_least(problem, device, m) if m.floor else 0.0, i) for i, m in enumerate(methods)):
+    factors, fitting = shipped.factors(device.name), _fitting(tuple(methods), device, options, _first_dtype(problem))
+    for least, position in sorted((_least(problem, device, m, factors), i) for i, m in fitting):
         method = methods[position]
         time = measured.get(method.name) if measured else None
         if best is not None and time is None and (not best[0] or least > best[1]):
             continue  # it is behind what was measured, or slower than the best so far whatever its cost
-        if _forbidden(problem, options, method) or method.rejects(problem, device):
+        if method.rejects(problem, device):
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue
-        predicted = 0.0 if time is not None else predict(problem, device, method.cost(problem, device)) * _factor(problem, device, method)
+        predicted = 0.0 if time is not None else predict(problem, device, method.cost(problem, device)) * _factor(problem, method, factors)
         found = (*_duration(predicted, time), position)
         best = found if best is None else min(best, found)
     if best is None:
@@ -146,23 +151,35 @@ def choose(
     return methods[best[2]]
 
 
-def _least(problem: Problem, device: Device, method: Method) -> float:
+@lru_cache(maxsize=256)
+def _fitting(methods: tuple[Method, ...], device: Device, options: Options, dtype: np.dtype | None) -> tuple[tuple[int, Method], ...]:
+    """The candidates that neither a problem's dtype and the device nor the options rule out, with their places in the table."""
+
+    def fits(method: Method) -> bool:
+        unfit = dtype is not None and method.unfit is not None and method.unfit(dtype, device)
+        return not (unfit or _forbidden(options, method, dtype))
+
+    return tuple((i, m) for i, m in enumerate(methods) if fits(m))
+
+
+def _least(problem: Problem, device: Device, method: Method, factors: Mapping[str, float]) -> float:
     """Milliseconds that no prediction is below."""
-    assert method.floor is not None
+    if method.floor is None:
+        return 0.0
     try:
-        return method.floor(problem, device) * _factor(problem, device, method)
+        return method.floor(problem, device) * _factor(problem, method, factors)
     except OverflowError:  # as in `predict`
         return math.inf
 
 
-def _factor(problem: Problem, device: Device, method: Method) -> float:
-    """Milliseconds of a second of the model's."""
-    return (shipped.factor(problem, device, method.name) or 1) * 1e3
+def _factor(problem: Problem, method: Method, factors: Mapping[str, float]) -> float:
+    """Milliseconds of a second of the model's, with what a card's times say of its class."""
+    return factors.get(shipped.class_of(problem, method.name), 1.0) * 1e3 if factors else 1e3
 
 
 def _nothing_left(problem: Problem, device: Device, options: Options, methods: Sequence[Method]) -> NoReturn:
     """Say why: for want of scratch memory alone, or for a reason of each algorithm's own."""
-    would_do = [m for m in methods if not (m.rejects(problem, device) or _forbidden(problem, options, m))]
+    would_do = [m for m in methods if not (m.rejects(problem, device) or _forbidden(options, m, _first_dtype(problem)))]
     if would_do:
         least = min(would_do, key=lambda m: m.workspace(problem))
         expected = f"{least.workspace(problem):,} or more, what the algorithm {least.name!r} needs"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._select.device import Device
@@ -30,9 +32,9 @@ def plain_cost(problem: Problem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes)
 
 
-@frozen
+@frozen(eq=False)
 class Method:
-    """One algorithm of one operation on one engine.
+    """One algorithm of one operation on one engine. Compared by identity, so that tables of them are quickly looked up.
 
     Attributes
     ----------
@@ -43,6 +45,8 @@ class Method:
     cost : ``cost(problem, device)`` gives a `Cost`
     floor : ``floor(problem, device)`` gives seconds that no prediction from `cost` is below, in less time than `rejects` and `cost` take;
         0 where it does not know. Where another candidate is predicted faster than that, a choice asks no further
+    unfit : ``unfit(dtype, device)`` says why it does no problem whose first input has this dtype, or None, which says nothing; `rejects` refuses all that
+        this does. A choice asks once for each dtype and device
     deterministic : the same bits from run to run
     precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like
     rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
@@ -58,6 +62,7 @@ class Method:
     workspace: Callable[[Any], int] = lambda problem: 0
     cost: Callable[[Any, Device], Cost] = plain_cost
     floor: Callable[[Any, Device], float] | None = None
+    unfit: Callable[[np.dtype, Device], str | None] | None = None
     deterministic: bool = True
     precision: str = "highest"
     rounds: bool = False
