@@ -98,7 +98,7 @@ def _large():
             yield _planned("avg_pool_backward", seen, seen, **sliding)
         yield _planned("adaptive_avg_pool", Spec((64, 2048, 7, 7), dtype), output_size=1)
         yield _planned("max_pool_backward", seen, seen, Spec(seen.shape, INT64), kernel_size=3, stride=1, padding=1, layout="channels_last")
-        for size, stride in ((2, 1), (3, 1), (5, 1), (3, 2), (5, 2)):
+        for size, stride in ((2, 1), (3, 1), (5, 1), (3, 2), (4, 2), (5, 2)):
             padding = (size - stride) // 2
             side = (64 + 2 * padding - size) // stride + 1
             options = {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}

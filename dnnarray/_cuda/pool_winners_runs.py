@@ -18,10 +18,10 @@ _HEAD, _LINE, _RESERVED = (
     128,
     1024,
 )  # bytes of shared memory: before the tiles, what their parts are multiples of, and that a block takes beside its own
-_TURNS = 4  # tiles of a block at the least where places are given
+_FEW = 4  # rows of x of a strip, below which too many are read twice
 _RUN = 16  # bytes that runs are multiples of
 _LANES, _WARP = (4, 8, 16, 32), 32  # that may have a row
-_BUSY = 0.6  # of the lanes, those that have columns, at the least
+_BUSY = 0.8  # of the lanes, those that have columns, at the least
 _ROWS = 4096  # of a plane, at the most: what numbers NaN are told apart by
 _LEAST = 7 << 10  # bytes of a tile, below which its start takes too long
 
@@ -74,7 +74,7 @@ _SOUGHT: dict[tuple[bool, bool], dict[bool, Settings]] = {
 _GIVEN: dict[tuple[bool, bool], dict[bool, Settings]] = {
     (False, False): {True: Settings(4, 64, 7, 1, 12), False: Settings(4, 64, 14, 1, 10)},
     (True, False): {False: Settings(4, 64, 14, 1, 10)},
-    (True, True): {False: Settings(4, 96, 19, 1, 6)},
+    (True, True): {True: Settings(4, 128, 14, 2, 4), False: Settings(4, 96, 19, 1, 6)},
 }
 
 
@@ -86,8 +86,15 @@ def runs_plan(
         return None
     if indices is not None and not is_apart(g) and not many_windows(g):
         return None
-    s = (_SOUGHT if indices is None else _GIVEN).get((is_large(g), is_apart(g)), {}).get(x.dtype in HALF)
+    s = _settings(g, x, indices)
     return None if s is None else plan_with(s, g, x, indices, device, pointers)
+
+
+def _settings(g: Geometry, x: Spec, indices: Spec | None) -> Settings | None:
+    """None where others are faster."""
+    s = (_SOUGHT if indices is None else _GIVEN).get((is_large(g), is_apart(g)), {}).get(x.dtype in HALF)
+    more = is_apart(g) and not is_large(g) and max(a.window for a in g.axes[1:]) > 3  # registers than three rows and columns take
+    return replace(s, blocks=s.blocks - 1) if s is not None and more else s
 
 
 @frozen
@@ -107,12 +114,19 @@ def _spread_evenly(w: WindowAxis, columns: int) -> bool:
     return w.extent % columns == 0 and w.outputs * w.stride_used == w.extent and w.before <= w.window - w.stride_used
 
 
-def _fitted(s: Settings, w: WindowAxis, rows: int) -> Settings:
+def _fitted(s: Settings, w: WindowAxis, rows: int, wider: bool) -> Settings:
     """The settings for planes of so many rows: more columns where lanes would not do, and of threads that would have no rows other blocks'."""
-    columns = s.columns if w.extent <= s.columns * _LANES[-1] else 2 * s.columns
+    columns = s.columns if w.extent <= s.columns * _LANES[-1] or not wider else 2 * s.columns
     strips = -(-rows // s.rows)
     threads = min(s.threads, -(-_lanes(w.extent // columns) * strips // _WARP) * _WARP)
     return replace(s, columns=columns, threads=threads, blocks=s.blocks * s.threads // max(threads, 1))
+
+
+def _cut(s: Settings) -> Settings | None:
+    """The settings with tiles half as high, None where they are low. Which rows lie in a tile does not change the order of any sum."""
+    if s.threads > _WARP and s.threads // 2 % _WARP == 0:
+        return replace(s, threads=s.threads // 2, blocks=2 * s.blocks)
+    return replace(s, rows=s.rows // 2) if s.rows >= 2 * _FEW else None
 
 
 def _lanes(groups: int) -> int:
@@ -148,17 +162,16 @@ def _tiles(s: Settings, g: Geometry, x: Spec, indices: Spec | None) -> _Tiles | 
 def plan_with(s: Settings, g: Geometry, x: Spec, indices: Spec | None, device: Device, pointers: tuple[Array, Array, Array]) -> Plan | None:
     """The launch with these settings."""
     _, h, w = g.axes
-    s = _fitted(s, w, h.extent)
+    s = _fitted(s, w, h.extent, indices is None)
     source, width, height = (x, w.extent, h.extent) if indices is None else (indices, w.outputs, h.outputs)
     planes = (h.outputs * w.outputs * x.dtype.itemsize, height * width * source.dtype.itemsize)
     if not _spread_evenly(w, s.columns) or h.extent > _ROWS or any(n % _RUN for n in planes) or w.extent * x.dtype.itemsize % _RUN:
         return None
-    if (t := _tiles(s, g, x, indices)) is None or t.stage < _LEAST:
+    if (t := _tiles(s, g, x, indices)) is None or t.stage < _LEAST or t.shared > device.shared_memory:
         return None
-    slots = device.units * min((device.shared_memory + _RESERVED) // (t.shared + _RESERVED), s.blocks)
+    while g.outer * t.count < (slots := _slots(s, t, device)) and (cut := _cut(s)) is not None:
+        s, t = cut, _tiles(cut, g, x, indices) or t
     total = g.outer * t.count
-    if not 0 < slots * (1 if indices is None else _TURNS) <= total:
-        return None
     numbers: tuple[int, ...] = (
         total,
         *divider(t.count, total),
@@ -171,7 +184,12 @@ def plan_with(s: Settings, g: Geometry, x: Spec, indices: Spec | None, device: D
     )
     if indices is not None:
         numbers = (*numbers, *divider(w.extent, h.extent * w.extent))
-    return Plan(_kernel(s, g, x, indices, t.lanes), (slots, 1, 1), s.threads, (*pointers, *numbers), t.shared)
+    return Plan(_kernel(s, g, x, indices, t.lanes), (min(total, slots), 1, 1), s.threads, (*pointers, *numbers), t.shared)
+
+
+def _slots(s: Settings, t: _Tiles, device: Device) -> int:
+    """Blocks that run at once."""
+    return device.units * min((device.shared_memory + _RESERVED) // (t.shared + _RESERVED), s.blocks)
 
 
 def _kernel(s: Settings, g: Geometry, x: Spec, indices: Spec | None, lanes: int) -> Kernel:

@@ -81,22 +81,23 @@ struct Walk : Strip {
     grad += grad_row, places += places_row;
 #pragma unroll
     for (int r = 0; r < kStrideH; ++r) {
-      float all[kSeen], own[kColumns];
+      if (left <= writing) {
+        float all[kSeen], own[kColumns];
 #pragma unroll
-      for (int i = 0; i < kSeen; ++i) all[i] = sum(base + i);
+        for (int i = 0; i < kSeen; ++i) all[i] = sum(base + i);
+        place.exchange(own, all);
+        if (within(h + r, written)) put(dx + r * width, own);
+      }
 #pragma unroll
       for (int i = 0; i < kSeen; ++i) sum(base + i) = 0;
       base = base + kSeen < kSums ? base + kSeen : 0;
-      place.exchange(own, all);
-      if (p >= first && within(h + r, height)) put(dx, own);
-      dx += width;
     }
-    h += kStrideH, ++p;
+    h += kStrideH, ++p, --left, dx += kStrideH * width;
   }
   __device__ __forceinline__ void operator()(const Divider& by_width) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sum(i) = 0;
-    for (int left = steps; left > 0; --left) step(by_width);
+    while (left > 0) step(by_width);
   }
 };
 

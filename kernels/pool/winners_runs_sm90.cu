@@ -6,11 +6,11 @@
 // All that overlaps down the columns stays in registers, and what a thread has for the columns beside its own goes to its neighbour lanes.
 //
 // Layout:  kLanes lanes have a row, kColumns columns and the windows that begin there each; a warp has 32 / kLanes strips of rows, which it walks down at
-//          once, and a block's strips are a tile. Each value is an integer in the order of values (winners.cuh); of NaN, of which the last counts, each
-//          has a value of its own, the larger the later.
+//          once, and a block's strips are a tile. Half types go two windows at a time (PairedRow); where a warp met an infinity or a NaN, it walks its
+//          strips again (ExactRow). In which order an element's gradients are summed depends on kColumns alone, not on tiles.
 // Needs:   sm_90; whole vectors in a row of x and of windows, as many windows in a row as the stride says, rows of x of multiples of 16 bytes, planes
-//          of windows too; padding of at most window - stride; dilation 1.
-// Bound:   memory: grad and x read about once, dx written once.
+//          of windows too, of at most 4,096 rows; padding of at most window - stride along a row; dilation 1; an even number of windows of a thread.
+// Bound:   memory: grad and x read about once, dx written once; half types the ALU pipe as well: comparisons and selections.
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -129,14 +129,16 @@ struct Walk : Strip {
     widen_all(given, next.grad);
     fetch(p + 1, h + kWindowH);
     give_down(row, given);
+    if (left <= writing) {
 #pragma unroll
-    for (int r = 0; r < kStrideH; ++r, dx += width) {
-      float sums[kSeen], own[kColumns];
-      give_along(sums, row(r));
-      place.exchange(own, sums);
-      if (p >= first && within(h + r, height)) put(dx, own);
+      for (int r = 0; r < kStrideH; ++r) {
+        float sums[kSeen], own[kColumns];
+        give_along(sums, row(r));
+        place.exchange(own, sums);
+        if (within(h + r, written)) put(dx + r * width, own);
+      }
     }
-    h += kStrideH, ++p;
+    h += kStrideH, ++p, dx += kStrideH * width;
     if constexpr (kTurn == 1) {
 #pragma unroll
       for (int r = 0; r < kKept; ++r) rows[r] = rows[r + kStrideH];
@@ -145,7 +147,7 @@ struct Walk : Strip {
   // Returns whether some lane has seen what is not finite.
   __device__ __forceinline__ bool operator()() {
     begin();
-    for (int left = steps; left > 0;) {
+    while (left > 0) {
 #pragma unroll
       for (int turn = 0; turn < kTurn; ++turn) {
         step(turn * kStrideH % kWindowH);

@@ -17,8 +17,9 @@ constexpr int kOwn = kColumns / kStrideW, kMargin = Config::kBefore, kBeyond = k
 constexpr int kLeft = (kMargin + kPart - 1) / kPart, kBody = kColumns / kPart, kRight = (kBeyond + kPart - 1) / kPart, kWords = kLeft + kBody + kRight;
 constexpr int kRows = (kWindowH - 1) / kStrideH + 1, kKept = kWindowH - kStrideH;  // rows of windows over a row of x; rows that windows share
 constexpr int kStrips = Config::kThreads / kLanes;
-constexpr int kHead = 128, kZerosAt = kHead - 64, kNothingAt = kHead - 32;  // bytes of shared memory for the barriers and what stands for rows that there are not
-constexpr unsigned kNothing = 0x7fff7fffu;                                    // NaN
+// Shared memory begins with the barriers, and with what stands for rows of windows and of x that there are not.
+constexpr int kHead = 128, kZerosAt = kHead - 64, kNothingAt = kHead - 32;
+constexpr unsigned kNothing = 0x7fff7fffu;  // NaN
 static_assert(kKept >= 0 && kBeyond >= 0 && kLeft <= kBody && kRight <= kBody && kColumns % kStrideW == 0, "neighbours are beside each other");
 
 // What a block writes of a plane, and reads for that.
@@ -29,7 +30,7 @@ struct Tile {
 // All of them, of which a block has every gridDim.x-th.
 struct Tiles {
   long long total;
-  Divider by_tiles;  // of a plane
+  Divider by_tiles;        // of a plane
   int steps, room, stage;  // rows of windows of a strip; bytes of what is read first, and of all
   Axis<false> h, w;
 
@@ -111,17 +112,20 @@ struct Run {
 };
 
 
-// A thread's strip of a tile: it walks down, and writes from row of windows `first` on.
+// A thread's strip of a tile: it walks down so many steps, a row of windows each; below the first ones nothing is complete that it writes.
 struct Strip {
   Place place;
-  T* dx;                                  // row h
-  int h, p, first, height, outputs, steps;  // of x and of windows, the rows that are here
+  T* dx;                // row h
+  int h, p, left;       // the step's rows of x and of windows, and how many steps there are with it
+  int writing;          // how many of these, the last ones, find rows complete
+  int height, outputs;  // of x and of windows, the rows that are here
+  int written;          // of x, likewise, or none
 
   __device__ __forceinline__ Strip(const Tiles& tiles, const Tile& t, const Place& its, T* gmem_dx) : place(its) {
-    first = t.first + static_cast<int>(threadIdx.x) / kLanes * tiles.steps, steps = tiles.steps + kRows - 1;
-    p = first - (kRows - 1), h = p * kStrideH - tiles.h.before;
-    if (!place.there || first > t.last) first = 1 << 30;  // never
-    height = min(t.top + t.rows, tiles.h.extent), outputs = t.top_window + t.windows;
+    const int first = t.first + static_cast<int>(threadIdx.x) / kLanes * tiles.steps;
+    p = first - (kRows - 1), h = p * kStrideH - tiles.h.before, writing = tiles.steps, left = writing + kRows - 1;
+    height = min(t.top + t.rows, tiles.h.extent), written = place.there && first <= t.last ? height : 0;
+    outputs = t.top_window + t.windows;
     dx = gmem_dx + (t.plane * tiles.h.extent + h) * tiles.w.extent + place.group * kColumns;
   }
   // Row `r` of windows, the thread's own, of rows that are in a box from row `top` on.

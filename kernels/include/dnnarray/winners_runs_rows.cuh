@@ -54,23 +54,23 @@ struct Gifts {
 // The same by one comparison of two halves.
 #define DNNARRAY_ADD(to, gift, here) "@" here " add.f32 " to ", " to ", " gift ";\n"
 #define DNNARRAY_BEGIN(to, gift, here) "selp.f32 " to ", " gift ", 0f00000000, " here ";\n"
-#define DNNARRAY_GIVE(type, put_a, put_b)                                                                                       \
+#define DNNARRAY_GIVE(type, put_a, put_b)                                                                                   \
   asm("{\n.reg .pred p, q;\nsetp.eq." type " p|q, %4, %5;\n" put_a("%2", "%0", "p") put_b("%3", "%1", "q")                  \
-      "selp.f32 %0, 0f00000000, %0, p;\nselp.f32 %1, 0f00000000, %1, q;\n}"                                                  \
-      : "+f"(a), "+f"(b), "+f"(to_a.value), "+f"(to_b.value)                                                                  \
+      "selp.f32 %0, 0f00000000, %0, p;\nselp.f32 %1, 0f00000000, %1, q;\n}"                                                 \
+      : "+f"(a), "+f"(b), "+f"(to_a.value), "+f"(to_b.value)                                                                \
       : "r"(most), "r"(here))
-#define DNNARRAY_GIVE_PAIR(half, type)                                                                                         \
-  __device__ __forceinline__ void give(unsigned most, unsigned here, Total& to_a, Total& to_b, half) {                             \
-    if (to_a.begun && to_b.begun) {                                                                                            \
-      DNNARRAY_GIVE(type, DNNARRAY_ADD, DNNARRAY_ADD);                                                                         \
-    } else if (to_a.begun) {                                                                                                   \
-      DNNARRAY_GIVE(type, DNNARRAY_ADD, DNNARRAY_BEGIN);                                                                       \
-    } else if (to_b.begun) {                                                                                                   \
-      DNNARRAY_GIVE(type, DNNARRAY_BEGIN, DNNARRAY_ADD);                                                                       \
-    } else {                                                                                                                   \
-      DNNARRAY_GIVE(type, DNNARRAY_BEGIN, DNNARRAY_BEGIN);                                                                     \
-    }                                                                                                                          \
-    to_a.begun = to_b.begun = true;                                                                                            \
+#define DNNARRAY_GIVE_PAIR(half, type)                                                                                      \
+  __device__ __forceinline__ void give(unsigned most, unsigned here, Total& to_a, Total& to_b, half) {                      \
+    if (to_a.begun && to_b.begun) {                                                                                         \
+      DNNARRAY_GIVE(type, DNNARRAY_ADD, DNNARRAY_ADD);                                                                      \
+    } else if (to_a.begun) {                                                                                                \
+      DNNARRAY_GIVE(type, DNNARRAY_ADD, DNNARRAY_BEGIN);                                                                    \
+    } else if (to_b.begun) {                                                                                                \
+      DNNARRAY_GIVE(type, DNNARRAY_BEGIN, DNNARRAY_ADD);                                                                    \
+    } else {                                                                                                                \
+      DNNARRAY_GIVE(type, DNNARRAY_BEGIN, DNNARRAY_BEGIN);                                                                  \
+    }                                                                                                                       \
+    to_a.begun = to_b.begun = true;                                                                                         \
   }
   DNNARRAY_GIVE_PAIR(float16_t, "f16x2")
   DNNARRAY_GIVE_PAIR(bfloat16_t, "bf16x2")
@@ -84,7 +84,7 @@ struct Gifts {
 struct ExactRow {
   static constexpr bool kExact = true;
   int values[kSeen], best[kOwn];  // the largest of each window
-  Total share[kOwn];                // of the windows' gradients, what the row gets
+  Total share[kOwn];              // of the windows' gradients, what the row gets
 
   __device__ __forceinline__ static int value(const unsigned (&words)[kWords], int i) {
     const Cell cell = cell_of(i);
@@ -124,8 +124,12 @@ struct ExactRow {
     int of[2];
   };
   __device__ __forceinline__ Most most(int k) const { return {{best[2 * k], best[2 * k + 1]}}; }
-  __device__ __forceinline__ Most most(const Most& before, int k) const { return {{max(before.of[0], best[2 * k]), max(before.of[1], best[2 * k + 1])}}; }
-  __device__ __forceinline__ void give_row(Gifts& gifts, const Most& most, int k) { give(gifts, most, best[2 * k], best[2 * k + 1], share[2 * k], share[2 * k + 1]); }
+  __device__ __forceinline__ Most most(const Most& before, int k) const {
+    return {{max(before.of[0], best[2 * k]), max(before.of[1], best[2 * k + 1])}};
+  }
+  __device__ __forceinline__ void give_row(Gifts& gifts, const Most& most, int k) {
+    give(gifts, most, best[2 * k], best[2 * k + 1], share[2 * k], share[2 * k + 1]);
+  }
   __device__ __forceinline__ void give_column(Gifts& gifts, int k, int i, Total& to_a, Total& to_b) const {
     give(gifts, most(k), values[i], values[i + kStrideW], to_a, to_b);
   }
