@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const auto ask = [&](const Tile& t, unsigned to, unsigned barrier) {
     const Run places(gmem_places, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
     const Run windows(gmem_grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
-    expect_bytes(barrier, places.bytes + windows.bytes);
+    barrier_expect(barrier, places.bytes + windows.bytes);
     places.ask(to, barrier);
     windows.ask(to + tiles.room, barrier);
   };

@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const auto ask = [&](const Tile& t, unsigned to, unsigned barrier) {
     const Run x(gmem_x, t.plane * tiles.h.extent, t.top, t.rows, tiles.w.extent);
     const Run windows(gmem_grad, t.plane * tiles.h.outputs, t.top_window, t.windows, tiles.w.outputs);
-    expect_bytes(barrier, x.bytes + windows.bytes);
+    barrier_expect(barrier, x.bytes + windows.bytes);
     x.ask(to, barrier);
     windows.ask(to + tiles.room, barrier);
   };
