@@ -105,6 +105,59 @@ def test_threads_share_windows_where_a_block_has_all_of_a_row():
         assert _ring(**{"shape": image, "size": 3, "stride": 1} | other) is None
 
 
+def _runs(shape, size, stride, dtype=FLOAT16, given=False, aligned=True, device=_H200, padding=None):
+    """The launch by long runs of rows, None where it is another."""
+    x, options = (
+        Spec(shape, dtype),
+        {"kernel_size": size, "stride": stride, "padding": (size - stride + 1) // 2 if padding is None else padding},
+    )
+    _, forward = _planned("max_pool", x, **options)
+    y = forward.outputs[0]
+    _, problem = _planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
+    plan = ALGORITHMS["max_pool_backward"][0].run(problem, device, aligned).plans[0]
+    return plan if "winners_runs" in plan.kernel.source else None
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32], ids=lambda d: d.name)
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (5, 1), (3, 2), (4, 2), (5, 2)])
+def test_blocks_that_stay_fetch_long_runs_of_a_plane(size, stride, dtype):
+    plan = _runs((64, 64, 112, 112), size, stride, dtype)
+    if (size, stride) == (5, 1) and dtype != FLOAT32:  # more instructions than memory waits for
+        assert plan is None
+        return
+    blocks = plan.grid[0] // _H200.units
+    assert plan.grid[0] == blocks * _H200.units
+    few = _runs(
+        (1, 64, 112, 112), size, stride, dtype
+    )  # the same way, so that sums do not depend on the batch, by tiles that are less high
+    assert (few.kernel.config.columns, few.kernel.config.lanes) == (plan.kernel.config.columns, plan.kernel.config.lanes)
+    assert 2 * 64 <= few.grid[0] <= _H200.units * few.kernel.config.blocks
+    assert blocks * (plan.shared_memory + 1024) <= _H200.shared_memory + 1024
+    assert plan.kernel.config.lanes * plan.kernel.config.columns >= 112
+
+
+def test_long_runs_are_left_to_others():
+    planes = (64, 64, 112, 112)
+    assert _runs(planes, 3, 1, given=True).kernel.source == "pool/winners_runs_given_sm90.cu"
+    assert _runs((4, 64, 224, 224), 3, 1) is not None  # several tiles of a plane
+    assert _runs((8, 64, 224, 224), 3, 1, FLOAT32).kernel.config.columns == 8  # a lane for 4 would be one of 56
+    assert _runs((64, 64, 56, 56), 3, 1).block == 32  # 4 strips of 8 lanes each
+    others = {
+        "rows of an odd number of bytes": {"shape": (64, 64, 112, 108)},
+        "small planes": {"shape": (256, 256, 24, 24)},
+        "idle lanes": {"shape": (64, 64, 112, 160)},
+        "rows for too many lanes": {"shape": (64, 64, 112, 264)},
+        "high planes": {"shape": (4, 4, 4104, 112)},
+        "windows that end before the row does": {"padding": 0},
+        "two launches are faster": {"size": 3, "stride": 2, "given": True},
+        "unaligned": {"aligned": False},
+        "another device": {"device": replace(_H200, capability=(8, 0))},
+        "float64": {"dtype": FLOAT64},
+    }
+    for other in others.values():
+        assert _runs(**{"shape": planes, "size": 3, "stride": 1} | other) is None
+
+
 @pytest.mark.parametrize(("blocks", "rows", "slots", "strips"), [(64, 113, 132, 2), (64, 113, 264, 4), (1000, 113, 132, 1), (1, 8, 132, 2)])
 def test_strips_fill_a_device_in_whole_turns(blocks, rows, slots, strips):
     assert pool_winners_ring._strips(blocks, rows, 6, slots) == strips
@@ -115,7 +168,7 @@ def test_a_thread_of_one_launch_takes_whole_vectors():
         options = {"kernel_size": 3, "stride": 1, "padding": 1}
         x = Spec((64, 64, 112, width), dtype)
         _, problem = _planned("max_pool_backward", x, x, *[Spec(x.shape, INT64)] * given, **options)
-        (plan,) = ALGORITHMS["max_pool_backward"][0].run(problem, _H200, True).plans
+        (plan,) = ALGORITHMS["max_pool_backward"][0].run(problem, _DEVICES["sm_80"], True).plans
         assert plan.shared_memory == 3 * (plan.kernel.config.columns + (1 if given else 2)) * 4 * 128
         return plan.kernel.config.columns, plan.kernel.config.piece
 

@@ -14,7 +14,7 @@ from dnnarray._names import FAMILIES
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64, INT64, Spec
+from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, Spec
 from tests.registry import CASES
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
@@ -98,11 +98,16 @@ def _large():
             yield _planned("avg_pool_backward", seen, seen, **sliding)
         yield _planned("adaptive_avg_pool", Spec((64, 2048, 7, 7), dtype), output_size=1)
         yield _planned("max_pool_backward", seen, seen, Spec(seen.shape, INT64), kernel_size=3, stride=1, padding=1, layout="channels_last")
-        for size, stride in ((2, 1), (3, 1), (5, 1), (3, 2), (5, 2)):
+        for size, stride in ((2, 1), (3, 1), (5, 1), (3, 2), (4, 2), (5, 2)):
             padding = (size - stride) // 2
             side = (64 + 2 * padding - size) // stride + 1
             options = {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}
             yield _planned("max_pool_backward", Spec((64, side, side, 64), dtype), seen, **options)
+            planes, options = Spec((64, 64, 112, 112), dtype), options | {"padding": (size - stride + 1) // 2, "layout": "channels_first"}
+            side = (112 + 2 * options["padding"] - size) // stride + 1
+            for places in ((), (INT64,), (INT32,)):
+                grad = Spec((64, 64, side, side), dtype)
+                yield _planned("max_pool_backward", grad, planes, *(Spec(grad.shape, saved) for saved in places), **options)
         many = Spec((2, 8, 64, 64), dtype)  # windows over an element
         for size in (5, (2, 3)):
             yield _planned("max_pool_backward", many, many, kernel_size=size, stride=1, padding="same")

@@ -27,6 +27,7 @@ from dnnarray._cuda.pool_slide import slide_plan
 from dnnarray._cuda.pool_windows import reduction_plan
 from dnnarray._cuda.pool_winners import overlap_much, winners_plan
 from dnnarray._cuda.pool_winners_ring import ring_plan
+from dnnarray._cuda.pool_winners_runs import runs_plan
 from dnnarray._problems.pool import PoolProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -167,7 +168,8 @@ def _in_one_pass(g: Geometry, problem: PoolProblem, device: Device, aligned: boo
         return None
     pointers = (Array(0), Array(1), Array(2), Array(2 if indices is None else 3))
     ring = ring_plan(g, x, device, aligned, (pointers[0], pointers[1], pointers[3])) if indices is None else None
-    return ring or (winners_plan(g, x, indices, aligned, pointers) if overlap_much(g, x, indices, aligned) else None)
+    runs = runs_plan(g, x, indices, device, aligned, (pointers[0], pointers[1] if indices is None else pointers[2], pointers[3]))
+    return ring or runs or (winners_plan(g, x, indices, aligned, pointers) if overlap_much(g, x, indices, aligned) else None)
 
 
 def saved_bytes(problem: PoolProblem) -> int:

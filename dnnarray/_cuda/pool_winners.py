@@ -88,6 +88,11 @@ def is_large(g: Geometry) -> bool:
     return max(a.window for a in g.axes[1:]) > (4 if is_apart(g) else 3)
 
 
+def many_windows(g: Geometry) -> bool:
+    """Whether so many windows lie over an element that one launch is worth it where places are given and windows move by one."""
+    return g.axes[1].cover() * g.axes[2].cover() >= 6
+
+
 def overlap(g: Geometry, x: Spec) -> bool:
     """Whether windows are small, several lie over an element along each axis, none leaves a gap, and the type is one that there are kernels for."""
     fits = g.at_once() and not g.whole and x.dtype in (*HALF, FLOAT32)
@@ -96,10 +101,10 @@ def overlap(g: Geometry, x: Spec) -> bool:
 
 def overlap_much(g: Geometry, x: Spec, indices: Spec | None, aligned: bool) -> bool:
     """Whether small windows overlap, enough lie over an element, and elements lie side by side in words and vectors."""
-    _, h, w = g.axes
+    w = g.axes[2]
     if not overlap(g, x) or (indices is not None and w.extent == 1):
         return False
-    if (indices is not None and not is_apart(g) and h.cover() * w.cover() < 6) or _settings(g, x, indices) is None:
+    if (indices is not None and not is_apart(g) and not many_windows(g)) or _settings(g, x, indices) is None:
         return False
     along = g.channels if g.last else w.extent
     return vector_length(x.dtype, aligned, along) >= (wide_of(g, x) if g.last else 4)

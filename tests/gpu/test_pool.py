@@ -195,6 +195,30 @@ def test_gradients_of_maxima_whose_windows_threads_share(window, shape, dtype):
     np.testing.assert_array_equal(cupy.asnumpy(dx[some]), expected)
 
 
+@pytest.mark.parametrize("special", [False, True], ids=["finite", "not finite"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", [(33, 64, 61, 64), (9, 64, 112, 112), (41, 64, 53, 40), (3, 64, 230, 112)], ids=str)
+@pytest.mark.parametrize(
+    "window", [(3, 1, 1), (5, 1, 2), (3, 2, 1), (4, 2, 1), (5, 2, 2), ((5, 3), (2, 1), (1, 1)), (2, 1, ((0, 1), (0, 1)))], ids=str
+)
+def test_gradients_of_maxima_by_long_runs_of_rows(window, shape, dtype, special):
+    size, stride, padding = window
+    rng = np.random.default_rng(5)
+    x = rng.integers(-2, 3, shape).astype(dtype)
+    for value in (np.nan, np.inf, -np.inf) * special:
+        x.ravel()[rng.integers(0, x.size, x.size // 100)] = value
+    x[:, 1, 20:31] = -np.inf if special else -2
+    options, there = {"kernel_size": size, "stride": stride, "padding": padding}, cupy.asarray(x)
+    indices = dnn.max_pool_with_indices(there, **options)[1]
+    grad = cupy.asarray(rng.integers(1, 9, indices.shape).astype(dtype))
+    dx, given, short = (dnn.max_pool_backward(grad, there, indices=i, **options) for i in (None, indices, indices.astype(np.int32)))
+    np.testing.assert_array_equal(cupy.asnumpy(dx), cupy.asnumpy(given))
+    np.testing.assert_array_equal(cupy.asnumpy(dx), cupy.asnumpy(short))
+    some = slice(0, 2), slice(0, 4)
+    expected = dnn.max_pool_backward(cupy.asnumpy(grad[some]), x[some], **options)
+    np.testing.assert_array_equal(cupy.asnumpy(dx[some]), expected)
+
+
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _ADAPTIVE)
 @pytest.mark.parametrize("size", [1, (3, 4), (5, 13), (1, 3)])
