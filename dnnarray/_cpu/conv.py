@@ -85,7 +85,7 @@ def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w
     if way.input_gradient is not None and way.input_buffers is not None and grad.size and w.size and x.size:
         way.input_gradient(g, carve(scratch, way.input_buffers(g), x.dtype), grad, w, x)
         return
-    w = w.transpose(0, 2, 1, 3, 4, 5)
+    w, way = w.transpose(0, 2, 1, 3, 4, 5), way._replace(correlate=way.correlate_back or way.correlate)
     if not g.phases_cover:
         x[...] = 0
     for phase in g.phases:
