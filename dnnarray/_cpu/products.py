@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
-from dnnarray._cpu import blas, threads
+from dnnarray._cpu import blas
 
 _CHAIN = 200  # terms in a row, at most, of what asks for no other number
 _PANEL = 320  # terms that OpenBLAS adds up in a row where there are twice as many; fewer it halves
-_MACS = 16  # multiply-adds that take as long as an element of a light operation
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
 
 
@@ -41,15 +39,13 @@ def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN) 
 
 
 def multiply_stack(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> None:
-    """``np.matmul(a, b, out=out)`` of stacks of matrices, rounded less. One thread a matrix: short products gain little by two, and lose at each part."""
-    terms = a.shape[-1]
-    each = math.prod(out.shape[-2:]) * terms
-    if out.dtype != np.float32 or each < _WORTH or parts_of(terms, most) == 1:
+    """``np.matmul(a, b, out=out)`` of stacks of matrices, rounded less, on the BLAS's own threads."""
+    if out.dtype != np.float32 or parts_of(a.shape[-1], most) == 1:
         np.matmul(a, b, out=out)
         return
     stack = out.shape[:-2]
     a, b = (np.broadcast_to(m, (*stack, *m.shape[-2:])) for m in (a, b))
     if out.strides[-1] != out.itemsize:  # its columns are dense: the BLAS adds to rows
         a, b, out = b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2)
-    items = ((a[i], b[i], out[i], most) for i in np.ndindex(*stack))
-    threads.each(multiply, items, work=math.prod(stack) * each // _MACS, products=True)
+    for i in np.ndindex(*stack):
+        multiply(a[i], b[i], out[i], most)

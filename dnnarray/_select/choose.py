@@ -83,7 +83,7 @@ def _duration(predicted_ms: float, measured_ms: float | None) -> tuple[bool, flo
 def _judge(problem: Problem, device: Device, options: Options, method: Method, measured: Mapping[str, float]) -> Judged:
     reason = method.rejects(problem, device) or _forbidden(problem, options, method)
     if reason is not None:  # what is not taken is not costed either
-        nothing = Algorithm(method.name, 0, method.deterministic, method.precision, math.inf, rounds=method.rounds)
+        nothing = Algorithm(method.name, 0, method.deterministic, method.numerics(problem), math.inf, rounds=method.rounds)
         return Judged(method, nothing, Cost(0, 0), reason)
     cost, workspace = method.cost(problem, device), method.workspace(problem)
     predicted, factor = predict(problem, device, cost) * 1e3, shipped.factor(problem, device, method.name)
@@ -91,7 +91,7 @@ def _judge(problem: Problem, device: Device, options: Options, method: Method, m
         method.name,
         workspace,
         method.deterministic,
-        method.precision,
+        method.numerics(problem),
         predicted * (factor or 1),
         measured.get(method.name),
         method.rounds,
@@ -103,8 +103,9 @@ def _forbidden(problem: Problem, options: Options, method: Method) -> str | None
     """Why the options in force leave out an algorithm that could run, or None."""
     if options.deterministic and not method.deterministic:
         return "its result may differ from run to run and deterministic=True"
-    if method.precision != "highest" and _is_float32(problem) and _RANK[method.precision] > _RANK[options.float32_precision]:
-        return f'its float32 numerics are "{method.precision}" and float32_precision="{options.float32_precision}"'
+    numerics = method.numerics(problem)
+    if numerics != "highest" and _is_float32(problem) and _RANK[numerics] > _RANK[options.float32_precision]:
+        return f'its float32 numerics are "{numerics}" and float32_precision="{options.float32_precision}"'
     return None
 
 

@@ -44,7 +44,8 @@ class Method:
     floor : ``floor(problem, device)`` gives seconds that no prediction from `cost` is below, in less time than `rejects` and `cost` take;
         0 where it does not know. Where another candidate is predicted faster than that, a choice asks no further
     deterministic : the same bits from run to run
-    precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like
+    precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like;
+        ``precision(problem)`` where it is not the same for all
     rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
     looks : the run itself raises, before it writes anything, what the operation's `values` would raise; the CPU engine does not call that then
     native : the run takes the arrays in their own dtype; otherwise the CPU engine hands half types over as float32
@@ -59,10 +60,14 @@ class Method:
     cost: Callable[[Any, Device], Cost] = plain_cost
     floor: Callable[[Any, Device], float] | None = None
     deterministic: bool = True
-    precision: str = "highest"
+    precision: str | Callable[[Any], str] = "highest"
     rounds: bool = False
     native: bool = False
     looks: bool = False
+
+    def numerics(self, problem: Any) -> str:
+        """The numerics class for a problem."""
+        return self.precision if isinstance(self.precision, str) else self.precision(problem)
 
 
 @frozen
