@@ -125,13 +125,59 @@ def _added_one_by_one(x, weight):
     return total
 
 
-def test_winograd_is_as_exact_as_a_sequential_sum():
+@pytest.mark.parametrize("channels", [12, 16, 64])
+def test_winograd_is_as_exact_as_a_sequential_sum(channels):
     """Its class is "highest": the largest float32 error stays within four times that of adding up one product after the other."""
-    x, weight = _drawn(((2, 64, 21, 22), (16, 64, 3, 3)))
+    x, weight = _drawn(((2, channels, 21, 22), (channels, channels, 3, 3)))
     exact = dnn.conv(x.astype(np.float64), weight.astype(np.float64), algorithm="gemm")
-    sequential = _added_one_by_one(x, weight)
-    found = dnn.conv(x, weight, algorithm="winograd_4x4")
-    assert np.abs(found - exact).max() <= 4 * np.abs(sequential - exact).max()
+    most = 4 * np.abs(_added_one_by_one(x, weight) - exact).max()
+    assert np.abs(dnn.conv(x, weight, algorithm="winograd_4x4") - exact).max() <= most
+    turned = weight[:, :, ::-1, ::-1].swapaxes(0, 1)  # the same sums as a gradient
+    found = dnn.conv_backward_input(x, turned, input_shape=(2, channels, 19, 20), padding=2, algorithm="winograd_4x4")
+    assert np.abs(found - exact).max() <= most
+
+
+@pytest.mark.parametrize("channels", [1, 5, 11])
+def test_winograd_of_few_channels_is_left_out_at_the_highest_precision(channels):
+    """A short sum is more exact than the transforms."""
+    x, weight = _drawn(((1, channels, 9, 9), (16, channels, 3, 3)))
+    grad = _drawn(((1, 16, 7, 7),))[0]
+    dnn.conv(x, weight, algorithm="winograd_4x4")  # who names it has decided
+    dnn.conv_backward_input(grad, weight, input_shape=x.shape, algorithm="winograd_4x4")
+    assert "winograd_4x4" not in _named("conv", x, weight)
+    assert "winograd_4x4" in _named("conv_backward_input", grad, weight, input_shape=x.shape)  # which sums over the outputs
+    assert "winograd_4x4" in _named("conv", x.astype(np.float64), weight.astype(np.float64))
+    with dnn.options(float32_precision="high"):
+        assert "winograd_4x4" in _named("conv", x, weight)
+
+
+def _named(op, *arrays, **options):
+    return [a.name for a in dnn.algorithms(op, *arrays, **options)]
+
+
+def _rms(found, exact):
+    return np.sqrt(np.mean(np.square(found - exact)) / np.mean(np.square(exact)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "options", "algorithm", "most"),
+    [
+        ((2, 8, 40, 40), (8, 4, 3, 3), {"groups": 2, "padding": 1}, "shifted", 0.8e-7),
+        ((1, 16, 1000), (128, 16, 3), {"padding": 1}, "shifted", 1.3e-7),
+        ((1, 16, 30, 30), (96, 16, 3, 3), {"padding": 1}, "channel_lanes", 1.5e-7),
+        ((1, 32, 27, 27), (256, 32, 1, 1), {}, "channel_lanes", 1.4e-7),
+    ],
+)
+def test_gradients_add_up_short_chains(shape, window, options, algorithm, most):
+    """One chain of 36, 384, 864 and 256 terms would round by 1.1, 3.5, 5 and 2.9e-7 of the result."""
+    x, weight = _drawn((shape, window))
+    grad = _drawn((dnn.infer("conv", x, weight, **options).output.shape,))[0]
+    double = [a.astype(np.float64) for a in (grad, x, weight)]
+    exact = dnn.conv_backward_input(double[0], double[2], input_shape=shape, **options, algorithm="gemm")
+    found = dnn.conv_backward_input(grad, weight, input_shape=shape, **options, algorithm=algorithm)
+    assert _rms(found, exact) < most
+    exact = dnn.conv_backward_weight(*double[:2], weight_shape=window, **options, algorithm="gemm")
+    assert _rms(dnn.conv_backward_weight(grad, x, weight_shape=window, **options, algorithm="shifted"), exact) < 2.2e-7
 
 
 def test_strided_views_and_read_only_arrays_go_by_channel_lanes():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dnnarray._cpu import blas
-from dnnarray._cpu.products import multiply, parts_of
+from dnnarray._cpu.products import multiply, multiply_stack, parts_of
 
 
 def _error(found, exact):
@@ -40,6 +40,20 @@ def test_rounds_less_than_one_sum():
         pytest.skip("the BLAS behind NumPy does not add products")
     exact = a.astype(np.float64) @ b.astype(np.float64)
     assert _error(multiply(a, b, np.empty((256, 256), np.float32)), exact) < 2.8e-7
+
+
+def test_parts_of_a_number_of_terms():
+    assert [parts_of(n, 64) for n in (64, 65, 256, 1000)] == [1, 2, 4, 16]
+
+
+@pytest.mark.parametrize("columns_dense", [False, True])
+def test_stacks_round_less(columns_dense):
+    """One matrix for all of a stack, results by rows or by columns."""
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((67, 1024), (3, 2, 1024, 101)))
+    out = np.full((3, 2, 101, 67), np.nan, np.float32).swapaxes(-1, -2) if columns_dense else np.full((3, 2, 67, 101), np.nan, np.float32)
+    multiply_stack(a, b, out, 128)
+    assert _error(out, a.astype(np.float64) @ b) < (2.2e-7 if blas.can_add(a, b[0, 0], np.empty((67, 101), np.float32)) else 4e-7)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.int64], ids=lambda d: np.dtype(d).name)

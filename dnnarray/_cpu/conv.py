@@ -17,8 +17,9 @@ from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
-from dnnarray._cpu.conv_winograd import SUMMARY_4X4, WINOGRAD, cost_4x4
+from dnnarray._cpu.conv_winograd import SUMMARY_4X4, WINOGRAD, cost_4x4, precision_4x4
 from dnnarray._cpu.conv_winograd import rejects as rejects_winograd
+from dnnarray._options import PRECISIONS
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
@@ -85,7 +86,7 @@ def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w
     if way.input_gradient is not None and way.input_buffers is not None and grad.size and w.size and x.size:
         way.input_gradient(g, carve(scratch, way.input_buffers(g), x.dtype), grad, w, x)
         return
-    w = w.transpose(0, 2, 1, 3, 4, 5)
+    w, way = w.transpose(0, 2, 1, 3, 4, 5), way._replace(correlate=way.correlate_back or way.correlate)
     if not g.phases_cover:
         x[...] = 0
     for phase in g.phases:
@@ -293,6 +294,7 @@ class _CompiledWay(NamedTuple):
     cost: Callable[[Geometry, int], Cost]
     rejects: Callable[[Geometry], str | None]
     strided: bool = True  # a gradient's phases are written one after the other, each to every so many pixels
+    precision: Callable[[Geometry], str] = lambda g: "highest"  # the class of its numerics in float32
 
     def way(self, weighs: bool) -> Way:
         """Asked for only where Numba has compiled it."""
@@ -326,8 +328,13 @@ class _CompiledWay(NamedTuple):
                 costs.append(shifted_weight_cost(g, problem.itemsize))
             return _total(costs)
 
+        def precision(problem: ConvProblem) -> str:
+            return max(map(self.precision, _correlations(_maps(op, problem), problem.geometry)), key=PRECISIONS.index, default="highest")
+
         module, driver = ("conv_backward", f"{self.name}_{op}") if weighs else (self.module, op)
-        return compiled.method(self.name, module, driver, self.summary, accepts=accepts, cost=cost, workspace=workspace)
+        return compiled.method(
+            self.name, module, driver, self.summary, accepts=accepts, cost=cost, workspace=workspace, precision=precision
+        )
 
 
 def _compiled_weight() -> Method:
@@ -351,7 +358,7 @@ def _compiled_weight() -> Method:
 
 
 _COMPILED_WAYS = (
-    _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd),
+    _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4),
     _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
     _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, huge, strided=False),
 )

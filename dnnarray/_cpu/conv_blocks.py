@@ -29,7 +29,8 @@ class Way(NamedTuple):
 
     `buffers` gives the shapes of scratch it needs, in elements of the arithmetic; `correlate(g, buffers, x, w, y)` writes y,
     `weight_gradient(g, buffers, x, grad, w)` writes w. `cost(g, itemsize)` is that of the correlation, `weight_cost` that of the other.
-    `input_gradient(g, buffers, grad, w, x)` does all phases of the input's gradient at once, with `input_buffers`; without it they are correlations.
+    `input_gradient(g, buffers, grad, w, x)` does all phases of the input's gradient at once, with `input_buffers`; without it they are correlations,
+    by `correlate_back` where there is one.
     `mixes` says that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them all;
     `spreads` that its groups may be spread over the engine's threads, which a compiled way is not: it has its own.
     """
@@ -47,8 +48,14 @@ class Way(NamedTuple):
     precision: str = "highest"
     mixes: bool = False
     input_gradient: Callable[..., None] | None = None
+    correlate_back: Callable[..., None] | None = None
     input_buffers: Callable[[Geometry], Sequence[Shape]] | None = None
     spreads: bool = False
+
+
+def even_parts(total: int, most: int) -> int:
+    """The extent of nearly equal parts of a total, as few as have `most` at the most."""
+    return -(-total // -(-total // most))
 
 
 # --- views ------------------------------------------------------------------------------------------------------------

@@ -35,10 +35,13 @@ from dnnarray._cpu.conv_blocks import (
     store,
     strided,
 )
+from dnnarray._cpu.products import multiply_stack
 from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
 _COLUMN_ELEMENTS = 1 << 19  # elements of the columns of a block: about what the second-level cache holds
+_CHAIN = 128  # terms that windows of one pixel add up in a row: PyTorch's rounds as little
+_BACK_CHAIN = 64  # the same of the gradient of an input
 _MIN_PIXELS, _MAX_PIXELS = 128, 1 << 14
 
 
@@ -93,11 +96,13 @@ def _weight_matrices(g: Geometry, w: np.ndarray, plan: _Plan) -> list[np.ndarray
     return result
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, one_tap: bool) -> None:
+def _correlate(
+    g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, one_tap: bool, back: bool = False
+) -> None:
     g, x = _without_stride(g, x)
     plan = _plan(g, one_tap)
     weights = _weight_matrices(g, w, plan)
-    if _pointwise(g) and _without_copy(g, x, weights[0], y):
+    if _pointwise(g) and _without_copy(g, x, weights[0], y, _BACK_CHAIN if back else _CHAIN):
         return
     padded_memory, columns_memory, product_memory, sum_memory = buffers
     order = (0, 2, 1) if g.pixel_major else None
@@ -135,14 +140,14 @@ def _pointwise(g: Geometry) -> bool:
     return g.taps == 1 and g.stride == (1, 1, 1) and g.before == (0, 0, 0) and g.out == g.space
 
 
-def _without_copy(g: Geometry, x: np.ndarray, weight: np.ndarray, y: np.ndarray) -> bool:
+def _without_copy(g: Geometry, x: np.ndarray, weight: np.ndarray, y: np.ndarray, chain: int) -> bool:
     """One product over all pixels, or one for each image, straight from x into y, if their memory allows it."""
     for axes, lead in (((1, 2, 0, 3, 4, 5), (g.groups,)), (CHANNELS_FIRST, (g.n, g.groups))):
         pixels = g.n * g.pixels // (1 if len(lead) == 1 else g.n)
         source = matrices(x.transpose(axes), (*lead, g.c, pixels))
         target = matrices(y.transpose(axes), (*lead, g.k, pixels))
         if source is not None and target is not None:
-            np.matmul(weight, source, out=target)
+            multiply_stack(weight, source, target, chain)
             return True
     return False
 
@@ -158,10 +163,13 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         part = gradient_matrices(grad, block, grad_memory, g.pixel_major)
         for total, start in zip(totals, plan.chunks, strict=True):
             columns = _columns(g, padded, padded_memory, block, start, plan.window, columns_memory).transpose(0, 2, 1)
-            if number == 0:
-                np.matmul(part, columns, out=total)
+            product = total if number == 0 else packed(product_memory, shape)
+            if g.taps == 1:
+                multiply_stack(part, columns, product, _CHAIN)
             else:
-                total += np.matmul(part, columns, out=packed(product_memory, shape))
+                np.matmul(part, columns, out=product)
+            if number:
+                total += product
     for total, start in zip(totals, plan.chunks, strict=True):
         target = w[at(box(start, plan.window))]
         if g.pixel_major:
@@ -214,6 +222,7 @@ def _way(name: str, summary: str, one_tap: bool) -> Way:
         rejects=never,
         buffers=lambda g: _plan(g, one_tap).buffers,
         correlate=partial(_correlate, one_tap=one_tap),
+        correlate_back=partial(_correlate, one_tap=one_tap, back=True),
         cost=lambda g, itemsize: _cost(g, itemsize, one_tap),
         weight_buffers=lambda g: _weight_buffers(g, one_tap),
         weight_gradient=partial(_weight_gradient, one_tap=one_tap),

@@ -144,6 +144,12 @@ WINOGRAD = Way(
 
 SUMMARY_4X4 = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, in blocks of tiles that stay in the caches"
 _TILES = 48  # of a block, for the estimate
+_CHANNELS = 12  # of a sum, below which its largest error may exceed four times that of adding up one product after the other: that of the transforms stays
+
+
+def precision_4x4(g: Geometry) -> str:
+    """The class of its numerics in float32."""
+    return "highest" if g.c >= _CHANNELS else "high"
 
 
 def cost_4x4(g: Geometry, itemsize: int) -> Cost:

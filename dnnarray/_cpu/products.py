@@ -9,16 +9,16 @@ import numpy as np
 
 from dnnarray._cpu import blas
 
-_CHAIN = 200  # terms in a row, at most
+_CHAIN = 200  # terms in a row, at most, of what asks for no other number
 _PANEL = 320  # terms that OpenBLAS adds up in a row where there are twice as many; fewer it halves
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
 
 
 @lru_cache(maxsize=256)
-def parts_of(terms: int) -> int:
-    """The fewest parts whose chains are short enough."""
+def parts_of(terms: int, most: int = _CHAIN) -> int:
+    """The fewest parts whose chains have `most` terms at the most."""
     parts = 1
-    while _chain(-(-terms // parts)) > _CHAIN:
+    while _chain(-(-terms // parts)) > most:
         parts += 1
     return parts
 
@@ -27,12 +27,25 @@ def _chain(terms: int) -> int:
     return terms if terms <= _PANEL else -(-terms // 2) if terms < 2 * _PANEL else _PANEL
 
 
-def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN) -> np.ndarray:
     """``np.matmul(a, b, out=out)``, rounded less; of matrices of other types or memory as NumPy does it."""
     terms = a.shape[-1]
-    parts = parts_of(terms) if out.size * terms >= _WORTH and blas.can_add(a, b, out) else 1
+    parts = parts_of(terms, most) if out.size * terms >= _WORTH and blas.can_add(a, b, out) else 1
     edges = [terms * i // parts for i in range(parts + 1)]
     np.matmul(a[..., : edges[1]], b[..., : edges[1], :], out=out)
     for start, stop in pairwise(edges[1:]):
         blas.add_product(a[:, start:stop], b[start:stop], out)
     return out
+
+
+def multiply_stack(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> None:
+    """``np.matmul(a, b, out=out)`` of stacks of matrices, rounded less, on the BLAS's own threads."""
+    if out.dtype != np.float32 or parts_of(a.shape[-1], most) == 1:
+        np.matmul(a, b, out=out)
+        return
+    stack = out.shape[:-2]
+    a, b = (np.broadcast_to(m, (*stack, *m.shape[-2:])) for m in (a, b))
+    if out.strides[-1] != out.itemsize:  # its columns are dense: the BLAS adds to rows
+        a, b, out = b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2)
+    for i in np.ndindex(*stack):
+        multiply(a[i], b[i], out[i], most)

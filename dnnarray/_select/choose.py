@@ -84,9 +84,9 @@ def _duration(predicted_ms: float, measured_ms: float | None) -> tuple[bool, flo
 
 
 def _judge(problem: Problem, device: Device, options: Options, method: Method, measured: Mapping[str, float]) -> Judged:
-    reason = method.rejects(problem, device) or _forbidden(options, method, _first_dtype(problem))
+    reason = method.rejects(problem, device) or _forbidden(problem, options, method)
     if reason is not None:  # what is not taken is not costed either
-        nothing = Algorithm(method.name, 0, method.deterministic, method.precision, math.inf, rounds=method.rounds)
+        nothing = Algorithm(method.name, 0, method.deterministic, method.numerics(problem), math.inf, rounds=method.rounds)
         return Judged(method, nothing, Cost(0, 0), reason)
     cost, workspace = method.cost(problem, device), method.workspace(problem)
     predicted, factor = predict(problem, device, cost) * 1e3, shipped.factor(problem, device, method.name)
@@ -94,7 +94,7 @@ def _judge(problem: Problem, device: Device, options: Options, method: Method, m
         method.name,
         workspace,
         method.deterministic,
-        method.precision,
+        method.numerics(problem),
         predicted * (factor or 1),
         measured.get(method.name),
         method.rounds,
@@ -102,13 +102,21 @@ def _judge(problem: Problem, device: Device, options: Options, method: Method, m
     return Judged(method, algorithm, cost, _too_much(options, workspace), factor is not None)
 
 
-def _forbidden(options: Options, method: Method, dtype: np.dtype | None) -> str | None:
-    """Why the options in force leave out an algorithm that could run, or None. `dtype` is that of the operands; statistics and norm parameters may be
-    float32 beside half types."""
+def _forbidden(problem: Problem, options: Options, method: Method) -> str | None:
+    """Why the options in force leave out an algorithm that could run, or None."""
+    return _wavering(options, method) or _coarse(options, method.numerics(problem), _first_dtype(problem))
+
+
+def _wavering(options: Options, method: Method) -> str | None:
     if options.deterministic and not method.deterministic:
         return "its result may differ from run to run and deterministic=True"
-    if method.precision != "highest" and dtype == FLOAT32 and _RANK[method.precision] > _RANK[options.float32_precision]:
-        return f'its float32 numerics are "{method.precision}" and float32_precision="{options.float32_precision}"'
+    return None
+
+
+def _coarse(options: Options, numerics: str, dtype: np.dtype | None) -> str | None:
+    """`dtype` is that of the operands; statistics and norm parameters may be float32 beside half types."""
+    if numerics != "highest" and dtype == FLOAT32 and _RANK[numerics] > _RANK[options.float32_precision]:
+        return f'its float32 numerics are "{numerics}" and float32_precision="{options.float32_precision}"'
     return None
 
 
@@ -133,13 +141,16 @@ def choose(
     if name is not None:
         return _named(problem, device, options, methods, name)
     best: tuple[bool, float, int] | None = None
-    factors, fitting = shipped.factors(device.name), _fitting(tuple(methods), device, options, _first_dtype(problem))
+    dtype = _first_dtype(problem)
+    factors, fitting = shipped.factors(device.name), _fitting(tuple(methods), device, options, dtype)
     for least, position in sorted((_least(problem, device, m, factors), i) for i, m in fitting):
         method = methods[position]
         time = measured.get(method.name) if measured else None
         if best is not None and time is None and (not best[0] or least > best[1]):
             continue  # it is behind what was measured, or slower than the best so far whatever its cost
         if method.rejects(problem, device):
+            continue
+        if not isinstance(method.precision, str) and _coarse(options, method.numerics(problem), dtype):
             continue
         if options.workspace_limit is not None and _too_much(options, method.workspace(problem)):
             continue
@@ -157,7 +168,8 @@ def _fitting(methods: tuple[Method, ...], device: Device, options: Options, dtyp
 
     def fits(method: Method) -> bool:
         unfit = dtype is not None and method.unfit is not None and method.unfit(dtype, device)
-        return not (unfit or _forbidden(options, method, dtype))
+        coarse = isinstance(method.precision, str) and _coarse(options, method.precision, dtype)
+        return not (unfit or _wavering(options, method) or coarse)
 
     return tuple((i, m) for i, m in enumerate(methods) if fits(m))
 
@@ -179,7 +191,7 @@ def _factor(problem: Problem, method: Method, factors: Mapping[str, float]) -> f
 
 def _nothing_left(problem: Problem, device: Device, options: Options, methods: Sequence[Method]) -> NoReturn:
     """Say why: for want of scratch memory alone, or for a reason of each algorithm's own."""
-    would_do = [m for m in methods if not (m.rejects(problem, device) or _forbidden(options, m, _first_dtype(problem)))]
+    would_do = [m for m in methods if not (m.rejects(problem, device) or _forbidden(problem, options, m))]
     if would_do:
         least = min(would_do, key=lambda m: m.workspace(problem))
         expected = f"{least.workspace(problem):,} or more, what the algorithm {least.name!r} needs"

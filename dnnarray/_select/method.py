@@ -48,7 +48,8 @@ class Method:
     unfit : ``unfit(dtype, device)`` says why it does no problem whose first input has this dtype, or None, which says nothing; `rejects` refuses all that
         this does. A choice asks once for each dtype and device
     deterministic : the same bits from run to run
-    precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like
+    precision : numerics class; "highest" is as exact as sequential arithmetic in the dtype, "high" is TF32-like, "medium" bfloat16-like;
+        ``precision(problem)`` where it is not the same for all
     rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
     looks : the run itself raises, before it writes anything, what the operation's `values` would raise; the CPU engine does not call that then
     native : the run takes the arrays in their own dtype; otherwise the CPU engine hands half types over as float32
@@ -64,10 +65,14 @@ class Method:
     floor: Callable[[Any, Device], float] | None = None
     unfit: Callable[[np.dtype, Device], str | None] | None = None
     deterministic: bool = True
-    precision: str = "highest"
+    precision: str | Callable[[Any], str] = "highest"
     rounds: bool = False
     native: bool = False
     looks: bool = False
+
+    def numerics(self, problem: Any) -> str:
+        """The numerics class for a problem."""
+        return self.precision if isinstance(self.precision, str) else self.precision(problem)
 
 
 @frozen

@@ -20,6 +20,7 @@ from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
 from dnnarray._cpu.compiled.conv_plan import (
     BEFORE_AT,
     C_AT,
+    CHAIN_AT,
     CHANNEL_ROWS_AT,
     CHANNEL_TASKS_AT,
     DEPTH_AT,
@@ -59,11 +60,11 @@ from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, driver, kerne
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import (
     apart,
+    chained_tile,
     long_tile,
     read,
     read_word,
     routine,
-    tile,
     write,
     write_word,
 )
@@ -121,9 +122,9 @@ def _multiply(like, geo, weight, weight_row, k, bases, tiles, taps, packed_taps,
             rows = min(geo[ROWS_AT], k - row)
             source, into = weight + row * weight_row, target + row * result_row
             if geo[LONG_AT]:
-                long_tile(like, rows, source, item, geo[ROWS_AT] * item, abs(base), offsets, steps, into, result_row, add)
+                long_tile(like, rows, source, item, geo[ROWS_AT] * item, abs(base), offsets, steps, geo[CHAIN_AT], into, result_row, add)
             else:
-                tile(like, rows, source, item, geo[ROWS_AT] * item, abs(base), offsets, steps, into, result_row, add)
+                chained_tile(like, rows, source, item, geo[ROWS_AT] * item, abs(base), offsets, steps, geo[CHAIN_AT], into, result_row, add)
 
 
 @routine
@@ -234,12 +235,12 @@ def pack_weight(start: int, stop: int, weight: int, strides: Integers1, geo: Int
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray, back: bool = False) -> None:
     if fits(g, x, y):
         correlate_planes(g, x, w, y)
         return
     weight, memory, table = buffers
-    p = plan(g, y.itemsize)
+    p = plan(g, y.itemsize, back=back)
     blocks = g.groups * -(-g.k // int(p.numbers[ROWS_AT]))
     x, w = aligned_array(x), aligned_array(w)
     pack_weight(blocks, address(w), np.array(w.strides, np.int64), p.numbers, weight, address(weight), work=_PACK * weight.size)
@@ -258,7 +259,11 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
     correlate(p.parts, *addresses, work=g.macs // _MACS)
 
 
-WAY = Way("shifted", "", never, buffers, _correlate, shifted_cost)
+def _correlate_back(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    _correlate(g, buffers, x, w, y, back=True)
+
+
+WAY = Way("shifted", "", never, buffers, _correlate, shifted_cost, correlate_back=_correlate_back)
 
 
 def _driver(operation: Callable[..., None]) -> Callable[..., None]:

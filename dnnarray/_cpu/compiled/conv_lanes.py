@@ -18,6 +18,7 @@ from dnnarray._cpu.compiled.conv_lanes_plan import (
     APART_AT,
     BASE_AT,
     BLOCK_AT,
+    CHAIN_AT,
     COVERED_AT,
     DEPTH_AT,
     EXTENT_AT,
@@ -147,7 +148,9 @@ def _multiply(like, geo, pieces, tiles, points, group, first, last, image, taps,
                 vectors = min(VECTORS, geo[VECTORS_AT] - before)
                 part = source + (before * depth + step * vectors) * vector
                 into = result + before * vector
-                multiply_pixels(like, vectors, points + pieces[p, POINTS_AT] * 8, tiles[p], image, offsets, steps, part, into, step > 0)
+                multiply_pixels(
+                    like, vectors, points + pieces[p, POINTS_AT] * 8, tiles[p], image, offsets, steps, geo[CHAIN_AT], part, into, step > 0
+                )
 
 
 @routine

@@ -12,12 +12,14 @@ import numpy as np
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.memory import ALIGNMENT
 from dnnarray._cpu.compiled.tile import DOTS, LONG_VECTORS, ROWS, VECTORS, lanes
-from dnnarray._cpu.conv_blocks import Shape, block_extents
+from dnnarray._cpu.conv_blocks import Shape, block_extents, even_parts
 from dnnarray._problems.conv_geometry import Geometry, Triple
 
 _BLOCK_ELEMENTS = 1 << 15  # of a block's image or result: they share the second-level cache with a slice of the weight
 _MIN_PIXELS = 192  # of a block: what the weight's trip from memory is shared among
 _STEPS = 512  # channels times taps of one pass over the pixels: a tile of the weight then stays in the first-level cache
+_BACK_CHAIN = 24  # steps that the gradient of an input adds up in a row, to round as little as PyTorch's: 5 to 10% of the time on one core
+_FEW, _FEW_CHAIN = 64, 9  # steps whose products take so little beside the passes over memory that short chains cost nothing, and those
 _WEIGHT_ELEMENTS = 1 << 15  # of the weight between two passes over the pixels
 _GATHER = 1.2  # cycles to gather an element, against those of a vector's multiply-add
 _TASKS_PER_CORE = 4  # where the extents allow it: the parts are cut beforehand, and cores are not equally fast
@@ -54,9 +56,10 @@ BLOCK_IMAGES_AT = 36
     TILES_AT,
     DEPTH_AT,
     SLACK_AT,
+    CHAIN_AT,
     WINDOW_AT,
-) = range(37, 47)
-COUNT_AT = 49
+) = range(37, 48)
+COUNT_AT = 50
 XN_AT, XG_AT, XC_AT, XD_AT, XH_AT, XW_AT, YN_AT, YG_AT, YK_AT, YD_AT, YH_AT, YW_AT = range(12)  # byte strides
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
@@ -86,8 +89,8 @@ def _blocking(g: Geometry, flat: bool) -> tuple[int, Triple]:
 
 
 @lru_cache(maxsize=1024)
-def plan(g: Geometry, itemsize: int, gaps: bool = False) -> Plan:
-    """The plan for a geometry that has no extent of 0; `gaps` asks for a flat one."""
+def plan(g: Geometry, itemsize: int, gaps: bool = False, back: bool = False) -> Plan:
+    """The plan for a geometry that has no extent of 0; `gaps` asks for a flat one, `back` for that of a gradient."""
     long = g.k == 1
     rows, width = (1, LONG_VECTORS * lanes(itemsize)) if long else (ROWS, VECTORS * lanes(itemsize))
     flat = gaps or _is_flat(g, width)
@@ -98,7 +101,7 @@ def plan(g: Geometry, itemsize: int, gaps: bool = False) -> Plan:
     volume = plane * phases[0] * g.stride[0]
     pixels = (extents[0] - 1) * plane + (extents[1] - 1) * line + extents[2] if flat else n * math.prod(extents)
     tiles, depth = -(-pixels // width), g.c * g.taps
-    steps = -(-depth // -(-depth // _STEPS))
+    steps = even_parts(depth, _STEPS)
     blocks = -(-g.n // n) * math.prod(-(-m // b) for m, b in zip(g.out, extents, strict=True))
     shares, channel_rows = _channel_shares(g, blocks, rows)
     parts = min(threads.cores(), blocks * shares)
@@ -110,7 +113,7 @@ def plan(g: Geometry, itemsize: int, gaps: bool = False) -> Plan:
         N_AT: g.n, GROUPS_AT: g.groups, C_AT: g.c, K_AT: g.k, SPACE_AT: g.space, OUT_AT: g.out, STRIDE_AT: g.stride, BEFORE_AT: g.before,
         WINDOW_AT: g.window, COVERED_AT: g.reach((1, 1, 1)), PHASE_AT: phases, BLOCK_AT: extents, BLOCK_IMAGES_AT: n,
         ITEM_AT: itemsize, LANES_AT: lanes(itemsize), WIDTH_AT: width, LONG_AT: long, FLAT_AT: flat,
-        STEP_COUNT_AT: steps, DEPTH_AT: depth, ROWS_AT: rows, WEIGHT_ROWS_AT: max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows,
+        STEP_COUNT_AT: steps, CHAIN_AT: _chain(steps, back), DEPTH_AT: depth, ROWS_AT: rows, WEIGHT_ROWS_AT: max(_WEIGHT_ELEMENTS // steps // rows, 1) * rows,
         PARTS_AT: parts, SCRATCH_AT: memory, TABLE_AT: table, TASKS_AT: blocks * shares, TILES_AT: tiles,
         CHANNEL_TASKS_AT: shares, CHANNEL_ROWS_AT: channel_rows, PACKED_ELEMENTS_AT: packed, RESULT_PIXELS_AT: tiles * width,
         IMAGE_ELEMENTS_AT: image, SLACK_AT: image - n * g.c * volume,
@@ -122,6 +125,11 @@ def plan(g: Geometry, itemsize: int, gaps: bool = False) -> Plan:
         parts,
         ((weight,), (parts * memory + ALIGNMENT,), (2 * parts, table)),
     )
+
+
+def _chain(steps: int, back: bool) -> int:
+    """Steps of a pass that are added up in a row, before their sums are."""
+    return even_parts(steps, _FEW_CHAIN if steps <= _FEW else _BACK_CHAIN if back else steps)
 
 
 def _numbers(values: dict[int, int | Sequence[int]]) -> np.ndarray:

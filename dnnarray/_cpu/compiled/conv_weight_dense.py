@@ -20,12 +20,13 @@ from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of, turn_rows
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, tile, write, write_word
-from dnnarray._cpu.conv_blocks import Shape, block_extents
+from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, chained_tile, lanes, read, routine, write, write_word
+from dnnarray._cpu.conv_blocks import Shape, block_extents, even_parts
 from dnnarray._problems.conv_geometry import Geometry
 
 _BLOCK_ELEMENTS = 1 << 15  # of the image of a block
 _MIN_PIXELS = 128  # of a block, where the image has them: what a tile's sums are read and written for
+_IN_A_ROW = 64  # of its pixels, added up: a short chain, then the next
 _MERGED = 32  # channels up to which the taps of a row are taken together
 _SUM_ELEMENTS = 1 << 23  # of the sums of all parts, unless one has more
 _MACS = 16  # for an element of a light operation
@@ -33,9 +34,9 @@ _MACS = 16  # for an element of a light operation
 # Where the kernels find their numbers; three entries for the axes D H W where it says so.
 (
     _GROUPS, _C, _K, _ITEM, _LANES, _WIDTH, _POINT, _RUN, _RUN_PITCH, _RUNS, _BLOCK_H, _BLOCK_W, _IMAGE, _GRADIENT, _MEMORY, _TABLE, _SPLITS, _SHARES,
-    _SHARE_ROWS, _BLOCKS, _N, _SUMS,
-) = range(22)  # fmt: skip
-_SPACE, _OUT, _STRIDE, _BEFORE, _DILATION, _WINDOW = range(22, 40, 3)
+    _SHARE_ROWS, _BLOCKS, _N, _SUMS, _CHAIN,
+) = range(23)  # fmt: skip
+_SPACE, _OUT, _STRIDE, _BEFORE, _DILATION, _WINDOW = range(23, 41, 3)
 _XN, _XG, _XC, _XD, _XH, _XW, _YN, _YG, _YK, _YD, _YH, _YW = range(12)  # byte strides
 
 
@@ -80,7 +81,7 @@ def _plan(g: Geometry, item: int) -> _Plan:
     memory = -(-(image + gradient) // ALIGNMENT) * ALIGNMENT
     numbers = [
         g.groups, g.c, g.k, item, lanes(item), width, point, run, run_pitch, runs, h, w, image, gradient, memory, h * w, splits, shares, share_rows, blocks, g.n,
-        sums, *g.space, *g.out, *g.stride, *g.before, *g.dilation, *g.window,
+        sums, even_parts(h * w, _IN_A_ROW), *g.space, *g.out, *g.stride, *g.before, *g.dilation, *g.window,
     ]  # fmt: skip
     steps = [reach[1] * reach[2] * point, reach[2] * point, point]
     windows = (*g.window[:2], 1) if merged else g.window
@@ -170,15 +171,15 @@ def _gradient_rows(like, geo, grad, ys, rows, extents, dense):
 def _add_products(like, geo, grad, row_step, step, rows, image, shifts, table, pixels, sums, add):
     """Add gradient times image for all runs of lanes."""
     apart()
-    item = geo[_ITEM]
+    item, chain = geo[_ITEM], geo[_CHAIN]
     sum_row = geo[_RUNS] * geo[_RUN_PITCH] * item
     for run in range(geo[_RUNS]):
         for column in range(0, geo[_RUN], geo[_WIDTH]):
             b, into = image + shifts[run] + column * item, sums + (run * geo[_RUN_PITCH] + column) * item
             for row in range(0, rows, ROWS):
-                tile(
-                    like, min(ROWS, rows - row), grad + row * row_step, row_step, step, b, table, pixels, into + row * sum_row, sum_row, add
-                )
+                chained_tile(
+                    like, min(ROWS, rows - row), grad + row * row_step, row_step, step, b, table, pixels, chain, into + row * sum_row, sum_row, add
+                )  # fmt: skip
 
 
 @kernel

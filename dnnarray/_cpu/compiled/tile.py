@@ -93,32 +93,30 @@ class Tile:
         suffix = f"v{vector.count}f{item * 8}"
         self.fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{suffix}")
 
-    def emit(self, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any) -> None:
+    def emit(self, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, chain: Any, c: Any, c_row: Any, add: Any) -> None:
         """Rows at equal steps; the scalars of a row follow each other at equal steps, and each step's vectors lie at an offset of their own."""
         builder = self.builder
         into = [builder.add(c, builder.mul(c_row, _WORD(i))) for i in range(self.rows)]
         sources = [builder.add(a, builder.mul(a_row, _WORD(i))) for i in range(self.rows)]
-        self.loop(sources, into, _WORD(0), a_step, offsets, count, add, lambda moving, offset: (moving, builder.add(b, offset)))
+        self.loop(sources, into, _WORD(0), a_step, offsets, count, chain, add, lambda moving, offset: (moving, builder.add(b, offset)))
 
     def loop(
-        self, sources: list[Any], into: list[Any], start: Any, stride: Any, offsets: Any, count: Any, add: Any, places: Callable[[Any, Any], tuple[Any, Any]]
+        self, sources: list[Any], into: list[Any], start: Any, stride: Any, offsets: Any, count: Any, chain: Any, add: Any,
+        places: Callable[[Any, Any], tuple[Any, Any]],
     ) -> None:  # fmt: skip
         """`places(moving, offset)` says how far behind `sources` the scalars of a step lie and where its vectors do: `moving` goes from `start` by
-        `stride`, `offset` is the step's entry of the table `offsets`."""
+        `stride`, `offset` is the step's entry of the table `offsets`. `chain` steps at most are added up in a row, all where it is None."""
         builder = self.builder
-        before = builder.block
-        loop, finished, sum_up, done = (builder.append_basic_block(name) for name in ("loop", "finished", "sum_up", "done"))
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k, moving = (self._phi(((first, before),), _WORD) for first in (_WORD(0), start))
-        sums = [self._phi(((ir.Constant(self.vector, None), before),)) for _ in range(self.rows * self.vectors)]
-        at, b = places(moving, load_at(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8))
-        results = self._step(sources, at, b, sums)
-        following = builder.add(k, _WORD(1))
-        for phi, value in ((k, following), (moving, builder.add(moving, stride)), *zip(sums, results, strict=True)):
-            phi.add_incoming(value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, count), loop, finished)
-        builder.position_at_end(finished)
+
+        def body(k: Any, moving: Any, sums: list[Any]) -> list[Any]:
+            at, b = places(moving, load_at(builder, builder.add(offsets, builder.mul(k, _WORD(8))), _WORD, 8))
+            return self._step(sources, at, b, sums)
+
+        if chain is None:
+            results = self._chain(_WORD(0), count, start, stride, body)[1]
+        else:
+            results = self._chains(count, chain, start, stride, body)
+        finished, sum_up, done = builder.block, builder.append_basic_block("sum_up"), builder.append_basic_block("done")
         builder.cbranch(add, sum_up, done)
         builder.position_at_end(sum_up)  # what was there is added at the end: sums of sums are more exact than one long one
         totals = [
@@ -130,6 +128,45 @@ class Tile:
         stored = [self._phi(((value, finished), (total, sum_up))) for value, total in zip(results, totals, strict=True)]
         for value, address in zip(stored, self._places(into), strict=True):
             store_at(builder, value, address, self.item)
+
+    def _chain(self, first: Any, last: Any, start: Any, stride: Any, body: Callable[..., list[Any]]) -> tuple[Any, list[Any]]:
+        """The sums over the steps from `first` to `last`, at least one, and what `moving` has come to."""
+        builder = self.builder
+        before, loop, finished = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("finished")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k, moving = (self._phi(((value, before),), _WORD) for value in (first, start))
+        sums = [self._phi(((ir.Constant(self.vector, None), before),)) for _ in range(self.rows * self.vectors)]
+        results = body(k, moving, sums)
+        following, moved = builder.add(k, _WORD(1)), builder.add(moving, stride)
+        for phi, value in ((k, following), (moving, moved), *zip(sums, results, strict=True)):
+            phi.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, last), loop, finished)
+        builder.position_at_end(finished)
+        return moved, results
+
+    def _chains(self, count: Any, chain: Any, start: Any, stride: Any, body: Callable[..., list[Any]]) -> list[Any]:
+        """The sums of chains of so many steps; a single chain needs no sum."""
+        builder = self.builder
+        before = builder.block
+        outer, fold, done = (builder.append_basic_block(name) for name in ("chain", "fold", "folded"))
+        single = builder.icmp_signed("<=", count, chain)
+        builder.branch(outer)
+        builder.position_at_end(outer)
+        first, moving = (self._phi(((value, before),), _WORD) for value in (_WORD(0), start))
+        totals = [self._phi(((ir.Constant(self.vector, None), before),)) for _ in range(self.rows * self.vectors)]
+        ahead = builder.add(first, chain)
+        last = builder.select(builder.icmp_signed("<", ahead, count), ahead, count)
+        moved, results = self._chain(first, last, moving, stride, body)
+        after = builder.block
+        builder.cbranch(single, done, fold)
+        builder.position_at_end(fold)
+        folded = [builder.fadd(total, value) for total, value in zip(totals, results, strict=True)]
+        for phi, value in ((first, last), (moving, moved), *zip(totals, folded, strict=True)):
+            phi.add_incoming(value, fold)
+        builder.cbranch(builder.icmp_signed("<", last, count), outer, done)
+        builder.position_at_end(done)
+        return [self._phi(((value, after), (total, fold))) for value, total in zip(results, folded, strict=True)]
 
     def _places(self, rows: list[Any]) -> list[Any]:
         return [_plus(self.builder, row, v * self.width) for row in rows for v in range(self.vectors)]
@@ -162,14 +199,18 @@ def switch_function(module: ir.Module, name: str, words: int) -> tuple[ir.Functi
     return function, builder, end
 
 
-def _tile_function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int) -> ir.Function:
+def _tile_function(
+    module: ir.Module, element: ir.Type, vector: ir.VectorType, item: int, rows: int, vectors: int, chained: bool
+) -> ir.Function:
     """The function that switches to the body for its number of rows; one in each module."""
-    name = f"dnnarray_tile_{vector.count}f{item * 8}_{rows}x{vectors}"
+    name = f"dnnarray_{'chained_' * chained}tile_{vector.count}f{item * 8}_{rows}x{vectors}"
     found = module.globals.get(name)
     if found is not None:
         return found
-    function, builder, end = switch_function(module, name, 9)
+    function, builder, end = switch_function(module, name, 9 + chained)
     which, *arguments = function.args
+    if not chained:
+        arguments.insert(6, None)
     switch = builder.switch(which, end)
     for m in range(1, rows + 1):
         block = function.append_basic_block(f"rows{m}")
@@ -180,23 +221,34 @@ def _tile_function(module: ir.Module, element: ir.Type, vector: ir.VectorType, i
     return function
 
 
-def _tile_intrinsic(rows: int, vectors: int) -> Any:
-    def typed(
-        typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any
-    ) -> Any:
-        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-            element, vector, item = vector_of(context, signature.args[0])
-            function = _tile_function(builder.module, element, vector, item, rows, vectors)
-            builder.call(function, arguments[1:])
-            return context.get_dummy_value()
+def _call_tile(rows: int, vectors: int, chained: bool) -> Callable[..., Any]:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        element, vector, item = vector_of(context, signature.args[0])
+        builder.call(_tile_function(builder.module, element, vector, item, rows, vectors, chained), arguments[1:])
+        return context.get_dummy_value()
 
-        return types.void(like, *[types.int64] * 9, types.boolean), generate
+    return generate
+
+
+@intrinsic
+def tile(
+    typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any
+) -> Any:
+    """`m` rows at c, all `count` steps added up in a row."""
+    return types.void(like, *[types.int64] * 9, types.boolean), _call_tile(ROWS, VECTORS, False)
+
+
+def _chained_tile(rows: int, vectors: int) -> Any:
+    def typed(
+        typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, chain: Any, c: Any, c_row: Any, add: Any
+    ) -> Any:  # fmt: skip
+        return types.void(like, *[types.int64] * 10, types.boolean), _call_tile(rows, vectors, True)
 
     return intrinsic(typed)
 
 
-tile = _tile_intrinsic(ROWS, VECTORS)
-long_tile = _tile_intrinsic(1, LONG_VECTORS)
+chained_tile = _chained_tile(ROWS, VECTORS)  # `chain` steps at most are added up in a row
+long_tile = _chained_tile(1, LONG_VECTORS)
 
 
 DOTS = 5  # inner products side by side: enough to hide the latency of the sums, few enough for windows of 3x3

@@ -19,8 +19,8 @@ POINT_BYTES = 16  # of a pixel's entry in the table: its byte offset in the imag
 
 
 def _tiles(
-    builder: ir.IRBuilder, tile: Tile, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, weight: Any, result: Any, add: Any
-) -> None:
+    builder: ir.IRBuilder, tile: Tile, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
+) -> None:  # fmt: skip
     """All tiles of a block, one after the other."""
     step = _WORD(tile.vectors * tile.width)
     with cgutils.for_range(builder, tiles) as number:
@@ -32,7 +32,7 @@ def _tiles(
             ]
             for side, start in enumerate((image, result))
         )
-        tile.loop(sources, into, weight, step, offsets, count, add, lambda moving, offset: (offset, moving))
+        tile.loop(sources, into, weight, step, offsets, count, chain, add, lambda moving, offset: (offset, moving))
 
 
 def _function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: int) -> ir.Function:
@@ -41,7 +41,7 @@ def _function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: 
     found = module.globals.get(name)
     if found is not None:
         return found
-    function, builder, end = switch_function(module, name, 8)
+    function, builder, end = switch_function(module, name, 9)
     which, *arguments = function.args
     switch = builder.switch(which, end)
     for vectors in range(1, VECTORS + 1):
@@ -55,9 +55,10 @@ def _function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: 
 
 @intrinsic
 def multiply_pixels(
-    typing: Any, like: Any, vectors: Any, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, weight: Any, result: Any, add: Any
-) -> Any:
+    typing: Any, like: Any, vectors: Any, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
+) -> Any:  # fmt: skip
     """The sums of so many tiles of pixels over `count` steps, for as many output channels as fill `vectors`; the table `points` holds the pixels.
+    `chain` steps at most are added up in a row.
 
     The weight is dense: [step][lane]. `add` says that the sums are added to what is there.
     """
@@ -66,4 +67,4 @@ def multiply_pixels(
         builder.call(_function(builder.module, *vector_of(context, signature.args[0])), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(like, *[types.int64] * 8, types.boolean), generate
+    return types.void(like, *[types.int64] * 9, types.boolean), generate
