@@ -168,11 +168,13 @@ def _range_text(minimum: float | None, maximum: float | None) -> str:
 
 
 def choice(op: str, name: str, value: Any, choices: Iterable[Any]) -> Any:
-    """One of `choices` (compared by type too, so that True is not taken for 1)."""
+    """One of `choices` (compared by type too, so that True is not taken for 1); NumPy's scalars and members of an enumeration of texts too."""
     options = tuple(choices)
-    if not any(type(value) is type(c) and value == c for c in options):
-        fail(OptionError, op, name, repr(value), "one of " + ", ".join(map(repr, options)))
-    return value
+    plain = value.item() if isinstance(value, np.generic) else value
+    for option in options:
+        if (type(plain) is type(option) or isinstance(plain, str)) and plain == option:
+            return option
+    fail(OptionError, op, name, repr(value), "one of " + ", ".join(map(repr, options)))
 
 
 def boolean(op: str, name: str, value: Any) -> bool:
