@@ -20,6 +20,7 @@ from dnnarray._operation import Operation, alike, operations
 from dnnarray._options import ENGINES, current
 from dnnarray._select import Algorithm, rank, shipped, tuning
 
+_OF_THE_COMMAND = ("device", "ship")
 _WRONG = 2  # the exit code of a wrong command line, as argparse has it
 _ABOUT = {
     "explain": "show which algorithm a call would run by, and why",
@@ -243,6 +244,8 @@ def _split(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             arrays.append(word)
             continue
         name, equals, value = word[2:].partition("=")
+        if name in _OF_THE_COMMAND:
+            raise _CommandError(f"--{name} is no option of the call; write it before the operation's name.")
         found = value if equals else next(words, None)
         if found is None:
             raise _CommandError(f"--{name} has no value; write --{name} VALUE.")
