@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import runpy
 import shlex
@@ -17,10 +16,11 @@ import dnnarray as dnn
 from dnnarray._arrays import engine_of
 from dnnarray._calls import read_lines, read_spec, read_value
 from dnnarray._introspect import Question, question
-from dnnarray._operation import Operation, operations
+from dnnarray._operation import Operation, alike, operations
 from dnnarray._options import ENGINES, current
 from dnnarray._select import Algorithm, rank, shipped, tuning
 
+_OF_THE_COMMAND = ("device", "ship")
 _WRONG = 2  # the exit code of a wrong command line, as argparse has it
 _ABOUT = {
     "explain": "show which algorithm a call would run by, and why",
@@ -160,9 +160,13 @@ def _bench(name: str, rest: Sequence[str]) -> str:
 def _tune(name: str, rest: Sequence[str], samples: list[shipped.Sample] | None = None) -> str:
     arrays, options = _call(name, rest)
     measured = dnn.autotune(name, *arrays, **options)
+    asked = question(name, tuple(arrays), options)
     if samples is not None:
-        samples += _samples(question(name, tuple(arrays), options), measured)
-    return "\n".join([*(f"{a.name:<16} {a.measured_ms:10.4g} ms" for a in measured), f"remembered in {tuning.folder()}"])
+        samples += _samples(asked, measured)
+    print("\n".join(f"{a.name:<16} {a.measured_ms:10.4g} ms" for a in measured))
+    if asked.measured() is None:  # a warning has said why
+        raise _CommandError(f"nothing is remembered in {tuning.folder()}; python -m dnnarray cache clear takes away what cannot be read.")
+    return f"remembered in {tuning.folder()}"
 
 
 def _samples(asked: Question, measured: Sequence[Algorithm]) -> list[shipped.Sample]:
@@ -185,14 +189,22 @@ _COMMANDS = {"explain": _explain, "bench": _bench, "tune": _tune}
 def _cache(action: str) -> int:
     tables = sorted(tuning.folder().glob("tuning_*.json"))
     print(tuning.folder())
+    code = 0
     for table in tables:
-        if action == "clear":
-            table.unlink(missing_ok=True)
-        print(f"  {table.name}: {'removed' if action == 'clear' else f'{len(tuning.rows(table))} measured calls'}")
+        try:
+            print(f"  {table.name}: {_removed(table) if action == 'clear' else f'{len(tuning.rows(table))} measured calls'}")
+        except OSError as error:
+            print(f"  {table.name}: cannot be removed ({error.strerror})")
+            code = 1
     if not tables:
         print("  no measured times")
     tuning.forget_loaded()
-    return 0
+    return code
+
+
+def _removed(table: Path) -> str:
+    table.unlink(missing_ok=True)
+    return "removed"
 
 
 def _call(name: str, rest: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
@@ -220,9 +232,7 @@ def _operation(name: str) -> Operation:
     known = operations()
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(name, known, n=3)
-    hint = f"did you mean {', '.join(close)}?" if close else "dir(dnnarray) lists them."
-    raise _CommandError(f"no operation is called {name!r}; {hint}")
+    raise _CommandError(f"no operation is called {name!r}. {alike(name)}")
 
 
 def _split(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -234,6 +244,8 @@ def _split(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             arrays.append(word)
             continue
         name, equals, value = word[2:].partition("=")
+        if name in _OF_THE_COMMAND:
+            raise _CommandError(f"--{name} is no option of the call; write it before the operation's name.")
         found = value if equals else next(words, None)
         if found is None:
             raise _CommandError(f"--{name} has no value; write --{name} VALUE.")

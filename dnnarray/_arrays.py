@@ -74,7 +74,7 @@ def as_it_is(array: Any) -> Any:
 
 def _take_numpy(array: Any) -> np.ndarray:
     if isinstance(array, np.ma.MaskedArray):
-        raise ArrayTypeError("a masked array has no meaning here; fill it first with x.filled(value)")
+        raise ArrayTypeError("a masked array has no meaning here; fill it first, with .filled(value)")
     return np.asarray(array)
 
 
@@ -83,15 +83,15 @@ def plain_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArrayTypeError(
-            "a torch tensor that requires grad would lose its gradient here; pass x.detach(), or call under torch.no_grad()"
+            "a torch tensor that requires grad would lose its gradient here; pass its .detach(), or call under torch.no_grad()"
         )
     if tensor.layout is not torch.strided:
-        raise ArrayTypeError("a sparse torch tensor has no strides; pass x.to_dense()")
+        raise ArrayTypeError("a sparse torch tensor has no strides; pass its .to_dense()")
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
 def no_counterpart(tensor: Any) -> ArrayTypeError:
-    return ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first with x.to(dtype)")
+    return ArrayTypeError(f"a torch tensor of {tensor.dtype} has no counterpart in NumPy; convert it first, with .to(dtype)")
 
 
 def _take_torch_cpu(tensor: Any) -> np.ndarray:
@@ -138,8 +138,15 @@ def _give_jax_cuda(array: Any) -> Any:
 
 
 def _dlpack_door(array: Any, take: Callable[[Any], Any], holds: bool = False) -> Door:
-    namespace = array.__array_namespace__()
-    return Door(type(array).__module__.partition(".")[0], take, namespace.from_dlpack, holds=holds)
+    """By DLPack there and back. An array that knows of no namespace has no way back: its results are the engine's own arrays."""
+    namespace = getattr(array, "__array_namespace__", None)
+    give = namespace().from_dlpack if namespace else _left_as_it_is
+    return Door(type(array).__module__.partition(".")[0], take, give, holds=holds)
+
+
+def _left_as_it_is(array: Any) -> Any:
+    """Not `as_it_is`, which says that an array is the engine's own and need not be held, ordered or looked after."""
+    return array
 
 
 NUMPY = Door("numpy", _take_numpy, as_it_is)
@@ -176,7 +183,7 @@ def _family_of_class(cls: Any) -> str:
     for name, modules in (("cupy", {"cupy"}), ("torch", {"torch"}), ("jax", {"jax", "jaxlib"})):
         if top & modules and hasattr(cls, "__dlpack__"):
             return name
-    if hasattr(cls, "__dlpack__") and hasattr(cls, "__array_namespace__"):
+    if hasattr(cls, "__dlpack__") and hasattr(cls, "__dlpack_device__"):
         return "dlpack"
     return "none"
 
@@ -294,7 +301,7 @@ def take_beside(op: str, name: str, door: Door, array: Any) -> Any:
     if namespace == "jax":
         fail(OptionError, op, name, "an array of JAX, which never changes", "no array", "Use the result that is returned.")
     if namespace == "torch" and (array.is_neg() or array.is_conj()):  # to borrow it would copy it
-        fail(OptionError, op, name, "a tensor whose memory holds other values", "plain memory", "Pass x.resolve_neg().resolve_conj().")
+        fail(OptionError, op, name, "a tensor whose memory holds other values", "plain memory", "Pass its .resolve_neg().resolve_conj().")
     return _through(door, op, name, array)
 
 
@@ -333,7 +340,10 @@ def spec_of(array: Any, where: str = "the argument") -> Spec:
         itemsize = array.dtype.itemsize or 1  # a void of no bytes has no strides to speak of; its dtype is refused later
         return Spec(array.shape, array.dtype, tuple(s // itemsize for s in array.strides))
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
-        raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array or a dnnarray.Spec.")
+        view = engine_view(array)  # what speaks DLPack and nothing else
+        if view is None:
+            raise ArrayTypeError(f"{where} is {_describe(array)}; expected an array or a dnnarray.Spec.")
+        return spec_of(view, where)
     return Spec(tuple(array.shape), as_dtype(array.dtype), _element_strides(array, where))
 
 

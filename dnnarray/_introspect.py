@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -147,6 +148,13 @@ def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
 
 
 @frozen
+class Described:
+    """What a copied report knows of an algorithm."""
+
+    summary: str
+
+
+@frozen
 class Explanation:
     """A printable report on the choice of an algorithm; ``str(...)`` gives its text."""
 
@@ -158,6 +166,10 @@ class Explanation:
         return "\n".join([*self._head(), "", *self._table()])
 
     __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, that of another process too, says the same; the algorithms themselves, which are functions of this process, stay behind."""
+        return Explanation, (self.problem, self.device, [_copied(j) for j in self.candidates])
 
     def _head(self) -> list[str]:
         flops, moved = self.problem.flops, self.problem.bytes
@@ -188,6 +200,11 @@ class Explanation:
             why = f"{times:.3g} times the best, {_source(judged)}; {judged.method.summary}"
         numerics = f"{a.precision}{', rounds' * a.rounds}"
         return ("*" if judged is best else " ", a.name, f"{_milliseconds(a):.4g}", f"{a.workspace:,}", numerics, why.rstrip("; "))
+
+
+def _copied(judged: Judged) -> Judged:
+    method: Any = Described(judged.method.summary)
+    return replace(judged, method=method)
 
 
 def _milliseconds(algorithm: Algorithm) -> float:

@@ -184,11 +184,19 @@ def find(op: Any) -> Operation:
     """The operation for a public function or its name."""
     if isinstance(op, str):
         if (found := lookup(op)) is None:
-            fail(OptionError, "dnnarray", "op", repr(op), "the name of a public operation", "dir(dnnarray) lists them.")
+            fail(OptionError, "dnnarray", "op", repr(op), "the name of a public operation", alike(op))
         return found
     if not isinstance(getattr(op, "operation", None), Operation):
         fail(OptionError, "dnnarray", "op", repr(op), "a public function of dnnarray or its name")
     return op.operation
+
+
+def alike(name: str) -> str:
+    """What to say of a name that no operation has: those that look like it."""
+    from difflib import get_close_matches  # few programs come here
+
+    close = get_close_matches(name, [n for n in FAMILY_OF if n.islower()], n=3)
+    return f"Did you mean {', '.join(close)}?" if close else "dir(dnnarray) lists them."
 
 
 def operations() -> dict[str, Operation]:

@@ -195,6 +195,8 @@ def _check_numba() -> Item:
 
     if (reason := compiler.missing()) == compiler.NOT_INSTALLED:
         return Item("Numba", True, f"not installed: NumPy does the work. {_NUMBA_BRINGS}", "pip install 'dnnarray[cpu]' brings it.")
+    if reason == compiler.SWITCHED_OFF:
+        return Item("Numba", True, f"{reason}: NumPy does the work. {_NUMBA_BRINGS}")
     if reason is None:
         reason = compiler.import_numba()
     if reason is not None:

@@ -13,7 +13,7 @@ from dnnarray._spec import FLOAT64, FLOATING, as_dtype
 _BAR = 24  # characters
 
 
-def warmup(*ops: Any, dtypes: Iterable[Any] = ("float32",), progress: bool | None = None) -> int:
+def warmup(*ops: Any, dtypes: Any = ("float32",), progress: bool | None = None) -> int:
     """Compile what the CPU engine has for these operations, and wait for it; later processes load it from disk.
 
     Without a warm-up the first large call starts the compiler in the background, and NumPy gives the answers until it is done. Where
@@ -23,8 +23,8 @@ def warmup(*ops: Any, dtypes: Iterable[Any] = ("float32",), progress: bool | Non
     ----------
     *ops : callable or str
         Public functions of dnnarray, or their names; none stands for all.
-    dtypes : iterable of dtype, optional
-        What the arrays will be of. The half types compute in float32.
+    dtypes : dtype or iterable of dtype, optional
+        What the arrays will be of, by default float32. The half types compute in float32.
     progress : bool, optional
         Draw a progress bar on the standard error; None (the default) does so on a terminal.
 
@@ -49,14 +49,18 @@ def warmup(*ops: Any, dtypes: Iterable[Any] = ("float32",), progress: bool | Non
     from dnnarray._cpu import compiled, engine
 
     chosen = [find(op) for op in ops] or list(operations().values())
-    arithmetic = {_arithmetic(dtype) for dtype in dtypes}
+    several = isinstance(dtypes, Iterable) and not isinstance(dtypes, str)
+    arithmetic = {_arithmetic(dtype) for dtype in (dtypes if several else (dtypes,))}
     units = compiled.units([engine.methods(op) for op in chosen], sorted(arithmetic))
     drawn = sys.stderr.isatty() if progress is None else progress
     return compiled.build(units, _draw if drawn else _silent)
 
 
 def _arithmetic(dtype: Any) -> str:
-    found = as_dtype(dtype)
+    try:
+        found = as_dtype(dtype)
+    except DTypeError:
+        found = None
     if found not in FLOATING:
         fail(DTypeError, "warmup", "dtypes", repr(dtype), "float64, float32, float16 or bfloat16")
     return "float64" if found == FLOAT64 else "float32"

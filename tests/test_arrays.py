@@ -219,3 +219,40 @@ def test_out_that_cannot_be_written_through_is_refused():
     jax = pytest.importorskip("jax", reason="jax is not installed")
     with pytest.raises(dnn.OptionError, match="relu: out is an array of JAX"):
         dnn.relu(jax.numpy.ones(4), out=jax.numpy.zeros(4))
+
+
+class _Exporter:
+    """What speaks DLPack and nothing else."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+def test_an_array_that_knows_of_no_namespace_gives_the_engines_own():
+    x, weight = np.array([[-1.0, 2.0]], np.float32), np.ones((3, 2), np.float32)
+    y = dnn.linear(_Exporter(x), _Exporter(weight))
+    assert type(y) is np.ndarray
+    assert np.array_equal(y, dnn.linear(x, weight))
+    out = np.zeros((1, 3), np.float32)
+    received = _Exporter(out)
+    assert dnn.linear(_Exporter(x), _Exporter(weight), out=received) is received
+    assert np.array_equal(out, y)
+    assert dnn.infer("relu", _Exporter(x)).output.shape == (1, 2)
+    _, pullback = dnn.vjp("relu", _Exporter(x))
+    assert np.array_equal(pullback(_Exporter(np.ones_like(x)))[0], [[0, 1]])
+    with pytest.raises(dnn.ArrayTypeError, match="one namespace"):
+        dnn.linear(_Exporter(x), weight)
+
+
+def test_messages_name_the_argument_and_a_way_that_its_library_has():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(dnn.DTypeError, match=r"relu: x is int32; expected float64.*in PyTorch with \.to"):
+        dnn.relu(torch.ones(3, dtype=torch.int32))
+    with pytest.raises(dnn.ArrayTypeError, match=r"relu: out: .*pass its \.detach\(\)"):
+        dnn.relu(torch.ones(3), out=torch.ones(3, requires_grad=True))

@@ -126,7 +126,7 @@ def test_the_number_of_threads_follows_threadpoolctl():
 
 
 def test_without_numba_everything_works_and_explain_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(compiler, "_installed", lambda: False)
+    monkeypatch.setattr(compiler, "_absent", lambda: compiler.NOT_INSTALLED)
     x = _RNG.standard_normal((300, 400), dtype=np.float32)
     text = str(dnn.explain("softmax", x))
     assert "pip install 'dnnarray[cpu]'" in text
@@ -137,6 +137,14 @@ def test_without_numba_everything_works_and_explain_says_what_is_missing(monkeyp
     assert item.ok
     assert "dnnarray[cpu]" in item.mend
     assert dnn.warmup("softmax") == 0
+
+
+def test_numba_switched_off_is_not_called_missing(monkeypatch):
+    monkeypatch.setattr(compiler, "_absent", lambda: compiler.SWITCHED_OFF)
+    assert "DNNARRAY_NUMBA=0" in str(dnn.explain("softmax", dnn.Spec((300, 400), "float32")))
+    (item,) = [i for i in dnn.check().items if i.name == "Numba"]
+    assert item.ok
+    assert item.found.startswith("DNNARRAY_NUMBA=0 switches Numba off")
 
 
 def test_a_numba_that_cannot_be_imported_is_reported_and_not_needed(tmp_path):
@@ -199,11 +207,13 @@ def test_a_cache_folder_that_cannot_be_written_is_replaced(tmp_path):
 def test_warmup_compiles_counts_and_draws(capsys):
     assert dnn.warmup("relu", "one_hot", dtypes=["float16", "float32"], progress=True) == 1
     assert "1/1" in capsys.readouterr().err
-    assert dnn.warmup("relu", dtypes=["bfloat16"]) == 1
+    assert dnn.warmup("relu", dtypes=["bfloat16"]) == dnn.warmup("relu", dtypes="bfloat16") == dnn.warmup("relu", dtypes=np.float16) == 1
     with pytest.raises(dnn.OptionError):
         dnn.warmup("no_such_operation")
     with pytest.raises(dnn.DTypeError, match="int8"):
         dnn.warmup("relu", dtypes=["int8"])
+    with pytest.raises(dnn.DTypeError, match="warmup: dtypes is 'floaty'"):
+        dnn.warmup("relu", dtypes=["floaty"])
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray import _operation
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled import compiler
 from tests.oracles.rnn import ORACLES
@@ -93,3 +94,21 @@ def test_float32_is_as_exact_as_in_torch(kind):
     error, reference = (np.abs(y - exact) for y in (call_by("fused_steps", kind, (x, weights), {}).y, theirs.numpy()))
     assert np.sqrt((error**2).mean()) <= 1.25 * np.sqrt((reference**2).mean())
     assert error.max() <= 2 * reference.max()
+
+
+def test_the_workspace_that_infer_told_before_anything_was_compiled_is_enough(monkeypatch):
+    rng = np.random.default_rng(9)
+    x, weights = drawn(rng, (16, 8, 64), np.float32), network(rng, "lstm", 64, 64, 1, 1, np.float32)
+    with monkeypatch.context() as before:
+        before.setattr(compiler, "missing", lambda: "not compiled yet")
+        told = dnn.infer("lstm", x, weights).workspace
+        expected = dnn.lstm(x, weights).y
+    _operation.forget()
+    dnn.warmup("lstm")
+    needed = {a.name: a.workspace for a in dnn.algorithms("lstm", x, weights)}
+    assert told < needed["fused_steps"]
+    for nbytes in (told, needed["fused_steps"]):
+        y = dnn.lstm(x, weights, workspace=np.empty(nbytes, np.uint8)).y
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(dnn.WorkspaceError):
+        dnn.lstm(x, weights, workspace=np.empty(told - 1, np.uint8))

@@ -8,7 +8,9 @@ import pytest
 import dnnarray as dnn
 from dnnarray import _versions
 from dnnarray.__main__ import main
+from dnnarray._arrays import engine_of
 from dnnarray._cuda import requirements
+from dnnarray._select import tuning
 
 
 def _explained(capsys, *arguments):
@@ -40,8 +42,9 @@ def test_an_array_left_out_and_one_without_axes(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cross_entrpy", "2,3"), "no operation is called 'cross_entrpy'; did you mean cross_entropy"),
-        (("zzzzz", "2,3"), "no operation is called 'zzzzz'; dir(dnnarray) lists them."),
+        (("cross_entrpy", "2,3"), "no operation is called 'cross_entrpy'. Did you mean cross_entropy"),
+        (("relu", "2,3", "--device", "cpu"), "--device is no option of the call; write it before the operation's name."),
+        (("zzzzz", "2,3"), "no operation is called 'zzzzz'. dir(dnnarray) lists them."),
         (("relu", "2,x"), "'2,x' is no array; write SHAPE[:DTYPE]"),
         (("relu", "2,3:float33"), "Spec: dtype is 'float33'"),
         (("relu", "2,3:int32"), "relu: x is int32; expected float64"),
@@ -127,6 +130,24 @@ def test_tune_remembers_and_cache_shows_and_clears(capsys, tmp_path, monkeypatch
     assert main(["cache", "clear"]) == 0
     assert "removed" in capsys.readouterr().out
     assert not list(tmp_path.glob("tuning_*.json"))
+
+
+def test_tune_and_cache_say_what_could_not_be_written_or_removed(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("DNNARRAY_CACHE_DIR", str(tmp_path))
+    table = tuning.path_of(engine_of(()).device())
+    table.mkdir()  # neither read, nor written, nor removed
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert main(["tune", "linear_cross_entropy", "4,3", "5,3", "4:int64"]) == 2
+    told = capsys.readouterr()
+    assert "blocks" in told.out
+    assert "remembered" not in told.out
+    assert f"nothing is remembered in {tmp_path}" in told.err
+    assert main(["cache", "clear"]) == 1
+    assert f"{table.name}: cannot be removed" in capsys.readouterr().out
+    table.rmdir()
+    table.write_text("{")
+    assert main(["cache", "clear"]) == 0
+    assert main(["tune", "linear_cross_entropy", "4,3", "5,3", "4:int64"]) == 0
 
 
 _SCRIPT = """

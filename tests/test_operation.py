@@ -1,5 +1,6 @@
 """The mechanism itself: binding, remembering, vjp, infer, foreign arrays, specs."""
 
+import enum
 import inspect
 import pickle
 import subprocess
@@ -44,6 +45,28 @@ def test_lists_and_arrays_as_options_are_taken_for_tuples():
     expected = dnn.conv(x, w, stride=(1, 2))
     np.testing.assert_array_equal(dnn.conv(x, w, stride=[1, 2]), expected)
     np.testing.assert_array_equal(dnn.conv(x, w, stride=np.array([1, 2])), expected)
+
+
+class _Layout(enum.StrEnum):
+    LAST = "channels_last"
+
+
+def test_texts_and_truth_values_of_other_types_are_taken_for_plain_ones():
+    q = np.ones((1, 1, 3, 2))
+    assert np.array_equal(dnn.attention(q, q, q, causal=np.True_), dnn.attention(q, q, q, causal=True))
+    x = np.arange(8.0).reshape(1, 4, 2)
+    for layout in (np.str_("channels_last"), _Layout.LAST):
+        assert np.array_equal(dnn.max_pool(x, 2, layout=layout), dnn.max_pool(x, 2, layout="channels_last"))
+    for wrong in (1, np.int64(1), np.str_("left")):
+        with pytest.raises(dnn.OptionError, match=r"causal is .*expected one of False, True"):
+            dnn.attention(q, q, q, causal=wrong)
+
+
+def test_a_mistyped_operation_gets_names_like_it():
+    with pytest.raises(dnn.OptionError, match=r"op is 'sofmax'.*Did you mean softmax"):
+        dnn.vjp("sofmax", np.ones(3))
+    with pytest.raises(dnn.OptionError, match=r"dir\(dnnarray\) lists them"):
+        dnn.infer("zzzzz")
 
 
 def test_unhashable_options_get_the_named_error():

@@ -1,6 +1,8 @@
 """Selection is pure: tested with made-up algorithms and made-up devices."""
 
+import copy
 import math
+import pickle
 import re
 from dataclasses import replace
 
@@ -53,6 +55,18 @@ def test_rejected_candidates_come_last_with_their_reason():
     judged = rank(PROBLEM, CPU, Options(), [never, _method("always")])
     assert _names(judged) == ["always", "never"]
     assert judged[1].reason == "it needs stride 1"
+
+
+@pytest.mark.parametrize("op", ["conv", "batch_norm_train", "softmax"])
+def test_reports_can_be_copied_and_sent_to_other_processes(op):
+    arrays = [Spec((2, 3, 9), "float32")] + [Spec((4, 3, 2), "float32")] * (op == "conv")
+    report = dnn.explain(op, *arrays)
+    for again in (pickle.loads(pickle.dumps(report)), copy.deepcopy(report), pickle.loads(pickle.dumps(copy.copy(report)))):
+        assert str(again) == str(report)
+        assert again.problem == report.problem
+        assert [j.algorithm for j in again.candidates] == [j.algorithm for j in report.candidates]
+    for described in (dnn.infer(op, *arrays), dnn.algorithms(op, *arrays), dnn.check()):
+        assert pickle.loads(pickle.dumps(described)) == described
 
 
 def test_what_rounds_in_between_says_so():

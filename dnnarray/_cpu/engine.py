@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnnarray import _observe
 from dnnarray._cpu import compiled, memory, threads
-from dnnarray._errors import WorkspaceError, fail
+from dnnarray._errors import UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
@@ -112,11 +112,19 @@ def _best_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, 
     return best * 1e3
 
 
+class _Chosen(NamedTuple):
+    """An algorithm and what it asks of the engine. Calls of other threads may choose anew: one call goes by one of these from its beginning."""
+
+    method: Method
+    workspace: int
+    widen: bool
+
+
 class Prepared:
     """A problem with its algorithm: everything about a call but the data."""
 
     def __init__(self, op: Operation, problem: Problem, method: Method, workspace: int, config: Options, table: Sequence[Method]) -> None:
-        self.op, self.problem, self.method, self.workspace = op, problem, method, workspace
+        self.op, self.problem = op, problem
         self._config, self._table = config, table
         self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self._fits = sum(o.spec.nbytes for o in self._outputs) <= memory.most()
@@ -124,35 +132,38 @@ class Prepared:
         self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
         self._half = any(s.dtype in HALF for s in specs)
-        self._widen = self._half and not method.native
+        self._chosen = _Chosen(method, workspace, self._half and not method.native)
         self._awaited: compiled.Unit | None = None  # what is being compiled and would be faster
         self._named = True  # by the caller: no other algorithm takes over
 
     def awaiting(self) -> Prepared:
         """Itself, free to change over, and having started the compiler on a faster algorithm where there is one."""
         self._named = False
-        self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, self.method)
+        self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, self._chosen.method)
         return self
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
         """Run on `arrays` and return the flat results, None where a result is absent."""
-        if self._awaited is not None and self._awaited.state is not compiled.PENDING:
+        awaited = self._awaited
+        if awaited is not None and awaited.state is not compiled.PENDING:
             self._change_over(workspace)
-        if self.op.values is not None and not self.method.looks:
+        chosen, scratch = self._chosen, None
+        if chosen.workspace or workspace is not None:
+            chosen, scratch = self._with_scratch(chosen, workspace)
+        if self.op.values is not None and not chosen.method.looks:
             self.op.values(self.problem, *arrays)
         results = self._new_results() if out is None else self._users_own(out, arrays)
-        scratch = self._scratch(workspace) if self.workspace or workspace is not None else None
-        if workspace is not None and self.workspace:
-            check_apart(self.problem.op, workspace[: self.workspace], [*leaves(arrays), *results], _overlap)
+        if workspace is not None and chosen.workspace:
+            check_apart(self.problem.op, workspace[: chosen.workspace], [*leaves(arrays), *results], _overlap)
         if self._config.telemetry:
-            _observe.note_algorithm(self.problem, self.method.name, self.workspace)
+            _observe.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
         named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
         placed = self._placed(results) if self._absent else tuple(results)
         with np.errstate(all="ignore"):
-            if self._widen:
-                self._run_widened(arrays, named, results, scratch)
+            if chosen.widen:
+                self._run_widened(chosen.method, arrays, named, results, scratch)
             else:
-                self.method.run(self.problem, placed, scratch, *arrays, **named)
+                chosen.method.run(self.problem, placed, scratch, *arrays, **named)
         return placed
 
     def warm(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
@@ -174,11 +185,11 @@ class Prepared:
         filled = iter(results)
         return tuple(None if i in self._absent else next(filled) for i in range(len(self.problem.outputs)))
 
-    def _run_widened(self, arrays: tuple[Any, ...], named: dict[str, Any], results: list[Any], scratch: Any) -> None:
+    def _run_widened(self, method: Method, arrays: tuple[Any, ...], named: dict[str, Any], results: list[Any], scratch: Any) -> None:
         """Half types in and out, float32 in between."""
         wide = tuple(tree_map(_widened, a) for a in arrays)
         targets = [np.empty_like(r, dtype=FLOAT32) if r.dtype in HALF else r for r in results]
-        self.method.run(self.problem, self._placed(targets), scratch, *wide, **named)
+        method.run(self.problem, self._placed(targets), scratch, *wide, **named)
         for result, target in zip(results, targets, strict=True):
             if target is not result:
                 result[...] = target
@@ -186,43 +197,54 @@ class Prepared:
     def _users_own(self, out: Any, arrays: tuple[Any, ...]) -> list[Any]:
         return list(users_own(self.problem, self._outputs, out, leaves(arrays), np.ndarray, _overlap))
 
-    def _scratch(self, workspace: Any) -> np.ndarray | None:
+    def _with_scratch(self, chosen: _Chosen, workspace: Any) -> tuple[_Chosen, np.ndarray | None]:
         """The caller's scratch memory, checked, or our own; a smaller algorithm takes over where memory runs out."""
         if workspace is not None:
-            if not self._named and getattr(workspace, "nbytes", 0) < self.workspace:
-                self._take(self._best(self._config))  # `infer` goes by what has been compiled or measured since
-            return check_workspace(self.problem.op, workspace, self.workspace, np.ndarray)
+            given = getattr(workspace, "nbytes", 0)
+            if not self._named and given < chosen.workspace:
+                chosen = self._told_by_infer(given)
+            return chosen, check_workspace(self.problem.op, workspace, chosen.workspace, np.ndarray)
         try:
-            scratch = np.empty(self.workspace, np.uint8)
+            scratch = np.empty(chosen.workspace, np.uint8)
         except MemoryError:
-            return self._fall_back()
+            return self._fall_back(chosen)
         except ValueError:  # more bytes than an address can count: an extent is a slip, and no other algorithm would end within a lifetime
-            fail(WorkspaceError, self.problem.op, "the workspace", f"of {self.workspace:,} bytes", "a size that memory can hold")
-        return scratch if self.workspace <= memory.most() else self._fall_back()
+            fail(WorkspaceError, self.problem.op, "the workspace", f"of {chosen.workspace:,} bytes", "a size that memory can hold")
+        return (chosen, scratch) if chosen.workspace <= memory.most() else self._fall_back(chosen)
 
-    def _fall_back(self) -> np.ndarray | None:
-        limit = self.workspace - 1
+    def _told_by_infer(self, given: int) -> _Chosen:
+        """The algorithm whose scratch memory `infer` tells now or told before anything was compiled, whichever of them fits."""
+        chosen = self._take(self._best(self._config, self._table))  # what has been compiled or measured since
+        if given < chosen.workspace:
+            with suppress(WorkspaceError, UnsupportedError):  # the options in force may leave nothing that is not compiled
+                before = self._best(self._config, [m for m in self._table if not isinstance(m.run, compiled.Compiled)])
+                if before.workspace(self.problem) <= given:
+                    return self._take(before)
+        return chosen
+
+    def _fall_back(self, chosen: _Chosen) -> tuple[_Chosen, np.ndarray | None]:
+        limit = chosen.workspace - 1
         smaller = [m for m in self._table if m.rejects(self.problem, device()) is None and m.workspace(self.problem) <= limit]
         if not smaller:
-            raise WorkspaceError(f"{self.problem.op}: no memory for {self.workspace:,} bytes of workspace, and no algorithm needs less.")
-        self._take(choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller))
-        return self._scratch(None) if self.workspace else None
+            raise WorkspaceError(f"{self.problem.op}: no memory for {chosen.workspace:,} bytes of workspace, and no algorithm needs less.")
+        chosen = self._take(choose(self.problem, device(), replace(self._config, workspace_limit=limit), smaller))
+        return self._with_scratch(chosen, None) if chosen.workspace else (chosen, None)
 
-    def _take(self, chosen: Method) -> None:
-        self.method, self.workspace = chosen, chosen.workspace(self.problem)
-        self._widen = self._half and not chosen.native
+    def _take(self, method: Method) -> _Chosen:
+        self._chosen = chosen = _Chosen(method, method.workspace(self.problem), self._half and not method.native)
+        return chosen
 
-    def _best(self, config: Options) -> Method:
-        """What would be chosen now."""
-        return choose(self.problem, device(), config, self._table, measured=_measured(self.problem, self._config, self._table))
+    def _best(self, config: Options, table: Sequence[Method]) -> Method:
+        """What would be chosen of a table now."""
+        return choose(self.problem, device(), config, table, measured=_measured(self.problem, self._config, self._table))
 
     def _change_over(self, workspace: Any) -> None:
         """What was awaited has been compiled (or could not be): choose anew, within the caller's workspace if there is one."""
         given = None if workspace is None else getattr(workspace, "nbytes", 0)
         limits = [limit for limit in (self._config.workspace_limit, given) if limit is not None]
         config = replace(self._config, workspace_limit=min(limits)) if limits else self._config
-        self._take(self._best(config))
-        self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, self.method)
+        chosen = self._take(self._best(config, self._table))
+        self._awaited = compiled.await_better(self._table, self.problem, device(), self._config, chosen.method)
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:

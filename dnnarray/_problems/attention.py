@@ -94,7 +94,7 @@ class AttentionProblem(Problem):
 
 def rule(op: str, width: int, *, causal: Any, window: Any, scale: Any, softcap: Any, dropout: Any = 0.0) -> Rule:
     """The normal form of the options that all attention functions share."""
-    checks.choice(op, "causal", causal, (False, True, "lower_right", "upper_left"))
+    causal = checks.choice(op, "causal", causal, (False, True, "lower_right", "upper_left"))
     left, right = _window(op, window)
     cap = None if softcap is None else checks.number(op, "softcap", softcap, 0)
     return Rule(

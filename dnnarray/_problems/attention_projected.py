@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dnnarray._errors import OptionError, fail
+from dnnarray._errors import OptionError, ShapeError, fail
 from dnnarray._problems import checks
 from dnnarray._problems.attention import ARRAYS, AttentionProblem, Sizes, attention
 from dnnarray._problems.base import Problem
@@ -80,6 +80,9 @@ def _projected(op: str, given: dict[str, Any], heads: int, kv_heads: int) -> tup
     x_q, x_k, x_v = (given[f"x_{letter}"] for letter in "qkv")
     checks.shape(op, "x_k", x_k, (x_q.shape[0], None, None), "B S E, B as in x_q")
     checks.shape(op, "x_v", x_v, (x_q.shape[0], x_k.shape[1], None), "B S E, B and S as in x_k")
+    for name, option, count in (("w_q", "num_heads", heads), ("w_v", "num_kv_heads", kv_heads)):
+        if given[name].shape[0] % count:
+            fail(ShapeError, op, name, f"of shape {given[name].shape}", f"heads * D rows, a multiple of {option}, {count}")
     width, value_width = given["w_q"].shape[0] // heads, given["w_v"].shape[0] // kv_heads
     outs = {"q": heads * width, "k": kv_heads * width, "v": kv_heads * value_width, "o": None}
     ins = {letter: given[f"x_{letter}"].shape[2] for letter in "qkv"} | {"o": heads * value_width}

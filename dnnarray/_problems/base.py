@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, fields
 from functools import cached_property, wraps
 from typing import Any, TypeVar, cast
 
@@ -48,6 +48,10 @@ class Problem:
     inputs: tuple[Any, ...]
     outputs: tuple[Spec | None, ...]
     returns: Callable[..., Any] | None = field(default=None, repr=False)  # the tuning table is keyed by the repr, functions show addresses
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies go without what was `remembered` of the original."""
+        return {f.name: self.__dict__[f.name] for f in fields(self)}
 
     @cached_property
     def bytes(self) -> int:

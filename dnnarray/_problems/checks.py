@@ -19,6 +19,7 @@ LAYOUTS = ("channels_first", "channels_last")
 _SPACE = {1: "W", 2: "H W", 3: "D H W"}
 _MOST = 2**31 - 1  # the largest window, stride, dilation, padding or output size: products of two still fit int64
 FLOAT_NAMES = "float64, float32, float16 or bfloat16"
+CONVERT = "Convert it first: with .astype, in PyTorch with .to."
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
@@ -27,14 +28,13 @@ FLOAT_NAMES = "float64, float32, float16 or bfloat16"
 def floating(op: str, name: str, spec: Spec) -> None:
     """`spec` holds one of the four floating dtypes."""
     if spec.dtype not in FLOATING:
-        fix = "Convert it first, for example with x.astype(numpy.float32)."
-        fail(DTypeError, op, name, spec.dtype.name, FLOAT_NAMES, fix)
+        fail(DTypeError, op, name, spec.dtype.name, FLOAT_NAMES, CONVERT)
 
 
 def integers(op: str, name: str, spec: Spec) -> None:
     """`spec` holds integers (indices, lengths, labels); booleans are not integers."""
     if spec.dtype.kind not in "iu":
-        fail(DTypeError, op, name, spec.dtype.name, "an integer dtype", "Convert it first, for example with .astype('int64').")
+        fail(DTypeError, op, name, spec.dtype.name, "an integer dtype", CONVERT)
 
 
 def booleans(op: str, name: str, spec: Spec) -> None:
@@ -50,8 +50,7 @@ def same_dtype(op: str, **arrays: Spec | None) -> np.dtype:
     for name, spec in given:
         floating(op, name, spec)
         if spec.dtype != reference.dtype:
-            fix = f"Convert one of them: {name}.astype({reference.dtype.name!r})."
-            fail(DTypeError, op, name, spec.dtype.name, f"{reference.dtype.name}, the dtype of {first}", fix)
+            fail(DTypeError, op, name, spec.dtype.name, f"{reference.dtype.name}, the dtype of {first}", CONVERT)
     return reference.dtype
 
 
@@ -61,7 +60,7 @@ def parameter_dtype(op: str, x: Spec, *, reference: str = "x", **arrays: Spec | 
         if spec is None or spec.dtype == x.dtype or (spec.dtype == FLOAT32 and x.dtype in HALF):
             continue
         expected = f"{x.dtype.name}, the dtype of {reference}" + (", or float32" if x.dtype in HALF else "")
-        fail(DTypeError, op, name, spec.dtype.name, expected, f"Convert it: {name}.astype({x.dtype.name!r}).")
+        fail(DTypeError, op, name, spec.dtype.name, expected, CONVERT)
 
 
 def statistics_dtype(x: Spec) -> np.dtype:
@@ -169,11 +168,13 @@ def _range_text(minimum: float | None, maximum: float | None) -> str:
 
 
 def choice(op: str, name: str, value: Any, choices: Iterable[Any]) -> Any:
-    """One of `choices` (compared by type too, so that True is not taken for 1)."""
+    """One of `choices` (compared by type too, so that True is not taken for 1); NumPy's scalars and members of an enumeration of texts too."""
     options = tuple(choices)
-    if not any(type(value) is type(c) and value == c for c in options):
-        fail(OptionError, op, name, repr(value), "one of " + ", ".join(map(repr, options)))
-    return value
+    plain = value.item() if isinstance(value, np.generic) else value
+    for option in options:
+        if (type(plain) is type(option) or isinstance(plain, str)) and plain == option:
+            return option
+    fail(OptionError, op, name, repr(value), "one of " + ", ".join(map(repr, options)))
 
 
 def boolean(op: str, name: str, value: Any) -> bool:

@@ -114,7 +114,7 @@ def _input(op: str, x: Spec, layout: str, integers: bool = False) -> None:
     """x is an array N C *space of 1 to 3 spatial axes, floating, or of integers where the operation takes them."""
     checks.layout(op, layout)
     if integers and x.dtype not in FLOATING and x.dtype.kind not in "iu":
-        fail(DTypeError, op, "x", x.dtype.name, f"{checks.FLOAT_NAMES}, or an integer dtype", "Convert it first, with .astype.")
+        fail(DTypeError, op, "x", x.dtype.name, f"{checks.FLOAT_NAMES}, or an integer dtype", checks.CONVERT)
     if not integers:
         checks.floating(op, "x", x)
     checks.rank(op, "x", x, (3, 4, 5), f"{checks.layout_axes(layout, x.ndim - 2)}, with 1 to 3 spatial axes")

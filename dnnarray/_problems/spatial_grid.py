@@ -46,8 +46,8 @@ def grid_sample(op: str, x: Spec, grid: Spec, *, mode: Any, padding_mode: Any, a
     axes, grid_axes = _AXES[x.ndim]
     checks.shape(op, "grid", grid, (x.shape[0], *(None,) * (x.ndim - 2), x.ndim - 2), grid_axes)
     nonempty_space(op, x, axes)
-    checks.choice(op, "mode", mode, MODES)
-    checks.choice(op, "padding_mode", padding_mode, PADDING_MODES)
+    mode = checks.choice(op, "mode", mode, MODES)
+    padding_mode = checks.choice(op, "padding_mode", padding_mode, PADDING_MODES)
     align_corners = checks.boolean(op, "align_corners", align_corners)
     if mode == "bicubic" and x.ndim == 5:
         fail(UnsupportedError, op, "mode", "'bicubic' for a 5-dimensional x", "'bilinear' (trilinear here) or 'nearest'")

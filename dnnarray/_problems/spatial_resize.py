@@ -53,7 +53,7 @@ def interpolate(
     n, c, space = checks.split_layout(x, layout)
     if 0 in space:
         fail(ShapeError, op, "x", f"of shape {x.shape}", f"spatial extents of 1 or more ({checks.layout_axes(layout, len(space))})")
-    checks.choice(op, "mode", mode, MODES)
+    mode = checks.choice(op, "mode", mode, MODES)
     align_corners = _only_smooth(op, "align_corners", align_corners, mode)
     antialias = _only_smooth(op, "antialias", antialias, mode)
     targets, scales = _targets(op, size, scale, space)

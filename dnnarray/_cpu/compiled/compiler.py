@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NEW, PENDING, READY, FAILED = "new", "pending", "ready", "failed"
 NOT_INSTALLED = "Numba is not installed: pip install 'dnnarray[cpu]'"
+SWITCHED_OFF = "DNNARRAY_NUMBA=0 switches Numba off"
 _STILL = "not compiled yet: it is compiled in the background once a call is large enough, or by dnnarray.warmup()"
 _broken: str | None = None  # why an installed Numba cannot be imported
 _units: dict[tuple[Compiled, str], Unit] = {}
@@ -27,16 +28,19 @@ _closing = False
 
 
 @lru_cache(maxsize=1)
-def _installed() -> bool:
+def _absent() -> str | None:
+    """Why Numba is not to be had, or None."""
+    if os.environ.get("DNNARRAY_NUMBA", "1") == "0":
+        return SWITCHED_OFF
     try:
-        return os.environ.get("DNNARRAY_NUMBA", "1") != "0" and find_spec("numba") is not None
+        return None if find_spec("numba") else NOT_INSTALLED
     except (ImportError, ValueError):  # a broken stand-in among the modules
-        return False
+        return NOT_INSTALLED
 
 
 def missing() -> str | None:
     """Why nothing can be compiled here, or None."""
-    return _broken or (None if _installed() else NOT_INSTALLED)
+    return _broken or _absent()
 
 
 def import_numba() -> str | None:
