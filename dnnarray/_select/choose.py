@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NoReturn
-
-import numpy as np
+from typing import Any, NoReturn
 
 from dnnarray._errors import OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import PRECISIONS, Options
@@ -51,7 +49,7 @@ def _compute_dtype(problem: Problem) -> str:
 
 
 @remembered
-def _first_dtype(problem: Problem) -> np.dtype | None:
+def _first_dtype(problem: Problem) -> Any:
     """Of the first input, if there is one."""
     specs = leaves(problem.inputs)
     return specs[0].dtype if specs else None
@@ -113,7 +111,7 @@ def _wavering(options: Options, method: Method) -> str | None:
     return None
 
 
-def _coarse(options: Options, numerics: str, dtype: np.dtype | None) -> str | None:
+def _coarse(options: Options, numerics: str, dtype: Any) -> str | None:
     """`dtype` is that of the operands; statistics and norm parameters may be float32 beside half types."""
     if numerics != "highest" and dtype == FLOAT32 and _RANK[numerics] > _RANK[options.float32_precision]:
         return f'its float32 numerics are "{numerics}" and float32_precision="{options.float32_precision}"'
@@ -163,7 +161,7 @@ def choose(
 
 
 @lru_cache(maxsize=256)
-def _fitting(methods: tuple[Method, ...], device: Device, options: Options, dtype: np.dtype | None) -> tuple[tuple[int, Method], ...]:
+def _fitting(methods: tuple[Method, ...], device: Device, options: Options, dtype: Any) -> tuple[tuple[int, Method], ...]:
     """The candidates that neither a problem's dtype and the device nor the options rule out, with their places in the table."""
 
     def fits(method: Method) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._select.device import Device
@@ -63,7 +61,7 @@ class Method:
     workspace: Callable[[Any], int] = lambda problem: 0
     cost: Callable[[Any, Device], Cost] = plain_cost
     floor: Callable[[Any, Device], float] | None = None
-    unfit: Callable[[np.dtype, Device], str | None] | None = None
+    unfit: Callable[[Any, Device], str | None] | None = None
     deterministic: bool = True
     precision: str | Callable[[Any], str] = "highest"
     rounds: bool = False
