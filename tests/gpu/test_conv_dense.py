@@ -276,6 +276,16 @@ _PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2
 }
 
 
+def _tiles_take(monkeypatch, seconds):
+    """Tiles by windows and rasters take made-up times, by the stages for which a row is brought once: 1 for windows."""
+    fastest = conv_tma_tiles._fastest
+
+    def made_up(g, units, rows, blocks, reach, taps, *fits):
+        return seconds(taps), fastest(g, units, rows, blocks, reach, taps, *fits)[1]
+
+    monkeypatch.setattr(conv_tma_tiles, "_fastest", made_up)
+
+
 _WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILES] + [("held", t) for t in conv_tma_tiles._HELD]
 
 
@@ -284,7 +294,7 @@ _WAYS = [(way, t) for way in ("windows", "raster") for t in conv_tma_tiles._TILE
 def test_ends_of_tiles(shape, way, tile, monkeypatch):
     """Results and residuals in panels, in both memories, by every tile; of shapes without a raster, by windows."""
     monkeypatch.setattr(conv_tma_tiles, "_TILES", (tile,) if way != "held" else conv_tma_tiles._TILES)
-    monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: math.inf if way == "held" else given[-1])
+    _tiles_take(monkeypatch, lambda taps: math.inf if way == "held" else 1 / taps)
     if way == "windows":
         monkeypatch.setattr(conv_tma_tiles, "raster", lambda g: None)
     if way == "raster":
@@ -329,7 +339,7 @@ def test_residuals_of_planes():
 def test_residuals_by_turns(outs, tile, monkeypatch):
     """Several tiles of each warpgroup where the weight is held."""
     monkeypatch.setattr(conv_tma_tiles, "_HELD", (tile,))
-    monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *_: math.inf)
+    _tiles_take(monkeypatch, lambda taps: math.inf)
     _check_residual((40, 64, 48, 49), outs)
 
 
