@@ -13,11 +13,8 @@ from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
 
-_HEAD, _LINE, _RESERVED = (
-    128,
-    128,
-    1024,
-)  # bytes of shared memory: before the tiles, what their parts are multiples of, and that a block takes beside its own
+_HEAD, _LINE = 128, 128  # bytes of shared memory: before the tiles, and what their parts are multiples of
+_RESERVED = 1024  # bytes that a block takes beside its own
 _FEW = 4  # rows of x of a strip, below which too many are read twice
 _RUN = 16  # bytes that runs are multiples of
 _LANES, _WARP = (4, 8, 16, 32), 32  # that may have a row

@@ -8,63 +8,23 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cuda import pool_ring, pool_slide
 from dnnarray._operation import find
+from tests.gpu.pooling import ORDERS, both_ways, drawn, in_order, leaves_of, results
 from tests.support import BFLOAT16, as_float64, assert_close, call
 from tests.test_pool import no_numbers
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
-_ORDERS = {
-    "channels-first": (0, 1, 2, 3),
-    "channels-last": (0, 2, 3, 1),
-    "reversed": (3, 2, 1, 0),
-    "mixed": (2, 0, 3, 1),
-}
 _OPTIONS = {"kernel_size": 3, "stride": 2, "padding": 1}
 _WINDOWED = ["max_pool", "max_pool_with_indices", "avg_pool", "lp_pool"]
 _ADAPTIVE = ["adaptive_max_pool", "adaptive_max_pool_with_indices", "adaptive_avg_pool"]
 
 
-def _in_order(array, order):
-    there = cupy.ascontiguousarray(cupy.asarray(array).transpose(order))
-    return there.transpose(np.argsort(order))
-
-
-def _drawn(shape, dtype=np.float32, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-def _leaves(tree):
-    return tree if isinstance(tree, tuple) else (tree,)
-
-
-def _results(tree):
-    return [cupy.asnumpy(a) for a in _leaves(tree)]
-
-
-def _both_ways(op, x, options, order=(0, 1, 2, 3), reduction=64):
-    """Forward and gradient agree with the CPU engine in float64."""
-    there = _in_order(x, order)
-    wide = as_float64(x)
-    actual, expected = call(op, (there,), options), call(op, (wide,), options)
-    for a, e in zip(_results(actual), expected if isinstance(expected, tuple) else (expected,), strict=True):
-        assert_close(a, e, reduction, note=op)
-    head = expected[0] if isinstance(expected, tuple) else expected
-    grad = _drawn(head.shape, x.dtype, 1)
-    backward = f"{find(op).base}_backward"
-    dx = call(backward, (_in_order(grad, order), there), options)
-    # The stride of an axis of extent 1 says nothing.
-    assert [s for s, n in zip(dx.strides, dx.shape, strict=True) if n > 1] == [
-        s for s, n in zip(there.strides, there.shape, strict=True) if n > 1
-    ]
-    assert_close(cupy.asnumpy(dx), call(backward, (as_float64(grad), wide), options), reduction, note=backward)
-
-
-@pytest.mark.parametrize("order", _ORDERS)
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("op", _WINDOWED)
 @pytest.mark.parametrize("channels", [1, 3, 8, 20])
 def test_any_memory_order(op, order, channels):
-    _both_ways(op, _drawn((2, channels, 13, 9)), _OPTIONS, _ORDERS[order])
+    both_ways(op, drawn((2, channels, 13, 9)), _OPTIONS, ORDERS[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -73,9 +33,9 @@ def test_any_memory_order(op, order, channels):
 @pytest.mark.parametrize("window", [(5, 2, 2), (5, 1, 2), (4, 2, 1), ((4, 5), 3, 0), ((2, 5), (1, 3), (0, 1))], ids=str)
 def test_windows_of_four_and_five(op, order, dtype, window):
     size, stride, padding = window
-    x = _drawn((2, 8, 13, 24), dtype)
-    _both_ways(op, x, {"kernel_size": size, "stride": stride, "padding": padding}, _ORDERS[order], reduction=100)
-    _both_ways(op, x[:, :3, :, :11], {"kernel_size": size, "stride": stride, "padding": padding}, _ORDERS[order], reduction=100)
+    x = drawn((2, 8, 13, 24), dtype)
+    both_ways(op, x, {"kernel_size": size, "stride": stride, "padding": padding}, ORDERS[order], reduction=100)
+    both_ways(op, x[:, :3, :, :11], {"kernel_size": size, "stride": stride, "padding": padding}, ORDERS[order], reduction=100)
 
 
 _RANGES = {
@@ -99,131 +59,31 @@ def test_norms_of_what_squares_may_not_leave(p, window, order, dtype, values):
     x[:, 2] = drawn[:3].astype(dtype)[np.arange(19) % 3, None]
     options = {"kernel_size": size, "stride": stride, "padding": padding, "p": p}
     if np.isfinite(drawn).all():
-        _both_ways("lp_pool", x, options, _ORDERS[order])
+        both_ways("lp_pool", x, options, ORDERS[order])
     else:
-        y = dnn.lp_pool(_in_order(x, _ORDERS[order]), **options)
+        y = dnn.lp_pool(in_order(x, ORDERS[order]), **options)
         assert_close(cupy.asnumpy(y), dnn.lp_pool(as_float64(x), **options), 64)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("window", [(3, 1, 1), (5, 2, 2), ((3, 2), (2, 1), (1, 0))], ids=str)
-def test_the_gradient_of_many_given_places_is_that_of_sought_ones(window, dtype):
-    size, stride, padding = window
-    options = {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}
-    x = cupy.asarray(_drawn((6, 90, 83, 96)).astype(dtype))
-    y, places = dnn.max_pool_with_indices(x, **options)
-    grad = cupy.asarray(np.rint(_drawn(y.shape) * 4).astype(dtype))  # sums of whole numbers are the same in any order
-    given, sought = dnn.max_pool_backward(grad, x, indices=places, **options), dnn.max_pool_backward(grad, x, **options)
-    np.testing.assert_array_equal(cupy.asnumpy(given), cupy.asnumpy(sought))
-    places[:, ::2] = -1
-    places[:, 1::4] += 1 << 40
-    grad[:, ::2] = 0
-    grad[:, 1::4] = 0
-    given, sought = dnn.max_pool_backward(grad, x, indices=places, **options), dnn.max_pool_backward(grad, x, **options)
-    np.testing.assert_array_equal(cupy.asnumpy(given), cupy.asnumpy(sought))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", ["avg_pool", "adaptive_avg_pool"])
 def test_gradients_of_means_down_many_rows(op, order, dtype):
-    x = _drawn((40, 64, 61, 48), dtype)
+    x = drawn((40, 64, 61, 48), dtype)
     for size in ((7, 5), (40, 13)) if op.startswith("adaptive") else ():
-        _both_ways(op, x, {"output_size": size}, _ORDERS[order])
+        both_ways(op, x, {"output_size": size}, ORDERS[order])
     if op == "avg_pool":
-        _both_ways(
-            op, x, {"kernel_size": (7, 9), "stride": (4, 2), "padding": (3, 0), "count_include_pad": False}, _ORDERS[order], reduction=100
+        both_ways(
+            op, x, {"kernel_size": (7, 9), "stride": (4, 2), "padding": (3, 0), "count_include_pad": False}, ORDERS[order], reduction=100
         )
-        _both_ways(op, x, {"kernel_size": (6, 4), "stride": (7, 6)}, _ORDERS[order])
-
-
-_WHERE_MAXIMA_STAND = {
-    "both zeros": [-0.0, 0.0, -1.0], "infinities": [np.inf, -np.inf, 1.0, 0.0], "nan": [np.nan, np.inf, -np.inf, 1.0], "only -inf": [-np.inf],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("values", _WHERE_MAXIMA_STAND)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
-@pytest.mark.parametrize("window", [(3, 1, 1), (3, 2, 1), ((3, 2), (2, 1), (1, 0)), ((2, 3), (3, 2), 1), (4, 2, 1), (5, 1, 2)], ids=str)
-def test_the_gradient_of_a_maximum_goes_where_it_stands(window, order, dtype, values):
-    size, stride, padding = window
-    x = np.random.default_rng(0).choice(_WHERE_MAXIMA_STAND[values], (2, 6, 37, 24)).astype(dtype)
-    options = {"kernel_size": size, "stride": stride, "padding": padding}
-    _both_ways("max_pool", x, options, _ORDERS[order])
-    indices = cupy.asnumpy(dnn.max_pool_with_indices(_in_order(x, _ORDERS[order]), **options)[1])
-    np.testing.assert_array_equal(indices, dnn.max_pool_with_indices(as_float64(x), **options)[1])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("order", ["channels-first", "channels-last"])
-@pytest.mark.parametrize("space", [(131, 40), (64, 12), (33, 7)])
-@pytest.mark.parametrize("window", [(3, 1, 1), (5, 1, 2), (4, 1, 0), (5, 2, 2), ((5, 3), (2, 1), (1, 0)), ((1, 5), 1, (0, 1))], ids=str)
-def test_gradients_of_maxima_down_several_strips(window, space, order, dtype):
-    size, stride, padding = window
-    rng = np.random.default_rng(7)
-    x = rng.integers(-2, 3, (2, 6, *space)).astype(dtype)
-    for value in (np.nan, np.inf, -np.inf, -0.0):
-        x[rng.random(x.shape) < 0.02] = value
-    options = {"kernel_size": size, "stride": stride, "padding": padding}
-    there, indices = _in_order(x, _ORDERS[order]), dnn.max_pool_with_indices(x, **options)[1]
-    grad = rng.integers(1, 9, indices.shape).astype(dtype)
-    expected, given = dnn.max_pool_backward(grad, x, **options), _in_order(grad, _ORDERS[order])
-    for saved in (None, indices, indices.astype(np.int32)):
-        places = None if saved is None else _in_order(saved, _ORDERS[order])
-        np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool_backward(given, there, indices=places, **options)), expected)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("shape", [(36, 31, 29, 64), (9, 46, 53, 128), (5, 19, 222, 64), (33, 25, 108, 64)], ids=str)
-@pytest.mark.parametrize(
-    "window", [(2, 1, 0), (3, 1, 1), (3, 1, 0), (5, 1, 2), (3, 2, 1), (4, 2, 1), (5, 2, 2), ((5, 3), (2, 1), (1, 0))], ids=str
-)
-def test_gradients_of_maxima_whose_windows_threads_share(window, shape, dtype):
-    size, stride, padding = window
-    rng = np.random.default_rng(11)
-    x = rng.integers(-2, 3, shape).astype(dtype)
-    for value in (np.nan, np.inf, -np.inf, -0.0):
-        x[rng.random(x.shape) < 0.01] = value
-    options = {"kernel_size": size, "stride": stride, "padding": padding, "layout": "channels_last"}
-    indices = dnn.max_pool_with_indices(cupy.asarray(x), **options)[1]
-    grad = cupy.asarray(rng.integers(1, 9, indices.shape).astype(dtype))
-    dx, given = (dnn.max_pool_backward(grad, cupy.asarray(x), indices=places, **options) for places in (None, indices))
-    np.testing.assert_array_equal(cupy.asnumpy(dx), cupy.asnumpy(given))
-    some = slice(0, 2)
-    expected = dnn.max_pool_backward(cupy.asnumpy(grad[some]), x[some], **options)
-    np.testing.assert_array_equal(cupy.asnumpy(dx[some]), expected)
-
-
-@pytest.mark.parametrize("special", [False, True], ids=["finite", "not finite"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("shape", [(33, 64, 61, 64), (9, 64, 112, 112), (41, 64, 53, 40), (3, 64, 230, 112)], ids=str)
-@pytest.mark.parametrize(
-    "window", [(3, 1, 1), (5, 1, 2), (3, 2, 1), (4, 2, 1), (5, 2, 2), ((5, 3), (2, 1), (1, 1)), (2, 1, ((0, 1), (0, 1)))], ids=str
-)
-def test_gradients_of_maxima_by_long_runs_of_rows(window, shape, dtype, special):
-    size, stride, padding = window
-    rng = np.random.default_rng(5)
-    x = rng.integers(-2, 3, shape).astype(dtype)
-    for value in (np.nan, np.inf, -np.inf) * special:
-        x.ravel()[rng.integers(0, x.size, x.size // 100)] = value
-    x[:, 1, 20:31] = -np.inf if special else -2
-    options, there = {"kernel_size": size, "stride": stride, "padding": padding}, cupy.asarray(x)
-    indices = dnn.max_pool_with_indices(there, **options)[1]
-    grad = cupy.asarray(rng.integers(1, 9, indices.shape).astype(dtype))
-    dx, given, short = (dnn.max_pool_backward(grad, there, indices=i, **options) for i in (None, indices, indices.astype(np.int32)))
-    np.testing.assert_array_equal(cupy.asnumpy(dx), cupy.asnumpy(given))
-    np.testing.assert_array_equal(cupy.asnumpy(dx), cupy.asnumpy(short))
-    some = slice(0, 2), slice(0, 4)
-    expected = dnn.max_pool_backward(cupy.asnumpy(grad[some]), x[some], **options)
-    np.testing.assert_array_equal(cupy.asnumpy(dx[some]), expected)
+        both_ways(op, x, {"kernel_size": (6, 4), "stride": (7, 6)}, ORDERS[order])
 
 
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _ADAPTIVE)
 @pytest.mark.parametrize("size", [1, (3, 4), (5, 13), (1, 3)])
 def test_adaptive_windows(op, order, size):
-    _both_ways(op, _drawn((3, 16, 15, 9)), {"output_size": size}, _ORDERS[order])
+    both_ways(op, drawn((3, 16, 15, 9)), {"output_size": size}, ORDERS[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -231,7 +91,7 @@ def test_adaptive_windows(op, order, size):
 @pytest.mark.parametrize("op", _ADAPTIVE)
 @pytest.mark.parametrize("size", [(5, 7), (30, 3), (13, 50), (24, 40)])
 def test_adaptive_windows_over_rows_of_vectors(op, order, dtype, size):
-    _both_ways(op, _drawn((2, 8, 24, 40), dtype), {"output_size": size}, _ORDERS[order])
+    both_ways(op, drawn((2, 8, 24, 40), dtype), {"output_size": size}, ORDERS[order])
 
 
 _SLIDING = [
@@ -248,7 +108,7 @@ _SLIDING = [
 def test_means_of_windows_that_move_by_one(options, order, dtype, walks, monkeypatch):
     monkeypatch.setattr(pool_slide, "_MANY", 0 if walks else 1 << 30)
     for space in ((9, 24), (3, 8), (14, 40)):
-        _both_ways("avg_pool", _drawn((2 + walks, 24, *space), dtype), {"stride": 1, **options}, _ORDERS[order])
+        both_ways("avg_pool", drawn((2 + walks, 24, *space), dtype), {"stride": 1, **options}, ORDERS[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -272,8 +132,8 @@ def test_maxima_by_a_ring_of_rows(options, op, dtype, monkeypatch):
         x[rng.random(x.shape) < 0.01] = np.nan
         x[rng.random(x.shape) < 0.02] = np.inf
         x[0][rng.random(x[0].shape) < 0.95] = -np.inf
-        actual, expected = call(op, (_in_order(x, _ORDERS["channels-last"]),), options), call(op, (x,), options)
-        for a, e in zip(_results(actual), _leaves(expected), strict=True):
+        actual, expected = call(op, (in_order(x, ORDERS["channels-last"]),), options), call(op, (x,), options)
+        for a, e in zip(results(actual), leaves_of(expected), strict=True):
             np.testing.assert_array_equal(as_float64(a), as_float64(e))
 
 
@@ -292,20 +152,20 @@ def test_maxima_by_a_ring_of_rows(options, op, dtype, monkeypatch):
 def test_large_windows_over_rows_of_vectors(op, order, channels, dtype, options):
     if "max" not in op:
         options = {name: value for name, value in options.items() if name != "dilation"}
-    _both_ways(op, _drawn((3, channels, 24, 40), dtype), options, _ORDERS[order])
+    both_ways(op, drawn((3, channels, 24, 40), dtype), options, ORDERS[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("op", _WINDOWED)
 def test_dtypes_with_vectors(op, order, dtype):
-    _both_ways(op, _drawn((2, 64, 28, 31), dtype), _OPTIONS, _ORDERS[order])
+    both_ways(op, drawn((2, 64, 28, 31), dtype), _OPTIONS, ORDERS[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("space", [(7, 7), (6, 5), (3, 1), (1, 2)])
 def test_many_short_planes_of_halves(space, dtype):
-    _both_ways("adaptive_avg_pool", _drawn((43, 99, *space), dtype), {"output_size": 1})
+    both_ways("adaptive_avg_pool", drawn((43, 99, *space), dtype), {"output_size": 1})
 
 
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
@@ -313,22 +173,22 @@ def test_many_short_planes_of_halves(space, dtype):
 @pytest.mark.parametrize("op", [*_ADAPTIVE, "lp_pool"])
 def test_whole_planes(op, space, order):
     options = {"kernel_size": space} if op == "lp_pool" else {"output_size": 1}
-    _both_ways(op, _drawn((3, 24, *space)), options, _ORDERS[order], math.prod(space))
+    both_ways(op, drawn((3, 24, *space)), options, ORDERS[order], math.prod(space))
 
 
 @pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3, math.inf])
 @pytest.mark.parametrize("size", [3, (12, 10)])
 def test_exponents(p, size):
-    x = _drawn((2, 8, 12, 10))
+    x = drawn((2, 8, 12, 10))
     x += np.where(x < 0, -1, 1).astype(x.dtype)
-    _both_ways("lp_pool", x, {"kernel_size": size, "p": p}, reduction=400)
+    both_ways("lp_pool", x, {"kernel_size": size, "p": p}, reduction=400)
 
 
 @pytest.mark.parametrize("side", [63, 95, 127, 157])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_planes_of_odd_extent(side, dtype):
-    _both_ways("max_pool", _drawn((1, 3, side, side), dtype), {"kernel_size": 5})
-    _both_ways("avg_pool", _drawn((1, 3, side, side), dtype), {"kernel_size": 5, "padding": 2})
+    both_ways("max_pool", drawn((1, 3, side, side), dtype), {"kernel_size": 5})
+    both_ways("avg_pool", drawn((1, 3, side, side), dtype), {"kernel_size": 5, "padding": 2})
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 5, (2, 3), (7, 1)])
@@ -336,7 +196,7 @@ def test_planes_of_odd_extent(side, dtype):
 def test_windows_and_strides(window, stride):
     for op in ("max_pool", "avg_pool"):
         for order in ("channels-first", "channels-last"):
-            _both_ways(op, _drawn((2, 8, 19, 23)), {"kernel_size": window, "stride": stride}, _ORDERS[order])
+            both_ways(op, drawn((2, 8, 19, 23)), {"kernel_size": window, "stride": stride}, ORDERS[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
@@ -358,16 +218,16 @@ def test_ties_and_nan_are_those_of_the_cpu_engine(op, order, dtype):
         {"kernel_size": 12},
     ]
     for options in windows if op.startswith("max") else [{"output_size": 5}, {"output_size": 1}]:
-        y, indices = call(op, (_in_order(x, _ORDERS[order]),), options)
+        y, indices = call(op, (in_order(x, ORDERS[order]),), options)
         expected = call(op, (x,), options)
         np.testing.assert_array_equal(as_float64(cupy.asnumpy(y)), as_float64(expected.y))
         np.testing.assert_array_equal(cupy.asnumpy(indices), expected.indices)
         grad = rng.integers(1, 9, y.shape).astype(dtype)
         backward = f"{op}_backward"
         wanted = call(backward, (grad, x), options)
-        there = _in_order(x, _ORDERS[order])
+        there = in_order(x, ORDERS[order])
         for saved in (None, indices, indices.astype(np.int32)):
-            got = call(backward, (_in_order(grad, _ORDERS[order]), there), options | {"indices": saved})
+            got = call(backward, (in_order(grad, ORDERS[order]), there), options | {"indices": saved})
             np.testing.assert_array_equal(cupy.asnumpy(got), wanted)
 
 
@@ -375,12 +235,12 @@ def test_ties_and_nan_are_those_of_the_cpu_engine(op, order, dtype):
 def test_integers(dtype):
     info = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(info.min, info.max, (2, 16, 9, 11), dtype, endpoint=True)
-    for order in _ORDERS.values():
-        np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool(_in_order(x, order), **_OPTIONS)), dnn.max_pool(x, **_OPTIONS))
+    for order in ORDERS.values():
+        np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool(in_order(x, order), **_OPTIONS)), dnn.max_pool(x, **_OPTIONS))
 
 
 def test_unaligned_memory():
-    whole = cupy.asarray(_drawn(2 * 8 * 9 * 8 + 1, np.float16))
+    whole = cupy.asarray(drawn(2 * 8 * 9 * 8 + 1, np.float16))
     x = whole[1:].reshape(2, 9, 8, 8)
     host = cupy.asnumpy(x)
     for op in ("max_pool", "avg_pool"):
@@ -392,21 +252,21 @@ def test_unaligned_memory():
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("space", [(9, 32), (12, 24), (7, 7), (1, 16), (17, 40)])
 def test_vectors_along_the_row_and_across_it(space, order, dtype):
-    x = _drawn((2, 8, *space), dtype)
+    x = drawn((2, 8, *space), dtype)
     for window, stride, padding in ((3, 2, 1), (3, 1, 1), (2, 2, 0), (2, 1, 1), (3, 3, 1), (1, 2, 0), (3, 2, ((0, 1), (2, 0)))):
         if min(space) + 2 * (padding if isinstance(padding, int) else 0) < window:
             continue
         for op in ("max_pool_with_indices", "avg_pool", "lp_pool"):
             options = {"kernel_size": window, "stride": stride, "padding": padding, "ceil_mode": stride > 1}
-            _both_ways(op, x, options, _ORDERS[order])
+            both_ways(op, x, options, ORDERS[order])
 
 
 @pytest.mark.parametrize("order", ["channels-first", "channels-last"])
 @pytest.mark.parametrize("size", [3, 8, (9, 40)])
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e25])
 def test_norms_at_the_ends_of_the_range(scale, size, order):
-    x = (_drawn((2, 8, 9, 40)) * scale).astype(np.float32)
-    _both_ways("lp_pool", x, {"kernel_size": size}, _ORDERS[order], reduction=360)
+    x = (drawn((2, 8, 9, 40)) * scale).astype(np.float32)
+    both_ways("lp_pool", x, {"kernel_size": size}, ORDERS[order], reduction=360)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16, np.float64], ids=lambda d: np.dtype(d).name)
@@ -416,8 +276,8 @@ def test_norms_at_the_ends_of_the_range(scale, size, order):
 def test_gradient_of_norms_that_are_no_numbers(size, stride, padding, p, order, dtype):
     x = no_numbers((2, 16, 16, 16)).astype(dtype)
     options = {"kernel_size": size, "stride": stride, "padding": padding, "p": p}
-    grad = _drawn(dnn.lp_pool(x, **options).shape, dtype)
-    dx = dnn.lp_pool_backward(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), **options)
+    grad = drawn(dnn.lp_pool(x, **options).shape, dtype)
+    dx = dnn.lp_pool_backward(in_order(grad, ORDERS[order]), in_order(x, ORDERS[order]), **options)
     expected = dnn.lp_pool_backward(as_float64(grad), as_float64(x), **options)
     assert_close(cupy.asnumpy(dx), expected, 64)
 
@@ -427,7 +287,7 @@ def test_gradient_of_norms_that_are_no_numbers(size, stride, padding, p, order, 
 def test_a_norm_beyond_the_range_of_numbers_is_infinite_to_its_gradient(size, order):
     x = np.full((1, 8, 10, 8), np.finfo(np.float32).max, np.float32)
     grad = np.ones(dnn.lp_pool(x, size).shape, np.float32)
-    dx = dnn.lp_pool_backward(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), size)
+    dx = dnn.lp_pool_backward(in_order(grad, ORDERS[order]), in_order(x, ORDERS[order]), size)
     np.testing.assert_array_equal(cupy.asnumpy(dx), 0 * x)
 
 
@@ -436,12 +296,12 @@ def test_a_norm_beyond_the_range_of_numbers_is_infinite_to_its_gradient(size, or
 @pytest.mark.parametrize("op", ["max_pool_with_indices", "avg_pool", "lp_pool"])
 def test_a_large_batch_is_many_small_ones(op, order, dtype):
     # Large problems share the work among threads in another way.
-    x = _in_order(_drawn((70, 64, 112, 112), dtype), _ORDERS[order])
-    grad = _in_order(_drawn((70, 64, 56, 56), dtype, 1), _ORDERS[order])
+    x = in_order(drawn((70, 64, 112, 112), dtype), ORDERS[order])
+    grad = in_order(drawn((70, 64, 56, 56), dtype, 1), ORDERS[order])
     backward = f"{find(op).base}_backward"
-    large = (*_leaves(call(op, (x,), _OPTIONS)), call(backward, (grad, x), _OPTIONS))
+    large = (*leaves_of(call(op, (x,), _OPTIONS)), call(backward, (grad, x), _OPTIONS))
     for i in (0, 41, 69):
-        small = (*_leaves(call(op, (x[i : i + 1],), _OPTIONS)), call(backward, (grad[i : i + 1], x[i : i + 1]), _OPTIONS))
+        small = (*leaves_of(call(op, (x[i : i + 1],), _OPTIONS)), call(backward, (grad[i : i + 1], x[i : i + 1]), _OPTIONS))
         for a, b in zip(large, small, strict=True):
             part, whole = (as_float64(cupy.asnumpy(r)) for r in (a[i : i + 1], b))
             # The compiler may fuse products and sums differently; a maximum is the same in any case.
@@ -453,9 +313,9 @@ def test_a_large_batch_is_many_small_ones(op, order, dtype):
     "options", [_OPTIONS, {"kernel_size": 2}, {"kernel_size": 5, "stride": 2, "padding": 2}, {"kernel_size": (57, 59)}]
 )
 def test_gradients_have_the_same_bits_from_run_to_run(options):
-    x = cupy.asarray(_drawn((8, 32, 57, 59)))
+    x = cupy.asarray(drawn((8, 32, 57, 59)))
     for op in ("max_pool", "avg_pool", "lp_pool"):
-        grad = cupy.asarray(_drawn(call(op, (x,), options).shape))
+        grad = cupy.asarray(drawn(call(op, (x,), options).shape))
         first = call(f"{op}_backward", (grad, x), options)
         assert all((first == call(f"{op}_backward", (grad, x), options)).all() for _ in range(3))
 
@@ -466,16 +326,16 @@ def test_gradients_have_the_same_bits_from_run_to_run(options):
 def test_a_gradient_that_is_no_number_does_not_spoil_its_neighbours(stride, order, dtype):
     rng = np.random.default_rng(4)
     options = {"kernel_size": 3, "stride": stride, "padding": 1}
-    x = _drawn((2, 16, 13, 12), dtype)
+    x = drawn((2, 16, 13, 12), dtype)
     grad = rng.integers(-8, 9, dnn.max_pool(x, **options).shape).astype(dtype)
     grad[0, 3, 2, 1], grad[0, 9, 4, 5], grad[1, 15, 6, 0] = np.nan, np.inf, -np.inf
-    dx = dnn.max_pool_backward(_in_order(grad, _ORDERS[order]), _in_order(x, _ORDERS[order]), **options)
+    dx = dnn.max_pool_backward(in_order(grad, ORDERS[order]), in_order(x, ORDERS[order]), **options)
     expected = dnn.max_pool_backward(grad, x, **options)
     np.testing.assert_array_equal(cupy.asnumpy(dx).astype(np.float32), expected.astype(np.float32))
 
 
 def test_more_rows_than_a_grid_has():
-    x = _drawn((1, 70_000 * 16, 2, 1))
+    x = drawn((1, 70_000 * 16, 2, 1))
     np.testing.assert_array_equal(cupy.asnumpy(dnn.max_pool(cupy.asarray(x), (2, 1))), x.max(2, keepdims=True))
 
 
