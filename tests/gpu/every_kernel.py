@@ -1,6 +1,9 @@
 """Every case of every operation by every algorithm, forward and backward, aligned and not, without looking at the results: for compute-sanitizer.
 
-    python -m tests.gpu.every_kernel --tool memcheck [--shards 16] [--dtypes float32,bfloat16] [--only conv,norm] [--once] [--seconds 150]
+The large calls of ``tests/problems.py`` follow, by the algorithms that have a kernel which no case runs: so every source that something plans on the card
+is seen.
+
+    python -m tests.gpu.every_kernel --tool memcheck [--shards 16] [--dtypes float32,bfloat16] [--only conv,norm] [--once] [--large] [--seconds 150]
 
 starts so many processes under the tool and prints a line for each, every error, and how far they are. ``--shard 3/16`` instead is one of these processes.
 
@@ -17,107 +20,152 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import astuple
 from functools import partial
 from threading import Thread
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import cupy
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray._cuda import engine
+from dnnarray._cuda import engine, module
+from dnnarray._cuda.plan import Kernel
 from dnnarray._introspect import question
 from dnnarray._operation import find
 from dnnarray._problems.base import tree_map
+from tests.problems import METHODS, Call, calls_of_cases, large
 from tests.registry import CASES
-from tests.support import FLOAT64, Case, call_by
+from tests.support import DTYPES, FLOAT64, Case, call_by
 
-_PROGRESS, _RESULT = "progress:", "result:"
+_PROGRESS, _SOURCES, _RESULT = "progress:", "sources:", "result:"
 _EVERY = 10  # seconds between two lines of progress
 _ERROR = 9  # the exit status of the tool where it found something
 
 
-def _parts(dtypes: list[str], only: list[str], count: int) -> list[list[tuple[Case, np.dtype]]]:
+class Task(NamedTuple):
+    """A case in a dtype; `once`: by those algorithms alone that have a kernel which did not run yet."""
+
+    case: Case
+    dtype: np.dtype
+    once: bool
+
+
+def _cases(arguments: argparse.Namespace, count: int) -> list[list[Task]]:
     """The cases for each process. An operation stays in one in every dtype: loading a kernel takes the tool longer than running it."""
     groups = defaultdict(list)
     for case in CASES:
-        if any(word in case.op for word in only):
-            groups[case.op] += [(case, d) for d in case.dtypes if np.dtype(d).name in dtypes]
-    parts: list[list[tuple[Case, np.dtype]]] = [[] for _ in range(count)]
+        if _is_asked(case.op, arguments) and not arguments.large:
+            asked = (d for d in case.dtypes if d not in DTYPES or d.name in arguments.dtypes.split(","))
+            groups[case.op] += [Task(case, d, arguments.once) for d in asked]
+    parts: list[list[Task]] = [[] for _ in range(count)]
     for group in sorted(_cut(groups.values(), count), key=len, reverse=True):
         min(parts, key=len).extend(group)
     return parts
 
 
-def _cut(groups: Any, count: int) -> list[list[tuple[Case, np.dtype]]]:
+def _large(arguments: argparse.Namespace, count: int) -> list[list[Task]]:
+    """The large calls for each process."""
+    dtypes = (d for d in DTYPES if d.name in arguments.dtypes.split(","))
+    tasks = [Task(call.case(d), d, True) for d in dtypes for call in large(d) if _is_asked(call.op, arguments)]
+    return [tasks[i::count] for i in range(count)]
+
+
+def _is_asked(op: str, arguments: argparse.Namespace) -> bool:
+    return any(word in op for word in arguments.only.split(","))
+
+
+def _cut(groups: Any, count: int) -> list[list[Task]]:
     """Groups that are larger than a process's share in pieces by dtype."""
     groups = list(groups)
     share = sum(map(len, groups)) / count
     found = []
     for group in groups:
         pieces = len(group) // share + 1
-        by_dtype = sorted(group, key=lambda pair: np.dtype(pair[1]).name)
+        by_dtype = sorted(group, key=lambda task: np.dtype(task.dtype).name)
         length = int(-(-len(group) // pieces)) or 1
         found += [by_dtype[i : i + length] for i in range(0, len(group), length)]
     return found
 
 
 class Runner:
-    """Runs cases, each algorithm once or wherever it is offered."""
+    """Runs tasks, and remembers which kernels ran; `anything`: a kernel that ran in one dtype has run in all."""
 
-    def __init__(self, once: bool) -> None:
-        self.once = once
+    def __init__(self, anything: bool) -> None:
+        self.anything = anything
         self.counts: Counter[str] = Counter()
+        self.sources: set[str] = set()
         self._seen: set[Any] = set()
 
-    def case(self, case: Case, dtype: np.dtype) -> None:
+    def run(self, task: Task) -> None:
         """The case in memory that is aligned, and in memory that is not; doubles are loaded one by one or in pairs, like anything else."""
-        for offset in (0, 1) if dtype != FLOAT64 else (0,):
+        for offset in (0, 1) if task.dtype != FLOAT64 else (0,):
             try:
-                self._case(case, dtype, offset)
+                self._run(task, offset)
             except dnn.UnsupportedError:
                 self.counts["absent"] += 1
 
-    def _case(self, case: Case, dtype: np.dtype, offset: int) -> None:
-        arrays = tuple(tree_map(partial(_apart, offset=offset), a) for a in case.draw(dtype))
-        self._by_every_algorithm(case.op, arrays, case.options, offset)
+    def _run(self, task: Task, offset: int) -> None:
+        case = task.case
+        arrays = tuple(tree_map(partial(_apart, offset=offset), a) for a in case.draw(task.dtype))
+        call = Call(case.op, *find(case.op).bind(arrays, case.options))
+        self._by_every_algorithm(task, call, offset)
         if not case.gradient:
             return
         inferred = dnn.infer(case.op, *arrays, **case.options)
         head = inferred.outputs[0]
         assert head is not None
-        grad = _apart(np.ones(head.shape, head.dtype), offset)
-        alone = not isinstance(inferred.output, tuple) and case.op == find(case.op).base
-        new = not alone or self._by_every_algorithm(f"{case.op}_backward", (grad, *arrays), case.options, offset)
-        if new or not self.once:
+        grad, several = _apart(np.ones(head.shape, head.dtype), offset), isinstance(inferred.output, tuple)
+        backward = call.backward(grad)
+        new = backward is not None and self._by_every_algorithm(task, backward, offset)
+        if new or several or not task.once:
             output, pullback = dnn.vjp(case.op, *arrays, **case.options)
-            pullback((grad, *(None,) * (len(output) - 1)) if isinstance(output, tuple) else grad)
+            pullback((grad, *(None,) * (len(output) - 1)) if several else grad)
 
-    def _by_every_algorithm(self, op: str, arrays: tuple[Any, ...], options: dict[str, Any], offset: int) -> bool:
+    def _by_every_algorithm(self, task: Task, call: Call, offset: int) -> bool:
         """Whether there was anything new."""
-        new = False
-        for algorithm in dnn.algorithms(op, *arrays, **options):
-            if self.once and not self._is_new(op, algorithm.name, arrays, options, offset):
+        any_new = False
+        for algorithm in dnn.algorithms(call.op, *call.arrays, **call.options):
+            new = self._is_new(call, algorithm.name, offset)
+            any_new |= new
+            if task.once and not new:
                 self.counts["left out"] += 1
                 continue
-            new = True
-            call_by(algorithm.name, op, arrays, options)
+            call_by(algorithm.name, call.op, call.arrays, call.options)
             self.counts["ran"] += 1
-        return new
+        return any_new
 
-    def _is_new(self, op: str, algorithm: str, arrays: tuple[Any, ...], options: dict[str, Any], offset: int) -> bool:
-        """Whether one of its kernels did not run yet, in whatever type."""
-        asked = question(op, arrays, dict(options))
+    def _is_new(self, call: Call, algorithm: str, offset: int) -> bool:
+        """Whether one of its kernels did not run yet."""
+        asked = question(call.op, call.arrays, dict(call.options))
         method = next(m for m in engine.methods(asked.operation) if m.name == algorithm)
         kernels = method.run(asked.problem, engine.device(), offset == 0).kernels
-        keys = {(k.source, *(v for v in astuple(k.config) if not isinstance(v, str))) for k in kernels}
+        self.sources |= {k.source for k in kernels}
+        return self._look(kernels)
+
+    def _look(self, kernels: Iterable[Kernel]) -> bool:
+        """Whether one of the kernels was not seen yet."""
+        keys = {(k.source, *(v for v in astuple(k.config) if not (self.anything and isinstance(v, str)))) for k in kernels}
         new = not keys <= self._seen
         self._seen |= keys
         return new
 
+    def leave_to_others(self, arguments: argparse.Namespace) -> None:
+        """What the cases plan runs in some process: count it as seen."""
+        device = engine.device()
+        for call in calls_of_cases():
+            if not _is_asked(call.op, arguments):
+                continue
+            problem = call.problem()
+            for method in METHODS.get(call.base, ()):
+                if method.rejects(problem, device) is None:
+                    for aligned in (True, False):
+                        self._look(method.run(problem, device, aligned).kernels)
+
 
 _free: dict[int, list[Any]] = defaultdict(list)
+_KEPT = 1 << 24  # bytes; larger blocks go back to the card
 
 
 class _Lease:
@@ -127,7 +175,8 @@ class _Lease:
         self.memory = memory
 
     def __del__(self) -> None:
-        _free[self.memory.size].append(self.memory)
+        if self.memory.size <= _KEPT:
+            _free[self.memory.size].append(self.memory)
 
 
 def _allocate(size: int) -> Any:
@@ -143,20 +192,28 @@ def _apart(array: np.ndarray, offset: int) -> Any:
     return there
 
 
-def run(part: list[tuple[Case, np.dtype]], once: bool) -> None:
+def run(number: int, count: int, arguments: argparse.Namespace) -> None:
     """One process's share."""
     cupy.cuda.set_allocator(_allocate)
-    runner, start, last = Runner(once), time.monotonic(), 0.0
-    for i, (case, dtype) in enumerate(part):
+    runner, start, last = Runner(arguments.once), time.monotonic(), 0.0
+    cases = _cases(arguments, count)[number]
+    part = cases + _large(arguments, count)[number]
+    for i, task in enumerate(part):
+        if i == len(cases):
+            runner.leave_to_others(arguments)
         if (now := time.monotonic()) > last + _EVERY:
             last = now
-            print(f"{_PROGRESS} {i} {len(part)} {case} {np.dtype(dtype).name}", flush=True)
+            print(f"{_PROGRESS} {i} {len(part)} {task.case} {np.dtype(task.dtype).name}", flush=True)
         try:
-            runner.case(case, dtype)
+            runner.run(task)
             cupy.cuda.get_current_stream().synchronize()
         except Exception as error:
-            print(f"{_RESULT} {case} {np.dtype(dtype).name}, after {i} of {len(part)} cases: {type(error).__name__}: {error}", flush=True)
+            print(
+                f"{_RESULT} {task.case} {np.dtype(task.dtype).name}, after {i} of {len(part)} cases: {type(error).__name__}: {error}",
+                flush=True,
+            )
             sys.exit(1)
+    print(_SOURCES, *sorted(runner.sources), flush=True)
     counted = ", ".join(f"{n} {what}" for what, n in runner.counts.items())
     print(f"{_RESULT} {len(part)} cases in {time.monotonic() - start:.0f} s; calls: {counted}", flush=True)
 
@@ -167,7 +224,7 @@ class Shard:
     def __init__(self, number: int, arguments: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "tests.gpu.every_kernel", "--shard", f"{number}/{arguments.shards}", "--dtypes", arguments.dtypes]
         command += ["--only", arguments.only]
-        command += ["--once"] * arguments.once
+        command += ["--once"] * arguments.once + ["--large"] * arguments.large
         if arguments.tool != "none":
             # What a call of the driver returns is checked by the caller; the bindings ask for functions that this driver does not have yet.
             command = [
@@ -181,6 +238,7 @@ class Shard:
                 *command,
             ]
         self.number, self.done, self.total, self.at = number, 0, 1, ""
+        self.sources: set[str] = set()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
         self._reader = Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
@@ -190,6 +248,8 @@ class Shard:
             if line.startswith(_PROGRESS):
                 _, done, total, self.at = line.split(maxsplit=3)
                 self.done, self.total = int(done), int(total)
+            elif line.startswith(_SOURCES):
+                self.sources |= set(line.split()[1:])
             elif line.startswith(_RESULT):
                 self.done = self.total
                 print(f"[{self.number}] {line.removeprefix(_RESULT).strip()}", flush=True)
@@ -221,8 +281,15 @@ def lead(arguments: argparse.Namespace) -> int:
             last = now
             print(f"{now - start:.0f} s: {sum(s.done / s.total for s in shards) / len(shards):.0%}", flush=True)
     failed = [s.number for s in shards if s.finish()]
+    if not arguments.only:
+        print(f"no kernel of {', '.join(sorted(_every_source().difference(*(s.sources for s in shards)))) or 'no source'} ran")
     print(f"{arguments.tool}: {'errors in ' + ', '.join(map(str, failed)) if failed else 'no errors'}, {time.monotonic() - start:.0f} s")
     return bool(failed)
+
+
+def _every_source() -> set[str]:
+    folder = module.kernels_folder()
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.cu")}
 
 
 def main() -> None:
@@ -233,12 +300,13 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float64,float32,float16,bfloat16")
     parser.add_argument("--only", default="", help="operations whose name holds one of these words, separated by commas")
     parser.add_argument("--once", action="store_true", help="leave out calls whose kernels all ran before, in whatever dtype")
+    parser.add_argument("--large", action="store_true", help="the large calls alone; what the cases plan counts as seen")
     parser.add_argument("--seconds", type=float, default=3600)
     arguments = parser.parse_args()
     if not arguments.shard:
         sys.exit(lead(arguments))
     number, count = map(int, arguments.shard.split("/"))
-    run(_parts(arguments.dtypes.split(","), arguments.only.split(","), count)[number], arguments.once)
+    run(number, count, arguments)
 
 
 if __name__ == "__main__":
