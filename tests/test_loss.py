@@ -345,6 +345,17 @@ def test_losses_of_scores_as_pytorch(case):
     np.testing.assert_allclose(_classes_second(gradient, case), z.grad.numpy(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weight": True}, {"reduction": "sum"}], ids=str)
+def test_a_loss_is_rounded_once(options):
+    """Sums of float32 would be off by half a unit of the last place and more; what the sums of exponentials are off by cancels over the rows."""
+    rng = _rng()
+    for _ in range(8):
+        z, target = rng.standard_normal((300, 500), dtype=np.float32), rng.integers(0, 500, 300)
+        named = options | ({"weight": rng.random(500, np.float32) + np.float32(0.5)} if "weight" in options else {})
+        exact = dnn.cross_entropy(z.astype(FLOAT64), target, **{k: v.astype(FLOAT64) if k == "weight" else v for k, v in named.items()})
+        assert abs(dnn.cross_entropy(z, target, **named) - exact) <= 0.52 * np.spacing(np.float32(exact))
+
+
 def test_half_types_accumulate_in_float32():
     """Many small losses: a sum in float16 would stop growing."""
     logits = np.zeros((6000, 2), np.float16)

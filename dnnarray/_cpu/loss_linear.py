@@ -109,7 +109,7 @@ def _labels_of_block(chosen: Labels, rows: slice, classes: slice, count: int) ->
 
 def _statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None) -> Statistics:
     parts = ((rows, _row_statistics(problem, layer, chosen, weight, rows)) for rows in layer.row_blocks())
-    return Statistics.assembled(chosen.index.shape, layer.x.dtype, problem.label_smoothing > 0, parts)
+    return Statistics.assembled(chosen.index.shape, problem.label_smoothing > 0, parts)
 
 
 def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, rows: slice) -> Statistics:
@@ -132,7 +132,7 @@ def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight
         peak = higher
     if smooth is not None:
         smooth -= peak * weight_sum(problem, weight)
-    return Statistics(peak, np.log(total), picked - peak, smooth)
+    return Statistics(peak.astype(FLOAT64), np.log(total, dtype=FLOAT64), np.subtract(picked, peak, dtype=FLOAT64), smooth)
 
 
 def _forward(
@@ -174,7 +174,7 @@ def _with_gradients(problem: LinearProblem, layer: Layer, chosen: Labels, weight
                 gradients.accumulate(layer.place(rows, classes), rows, classes, dx.reshape(layer.x.shape), dw.reshape(layer.w.shape), db)
             yield rows, found
 
-    found = Statistics.assembled(chosen.index.shape, layer.x.dtype, problem.label_smoothing > 0, parts())
+    found = Statistics.assembled(chosen.index.shape, problem.label_smoothing > 0, parts())
     if tape is not out:
         out[...] = tape
     return found
@@ -196,7 +196,8 @@ def _backward(
 ) -> None:
     layer = Layer(problem, block, scratch, x, w, bias)
     chosen = labels(problem, target, weight, layer.x.shape[:1])
-    known = _statistics(problem, layer, chosen, weight).lse() if lse is None else lse.reshape(chosen.index.shape)
+    lse = _statistics(problem, layer, chosen, weight).lse() if lse is None else lse.reshape(chosen.index.shape)
+    known = lse.astype(layer.x.dtype, copy=False)
     gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight))
     dx, dw, db = outputs
     flat = flattened(dx, layer.x.shape)

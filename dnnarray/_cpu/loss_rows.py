@@ -1,4 +1,7 @@
-"""What all losses of rows share: labels with their weights, the loss of a row from its statistics, the reduction."""
+"""What all losses of rows share: labels with their weights, the loss of a row from its statistics, the reduction.
+
+What there is one number of for each row is float64, so that a loss is rounded once, at the end.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._problems.loss import RowsProblem
+from dnnarray._spec import FLOAT64
 
 
 @dataclass
@@ -41,14 +45,14 @@ def labels(problem: RowsProblem, target: np.ndarray, weight: np.ndarray | None, 
         found.kept, found.index = kept, np.where(kept, index, 0)
     if weight is not None:
         found.weight = found.only_kept(weight[found.index])
-        found.total = found.weight.sum()
+        found.total = found.weight.sum(dtype=FLOAT64)
     return found
 
 
 @dataclass
 class Statistics:
     """Of each row: the largest score, the logarithm of the sum of exp(score - peak), the label's score - peak and, for label
-    smoothing, the weighted sum of (score - peak) over the classes.
+    smoothing, the weighted sum of (score - peak) over the classes, all in float64.
 
     The peak is kept apart because a difference of scores is exact where a sum with a large peak would not be.
     """
@@ -59,22 +63,22 @@ class Statistics:
     smooth: np.ndarray | None
 
     @classmethod
-    def assembled(cls, shape: tuple[int, ...], dtype: np.dtype, smoothed: bool, parts: Iterable[tuple[Any, Statistics]]) -> Statistics:
+    def assembled(cls, shape: tuple[int, ...], smoothed: bool, parts: Iterable[tuple[Any, Statistics]]) -> Statistics:
         """All rows out of blocks of them, each with its index."""
         whole: Statistics | None = None
         for rows, part in parts:
             if part.peak.shape == shape:
                 return part
-            whole = whole or cls._empty(shape, dtype, smoothed)
+            whole = whole or cls._empty(shape, smoothed)
             for name, value in vars(part).items():
                 if value is not None:
                     getattr(whole, name)[rows] = value
-        return whole or cls._empty(shape, dtype, smoothed)
+        return whole or cls._empty(shape, smoothed)
 
     @classmethod
-    def _empty(cls, shape: tuple[int, ...], dtype: np.dtype, smoothed: bool) -> Statistics:
-        peak, log_sum, picked = (np.empty(shape, dtype) for _ in range(3))
-        return cls(peak, log_sum, picked, np.empty(shape, dtype) if smoothed else None)
+    def _empty(cls, shape: tuple[int, ...], smoothed: bool) -> Statistics:
+        peak, log_sum, picked = (np.empty(shape) for _ in range(3))
+        return cls(peak, log_sum, picked, np.empty(shape) if smoothed else None)
 
     def lse(self) -> np.ndarray:
         """The log-sum-exp; where the peak is infinite, so is it."""
@@ -100,9 +104,9 @@ def reduce(problem: RowsProblem, rows: np.ndarray, total: Any, out: np.ndarray) 
     if problem.reduction == "none":
         out[...] = rows.reshape(problem.rows)
     elif problem.reduction == "sum":
-        out[...] = rows.sum()
+        out[...] = rows.sum(dtype=FLOAT64)
     else:
-        out[...] = np.divide(rows.sum(), total)
+        out[...] = np.divide(rows.sum(dtype=FLOAT64), total)
 
 
 def unreduce(problem: RowsProblem, grad: np.ndarray, total: Any, shape: tuple[int, ...]) -> np.ndarray:

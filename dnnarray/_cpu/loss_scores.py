@@ -12,6 +12,7 @@ from dnnarray._cpu import compiled
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, unreduce
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Method
+from dnnarray._spec import FLOAT64
 
 _BLOCK = 1 << 17  # scores at a time: half a megabyte of float32, which the second-level cache of a core holds
 
@@ -47,16 +48,16 @@ def _along_classes(weight: np.ndarray | None, ndim: int) -> Any:
 
 def _statistics(problem: ScoresProblem, z: np.ndarray, chosen: Labels, weight: np.ndarray | None) -> Statistics:
     parts = ((rows, _block_statistics(problem, z[block], chosen.index[rows], weight)) for block, rows in _blocks(problem.shape, _BLOCK))
-    return Statistics.assembled(problem.row_shape, z.dtype, problem.label_smoothing > 0, parts)
+    return Statistics.assembled(problem.row_shape, problem.label_smoothing > 0, parts)
 
 
 def _block_statistics(problem: ScoresProblem, z: np.ndarray, index: np.ndarray, weight: np.ndarray | None) -> Statistics:
-    peak = z.max(1, keepdims=True)
-    shifted = z - peak
-    picked, smooth = shifted[_at(index)], None
+    top = z.max(1, keepdims=True)
+    shifted, peak, smooth = z - top, top[:, 0].astype(FLOAT64), None
+    picked = z[_at(index)] - peak
     if problem.label_smoothing:
         smooth = (shifted if weight is None else shifted * _along_classes(weight, z.ndim)).sum(1)
-    return Statistics(peak[:, 0], np.log(np.exp(shifted, out=shifted).sum(1)), picked, smooth)
+    return Statistics(peak, np.log(np.exp(shifted, out=shifted).sum(1), dtype=FLOAT64), picked, smooth)
 
 
 def _cross_entropy(
@@ -86,7 +87,7 @@ def _expected(problem: ScoresProblem, z: np.ndarray, target: np.ndarray, weight:
     """Loss and log-sum-exp of each row against a distribution."""
     scale = _along_classes(weight, z.ndim)
     parts = ((rows, _block_expected(problem, z[block], target[block], scale)) for block, rows in _blocks(problem.shape, _BLOCK))
-    found = Statistics.assembled(problem.row_shape, z.dtype, False, parts)
+    found = Statistics.assembled(problem.row_shape, False, parts)
     return found.picked, found.lse()
 
 
@@ -94,10 +95,10 @@ def _block_expected(problem: ScoresProblem, z: np.ndarray, target: np.ndarray, s
     """The loss itself in the place of the label's score, since there is no label."""
     peak = z.max(1, keepdims=True)
     shifted = z - peak
-    log_sum = np.log(np.exp(shifted).sum(1, keepdims=True))
-    shifted -= log_sum
+    log_sum = np.log(np.exp(shifted).sum(1, keepdims=True), dtype=FLOAT64)
+    shifted -= log_sum.astype(z.dtype)
     shifted *= _smoothed(problem, target, scale)
-    return Statistics(peak[:, 0], log_sum[:, 0], np.negative(shifted.sum(1)), None)
+    return Statistics(peak[:, 0].astype(FLOAT64), log_sum[:, 0], np.negative(shifted.sum(1)), None)
 
 
 def _cross_entropy_backward(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In1, In2, Integers1, Out1, Out2, driver, kernel
+from dnnarray._cpu.compiled.kernel import In1, In2, Integers1, Out2, OutDoubles1, driver, kernel
 from dnnarray._cpu.compiled.rows import exponential_sum, exponentials, row_max, scale
 from dnnarray._cpu.loss_rows import Statistics, labels, losses, reduce, row_factors
 from dnnarray._problems.loss import ScoresProblem
@@ -18,12 +18,12 @@ _WORK = 6
 
 
 @kernel(counted=False)
-def _statistics(start: int, stop: int, z: In2, label: Integers1, peak: Out1, log_sum: Out1, picked: Out1) -> None:
+def _statistics(start: int, stop: int, z: In2, label: Integers1, peak: OutDoubles1, log_sum: OutDoubles1, picked: OutDoubles1) -> None:
     for r in range(start, stop):
         high = row_max(z[r])
         peak[r] = high
         log_sum[r] = math.log(exponential_sum(z[r], high))
-        picked[r] = z[r, label[r]] - high
+        picked[r] = float(z[r, label[r]]) - float(high)
 
 
 @kernel(counted=False)
@@ -42,7 +42,7 @@ def cross_entropy(
 ) -> None:
     z = taken(logits, problem.shape)
     chosen = labels(problem, target, weight, problem.row_shape)
-    peak, log_sum, picked = np.empty((3, *problem.row_shape), z.dtype)
+    peak, log_sum, picked = np.empty((3, *problem.row_shape))
     _statistics(len(z), z, taken(chosen.index.astype(np.int64, copy=False)), peak, log_sum, picked, work=_WORK * z.size)
     found = Statistics(peak, log_sum, picked, None)
     reduce(problem, losses(problem, found, chosen, weight), chosen.total, outputs[0])
