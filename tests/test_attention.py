@@ -156,6 +156,19 @@ def test_saved_results_give_the_same_gradient(dtype):
         np.testing.assert_allclose(a.astype(FLOAT64), b.astype(FLOAT64), rtol=0, atol=tolerance * np.abs(b.astype(FLOAT64)).max())
 
 
+@pytest.mark.parametrize("queries", [1, 2, 5])
+def test_the_log_sum_exp_of_more_keys_gives_a_part_of_the_gradient(queries):
+    """As where keys are spread over devices: each has the output and the log-sum-exp of all of them."""
+    q, k, v, grad = draw(2, 4, queries, 3), draw(2, 2, 70, 3), draw(2, 2, 70, 2), draw(2, 4, queries, 2)
+    y, lse = dnn.attention(q, k, v, return_lse=True)
+    whole = dnn.attention_backward(grad, q, k, v, output=y, lse=lse)
+    parts = [dnn.attention_backward(grad, q, k[:, :, at], v[:, :, at], output=y, lse=lse) for at in (slice(0, 30), slice(30, 70))]
+    np.testing.assert_allclose(parts[0].q + parts[1].q, whole.q, rtol=0, atol=1e-13)
+    for name in ("k", "v"):
+        both = np.concatenate([getattr(part, name) for part in parts], axis=2)
+        np.testing.assert_allclose(both, getattr(whole, name), rtol=0, atol=1e-13)
+
+
 def test_memory_grows_with_the_sequence_and_not_with_its_square():
     rng = np.random.default_rng(0)
     q, k, v, grad = (rng.standard_normal((1, 1, 16384, 64), dtype=np.float32) for _ in range(4))

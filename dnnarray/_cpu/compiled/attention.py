@@ -44,12 +44,19 @@ from dnnarray._problems.attention import AttentionProblem
 
 KEYS = 128  # of a block: its scores and values stay in the first two caches
 _WORK = 16  # multiply-adds of a light operation
+_CHAIN = 64  # rows of keys or values that a single query adds up in a row
 
 # Byte strides over batch, head and row; elements of a row lie side by side.
 Q, K, V, Y = range(0, 12, 3)
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
+
+
+@device
+def log_sum(ground, total):
+    """The logarithm of exp(ground) total, rounded once: all weights of a query are off by what it is off by."""
+    return ground + math.log(float(total)) if total != total or total > 0 else -np.inf
 
 
 @routine
@@ -122,14 +129,14 @@ def _forward(
                 for i in range(dv):
                     write(zero, target + j * strides[Y + 2] + i * item, sums[i, j] / divisor)
                 if lse.size:
-                    lse[b, h, at + j] = top[j] + math.log(total[j]) if total[j] > zero or total[j] != total[j] else -np.inf
+                    lse[b, h, at + j] = log_sum(top[j], total[j])
 
 
 # --- one query --------------------------------------------------------------------------------------------------------
 
 
 @device(sums=True)
-def _dot(a, b):
+def dot(a, b):
     total = a.dtype.type(0)
     for i in range(len(a)):
         total += a[i] * b[i]
@@ -137,13 +144,39 @@ def _dot(a, b):
 
 
 @device
-def _add_scaled(total, row, factor):
+def add_scaled(total, row, factor):
     for i in range(len(total)):
         total[i] += row[i] * factor
 
 
+@device(counted=False)
+def weighted_sum(rows, weights, part, total):
+    """The sum of all rows times their weights, `_CHAIN` of them added up by themselves in `part`."""
+    total[:] = total.dtype.type(0)
+    for first in range(0, len(rows), _CHAIN):
+        part[:] = part.dtype.type(0)
+        for j in range(first, min(first + _CHAIN, len(rows))):
+            add_scaled(part, rows[j], weights[j])
+        for i in range(len(total)):
+            total[i] += part[i]
+
+
+@device
+def scores_of(query, factor, keys, scaled, scores):
+    """Scores of all keys, with the query times `factor` in `scaled`; gives the largest, or 0 where there is none."""
+    nothing = scores.dtype.type(-np.inf)
+    for d in range(len(scaled)):
+        scaled[d] = query[d] * factor
+    top = nothing
+    for j in range(len(scores)):
+        score = dot(scaled, keys[j])
+        scores[j] = score
+        top = top if top > score else score
+    return top if top != nothing else scores.dtype.type(0)
+
+
 @device(sums=True)
-def _weights(scores, ground):
+def weigh_all(scores, ground):
     """Scores to weights; gives their sum."""
     total = scores.dtype.type(0)
     for i in range(len(scores)):
@@ -169,24 +202,15 @@ def _few_queries(
                 at = min(b, len(reach_first) - 1)
                 low, high = reach_first[at, i], max(reach_last[at, i] + 1, reach_first[at, i])
             scores, keys, values, out = own[: high - low], k[b, kv, low:high], v[b, kv, low:high], y[b, h, i]
-            query, scaled = q[b, h, i], row[: sizes[D]]
-            for d in range(len(scaled)):
-                scaled[d] = query[d] * factor
-            top = memory.dtype.type(-np.inf)
-            for j in range(len(scores)):
-                score = _dot(scaled, keys[j])
-                scores[j] = score
-                top = top if top > score else score
-            ground = top if top != memory.dtype.type(-np.inf) else memory.dtype.type(0)
-            total = _weights(scores, ground)
-            out[:] = memory.dtype.type(0)
-            for j in range(len(scores)):
-                _add_scaled(out, values[j], scores[j])
+            scaled, part_sum = row[: sizes[D]], row[sizes[D] :]
+            ground = scores_of(q[b, h, i], factor, keys, scaled, scores)
+            total = weigh_all(scores, ground)
+            weighted_sum(values, scores, part_sum, out)
             divisor = total if total != memory.dtype.type(0) else memory.dtype.type(1)
             for d in range(len(out)):
                 out[d] /= divisor
             if lse.size:
-                lse[b, h, i] = ground + math.log(total) if total != memory.dtype.type(0) else -np.inf
+                lse[b, h, i] = log_sum(ground, total)
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -213,7 +237,7 @@ def attend(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, log_sums: 
         return
     lse, reach = _log_sums(problem, log_sums, y.dtype), reach_of(problem, causal_offset)
     work = s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width) // _WORK
-    if s.queries <= _FEW:
+    if s.queries <= FEW:
         _decode(problem, q, k, v, y, lse, reach, work)
     else:
         _tiles(problem, q, k, v, y, lse, reach, work)
@@ -221,12 +245,12 @@ def attend(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, log_sums: 
         log_sums[...] = lse
 
 
-_FEW = 2  # queries that would leave most lanes empty
+FEW = 2  # queries that would leave most lanes empty
 
 
 def _decode(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.ndarray, reach: Any, work: int) -> None:
     s, parts = problem.sizes, threads.cores()
-    memory = np.empty((parts, s.keys + s.width), y.dtype)
+    memory = np.empty((parts, s.keys + s.width + s.value_width), y.dtype)
     with Written((y,)) as (result,):
         _few_queries(
             parts,

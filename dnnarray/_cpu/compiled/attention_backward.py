@@ -3,11 +3,12 @@
 For a block of queries and a block of keys, with scores transposed as in the forward: weights p = exp(s - lse) and slopes ds = p (dp - delta) take two products,
 the gradients of keys, values and queries three more. Those of keys and values are summed up over all queries of a head in memory of the
 part's own, a vector's multiple wide; the micro-kernel reads keys and values where they lie. A split takes every so many blocks of queries, where
-there are fewer heads than cores, and `combine` adds the splits.
+there are fewer heads than cores, and `combine` adds the splits. One query alone goes row by row, as in the forward.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from dnnarray._cpu import threads
 from dnnarray._cpu.attention_dense import bhsd
 from dnnarray._cpu.attention_passes import Saved
-from dnnarray._cpu.compiled.attention import attend, attention
+from dnnarray._cpu.compiled.attention import FEW, add_scaled, attend, attention, dot, scores_of, weigh_all, weighted_sum
 from dnnarray._cpu.compiled.attention_pieces import (
     BATCH,
     DV,
@@ -34,7 +35,7 @@ from dnnarray._cpu.compiled.attention_pieces import (
     sizes_of,
 )
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In3, Integers1, Integers2, Out2, Out4, device, driver, kernel
+from dnnarray._cpu.compiled.kernel import In3, In4, Integers1, Integers2, Out2, Out4, device, driver, kernel
 from dnnarray._cpu.compiled.lanes import weigh_slopes
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, tile, write
@@ -182,6 +183,53 @@ def combine(start: int, stop: int, sums: Out2, sizes: Integers1, dk: Out4, dv: O
             _write_sums(own, sizes[KEY_COUNT], sizes[_D_PITCH], sizes[_V_PITCH], dk[b, kv], dv[b, kv], split > 0)
 
 
+# --- few queries ------------------------------------------------------------------------------------------------------
+
+
+@device
+def _share(total, ground, lse, exactness):
+    """What exp(score - ground) is multiplied with: one over the sum of all where that is what the log-sum-exp says, which knows it to its last place alone."""
+    if total == 0 or lse == -np.inf:
+        return 0.0
+    known = ground + math.log(float(total))
+    return 1.0 / total if abs(known - lse) <= exactness * max(abs(known), 1.0) else math.exp(ground - float(lse))
+
+
+@kernel(counted=False)
+def few_backward(
+    start: int, stop: int, q: In4, k: In4, v: In4, grad: In4, lse: In3, delta: In3, dq: Out4, dk: Out4, dv: Out4, sizes: Integers1,
+    reach_first: Integers2, reach_last: Integers2, scale: float, exactness: float, memory: Out2,
+) -> None:  # fmt: skip
+    """Tasks are heads of the keys, whose queries add to the gradients of keys and values one after the other."""
+    zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
+    kv_heads, count = sizes[HEADS] // sizes[GROUP], sizes[KEY_COUNT]
+    for part in range(start, stop):
+        own, row = memory[part, : 2 * count], memory[part, 2 * count :]
+        scaled, part_sum = row[: sizes[D]], row[sizes[D] :]
+        for unit in range(part, sizes[BATCH] * kv_heads, sizes[PARTS]):
+            b, kv = unit // kv_heads, unit % kv_heads
+            dk[b, kv, :, :] = zero
+            dv[b, kv, :, :] = zero
+            for member in range(sizes[GROUP] * sizes[QUERIES]):
+                h, i = kv * sizes[GROUP] + member // sizes[QUERIES], member % sizes[QUERIES]
+                low, high = 0, count
+                if len(reach_first):
+                    at = min(b, len(reach_first) - 1)
+                    low, high = reach_first[at, i], max(reach_last[at, i] + 1, reach_first[at, i])
+                keys, values, slope = k[b, kv, low:high], v[b, kv, low:high], grad[b, h, i]
+                weights, slopes = own[: high - low], own[count : count + high - low]
+                ground = scores_of(q[b, h, i], factor, keys, scaled, weights)
+                share = memory.dtype.type(_share(weigh_all(weights, ground), ground, lse[b, h, i], exactness))
+                for j in range(len(weights)):
+                    weight = weights[j] * share
+                    slopes[j] = weight * (dot(slope, values[j]) - delta[b, h, i])
+                    add_scaled(dv[b, kv, low + j], slope, weight)
+                    add_scaled(dk[b, kv, low + j], scaled, slopes[j])
+                weighted_sum(keys, slopes, part_sum, dq[b, h, i])
+                for d in range(sizes[D]):
+                    dq[b, h, i, d] *= factor
+
+
 # --- driver -----------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +262,7 @@ def _again(problem: AttentionProblem, arrays: tuple[Any, ...], dtype: np.dtype) 
     return y, lse
 
 
-@driver(*attention.kernels, backward, combine)
+@driver(*attention.kernels, backward, combine, few_backward)
 def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, grad: Any, *arrays: Any, seed: Any, offset: Any) -> None:
     s, dtype = problem.sizes, outputs[0].dtype
     if not (s.batch and s.heads and s.queries and s.keys):
@@ -227,8 +275,25 @@ def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, gr
     delta = np.einsum("bhsd,bhsd->bhs", grad_y, y)
     if grad_lse is not None:
         delta -= grad_lse
-    delta = taken(delta)
-    q, k, v, grad_y = (dense_rows(a) for a in (*(bhsd(a, problem.layout) for a in arrays[:3]), grad_y))
+    inputs = (*(bhsd(a, problem.layout) for a in arrays[:3]), grad_y)
+    work = s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width) * 5 // (2 * _WORK)
+    with Written(tuple(bhsd(a, problem.layout) for a in outputs[:3])) as results:
+        (_few if s.queries <= FEW else _tiles)(problem, inputs, (lse, taken(delta)), tuple(results), reach_of(problem, arrays[5]), work)
+
+
+def _few(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach: Any, work: int) -> None:
+    s, dtype = problem.sizes, results[0].dtype
+    parts = min(threads.cores(), s.batch * s.kv_heads)
+    memory = np.empty((parts, 2 * s.keys + s.width + max(s.width, s.value_width)), dtype)
+    exactness = 4 * float(np.finfo(dtype).eps)
+    few_backward(
+        parts, *map(taken, inputs), *rows, *results, sizes_of(problem, dtype.itemsize, parts), *reach, problem.rule.scale, exactness, memory, work=work
+    )  # fmt: skip
+
+
+def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach: Any, work: int) -> None:
+    s, dtype = problem.sizes, results[0].dtype
+    q, k, v, grad_y = map(dense_rows, inputs)
     sizes = _numbers(problem, dtype.itemsize)
     block, pitch, d_pitch, v_pitch, splits = (int(n) for n in sizes[_BLOCK:])
     across = (2 * _KEYS + 2 * s.width + s.value_width + 2) * pitch
@@ -236,15 +301,13 @@ def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, gr
     memory[:, across:] = 0  # columns beyond the width are never written
     units = s.batch * s.kv_heads
     sums = aligned(units * splits if splits > 1 else int(sizes[PARTS]), s.keys * (d_pitch + v_pitch), dtype)
-    rows = np.arange(max(_KEYS, s.width, s.value_width, block))
-    tables = np.stack([rows * (p * dtype.itemsize) for p in (pitch, d_pitch, v_pitch)])
+    table = np.arange(max(_KEYS, s.width, s.value_width, block))
+    tables = np.stack([table * (p * dtype.itemsize) for p in (pitch, d_pitch, v_pitch)])
     strides = np.array([n for a in (q, k, v, q, grad_y) for n in a.strides[:3]], np.int64)
-    with Written(tuple(bhsd(a, problem.layout) for a in outputs[:3])) as (dq, dk, dv):
-        addresses = [address(a) for a in (q, k, v, grad_y)]
-        work = s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width) * 5 // (2 * _WORK)
-        backward(
-            int(sizes[PARTS]), *addresses, strides, lse, delta, dq, dk, dv, sizes, *reach_of(problem, arrays[5]), problem.rule.scale, memory, address(memory), sums,
-            address(sums), tables, address(tables), work=work,
-        )  # fmt: skip
-        if splits > 1:
-            combine(units, sums, sizes, dk, dv, work=sums.size)
+    addresses = [address(a) for a in (q, k, v, grad_y)]
+    backward(
+        int(sizes[PARTS]), *addresses, strides, *rows, *results, sizes, *reach, problem.rule.scale, memory, address(memory), sums,
+        address(sums), tables, address(tables), work=work,
+    )  # fmt: skip
+    if splits > 1:
+        combine(units, sums, sizes, *results[1:], work=sums.size)
