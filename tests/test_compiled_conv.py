@@ -180,6 +180,14 @@ def test_gradients_add_up_short_chains(shape, window, options, algorithm, most):
     assert _rms(dnn.conv_backward_weight(grad, x, weight_shape=window, **options, algorithm="shifted"), exact) < 2.2e-7
 
 
+def test_gradients_of_large_depthwise_windows_add_up_short_chains():
+    """One chain for each lane would round by 2.7e-7 of the result with AVX-512, more with shorter vectors."""
+    x, grad = _drawn(((4, 5, 56, 56), (4, 5, 56, 56)))
+    options = {"weight_shape": (5, 1, 11, 11), "groups": 5, "padding": 5}
+    exact = dnn.conv_backward_weight(grad.astype(np.float64), x.astype(np.float64), **options, algorithm="direct")
+    assert _rms(dnn.conv_backward_weight(grad, x, **options, algorithm="shifted"), exact) < 2e-7
+
+
 def test_strided_views_and_read_only_arrays_go_by_channel_lanes():
     x, weight = _drawn(((4, 7, 26, 30), (12, 6, 5, 3)))
     x, weight = x[::2, :6, ::2, 28::-1], weight[:, :, ::2]
@@ -226,7 +234,7 @@ def test_attention_stays_within_its_arrays(queries, at_end):
 
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
-@pytest.mark.parametrize("queries", [5, 77])
+@pytest.mark.parametrize("queries", [1, 5, 77])
 def test_gradients_of_attention_stay_within_their_arrays(queries, at_end):
     dnn.warmup("attention_backward", dtypes=["float32"], progress=False)
     grad, q, k, v = _drawn(((1, 4, queries, 7), (1, 4, queries, 13), (1, 2, 101, 13), (1, 2, 101, 7)))
@@ -239,6 +247,26 @@ def test_gradients_of_attention_stay_within_their_arrays(queries, at_end):
     for found, single, exact in zip(out, alone, expected, strict=False):
         _assert_near(found, exact)
         np.testing.assert_array_equal(found, single)
+
+
+def test_one_query_rounds_little():
+    """A log-sum-exp in float32 is off by up to 5e-7 here, and so would all weights be; one chain of 4096 values gives 11e-7."""
+    dnn.warmup("attention", dtypes=["float32"], progress=False)
+    dnn.warmup("attention_backward", dtypes=["float32"], progress=False)
+    q, k, v, grad = _drawn(((1, 8, 1, 64), (1, 8, 4096, 64), (1, 8, 4096, 64), (1, 8, 1, 64)))
+    double = [a.astype(np.float64) for a in (grad, q, k, v)]
+    y, lse = dnn.attention(q, k, v, return_lse=True)
+    exact, exact_lse = dnn.attention(*double[1:], return_lse=True)
+    assert _rms(y, exact) < 4e-7
+    assert (np.abs(lse - exact_lse) < 0.6 * np.spacing(lse)).all()
+    expected = dnn.attention_backward(*double)
+    for found in (
+        dnn.attention_backward(grad, q, k, v, output=y, lse=lse),
+        dnn.attention_backward(grad, q, k, v),
+    ):
+        assert _rms(found.k, expected.k) < 2.2e-7
+        assert _rms(found.v, expected.v) < 2.2e-7
+        assert _rms(found.q, expected.q) < 5e-7
 
 
 @pytest.mark.parametrize(

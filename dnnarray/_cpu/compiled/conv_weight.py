@@ -44,6 +44,7 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 _MACS = 16  # for an element of a light operation
+_CHAIN = 64  # vectors of an image that are added up in a row
 
 # --- the gradient of a depthwise weight -------------------------------------------------------------------------------
 
@@ -68,13 +69,12 @@ def _add_dots(like, geo, image, gradient, count, taps, sums, target):
     apart()
     item, width = geo[ITEM_AT], geo[LANES_AT]
     for first in range(0, geo[DEPTH_AT], DOTS):
-        dots(like, gradient, image, taps + first * 8, (count + width - 1) // width, sums)
+        dots(like, gradient, image, taps + first * 8, (count + width - 1) // width, _CHAIN, sums)
         for i in range(min(DOTS, geo[DEPTH_AT] - first)):
-            at = target + (first + i) * item
-            total = read(like, at)
+            at, total = target + (first + i) * item, like
             for j in range(width):
                 total += read(like, sums + (i * width + j) * item)
-            write(like, at, total)
+            write(like, at, read(like, at) + total)
 
 
 @kernel

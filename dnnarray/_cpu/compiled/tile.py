@@ -115,7 +115,7 @@ class Tile:
         if chain is None:
             results = self._chain(_WORD(0), count, start, stride, body)[1]
         else:
-            results = self._chains(count, chain, start, stride, body)
+            results = self.chains(count, chain, start, stride, body)
         finished, sum_up, done = builder.block, builder.append_basic_block("sum_up"), builder.append_basic_block("done")
         builder.cbranch(add, sum_up, done)
         builder.position_at_end(sum_up)  # what was there is added at the end: sums of sums are more exact than one long one
@@ -145,7 +145,7 @@ class Tile:
         builder.position_at_end(finished)
         return moved, results
 
-    def _chains(self, count: Any, chain: Any, start: Any, stride: Any, body: Callable[..., list[Any]]) -> list[Any]:
+    def chains(self, count: Any, chain: Any, start: Any, stride: Any, body: Callable[..., list[Any]]) -> list[Any]:
         """The sums of chains of so many steps; a single chain needs no sum."""
         builder = self.builder
         before = builder.block
@@ -255,40 +255,27 @@ DOTS = 5  # inner products side by side: enough to hide the latency of the sums,
 
 
 @intrinsic
-def dots(typing: Any, like: Any, a: Any, b: Any, offsets: Any, count: Any, sums: Any) -> Any:
-    """`DOTS` vectors at `sums`: of a[j] * b[offset + j], the sums of each lane over `count` vectors; one offset after the other in the table."""
+def dots(typing: Any, like: Any, a: Any, b: Any, offsets: Any, count: Any, chain: Any, sums: Any) -> Any:
+    """`DOTS` vectors at `sums`: of a[j] * b[offset + j], the sums of each lane over `count` vectors, `chain` at most in a row; one offset after the other in the table."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         element, vector, item = vector_of(context, signature.args[0])
-        _, a, b, offsets, count, sums = arguments
+        _, a, b, offsets, count, chain, sums = arguments
         math = Tile(builder, element, vector, item, 1, DOTS)
         sources = [builder.add(b, load_at(builder, _plus(builder, offsets, 8 * i), _WORD, 1)) for i in range(DOTS)]
-        before = builder.block
-        loop, done = builder.append_basic_block("dots"), builder.append_basic_block("summed")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        j = builder.phi(_WORD)
-        totals = [builder.phi(vector) for _ in sources]
-        at = builder.mul(j, _WORD(math.width))
-        left = load_at(builder, builder.add(a, at), vector, item)
-        results = [
-            builder.call(math.fma, [left, load_at(builder, builder.add(source, at), vector, item), total])
-            for source, total in zip(sources, totals, strict=True)
-        ]
-        following = builder.add(j, _WORD(1))
-        for phi, start, value in (
-            (j, _WORD(0), following),
-            *((t, ir.Constant(vector, None), r) for t, r in zip(totals, results, strict=True)),
-        ):
-            phi.add_incoming(start, before)
-            phi.add_incoming(value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-        builder.position_at_end(done)
-        for i, value in enumerate(results):
+
+        def body(_: Any, at: Any, totals: list[Any]) -> list[Any]:
+            left = load_at(builder, builder.add(a, at), vector, item)
+            return [
+                builder.call(math.fma, [left, load_at(builder, builder.add(source, at), vector, item), total])
+                for source, total in zip(sources, totals, strict=True)
+            ]
+
+        for i, value in enumerate(math.chains(count, chain, _WORD(0), _WORD(math.width), body)):
             store_at(builder, value, _plus(builder, sums, i * vector.count * item), item)
         return context.get_dummy_value()
 
-    return types.void(like, *[types.int64] * 5), generate
+    return types.void(like, *[types.int64] * 6), generate
 
 
 # --- reading, writing, copying ----------------------------------------------------------------------------------------
