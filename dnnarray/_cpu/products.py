@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from dnnarray._cpu import blas
 
-_CHAIN = 200  # terms in a row, at most, of what asks for no other number
-_PANEL = 320  # terms that OpenBLAS adds up in a row where there are twice as many; fewer it halves
+_CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
 
 
-@lru_cache(maxsize=256)
 def parts_of(terms: int, most: int = _CHAIN) -> int:
-    """The fewest parts whose chains have `most` terms at the most."""
-    parts = 1
-    while _chain(-(-terms // parts)) > most:
-        parts += 1
-    return parts
+    """The fewest parts that have `most` terms at the most."""
+    return max(-(-terms // most), 1)
 
 
-def _chain(terms: int) -> int:
-    return terms if terms <= _PANEL else -(-terms // 2) if terms < 2 * _PANEL else _PANEL
-
-
-def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN) -> np.ndarray:
-    """``np.matmul(a, b, out=out)``, rounded less; of matrices of other types or memory as NumPy does it."""
+def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, add: bool = False) -> np.ndarray:
+    """``np.matmul(a, b, out=out)``, or added to what is there, rounded less; of matrices of other types or memory as NumPy does it."""
     terms = a.shape[-1]
     parts = parts_of(terms, most) if out.size * terms >= _WORTH and blas.can_add(a, b, out) else 1
+    if add and parts == 1:
+        out += a @ b
+        return out
     edges = [terms * i // parts for i in range(parts + 1)]
-    np.matmul(a[..., : edges[1]], b[..., : edges[1], :], out=out)
-    for start, stop in pairwise(edges[1:]):
+    if not add:
+        np.matmul(a[..., : edges[1]], b[..., : edges[1], :], out=out)
+    for start, stop in pairwise(edges if add else edges[1:]):
         blas.add_product(a[:, start:stop], b[start:stop], out)
     return out
 

@@ -260,10 +260,7 @@ def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx:
 def input_gradient(w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
     """The gradient of rows of the input, or one direction's part of it."""
     for rows in _row_blocks(tape.gates):
-        if add:
-            dx[rows] += tape.gates[rows] @ w.w_ih
-        else:
-            multiply(tape.gates[rows], w.w_ih, dx[rows])
+        multiply(tape.gates[rows], w.w_ih, dx[rows], add=add)
 
 
 def _row_blocks(gates: np.ndarray) -> Iterator[slice]:
