@@ -42,6 +42,7 @@ from dnnarray._select import Cost
 _COLUMN_ELEMENTS = 1 << 19  # elements of the columns of a block: about what the second-level cache holds
 _CHAIN = 128  # terms that windows of one pixel add up in a row: PyTorch's rounds as little
 _BACK_CHAIN = 64  # the same of the gradient of an input
+_BACK_WINDOW_CHAIN = 96  # and with larger windows: their sums are long, and so are those of more parts
 _MIN_PIXELS, _MAX_PIXELS = 128, 1 << 14
 
 
@@ -115,10 +116,13 @@ def _correlate(
             total = packed(sum_memory if one_tap else product_memory, shape, order)
         for i, (start, weight) in enumerate(zip(plan.chunks, weights, strict=True)):
             columns = _columns(g, padded, padded_memory, block, start, plan.window, columns_memory)
-            if i == 0:
-                np.matmul(weight, columns, out=total)
+            part = total if i == 0 else packed(product_memory, shape, order)
+            if back:
+                multiply_stack(weight, columns, part, _BACK_WINDOW_CHAIN)
             else:
-                np.add(total, np.matmul(weight, columns, out=packed(product_memory, shape, order)), out=total)
+                np.matmul(weight, columns, out=part)
+            if i:
+                np.add(total, part, out=total)
         if not in_place:
             store(y, block, total)
 
