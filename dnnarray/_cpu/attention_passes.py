@@ -12,6 +12,7 @@ import numpy as np
 from dnnarray._cpu import threads
 from dnnarray._cpu.attention_blocks import Call, Part, grouped, pick
 from dnnarray._cpu.blocks import constant, long_rows
+from dnnarray._spec import FLOAT64
 
 _SCORE_WORK = 32  # passes over memory that the two products and the exponential of a score are worth
 _BACKWARD = 2  # as much as forward
@@ -65,7 +66,7 @@ def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
     rows /= np.where(total == 0, 1, total)
     if call.dropout is not None:
         rows *= call.dtype.type(call.dropout.factor)
-    return rows, (top + np.log(total))[..., 0]
+    return rows, (top + np.log(total, dtype=FLOAT64))[..., 0]  # rounded once: all weights of a row are off by what it is off by
 
 
 def _row_sums(s: np.ndarray) -> np.ndarray:

@@ -52,10 +52,9 @@ class _Axis:
 
 
 def _axis(problem: GridSampleProblem, coordinate: np.ndarray, extent: int) -> _Axis:
-    if problem.align_corners:
-        place, rate = (coordinate + 1) * ((extent - 1) / 2), (extent - 1) / 2
-    else:
-        place, rate = ((coordinate + 1) * extent - 1) / 2, extent / 2
+    middle = (extent - 1) / 2
+    rate = middle if problem.align_corners else extent / 2
+    place = coordinate * rate + middle
     if problem.mode == "bicubic":
         return _Axis(extent, _cubic_taps(problem, place, extent), rate)
     place, slope = _padded(problem, place, extent)

@@ -157,11 +157,11 @@ def _plane(space: tuple[int, ...]) -> tuple[int, ...]:
 
 @device
 def _place(coordinate: Any, extent: Any, align_corners: Any, border: Any) -> Any:
-    """Where a coordinate of -1 to 1 points to, in pixels."""
+    """Where a coordinate of -1 to 1 points to, in pixels: rounded once, since what it is off by is all that a sample is."""
     kind = coordinate.dtype.type
     one, half, size = kind(1), kind(0.5), kind(extent)
-    value = coordinate[0] + one
-    place = value * ((size - one) * half) if align_corners else (value * size - one) * half
+    middle = (size - one) * half
+    place = fma(coordinate[0], middle if align_corners else size * half, middle)
     if border:
         place = place if place > kind(0) else kind(0)
         place = place if place < size - one else size - one
