@@ -89,6 +89,49 @@ def _assert_near(found, expected):
     np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max(), rtol=0)
 
 
+_NINE = {
+    "a vector": ((1, 2, 5, 16), 1, {"padding": 1}),
+    "rows of 17, two of each channel": ((2, 3, 9, 17), 2, {"padding": 1}),
+    "one row": ((1, 2, 1, 33), 1, {"padding": 1}),
+    "three rows": ((1, 2, 3, 40), 1, {"padding": 1}),
+    "blocks of rows": ((1, 1, 301, 257), 1, {"padding": 1}),
+    "no padding": ((2, 3, 7, 35), 1, {}),
+    "padding of rows": ((1, 2, 6, 19), 1, {"padding": (2, 0)}),
+    "padding of columns": ((1, 2, 6, 19), 1, {"padding": (0, 1)}),
+    "wide padding": ((1, 2, 6, 19), 1, {"padding": 2}),
+    "padding on one side": ((1, 2, 6, 33), 1, {"padding": ((0, 1), (1, 0))}),
+    "padding on the other side": ((1, 2, 6, 33), 1, {"padding": ((1, 0), (0, 1))}),
+}
+
+
+@pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("name", _NINE)
+def test_depthwise_windows_of_nine_stay_within_their_arrays(name, layout, dtype, at_end):
+    shape, multiplier, options = _NINE[name]
+    options = options | {"groups": shape[1], "layout": layout}
+    x, weight = _drawn((shape, (multiplier * shape[1], 1, 3, 3)), dtype)
+    if layout == "channels_last":
+        x, weight = (np.ascontiguousarray(a.transpose(0, 2, 3, 1)) for a in (x, weight))
+    expected = dnn.conv(x.astype(np.float64), weight.astype(np.float64), **options, algorithm="gemm").astype(dtype)
+    guarded = Guarded()
+    out = guarded.like(np.zeros_like(expected), at_end)
+    for threads in (1, 2, 8):
+        with dnn.options(threads=threads):
+            dnn.conv(guarded.like(x, at_end), guarded.like(weight, at_end), **options, algorithm="shifted", out=out)
+        _assert_near(out, expected)
+
+
+def test_zeros_beside_the_image_meet_infinite_weights_of_nine():
+    x, weight = _drawn(((1, 2, 6, 33), (2, 1, 3, 3)))
+    weight[1, 0, 0, 2] = weight[0, 0, 2, 1] = np.inf
+    found, expected = (dnn.conv(x, weight, padding=1, groups=2, algorithm=a) for a in ("shifted", "direct"))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    assert np.isnan(found[0, 1, :, -1]).all()
+    assert np.isnan(found[0, 0, -1]).all()
+
+
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])

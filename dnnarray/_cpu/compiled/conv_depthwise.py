@@ -1,8 +1,8 @@
 """Convolution of single channels (depthwise, without stride): each output vector is a sum of shifted input vectors. Imports Numba.
 
 A task is a block of rows of one channel, copied once into a zero-padded image of its own. No matrix product: a tap's weight, the same in all lanes,
-multiplies the image at the tap's offset, and the sums of a few neighbouring vectors stay in registers until they are written. The
-nine weights of a 3x3 window stay there, too.
+multiplies the image at the tap's offset, and the sums of a few neighbouring vectors stay in registers until they are written. 3x3 windows
+have a kernel of their own, which mostly needs no copy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numba.core import cgutils
 
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import clear, copy_rows, run_start, runs_of
+from dnnarray._cpu.compiled.conv_depthwise_nine import nine_sums
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, kernel
 from dnnarray._cpu.compiled.lanes import arithmetic
 from dnnarray._cpu.compiled.memory import address, aligned
@@ -46,7 +47,9 @@ _WORD = ir.IntType(64)
     ITEM_AT,
     WIDE_AT,
     NINE_AT,
-) = range(16)
+    BESIDE_W_AT,
+    DIRECT_AT,
+) = range(18)
 _XN, _XG, _, _, _XH, _XW, _YN, _YG, _YK, _, _YH, _YW = range(12)  # byte strides
 
 
@@ -61,8 +64,8 @@ def fits(g: Geometry, x: np.ndarray, y: np.ndarray) -> bool:
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
 
-def _sums_intrinsic(vectors: int, nine: bool) -> Any:
-    """Rows of window sums, `vectors` vectors at a time; `nine` says that the taps are those of a 3x3 window without dilation."""
+def _sums_intrinsic(vectors: int) -> Any:
+    """Rows of window sums, `vectors` vectors at a time."""
 
     def typed(
         typing: Any, like: Any, image: Any, step: Any, weights: Any, offsets: Any, taps: Any, target: Any, target_step: Any, rows: Any, count: Any
@@ -79,27 +82,20 @@ def _sums_intrinsic(vectors: int, nine: bool) -> Any:
                 places = [builder.add(place, _WORD(v * vector.count * item)) for v in range(vectors)]
                 return [m.fma(factor, load_at(builder, p, vector, item), total) for p, total in zip(places, sums, strict=True)]
 
-            fixed = [weight(_WORD(t)) for t in range(9)] if nine else []
-            zeros = [m.real(0.0)] * vectors
-            held = [] if nine else [cgutils.alloca_once(builder, vector) for _ in zeros]
+            held = [cgutils.alloca_once(builder, vector) for _ in range(vectors)]
             with cgutils.for_range(builder, rows) as row:
                 first, into = (builder.add(a, builder.mul(row.index, s)) for a, s in ((image, step), (target, target_step)))
                 with cgutils.for_range(builder, runs_of(builder, span, count)) as run:
                     at = builder.mul(run_start(builder, run.index, span, count), _WORD(item))
-                    start, sums = builder.add(first, at), zeros
-                    for t, factor in enumerate(fixed):
-                        sums = added(sums, factor, builder.add(builder.add(start, builder.mul(step, _WORD(t // 3))), _WORD(t % 3 * item)))
-                    if not nine:
-                        for place, value in zip(held, zeros, strict=True):
-                            builder.store(value, place)
-                        with cgutils.for_range(builder, taps) as tap:
-                            offset = load_at(builder, builder.add(offsets, builder.mul(tap.index, _WORD(8))), _WORD, 8)
-                            so_far = added([builder.load(place) for place in held], weight(tap.index), builder.add(start, offset))
-                            for place, value in zip(held, so_far, strict=True):
-                                builder.store(value, place)
-                        sums = [builder.load(place) for place in held]
-                    for v, value in enumerate(sums):
-                        store_at(builder, value, builder.add(builder.add(into, at), _WORD(v * vector.count * item)), item)
+                    for place in held:
+                        builder.store(m.real(0.0), place)
+                    with cgutils.for_range(builder, taps) as tap:
+                        offset = load_at(builder, builder.add(offsets, builder.mul(tap.index, _WORD(8))), _WORD, 8)
+                        place = builder.add(builder.add(first, at), offset)
+                        for total, value in zip(held, added([builder.load(h) for h in held], weight(tap.index), place), strict=True):
+                            builder.store(value, total)
+                    for v, total in enumerate(held):
+                        store_at(builder, builder.load(total), builder.add(builder.add(into, at), _WORD(v * vector.count * item)), item)
             return context.get_dummy_value()
 
         return types.void(like, *[types.int64] * 9), generate
@@ -107,8 +103,7 @@ def _sums_intrinsic(vectors: int, nine: bool) -> Any:
     return intrinsic(typed)
 
 
-_sums_of_one, _sums_of_many = (_sums_intrinsic(v, nine=False) for v in (1, _VECTORS))
-_nine_of_one, _nine_of_many = (_sums_intrinsic(v, nine=True) for v in (1, _VECTORS))
+_sums_of_one, _sums_of_many = (_sums_intrinsic(v) for v in (1, _VECTORS))
 
 
 # --- the kernel -------------------------------------------------------------------------------------------------------
@@ -128,13 +123,21 @@ def load_rows(like, geo, x, row_step, low, rows, image):
 
 
 @routine
+def _nine_direct(like, geo, x, step, low, zeros, weights, y, row_step, rows):
+    """The sums of a block whose first window begins at row `low` of the plane at x."""
+    apart()
+    before = geo[BEFORE_W_AT]
+    nine_sums(
+        like, x - before * geo[ITEM_AT], step, low, geo[H_AT], zeros, before, geo[BESIDE_W_AT], weights, y, row_step, rows, geo[OUT_W_AT]
+    )
+
+
+@routine
 def _window_sums(like, geo, image, weights, offsets, y, row_step, rows):
     apart()
     step, count = geo[PITCH_AT] * geo[ITEM_AT], geo[OUT_W_AT]
-    if geo[NINE_AT] and geo[WIDE_AT]:
-        _nine_of_many(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
-    elif geo[NINE_AT]:
-        _nine_of_one(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
+    if geo[NINE_AT]:
+        nine_sums(like, image, step, 0, rows + geo[REACH_AT] - 1, image, 0, 0, weights, y, row_step, rows, count)
     elif geo[WIDE_AT]:
         _sums_of_many(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
     else:
@@ -157,11 +160,16 @@ def depthwise(
             row = block * geo[ROWS_AT]
             rows = min(geo[ROWS_AT], geo[OUT_H_AT] - row)
             source = x + n * strides[_XN] + group * strides[_XG]
-            load_rows(zero, geo, source, strides[_XH], row - geo[BEFORE_H_AT], rows + geo[REACH_AT] - 1, image)
+            low = row - geo[BEFORE_H_AT]
+            if not geo[DIRECT_AT]:
+                load_rows(zero, geo, source, strides[_XH], low, rows + geo[REACH_AT] - 1, image)
             for k in range(geo[K_AT]):
                 target = y + n * strides[_YN] + group * strides[_YG] + k * strides[_YK] + row * strides[_YH]
                 weights = weight + (group * geo[K_AT] + k) * geo[TAPS_AT] * item
-                _window_sums(zero, geo, image, weights, offsets, target, strides[_YH], rows)
+                if geo[DIRECT_AT]:
+                    _nine_direct(zero, geo, source, strides[_XH], low, image, weights, target, strides[_YH], rows)
+                else:
+                    _window_sums(zero, geo, image, weights, offsets, target, strides[_YH], rows)
 
 
 @lru_cache(maxsize=1024)
@@ -174,8 +182,10 @@ def row_plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
     blocks = -(-g.out[1] // rows)
     nine = g.window == (1, 3, 3) and g.dilation[1:] == (1, 1)
     span = _VECTORS * lanes(item)
+    beside = max(g.out[2] + wide - 1 - g.before[2] - g.space[2], 0)  # columns
+    direct = nine and g.before[2] <= 1 and beside <= 1
     numbers = [
-        g.groups, g.k, *g.space[1:], *g.out[1:], *g.before[1:], tall, g.taps, rows, blocks, pitch, item, g.out[2] >= span, nine,
+        g.groups, g.k, *g.space[1:], *g.out[1:], *g.before[1:], tall, g.taps, rows, blocks, pitch, item, g.out[2] >= span, nine, beside, direct,
     ]  # fmt: skip
     taps = np.arange(g.window[1]).reshape(-1, 1) * (g.dilation[1] * pitch) + np.arange(g.window[2]) * g.dilation[2]
     return np.array(numbers, np.int64), taps.reshape(-1) * item, (rows + tall - 1) * pitch
@@ -184,6 +194,8 @@ def row_plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
 def correlate_planes(g: Geometry, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     """y from x, for what `fits`; none of the arrays is empty."""
     geo, offsets, elements = row_plan(g, y.itemsize)
+    if geo[DIRECT_AT]:
+        elements = int(geo[PITCH_AT])  # a row of zeros
     tasks = g.n * g.groups * int(geo[BLOCKS_AT])
     parts = min(threads.cores(), tasks)
     images = aligned(parts, elements, y.dtype)

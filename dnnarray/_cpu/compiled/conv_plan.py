@@ -176,6 +176,7 @@ def _is_flat(g: Geometry, width: int) -> bool:
     return (line / g.out[2] - 1) * g.k < gathered * _GATHER * width
 
 
+@lru_cache(maxsize=1024)
 def buffers(g: Geometry, gaps: bool = False) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return [max(pair, key=math.prod) for pair in zip(plan(g, 4, gaps).shapes, plan(g, 8, gaps).shapes, strict=True)]
+    return tuple(max(pair, key=math.prod) for pair in zip(plan(g, 4, gaps).shapes, plan(g, 8, gaps).shapes, strict=True))
