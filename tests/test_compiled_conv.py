@@ -41,6 +41,8 @@ _CONVOLUTIONS = {
     "no padding": ((3, 4, 9, 11), (6, 4, 3, 3), {}),
     "dilation": ((1, 4, 13, 13), (6, 4, 3, 3), {"dilation": 3}),
     "one pixel": ((2, 37, 5, 3), (19, 37, 1, 1), {}),
+    "one pixel, many channels": ((3, 700, 7, 9), (35, 700, 1, 1), {}),
+    "one pixel, rows": ((2, 45, 301), (21, 45, 1), {}),
     "depthwise": ((2, 6, 23, 23), (6, 1, 5, 5), {"groups": 6, "padding": 2}),
     "grouped": ((2, 8, 14, 14), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
     "one axis": ((2, 3, 67), (5, 3, 3), {}),
@@ -207,6 +209,7 @@ def _rms(found, exact):
     [
         ((2, 8, 40, 40), (8, 4, 3, 3), {"groups": 2, "padding": 1}, "shifted", 0.8e-7),
         ((1, 16, 1000), (128, 16, 3), {"padding": 1}, "shifted", 1.3e-7),
+        ((2, 1024, 14, 14), (64, 1024, 1, 1), {}, "shifted", 1.7e-7),
         ((1, 16, 30, 30), (96, 16, 3, 3), {"padding": 1}, "channel_lanes", 1.5e-7),
         ((1, 32, 27, 27), (256, 32, 1, 1), {}, "channel_lanes", 1.4e-7),
     ],
@@ -315,7 +318,7 @@ def test_one_query_rounds_little():
 @pytest.mark.parametrize(
     ("name", "algorithm"),
     [(name, algorithm) for algorithm in ("shifted", "channel_lanes") for name in ("rows of 7", "grouped", "three axes")]
-    + [("rows of 7", "winograd_4x4")],
+    + [("rows of 7", "winograd_4x4"), ("one pixel, many channels", "shifted")],
 )
 def test_threads_do_not_change_a_bit_of_a_convolution(name, algorithm):
     *shapes, options = _CONVOLUTIONS[name]

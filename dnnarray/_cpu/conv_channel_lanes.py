@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dnnarray._cpu.conv_shifted import covered
+from dnnarray._cpu.conv_shifted import covered, suits
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 SUMMARY_LANES = "output channels in the lanes and pixels as scalars, without im2col: any stride, all phases of an input's gradient at once"
 _LANES, _TILE_PIXELS = 8, 6  # of the micro-kernel, for the estimate
 _CACHED = 512  # channels whose block stays in the second-level cache
+_ONE_PIXEL = 0.75  # of the rate where an image has one tap for each of its passes through memory
 _LONG = 256  # pixels of a row that `shifted` reads and writes as it is, while here it is turned by squares, whose rows lie a plane apart
 
 
@@ -21,5 +22,7 @@ def channel_lanes_cost(g: Geometry, itemsize: int) -> Cost:
         efficiency *= 0.85
     if g.stride == (1, 1, 1) and g.out[2] >= _LONG:
         efficiency *= 0.85
+    if suits(g):
+        efficiency *= _ONE_PIXEL
     moved = 2 * x + (3 if g.k >= _LANES else 16) * y + 4 * w
     return Cost(2 * g.macs / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)

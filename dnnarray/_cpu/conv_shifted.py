@@ -32,8 +32,23 @@ def strided_cost(elements: int, itemsize: int) -> Cost:
     return Cost(8 * _STRIDED * elements * itemsize / 4, 0)
 
 
+def suits(g: Geometry) -> bool:
+    """Whether the pixels of all images are one row of tiles: windows of one pixel, each with its output."""
+    still = g.stride == (1, 1, 1) and g.before == (0, 0, 0) and g.out == g.space
+    return g.taps == g.groups == 1 and still and not g.pixel_major
+
+
+def _pointwise_cost(g: Geometry, itemsize: int) -> Cost:
+    """Products, a tile's sums from and to memory, the image packed once, of planes far apart, and the weight as well, element by element."""
+    x, w, y = g.sizes
+    efficiency = 0.92 * covered(g.k, _TILE_ROWS) * g.c / (g.c + 10)
+    return Cost(2 * g.macs / efficiency + 8 * (6 * x + y + 8 * w) * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)
+
+
 def shifted_cost(g: Geometry, itemsize: int) -> Cost:
     """Products at a rate that grows with the depth of the sums, and three passes over the block: in, result, out."""
+    if suits(g) and g.k > _TILE_ROWS:
+        return _pointwise_cost(g, itemsize)
     x, w, y = g.sizes
     depth = g.c * g.taps
     rows = covered(g.k, _TILE_ROWS) if g.k > _TILE_ROWS else 0.8 * g.k / (g.k + 1)

@@ -8,13 +8,14 @@ the image ends inside of it), they are either gathered or computed together with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import conv as numpy_conv
-from dnnarray._cpu.compiled.conv_copy import aligned_array, copy, line_of
+from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of
 from dnnarray._cpu.compiled.conv_depthwise import correlate_planes, depthwise, fits
 from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
 from dnnarray._cpu.compiled.conv_plan import (
@@ -56,9 +57,12 @@ from dnnarray._cpu.compiled.conv_plan import (
     buffers,
     plan,
 )
+from dnnarray._cpu.compiled.conv_pointwise import correlate_pixels, pointwise, pointwise_buffers
+from dnnarray._cpu.compiled.conv_pointwise import fits as fits_pointwise
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, driver, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import (
+    ROWS,
     apart,
     chained_tile,
     long_tile,
@@ -68,8 +72,8 @@ from dnnarray._cpu.compiled.tile import (
     write,
     write_word,
 )
-from dnnarray._cpu.conv_blocks import Way, never
-from dnnarray._cpu.conv_shifted import shifted_cost
+from dnnarray._cpu.conv_blocks import Shape, Way, never
+from dnnarray._cpu.conv_shifted import shifted_cost, suits
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
@@ -211,6 +215,23 @@ def correlate(
                 group += 1
 
 
+@routine
+def _pack_channels(like, geo, source, row_step, step, rows, into):
+    """A block of rows of a weight with windows of one pixel, a channel after the other, whichever of the two lie side by side."""
+    apart()
+    item = geo[ITEM_AT]
+    if rows < ROWS:
+        clear(like, into, geo[C_AT] * ROWS, item)
+    for c in range(geo[C_AT]):
+        at, place = source + c * step, into + c * ROWS * item
+        if rows == ROWS:
+            for row in range(ROWS):  # a number known here: unrolled
+                write(like, place + row * item, read(like, at + row * row_step))
+        else:
+            for row in range(rows):
+                write(like, place + row * item, read(like, at + row * row_step))
+
+
 @kernel
 def pack_weight(start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, like: Out1, packed: int) -> None:
     """Blocks of output channels as the micro-kernel reads them: [group][block][channel and tap][row of the block], 0 in missing rows."""
@@ -220,6 +241,10 @@ def pack_weight(start: int, stop: int, weight: int, strides: Integers1, geo: Int
     for number in range(start, stop):
         group, block = number // blocks, number % blocks
         target = packed + number * geo[DEPTH_AT] * rows * item
+        if geo[DEPTH_AT] == geo[C_AT] and rows == ROWS:
+            first = weight + group * strides[0] + block * rows * strides[1]
+            _pack_channels(zero, geo, first, strides[1], strides[2], min(rows, geo[K_AT] - block * rows), target)
+            continue
         for row in range(rows):
             k, into = block * rows + row, target + row * item
             source = weight + group * strides[0] + k * strides[1]
@@ -244,6 +269,9 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
     blocks = g.groups * -(-g.k // int(p.numbers[ROWS_AT]))
     x, w = aligned_array(x), aligned_array(w)
     pack_weight(blocks, address(w), np.array(w.strides, np.int64), p.numbers, weight, address(weight), work=_PACK * weight.size)
+    if fits_pointwise(g, x, y):
+        correlate_pixels(g, weight, memory, x, y)
+        return
     strides = np.array(x.strides + y.strides, np.int64)
     addresses = (
         address(x),
@@ -263,11 +291,20 @@ def _correlate_back(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w
     _correlate(g, buffers, x, w, y, back=True)
 
 
-WAY = Way("shifted", "", never, buffers, _correlate, shifted_cost, correlate_back=_correlate_back)
+def _buffers(g: Geometry) -> Sequence[Shape]:
+    """Scratch for the kernel that takes a geometry, which the memory of its arrays decides."""
+    shapes = buffers(g)
+    if not suits(g):
+        return shapes
+    own = pointwise_buffers(g)
+    return [*(max(pair, key=math.prod) for pair in zip(shapes, own, strict=False)), *shapes[len(own) :]]
+
+
+WAY = Way("shifted", "", never, _buffers, _correlate, shifted_cost, correlate_back=_correlate_back)
 
 
 def _driver(operation: Callable[..., None]) -> Callable[..., None]:
-    @driver(pack_weight, correlate, depthwise)
+    @driver(pack_weight, correlate, depthwise, pointwise)
     def run(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, *arrays: Any) -> None:
         operation(WAY, problem, outputs, scratch, *arrays)
 

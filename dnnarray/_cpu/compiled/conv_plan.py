@@ -104,12 +104,12 @@ def plan(g: Geometry, itemsize: int, gaps: bool = False, back: bool = False) -> 
     tiles, depth = -(-pixels // width), g.c * g.taps
     steps = even_parts(depth, _STEPS)
     blocks = -(-g.n // n) * math.prod(-(-m // b) for m, b in zip(g.out, extents, strict=True))
-    shares, channel_rows = _channel_shares(g, blocks, rows)
+    shares, channel_rows = channel_shares(g, blocks, rows)
     parts = min(threads.cores(), blocks * shares)
     image, packed, result = (
-        _lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width)
+        lines(m) for m in (n * g.c * volume + width, 0 if flat else tiles * steps * width, channel_rows * tiles * width)
     )
-    memory, table = image + packed + result + _lines(DOTS * lanes(itemsize)), steps + tiles + (0 if flat else pixels)
+    memory, table = image + packed + result + lines(DOTS * lanes(itemsize)), steps + tiles + (0 if flat else pixels)
     numbers = _numbers({
         N_AT: g.n, GROUPS_AT: g.groups, C_AT: g.c, K_AT: g.k, SPACE_AT: g.space, OUT_AT: g.out, STRIDE_AT: g.stride, BEFORE_AT: g.before,
         WINDOW_AT: g.window, COVERED_AT: g.reach((1, 1, 1)), PHASE_AT: phases, BLOCK_AT: extents, BLOCK_IMAGES_AT: n,
@@ -141,7 +141,7 @@ def _numbers(values: dict[int, int | Sequence[int]]) -> np.ndarray:
     return numbers
 
 
-def _lines(elements: int) -> int:
+def lines(elements: int) -> int:
     """Whole cache lines, whatever the element."""
     return -(-elements // ALIGNMENT) * ALIGNMENT
 
@@ -159,7 +159,7 @@ def _taps(g: Geometry, volume: int, steps: Sequence[int], phases: Sequence[int])
     return np.pad(total.reshape(-1).astype(np.int64), (0, DOTS - 1), mode="edge")
 
 
-def _channel_shares(g: Geometry, blocks: int, rows: int) -> tuple[int, int]:
+def channel_shares(g: Geometry, blocks: int, rows: int) -> tuple[int, int]:
     """Into how many tasks the channels of a block are split, so that the cores have enough of them, and the output channels of one."""
     wanted = -(-_TASKS_PER_CORE * threads.cores() // blocks)
     if g.groups > 1:
