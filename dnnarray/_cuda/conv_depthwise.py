@@ -16,13 +16,14 @@ from dnnarray._cuda.conv_depthwise_patch import can_patch, patches
 from dnnarray._cuda.conv_depthwise_plane import can_plane, planes
 from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
-from dnnarray._cuda.conv_depthwise_weight import added_up, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
+from dnnarray._cuda.conv_depthwise_weight import added_up, by_rows, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
+from dnnarray._cuda.conv_depthwise_weight_patch import weighs_patches
 from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
-from dnnarray._spec import FLOAT64, Spec
+from dnnarray._spec import FLOAT32, FLOAT64, Spec
 
 _THREADS = 128
 
@@ -109,7 +110,7 @@ def weight_gradient(problem: ConvProblem, device: Device, aligned: bool) -> Prog
     if dw.size == 0:
         return Program(())
     order = memory_of(x, dy, problem.layout).order
-    plans = weight_plans(_met(problem, x, dy, aligned), dw, (Array(0), Array(1), Array(2), Array(3)))
+    plans = weight_plans(_met(problem, x, dy, aligned), dw, device, (Array(0), Array(1), Array(2), Array(3)))
     return Program(tuple(plans), (order, order))
 
 
@@ -190,7 +191,7 @@ def gradients(problem: ConvProblem, device: Device, aligned: bool) -> Program:
     if dx.size:
         plans.append(_input(problem, y, dx, device, aligned, (g, arrays[1], outputs[0])))
     if dw.size:
-        plans += weight_plans(_met(problem, x, y, aligned), dw, (g, arrays[0], outputs[1], parts.weight))
+        plans += weight_plans(_met(problem, x, y, aligned), dw, device, (g, arrays[0], outputs[1], parts.weight))
     if bias is not None and bias.size:
         plans += _bias(problem, x, y, aligned, g, outputs[2], parts.bias)
     if residual is not None and residual.size:
@@ -248,7 +249,10 @@ _BAND, _MMA, _STRIP, _CUBE, _PATCH, _PLANE, _TILE = (
     for share, rate in ((0.67, 90e12), (0.6, 40e12), (0.65, 25e12), (0.48, 25e12), (0.85, 23e12), (0.5, 23e12), (0.5, 12e12))
 )
 _DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
-_WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = _Speed(0.8, 20e12, 2), _Speed(0.56, 16e12, 2), _Speed(0.5, 6e12, 2)
+_WEIGHT_BAND, _WEIGHT_CUBE, _WEIGHT_STRIP, _WEIGHT_PATCH, _WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = (
+    _Speed(share, rate, 2)
+    for share, rate in ((0.9, 100e12), (0.75, 100e12), (0.9, 40e12), (0.95, 25e12), (0.92, 20e12), (0.56, 16e12), (0.5, 6e12))
+)
 
 
 def _speed(c: Correlation, device: Device) -> _Speed:
@@ -268,7 +272,12 @@ def _speed(c: Correlation, device: Device) -> _Speed:
     return _GATHER if c.gradient else direct
 
 
-def _weight_speed(c: Correlation) -> _Speed:
+def _weight_speed(c: Correlation, device: Device) -> _Speed:
+    if by_rows(c, device):
+        bands = _WEIGHT_BAND if is_flat(c.g) else _WEIGHT_CUBE
+        return _WEIGHT_STRIP if c.x.dtype == FLOAT32 else bands
+    if weighs_patches(c):
+        return _WEIGHT_PATCH
     if walks(c):
         return _WEIGHT_WALK
     return _WEIGHT_TILE if weighs_tiles(c) else _WEIGHT_DIRECT
@@ -286,7 +295,7 @@ def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
         seconds += _speed(c, device).seconds(c, device)
     if op in ("conv_backward_weight", "conv_backward"):
         c = _met(problem, x, y, True)
-        speed = _weight_speed(c)
+        speed = _weight_speed(c, device)
         seconds += max(speed.seconds(c, device), walk_of_rows(c) + speed.launches * device.launch if speed is _WEIGHT_DIRECT else 0.0)
     peak = device.peak["float32"]
     share = min(problem.flops / peak / seconds, 1.0) if problem.flops else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from dnnarray._cuda.plan import vector_length
+from dnnarray._cuda.plan import Plan, vector_length
 from dnnarray._problems import checks
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen
@@ -40,6 +40,14 @@ def memory_of(x: Spec, y: Spec, layout: str) -> Memory:
     present = [i for i in order if (x.shape[i], y.shape[i]) != (1, 1)]
     wanted = [i for i in (0, *(i for i in range(1, x.ndim) if i != channel), channel) if i in present]
     return Memory(order, y.shape[channel] > 1 and present == wanted, channel)
+
+
+@frozen
+class PartialSums:
+    """A first launch and how many partial sums of each tap of the weight it leaves."""
+
+    plan: Plan
+    parts: int
 
 
 @frozen

@@ -6,10 +6,13 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.channels import PartialSumsConfig, whole_lines
-from dnnarray._cuda.conv_depthwise_common import Correlation, axes, is_flat
+from dnnarray._cuda.conv_depthwise_common import Correlation, PartialSums, axes, is_flat
+from dnnarray._cuda.conv_depthwise_weight_patch import weighed_by_patches, weighs_patches
+from dnnarray._cuda.conv_depthwise_weight_rows import weighed_by_rows, weighs_rows
 from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
+from dnnarray._select import Device
 from dnnarray._spec import FLOAT64, Spec
 
 _UNITS = 132  # multiprocessors that the sums are divided for: the scratch memory must not depend on the device
@@ -56,6 +59,7 @@ class DepthwiseWeightWalkConfig(Config):
     """Compile-time settings of ``kernels/conv/depthwise_weight_walk.cu``."""
 
     element: str
+    shared: bool
     side: int
     strip: int
     ahead: int
@@ -63,20 +67,12 @@ class DepthwiseWeightWalkConfig(Config):
     blocks: int
 
 
-@frozen
-class _Sums:
-    """A first launch and how many partial sums of each tap it leaves."""
-
-    plan: Plan
-    parts: int
-
-
 def too_wide(g: Geometry) -> bool:
     """Whether the parts of the window are more than a grid's second axis can count."""
     return -(-g.taps // _GROUP) >= 1 << 16
 
 
-def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
+def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums:
     """Any window, memory order, multiplier. `pointers` are of dy, x and the partial sums."""
     g, memory, dtype = c.g, c.memory, c.x.dtype
     vector, lanes = (min(vector_length(dtype, c.aligned, c.channels), _VECTOR), 8) if memory.last else (1, 1)
@@ -92,7 +88,7 @@ def _direct(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
     numbers = (g.n, c.channels, g.k, int(c.flip), splits, group)
     arguments: tuple[Any, ...] = (*pointers, *numbers, *memory.strides(c.x.shape), *memory.strides(c.y.shape), *axes(g, g.out, g.space))
     grid = (chunks * splits, -(-members // group), 1)
-    return _Sums(Plan(kernel, grid, 32 * group * copies, arguments), splits * copies)
+    return PartialSums(Plan(kernel, grid, 32 * group * copies, arguments), splits * copies)
 
 
 def walk_of_rows(c: Correlation) -> float:
@@ -120,7 +116,7 @@ def _tile(g: Geometry, lanes: int, pixel: int) -> tuple[int, int, int] | None:
     return found
 
 
-def _tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums | None:
+def _tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums | None:
     """From tiles in shared memory, or None where that is not for this problem."""
     g, dtype, side = c.g, c.x.dtype, c.g.window[2]
     square = c.fast and g.window[1] == side and g.stride[1] == g.stride[2] and g.dilation[1] == 1
@@ -137,7 +133,7 @@ def _tiled(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums | None:
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     numbers = (g.n, c.channels, int(c.flip), splits, wide, high, xs[0], *xs[3:], ys[0], *ys[3:])
     arguments: tuple[Any, ...] = (*pointers, *numbers, *g.space[1:], *g.out[1:], *g.before[1:])
-    return _Sums(Plan(kernel, (chunks * splits, 1, 1), 32 * side * copies, arguments, size), splits * copies)
+    return PartialSums(Plan(kernel, (chunks * splits, 1, 1), 32 * side * copies, arguments, size), splits * copies)
 
 
 def weighs_tiles(c: Correlation) -> bool:
@@ -148,9 +144,10 @@ def weighs_tiles(c: Correlation) -> bool:
 def walks(c: Correlation) -> bool:
     """Whether threads that walk down their columns can do it: words of 4 bytes, a square window without steps."""
     g, size = c.g, c.x.dtype.itemsize
-    square = c.fast and g.window[1:] == (_WALKED, _WALKED) and g.stride[1:] == (1, 1) and g.dilation[1] == 1
-    words = size == 4 or (size == 2 and c.aligned and c.channels % 2 == 0)
-    return square and words and c.plain and is_flat(g) and c.memory.last
+    side = g.window[2]
+    square = c.fast and g.window[1] == side and g.stride[1:] == (1, 1) and g.dilation[1] == 1
+    words = size == 4 or (size == 2 and c.aligned and c.channels % 2 == 0 and (c.plain or g.k % 2 == 0))
+    return square and words and side == _WALKED and is_flat(g) and c.memory.last
 
 
 def _segments(rows: int, groups: int, blocks: int) -> int:
@@ -162,7 +159,7 @@ def _segments(rows: int, groups: int, blocks: int) -> int:
     return min(range(1, max(rows // 8, 1) + 1), key=rounds)
 
 
-def _walked(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums | None:
+def _walked(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSums | None:
     """By threads that walk down their columns, or None where that is not for this problem."""
     if not walks(c):
         return None
@@ -174,38 +171,49 @@ def _walked(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums | None:
     blocks = max(1, _UNITS * _WALK_BLOCKS // chunks)
     high = -(-g.out[1] // _segments(g.out[1], -(-g.n * strips // slots), blocks))
     splits = min(-(-g.n * strips * -(-g.out[1] // high) // slots), blocks)
-    config = DepthwiseWeightWalkConfig(TYPES[dtype], _WALKED, _WALK_STRIP, 1, threads, _WALK_BLOCKS)
-    kernel = Kernel("conv/depthwise_weight_walk.cu", f"conv_depthwise_weight_walk_{SHORT[dtype]}_s{_WALKED}_{threads}", config)
+    config = DepthwiseWeightWalkConfig(TYPES[dtype], not c.plain, _WALKED, _WALK_STRIP, 1, threads, _WALK_BLOCKS)
+    name = f"conv_depthwise_weight_walk_{SHORT[dtype]}{'_shared' * (not c.plain)}_s{_WALKED}_{threads}"
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
-    numbers = (g.n, c.channels, int(c.flip), splits, lanes, high, xs[0], *xs[3:], ys[0], *ys[3:])
+    numbers = (g.n, c.channels, g.k, int(c.flip), splits, lanes, high, xs[0], *xs[3:], ys[0], *ys[3:])
     arguments: tuple[Any, ...] = (*pointers, *numbers, *g.space[1:], *g.out[1:], *g.before[1:])
-    return _Sums(Plan(kernel, (chunks * splits, 1, 1), threads, arguments), splits)
+    return PartialSums(Plan(Kernel("conv/depthwise_weight_walk.cu", name, config), (chunks * splits, 1, 1), threads, arguments), splits)
 
 
-def _sums(c: Correlation, pointers: tuple[Any, Any, Any]) -> _Sums:
+def by_rows(c: Correlation, device: Device) -> bool:
+    """Whether the copy engine brings the rows."""
+    return device.capability == (9, 0) and weighs_rows(c)
+
+
+def _sums(c: Correlation, pointers: tuple[Any, Any, Any], rows: bool) -> PartialSums:
+    if rows:
+        return weighed_by_rows(c, pointers)
+    if weighs_patches(c):
+        return weighed_by_patches(c, pointers)
     return _walked(c, pointers) or _tiled(c, pointers) or _direct(c, pointers)
 
 
-def weight_plans(c: Correlation, dw: Spec, pointers: tuple[Any, Any, Array, Any]) -> list[Plan]:
+def weight_plans(c: Correlation, dw: Spec, device: Device, pointers: tuple[Any, Any, Array, Any]) -> list[Plan]:
     """dw from y's gradient and x. `pointers` are of dy, x, dw and the scratch memory."""
     source, image, target, partial = pointers
     if not (c.x.size and c.y.size):
         return [added_up(target, target, dw, 0)]
-    sums = _sums(c, (source, image, partial))
+    sums = _sums(c, (source, image, partial), by_rows(c, device))
     return [sums.plan, added_up(partial, target, dw, sums.parts)]
 
 
 def weight_bytes(aligned: Correlation, unaligned: Correlation, dw: Spec) -> int:
-    """The scratch memory of `weight_plans`, for pointers aligned or not."""
+    """The scratch memory of `weight_plans`, for pointers aligned or not, on any device."""
     if not (aligned.x.size and aligned.y.size):
         return 0
-    parts = max(_sums(c, (0, 0, 0)).parts for c in (aligned, unaligned))
+    nowhere = (Array(0), Array(0), Array(0))
+    ways = {(aligned, False), (aligned, weighs_rows(aligned)), (unaligned, False)}
+    parts = max(_sums(c, nowhere, bands).parts for c, bands in ways)
     return whole_lines(dw.size * parts * aligned.computed)
 
 
 def added_up(partial: Any, target: Array, spec: Spec, parts: int) -> Plan:
     """The sums of `parts` neighbouring partial sums for each element of the target."""
-    lanes, threads = (32 if parts <= 1024 else 256), 256
+    lanes, threads = (8 if parts <= 64 else 32 if parts <= 1024 else 256), 256
     config = PartialSumsConfig(TYPES[spec.dtype], lanes, threads)
     kernel = Kernel("activation/partial_sums.cu", f"partial_sums_{SHORT[spec.dtype]}_{lanes}", config, ("reduce",))
-    return Plan(kernel, (-(-spec.size // (threads // lanes)), 1, 1), threads, (partial, target, spec.size, parts))
+    return Plan(kernel, (-(-spec.size // (threads // lanes)), 1, 1), threads, (partial, target, spec.size, parts), early=parts > 0)

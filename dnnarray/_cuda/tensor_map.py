@@ -17,8 +17,8 @@ from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, INT32
 
 BYTES = 128  # of a map
 _TYPES = {INT32: 3, FLOAT16: 6, FLOAT32: 11, BFLOAT16: 9}  # CUtensorMapDataType; float32 is rounded to TF32 on the way
-# CU_TENSOR_MAP_INTERLEAVE_NONE, _SWIZZLE_NONE, _SWIZZLE_64B or _SWIZZLE_128B, _L2_PROMOTION_L2_128B or _256B, _FLOAT_OOB_FILL_NONE
-_HOW = {0: (0, 0, 3, 0), 64: (0, 2, 2, 0), 128: (0, 3, 3, 0)}
+# CU_TENSOR_MAP_INTERLEAVE_NONE, _SWIZZLE_NONE, _32B, _64B or _128B, _L2_PROMOTION_L2_128B or _256B, _FLOAT_OOB_FILL_NONE
+_HOW = {0: (0, 0, 3, 0), 32: (0, 1, 2, 0), 64: (0, 2, 2, 0), 128: (0, 3, 3, 0)}
 _BEGIN = (c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p)  # the map, the element's type, axes, address, extents, strides
 
 

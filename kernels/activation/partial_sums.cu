@@ -1,7 +1,7 @@
 // out[c] = sum over s of partial[c, s]: the second stage of the sums over all but the channel.
 //
 // Layout:  partial is channels x splits, dense. kLanes neighbouring threads own one channel.
-// Needs:   kLanes 32, or the whole block; launched early.
+// Needs:   kLanes a power of two up to 32, or the whole block; launched early.
 // Bound:   latency; the array is small beside what it was made from.
 
 #include "dnnarray/overlap.cuh"
@@ -32,6 +32,10 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll 4
     for (long long s = lane; s < splits; s += Config::kLanes) sum += partial[c * splits + s];
   }
-  sum = Config::kLanes == kWarp ? warp_sum(sum) : block_reduce<Config::kThreads>(sum, Sum(), shared);
+  if constexpr (Config::kLanes <= kWarp) {
+    sum = warp_sum<Config::kLanes>(sum);
+  } else {
+    sum = block_reduce<Config::kThreads>(sum, Sum(), shared);
+  }
   if (lane == 0 && c < channels) out[c] = narrow<T>(sum);
 }

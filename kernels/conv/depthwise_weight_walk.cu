@@ -1,13 +1,14 @@
 // The weight gradient of a depthwise convolution by threads that walk down their columns: dw[c, r, s] = the sum over n, p, q of dy[n, c, p, q] *
-// x[n, c, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by
+// x[n, c / m, p + r - before, q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by
 // another launch, so that the same values give the same bits.
 //
-// Layout:  channels innermost in memory. A thread owns a word of channels (one of float, two of half types) and strips of kStrip columns of dy,
+// Layout:  channels innermost in memory. A thread owns a word of channels of dy (one of float, two of half types) and strips of kStrip columns of dy,
 //          each over `height` rows; it brings every row of x once, with the row of dy that begins there, keeps the last kSide rows of dy in registers
 //          and has the next ones on their way while it multiplies. Rows of dy change places by the loop's unrolling, not by moves. `lanes`
 //          neighbouring threads have neighbouring channels; what the threads of a block have of the same channels is added up in shared memory.
-// Needs:   pointers and channels aligned to 4 bytes; one plane of the window, kSide x kSide, no stride, no dilation; lanes divides kThreads.
-// Bound:   memory: x and dy once. Sums in float32.
+// Needs:   pointers and channels of dy aligned to 4 bytes; one plane of the window, kSide x kSide, no stride, no dilation; lanes divides kThreads.
+//          Where kShared, all channels of a word of dy have one channel of x: an even m for half types. Else m is 1.
+// Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32.
 
 #include "dnnarray/depthwise.cuh"
 #include "dnnarray/vec.cuh"
@@ -15,6 +16,7 @@
 #ifndef DNNARRAY_CONFIG
 struct Config {
   using Element = float;
+  static constexpr bool kShared = false;
   static constexpr int kSide = 3;
   static constexpr int kStrip = 7;
   static constexpr int kAhead = 1;
@@ -27,7 +29,8 @@ struct Config {
 using namespace dnnarray;
 using T = Config::Element;
 constexpr int kSide = Config::kSide, kStrip = Config::kStrip, kThreads = Config::kThreads;
-constexpr int kVector = 4 / sizeof(T), kWide = kStrip + kSide - 1, kTaps = kSide * kSide;
+constexpr int kVector = 4 / sizeof(T), kMaps = Config::kShared ? 1 : kVector;  // channels of dy, of x
+constexpr int kWide = kStrip + kSide - 1, kTaps = kSide * kSide;
 constexpr int kAhead = Config::kAhead;                             // rows that are on their way
 constexpr int kRows = kAhead + 1, kKept = (kSide + 2 * kAhead) / kRows * kRows;  // of x and of dy in registers; kRows divides both
 
@@ -40,21 +43,39 @@ __device__ __forceinline__ unsigned inside(int first, int width) {
   return found;
 }
 
-// N words, `step` elements apart; zeros where `mask` has none.
-template <int N>
-__device__ __forceinline__ void load_row(unsigned (&v)[N], const T* at, long long step, unsigned mask) {
-#pragma unroll
-  for (int j = 0; j < N; ++j, at += step) {
-    v[j] = 0;
-    asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b32 %0, [%1];\n}" : "+r"(v[j]) : "l"(at), "r"(mask & 1u << j));
-  }
+__device__ __forceinline__ void load_if(unsigned& v, const void* at, unsigned there) {
+  v = 0;
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b32 %0, [%1];\n}" : "+r"(v) : "l"(at), "r"(there));
+}
+__device__ __forceinline__ void load_if(unsigned short& v, const void* at, unsigned there) {
+  v = 0;
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there ld.global.nc.b16 %0, [%1];\n}" : "+h"(v) : "l"(at), "r"(there));
 }
 
-__device__ __forceinline__ void widen_word(float (&v)[kVector], unsigned word) {
-  Vec<T, kVector> found;
+// N words or halves of them, `step` elements apart; zeros where `mask` has none.
+template <int N, typename Word>
+__device__ __forceinline__ void load_row(Word (&v)[N], const T* at, long long step, unsigned mask) {
+#pragma unroll
+  for (int j = 0; j < N; ++j, at += step) load_if(v[j], at, mask & 1u << j);
+}
+
+template <int N, typename Word>
+__device__ __forceinline__ void widen_word(float (&v)[N], Word word) {
+  static_assert(sizeof word == N * sizeof(T), "the channels of a word");
+  Vec<T, N> found;
   memcpy(&found, &word, sizeof word);
   widen_all(v, found);
 }
+
+template <int kBytes>
+struct Word {
+  using Type = unsigned;
+};
+template <>
+struct Word<2> {
+  using Type = unsigned short;
+};
+using OfX = typename Word<kMaps * sizeof(T)>::Type;
 
 struct Walk {
   const T *x, *dy;  // the first words of the next rows
@@ -63,7 +84,7 @@ struct Walk {
   int row, height;  // the next row of x
   int left;         // rows of dy
 
-  __device__ __forceinline__ void bring(unsigned (&of_x)[kWide], unsigned (&of_dy)[kStrip]) {
+  __device__ __forceinline__ void bring(OfX (&of_x)[kWide], unsigned (&of_dy)[kStrip]) {
     load_row(of_x, x, x_w, left > 1 - kSide && static_cast<unsigned>(row) < static_cast<unsigned>(height) ? mask_x : 0);
     load_row(of_dy, dy, y_w, left > 0 ? mask_dy : 0);
     x += x_h, dy += y_h, ++row, --left;
@@ -71,8 +92,8 @@ struct Walk {
 };
 
 // sum[r][s] += a row of x times the rows of dy that read it by taps r; `now` is the place of the one that begins there.
-__device__ __forceinline__ void add_row(float (&sum)[kTaps][kVector], const unsigned (&x)[kWide], const unsigned (&dy)[kKept][kStrip], int now) {
-  float value[kWide][kVector];
+__device__ __forceinline__ void add_row(float (&sum)[kTaps][kVector], const OfX (&x)[kWide], const unsigned (&dy)[kKept][kStrip], int now) {
+  float value[kWide][kMaps];
 #pragma unroll
   for (int i = 0; i < kWide; ++i) widen_word(value[i], x[i]);
 #pragma unroll
@@ -84,16 +105,17 @@ __device__ __forceinline__ void add_row(float (&sum)[kTaps][kVector], const unsi
 #pragma unroll
       for (int s = 0; s < kSide; ++s)
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) sum[r * kSide + s][j] += g[j] * value[t + s][j];
+        for (int j = 0; j < kVector; ++j) sum[r * kSide + s][j] += g[j] * value[t + s][j % kMaps];
     }
 }
 
 __device__ __forceinline__ void walk(float (&sum)[kTaps][kVector], Walk& at, int rows) {
-  unsigned x[kRows][kWide], dy[kKept][kStrip] = {};
+  OfX x[kRows][kWide];
+  unsigned dy[kKept][kStrip] = {};
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) at.bring(x[i], dy[i]);
 #pragma unroll 1
-  for (int done = 0; done < rows + kSide - 1; done += kKept) {
+  for (int left = rows + kSide - 1; left > 0; left -= kKept) {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       at.bring(x[(i + kAhead) % kRows], dy[(i + kAhead) % kKept]);
@@ -102,11 +124,20 @@ __device__ __forceinline__ void walk(float (&sum)[kTaps][kVector], Walk& at, int
   }
 }
 
+// What a thread has in shared memory: the sums of its walks, added to the earlier ones where kAdded. Rounding grows with the terms added one after the other.
+template <bool kAdded>
+__device__ __forceinline__ void keep(float* own, const float (&sum)[kTaps][kVector]) {
+#pragma unroll
+  for (int tap = 0; tap < kTaps; ++tap)
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) own[tap * kThreads * kVector + j] = kAdded ? own[tap * kThreads * kVector + j] + sum[tap][j] : sum[tap][j];
+}
+
 // Block b takes words of channels b % chunks and of the strips (columns fastest, then parts of `high` rows, then images) each
 // `splits` * kThreads / lanes-th.
 extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
     DNNARRAY_ENTRY(const T* __restrict__ gmem_dy, const T* __restrict__ gmem_x, float* __restrict__ partial, long long batch, long long channels,
-                   long long flip, long long splits, long long lanes, long long high, long long x_n, long long x_h, long long x_w, long long y_n,
+                   long long multiplier, long long flip, long long splits, long long lanes, long long high, long long x_n, long long x_h, long long x_w, long long y_n,
                    long long y_h, long long y_w, long long height, long long width, long long out_height, long long out_width,
                    long long before_h, long long before_w) {
   __shared__ float smem_sums[kTaps * kThreads * kVector];
@@ -116,20 +147,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, Config::kBlocks)
   const int first = by_chunk.rest * across * kVector, channel = first + lane * kVector;
   const int strips = (static_cast<int>(out_width) - 1) / kStrip + 1, segments = static_cast<int>((out_height - 1) / high) + 1;
   const int total = static_cast<int>(batch) * segments * strips;
-  float sum[kTaps][kVector] = {};
+  const int from = Config::kShared ? divide(channel, static_cast<int>(multiplier)).quotient : channel;
+  float* own = smem_sums + threadIdx.x * kVector;
+  keep<false>(own, {});
   for (int i = by_chunk.quotient * slots + slot; i < total && channel < channels; i += static_cast<int>(splits) * slots) {
     const Quotient by_w = divide(i, strips), by_h = divide(by_w.quotient, segments);
     const int p = by_h.rest * static_cast<int>(high), q = by_w.rest * kStrip, end = min(p + static_cast<int>(high), static_cast<int>(out_height));
     const int row = p - static_cast<int>(before_h), column = q - static_cast<int>(before_w);
-    Walk at = {gmem_x + by_h.quotient * x_n + row * x_h + column * x_w + channel, gmem_dy + by_h.quotient * y_n + p * y_h + q * y_w + channel,
+    Walk at = {gmem_x + by_h.quotient * x_n + row * x_h + column * x_w + from, gmem_dy + by_h.quotient * y_n + p * y_h + q * y_w + channel,
                x_h, x_w, y_h, y_w, inside<kWide>(column, static_cast<int>(width)), inside<kStrip>(q, static_cast<int>(out_width)),
                row, static_cast<int>(height), end - p};
+    float sum[kTaps][kVector] = {};
     walk(sum, at, end - p);
+    keep<true>(own, sum);
   }
-#pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap)
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) smem_sums[(tap * slots + slot) * across * kVector + lane * kVector + j] = sum[tap][j];
   __syncthreads();
   const int wide = across * kVector;
   for (int i = threadIdx.x; i < kTaps * wide; i += kThreads) {

@@ -1,0 +1,158 @@
+// The weight gradient of a depthwise convolution of float32 by strips: dw[c, r, s] = the sum over n, p, q of dy[n, c, p, q] * x[n, c, p + r - before,
+// q + s - before]. First stage: `parts` partial sums of each tap, (K, taps, parts), in float; they are added up by another launch, so that the same
+// values give the same bits.
+//
+// Layout:  channels innermost in memory. A block stays with 32 channels and walks down its share of the rows of x of all tiles, a tile being `across` strips of
+//          kStrip columns of `groups` images; a step brings a row of x and that row of dy that its first row of the window meets. The copy engine
+//          brings them, `stages` steps under way, zeros outside of the image. A warp owns a strip, a lane a channel of it; the last kSide rows of dy
+//          stay in registers, so that each row of x and of dy is read once, at places that are known when it is compiled.
+// Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 4; kSide x kSide, strides and dilations of 1; across and groups make eight.
+// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32, of a tile first and then of all: rounding grows
+//          with the terms added one after the other.
+
+#include "dnnarray/depthwise_weight_steps.cuh"
+#include "dnnarray/overlap.cuh"
+
+#ifndef DNNARRAY_CONFIG
+struct Config {
+  static constexpr int kSide = 7, kStrip = 7, kTurns = 2;
+};
+#define DNNARRAY_ENTRY conv_depthwise_weight_strip_default
+#endif
+
+using namespace dnnarray;
+constexpr int kSide = Config::kSide, kStrip = Config::kStrip, kTurns = Config::kTurns, kWide = kStrip + kSide - 1, kTaps = kSide * kSide;
+constexpr int kWarps = 8, kThreads = (kWarps + 4) * 32, kChannels = 32, kPixel = kChannels * sizeof(float);
+
+extern __shared__ uint4 smem_memory[];
+
+using Steps = StepsOfRows<kSide, 1, 1>;
+using Sums = float[kSide][kSide];
+
+template <int N>
+__device__ __forceinline__ void load_pixels(float (&v)[N], unsigned smem) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v[i]) : "r"(smem + i * kPixel));
+}
+
+// Rows of dy, the newest of kTurns steps first.
+using Kept = float[kSide + kTurns - 1][kStrip];
+
+// sum[r][s] += a row of x times the rows of dy that read it by taps r, the last of which is at `newest`.
+__device__ __forceinline__ void add_row(Sums& sum, const float (&x)[kWide], const Kept& dy, int newest) {
+#pragma unroll
+  for (int t = 0; t < kStrip; ++t) {
+#pragma unroll
+    for (int r = 0; r < kSide; ++r) {
+#pragma unroll
+      for (int s = 0; s < kSide; ++s) sum[r][s] += dy[newest + r][t] * x[t + s];
+    }
+  }
+}
+
+// What a tile gives; `steps` are then those of the next one. Rows of dy move on in registers every kTurns steps: as many unrolled steps as the window has
+// rows would spare that, but are more instructions than their cache holds.
+__device__ __forceinline__ void add_tile(Sums& sum, const TilesOfRows& a, const PlacesOfRows& places, Steps& steps, Turn& turn, unsigned own_x,
+                                         unsigned own_dy) {
+  Kept dy = {};
+#pragma unroll 1
+  for (bool same = true; same;) {
+#pragma unroll
+    for (int r = kSide + kTurns - 2; r >= kTurns; --r) {
+#pragma unroll
+      for (int t = 0; t < kStrip; ++t) dy[r][t] = dy[r - kTurns][t];
+    }
+#pragma unroll
+    for (int newest = kTurns - 1; newest >= 0 && same; --newest) {
+      const unsigned done = places.done + turn.at * 8;
+      const auto leave = [&] {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(done);
+      };
+      barrier_wait(places.full + turn.at * 8, turn.parity);
+      if (steps.brings_dy(a)) {
+        load_pixels(dy[newest], own_dy + turn.at * places.dy_bytes);
+      } else {
+#pragma unroll
+        for (int t = 0; t < kStrip; ++t) dy[newest][t] = 0;
+      }
+      if (steps.brings_x(a)) {
+        float x[kWide];
+        load_pixels(x, own_x + turn.at * places.x_bytes);
+        leave();
+        add_row(sum, x, dy, newest);
+      } else {
+        leave();
+      }
+      same = steps.next(a);
+      turn.next(a.stages);
+    }
+  }
+}
+
+__device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const PlacesOfRows& places, Steps steps) {
+  const int across = a.wide / kStrip, warp = threadIdx.x / 32, group = warp / across, strip = warp % across, lane = threadIdx.x % 32;
+  const auto own = [&](int pitch) { return (group * pitch + strip * kStrip) * kPixel + lane * static_cast<int>(sizeof(float)); };
+  const unsigned own_x = places.x + own(a.pitch_x), own_dy = places.dy + own(a.pitch_dy);
+  Turn turn;
+  while (steps.more()) {
+    Sums of_tile = {};
+    add_tile(of_tile, a, places, steps, turn, own_x, own_dy);
+#pragma unroll
+    for (int r = 0; r < kSide; ++r) {
+#pragma unroll
+      for (int s = 0; s < kSide; ++s) sum[r][s] += of_tile[r][s];
+    }
+  }
+}
+
+__device__ __forceinline__ void wait_for_warps() { asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory"); }
+
+// Adds up what the warps have, in shared memory by (tap, warp, channel), and writes it.
+__device__ __forceinline__ void finish(const Sums& sum, float* partial, int channels, long long parts, bool flip) {
+  float* smem = reinterpret_cast<float*>(smem_memory);
+  wait_for_warps();  // nobody needs rows any more
+#pragma unroll
+  for (int tap = 0; tap < kTaps; ++tap) smem[tap * kWarps * 32 + threadIdx.x] = sum[tap / kSide][tap % kSide];
+  wait_for_warps();
+  const int channel = threadIdx.x % 32;
+  if (channel >= channels) return;
+  for (int tap = threadIdx.x / 32; tap < kTaps; tap += kWarps) {
+    float all = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) all += smem[(tap * kWarps + warp) * 32 + channel];
+    partial[(static_cast<long long>(channel) * kTaps + (flip ? kTaps - 1 - tap : tap)) * parts] = all;
+  }
+}
+
+// Neighbouring blocks have the same pixels of other channels.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
+    const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map, float* __restrict__ partial, long long channels,
+    long long flip, long long parts, long long tiles, long long wide, long long groups, long long stages, long long pitch_x, long long pitch_dy,
+    long long first, long long per_tile, long long columns, long long depths, long long out_height, long long before_d, long long before_h,
+    long long before_w) {
+  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
+  const TilesOfRows a{i(wide), i(groups), i(stages), i(pitch_x), i(pitch_dy), i(first), i(per_tile), i(columns), i(depths),
+                      i(out_height), i(before_d), i(before_h), i(before_w)};
+  const PlacesOfRows places(smem_address(smem_memory), a, a.groups * a.pitch_dy * kPixel, a.groups * a.pitch_x * kPixel);
+  const int chunks = (i(channels) - 1) / kChannels + 1;
+  const Quotient by_chunk = divide(blockIdx.x, chunks);
+  const int first_channel = by_chunk.rest * kChannels, part = by_chunk.quotient;
+  const Steps steps(a, i(tiles * per_tile * part / parts), i(tiles * per_tile * (part + 1) / parts));
+  if (threadIdx.x == kWarps * 32) {
+    prefetch_map(x_map);
+    prefetch_map(dy_map);
+    places.begin(a.stages, kWarps);
+  }
+  __syncthreads();
+  if (threadIdx.x >= kWarps * 32) {
+    give_registers<40>();
+    if (threadIdx.x == kWarps * 32) bring_rows(a, places, x_map, dy_map, first_channel, first_channel, steps);
+  } else {
+    take_registers<232>();
+    Sums sum = {};
+    multiply(sum, a, places, steps);
+    let_next_kernel_begin();
+    finish(sum, partial + static_cast<long long>(first_channel) * kTaps * parts + part, i(channels) - first_channel, parts, flip != 0);
+  }
+}
