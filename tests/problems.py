@@ -241,3 +241,7 @@ def _depthwise(dtype: np.dtype) -> Iterator[Call]:
         options = {"groups": 64, "padding": window[0] // 2}
         yield _call("conv", image, weight, **options)
         yield _call("conv_backward_input", image, weight, input_shape=image.shape, **options)
+        yield _call("conv_backward_weight", image, image, weight_shape=weight.shape, **options)
+    for space, window in (((56, 56), (7, 7)), ((8, 28, 56), (3, 3, 3))):
+        image, options = Spec((8, *space, 64), dtype), {"groups": 64, "padding": window[0] // 2, "layout": "channels_last"}
+        yield _call("conv_backward_weight", image, image, weight_shape=(64, *window, 1), **options)

@@ -15,7 +15,6 @@ _THREADS, _CHANNELS = 384, 32  # of a block: threads, channels of dy
 _MULTIPLIED = (3, 5)  # windows of half types with two outputs for each channel
 _QUAD = 32  # columns of a lane's four strips, of half types
 _ROWS = {3: 2, 5: 2, 7: 1}  # of a step, by the side of the window: measured
-_TURNS = {5: 2, 7: 2}  # unrolled steps of float32, by the side of the window: measured
 _STRIP, _WARPS = 7, 8  # columns of a warp, of float32
 _MOST_STAGES, _SHARED, _SHARED_OF_CUBES = 16, 120_000, 220_000  # steps under way and their bytes: with more of them images are slower
 _BARRIERS = 2 * _MOST_STAGES * 8
@@ -43,7 +42,6 @@ class DepthwiseWeightStripConfig(Config):
 
     side: int
     strip: int
-    turns: int
 
 
 @frozen
@@ -109,24 +107,12 @@ def weighed_by_rows(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSu
         _map(c.memory, c.y, dy, (_CHANNELS, tile.pitch_dy, tile.rows, tile.planes, tile.groups)),
         _map(c.memory, c.x, x, (_CHANNELS // g.k, tile.pitch_x, tile.rows, reached, tile.groups)),
     )
-    numbers = (
-        c.channels,
-        int(c.flip),
-        parts,
-        tiles,
-        tile.wide,
-        tile.groups,
-        stages,
-        tile.pitch_x,
-        tile.pitch_dy,
-        first,
-        steps,
-        columns,
-        depths,
-    )
+    laid = (tile.wide, tile.groups, stages, tile.pitch_x, tile.pitch_dy)
+    numbers = (c.channels, int(c.flip), parts, tiles, *laid, first, steps, columns, depths, g.out[1], *g.before)
     kernel = _strips(g) if size == 4 else _bands(c, tile, chunks)
-    arguments = (*maps, partial, *numbers, g.out[1], *g.before)
-    return PartialSums(Plan(kernel, (parts * chunks, 1, 1), _THREADS, arguments, stages * stage + _BARRIERS + _BEYOND), parts)
+    return PartialSums(
+        Plan(kernel, (parts * chunks, 1, 1), _THREADS, (*maps, partial, *numbers), stages * stage + _BARRIERS + _BEYOND), parts
+    )
 
 
 def _tile_of_bands(g: Geometry) -> _Tile:
@@ -151,8 +137,4 @@ def _tile_of_strips(g: Geometry) -> _Tile:
 
 def _strips(g: Geometry) -> Kernel:
     side = g.window[2]
-    return Kernel(
-        "conv/depthwise_weight_strip_sm90.cu",
-        f"conv_depthwise_weight_strip_s{side}",
-        DepthwiseWeightStripConfig(side, _STRIP, _TURNS[side]),
-    )
+    return Kernel("conv/depthwise_weight_strip_sm90.cu", f"conv_depthwise_weight_strip_s{side}", DepthwiseWeightStripConfig(side, _STRIP))

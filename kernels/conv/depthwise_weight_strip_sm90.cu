@@ -5,23 +5,23 @@
 // Layout:  channels innermost in memory. A block stays with 32 channels and walks down its share of the rows of x of all tiles, a tile being `across` strips of
 //          kStrip columns of `groups` images; a step brings a row of x and that row of dy that its first row of the window meets. The copy engine
 //          brings them, `stages` steps under way, zeros outside of the image. A warp owns a strip, a lane a channel of it; the last kSide rows of dy
-//          stay in registers, so that each row of x and of dy is read once, at places that are known when it is compiled.
+//          stay in registers, so that each row of x and of dy is read once, at places that are known when it is compiled. Rows of dy change places by the loop's unrolling, not by moves.
 // Needs:   sm_90; pointers aligned to 16 bytes, channels a multiple of 4; kSide x kSide, strides and dilations of 1; across and groups make eight.
-// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32, of a tile first and then of all: rounding grows
-//          with the terms added one after the other.
+// Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32, of kSide rows first and then of all: rounding
+//          grows with the terms added one after the other.
 
 #include "dnnarray/depthwise_weight_steps.cuh"
 #include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
-  static constexpr int kSide = 7, kStrip = 7, kTurns = 2;
+  static constexpr int kSide = 7, kStrip = 7;
 };
 #define DNNARRAY_ENTRY conv_depthwise_weight_strip_default
 #endif
 
 using namespace dnnarray;
-constexpr int kSide = Config::kSide, kStrip = Config::kStrip, kTurns = Config::kTurns, kWide = kStrip + kSide - 1, kTaps = kSide * kSide;
+constexpr int kSide = Config::kSide, kStrip = Config::kStrip, kWide = kStrip + kSide - 1, kTaps = kSide * kSide;
 constexpr int kWarps = 8, kThreads = (kWarps + 4) * 32, kChannels = 32, kPixel = kChannels * sizeof(float);
 
 extern __shared__ uint4 smem_memory[];
@@ -35,73 +35,66 @@ __device__ __forceinline__ void load_pixels(float (&v)[N], unsigned smem) {
   for (int i = 0; i < N; ++i) asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v[i]) : "r"(smem + i * kPixel));
 }
 
-// Rows of dy, the newest of kTurns steps first.
-using Kept = float[kSide + kTurns - 1][kStrip];
-
-// sum[r][s] += a row of x times the rows of dy that read it by taps r, the last of which is at `newest`.
-__device__ __forceinline__ void add_row(Sums& sum, const float (&x)[kWide], const Kept& dy, int newest) {
+// sum[r][s] += a row of x times the rows of dy that read it by taps r, the last of which is at `now`.
+__device__ __forceinline__ void add_row(Sums& sum, const float (&x)[kWide], const float (&dy)[kSide][kStrip], int now) {
 #pragma unroll
   for (int t = 0; t < kStrip; ++t) {
 #pragma unroll
     for (int r = 0; r < kSide; ++r) {
 #pragma unroll
-      for (int s = 0; s < kSide; ++s) sum[r][s] += dy[newest + r][t] * x[t + s];
+      for (int s = 0; s < kSide; ++s) sum[r][s] += dy[(now + kSide - r) % kSide][t] * x[t + s];
     }
   }
 }
 
-// What a tile gives; `steps` are then those of the next one. Rows of dy move on in registers every kTurns steps: as many unrolled steps as the window has
-// rows would spare that, but are more instructions than their cache holds.
-__device__ __forceinline__ void add_tile(Sums& sum, const TilesOfRows& a, const PlacesOfRows& places, Steps& steps, Turn& turn, unsigned own_x,
-                                         unsigned own_dy) {
-  Kept dy = {};
-#pragma unroll 1
-  for (bool same = true; same;) {
-#pragma unroll
-    for (int r = kSide + kTurns - 2; r >= kTurns; --r) {
-#pragma unroll
-      for (int t = 0; t < kStrip; ++t) dy[r][t] = dy[r - kTurns][t];
-    }
-#pragma unroll
-    for (int newest = kTurns - 1; newest >= 0 && same; --newest) {
-      const unsigned done = places.done + turn.at * 8;
-      const auto leave = [&] {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(done);
-      };
-      barrier_wait(places.full + turn.at * 8, turn.parity);
-      if (steps.brings_dy(a)) {
-        load_pixels(dy[newest], own_dy + turn.at * places.dy_bytes);
-      } else {
-#pragma unroll
-        for (int t = 0; t < kStrip; ++t) dy[newest][t] = 0;
-      }
-      if (steps.brings_x(a)) {
-        float x[kWide];
-        load_pixels(x, own_x + turn.at * places.x_bytes);
-        leave();
-        add_row(sum, x, dy, newest);
-      } else {
-        leave();
-      }
-      same = steps.next(a);
-      turn.next(a.stages);
-    }
+// A lane's first pixel of x and of dy, from the beginning of a place.
+struct Lane {
+  unsigned x, dy;
+
+  __device__ __forceinline__ explicit Lane(const TilesOfRows& a) {
+    const int across = a.wide / kStrip, warp = threadIdx.x / 32, group = warp / across, first = warp % across * kStrip;
+    const int channel = threadIdx.x % 32 * static_cast<int>(sizeof(float));
+    x = (group * a.pitch_x + first) * kPixel + channel;
+    dy = (group * a.pitch_dy + first) * kPixel + channel;
   }
-}
+};
 
 __device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const PlacesOfRows& places, Steps steps) {
-  const int across = a.wide / kStrip, warp = threadIdx.x / 32, group = warp / across, strip = warp % across, lane = threadIdx.x % 32;
-  const auto own = [&](int pitch) { return (group * pitch + strip * kStrip) * kPixel + lane * static_cast<int>(sizeof(float)); };
-  const unsigned own_x = places.x + own(a.pitch_x), own_dy = places.dy + own(a.pitch_dy);
+  const Lane lane(a);
   Turn turn;
   while (steps.more()) {
-    Sums of_tile = {};
-    add_tile(of_tile, a, places, steps, turn, own_x, own_dy);
+    float dy[kSide][kStrip] = {};
+    for (bool same = true; same;) {
+      Sums of_rows = {};
 #pragma unroll
-    for (int r = 0; r < kSide; ++r) {
+      for (int now = 0; now < kSide && same; ++now) {
+        const auto leave = [&] {
+          __syncwarp();
+          if (threadIdx.x % 32 == 0) barrier_arrive(places.done + turn.at * 8);
+        };
+        barrier_wait(places.full + turn.at * 8, turn.parity);
+        if (steps.brings_dy(a)) {
+          load_pixels(dy[now], places.dy + turn.at * places.dy_bytes + lane.dy);
+        } else {
 #pragma unroll
-      for (int s = 0; s < kSide; ++s) sum[r][s] += of_tile[r][s];
+          for (int t = 0; t < kStrip; ++t) dy[now][t] = 0;
+        }
+        if (steps.brings_x(a)) {
+          float x[kWide];
+          load_pixels(x, places.x + turn.at * places.x_bytes + lane.x);
+          leave();
+          add_row(of_rows, x, dy, now);
+        } else {
+          leave();
+        }
+        same = steps.next(a);
+        turn.next(a.stages);
+      }
+#pragma unroll
+      for (int r = 0; r < kSide; ++r) {
+#pragma unroll
+        for (int s = 0; s < kSide; ++s) sum[r][s] += of_rows[r][s];
+      }
     }
   }
 }
