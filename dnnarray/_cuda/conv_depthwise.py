@@ -251,7 +251,7 @@ _BAND, _MMA, _STRIP, _CUBE, _PATCH, _PLANE, _TILE = (
 _DIRECT, _DIRECT_FIRST, _GATHER = (_Speed(share, rate, term=0.5e-6) for share, rate in ((0.35, 6e12), (0.17, 5e12), (0.15, 2e12)))
 _WEIGHT_BAND, _WEIGHT_CUBE, _WEIGHT_STRIP, _WEIGHT_PATCH, _WEIGHT_WALK, _WEIGHT_TILE, _WEIGHT_DIRECT = (
     _Speed(share, rate, 2)
-    for share, rate in ((0.9, 100e12), (0.75, 100e12), (0.9, 40e12), (0.95, 25e12), (0.92, 20e12), (0.56, 16e12), (0.5, 6e12))
+    for share, rate in ((0.9, 100e12), (0.75, 100e12), (0.9, 32e12), (0.95, 25e12), (0.92, 20e12), (0.56, 16e12), (0.5, 6e12))
 )
 
 
