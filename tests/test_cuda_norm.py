@@ -98,15 +98,76 @@ def test_memory_that_is_not_aligned_goes_to_shared_memory_where_single_elements_
     assert norm_block.workspace(problem) > 0
 
 
-def test_large_arrays_doubles_and_channels_last_are_left_to_others():
+def test_large_arrays_and_doubles_are_left_to_others():
     assert "bytes" in norm_block.fits(next(_channel_problems((64, 256, 56, 56), FLOAT32)), _DEVICE)
     assert "float" in norm_block.fits(next(_channel_problems((4, 16, 14, 14), FLOAT64)), _DEVICE)
     assert "registers" in norm_block.fits(next(_channel_problems((1, 1, 1 << 17), FLOAT32)), _DEVICE)
-    last = Spec((4, 14, 14, 16), FLOAT32)
-    problem = find("batch_norm_train")
-    chosen = {n: v for n, v in (problem.defaults | {"layout": "channels_last"}).items() if n in problem.static}
-    arrays = tuple({"x": last}.get(n) for n in problem.arrays)
-    assert "fastest" in norm_block.fits(problem.problem(arrays, chosen), _DEVICE)
+
+
+def test_many_channels_last_of_half_types_whose_statistics_were_saved_take_whole_sectors():
+    operation, x, each = find("batch_norm_train_backward"), _channels_last((4, 1024, 7, 7), FLOAT16), Spec((1024,), FLOAT32)
+    chosen = {n: v for n, v in operation.defaults.items() if n in operation.static}
+    problem = operation.problem(tuple({"x": x, "grad": x, "mean": each, "rstd": each}.get(n) for n in operation.arrays), chosen)
+    assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[problem.op]).name == "tile"
+
+
+def test_more_batch_indices_than_a_grid_has():
+    for x in (Spec((65_536, 2, 2), FLOAT16), Spec((65_536, 4), FLOAT16)):
+        assert "65,536" in norm_block.fits(_problem("group_norm", x, (x.shape[1],), num_groups=2), _DEVICE)
+
+
+def _channels_last(shape, dtype):
+    dense = Spec((shape[0], *shape[2:], shape[1]), dtype).c_strides
+    return Spec(shape, dtype, (dense[0], dense[-1], *dense[1:-1]))
+
+
+def _last(op, shape, dtype, groups=32):
+    return _problem(op, _channels_last(shape, dtype), (shape[1],), **({"num_groups": groups} if op.startswith("group_norm") else {}))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize(
+    ("op", "shape", "vector", "blocks", "together"),
+    [
+        ("batch_norm_train_backward", (2, 32, 14, 14), 2, 16, 1),
+        ("batch_norm_train", (8, 512, 7, 7), 4, 128, 1),
+        ("batch_norm_train", (16, 256, 7, 7), 4, 128, 2),  # more rows than a block takes as fast as a cluster
+        ("batch_norm_train_backward", (3, 64, 28, 28), 4, 128, 8),
+        ("batch_norm_train", (2, 510, 7, 9), 2, 255, 1),
+        ("batch_norm_train", (2, 151, 7, 9), 1, 151, 1),  # an odd number of channels
+        ("group_norm", (2, 256, 7, 7), None, 32, 1),
+        ("group_norm_backward", (2, 64, 14, 14), 2, 32, 1),
+        ("instance_norm", (4, 64, 7, 7), 4, 16, 1),
+        ("instance_norm_backward", (4, 256, 7, 7), 2, 128, 1),
+    ],
+)
+def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, blocks, together, dtype):
+    problem, run = _last(op, shape, dtype), norm_block.backward if op.endswith("_backward") else norm_block.forward
+    assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == "block"
+    for aligned in (True, False):
+        (plan,) = run(problem, _DEVICE, aligned).plans
+        config = plan.kernel.config
+        assert (config.last, plan.block % 32) == (True, 0)
+        if aligned:
+            assert config.blocks == together
+            assert config.vector == (vector or 16 // dtype.itemsize)  # of a group as wide as can be
+            assert plan.grid[0] == blocks
+
+
+def test_too_many_rows_for_a_block_and_no_clusters():
+    older = Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912)
+    problem = _last("batch_norm_train", (4, 64, 28, 28), FLOAT16)
+    assert "registers" in norm_block.fits(problem, older)
+    assert norm_block.fits(problem, _DEVICE) is None
+
+
+def test_groups_of_any_number_of_channels():
+    """Lanes that make no whole row of a group are idle."""
+    for shape, groups, neighbours in (((2, 96, 7, 7), 32, 3), ((2, 320, 4, 4), 32, 5), ((2, 640, 4, 4), 32, 5)):
+        (plan,) = norm_block.forward(_last("group_norm", shape, FLOAT16, groups), _DEVICE, True).plans
+        config = plan.kernel.config
+        assert plan.block // neighbours * neighbours * config.vectors * config.vector >= shape[1] // groups * shape[2] * shape[3]
+    assert "registers" in norm_block.fits(_last("group_norm", (2, 521, 3, 3), FLOAT16, 1), _DEVICE)  # a row is longer than a block
 
 
 @pytest.mark.parametrize(
@@ -120,9 +181,7 @@ def test_large_arrays_doubles_and_channels_last_are_left_to_others():
 )
 def test_what_is_held_on_chip_channels_last(op, shape, dtype, expected):
     """As measured; docs/measured.md has the times."""
-    dense = Spec((shape[0], *shape[2:], shape[1]), dtype).c_strides
-    x = Spec(shape, dtype, (dense[0], dense[-1], *dense[1:-1]))
-    operation = find(op)
+    operation, x = find(op), _channels_last(shape, dtype)
     specs, options = operation.bind((x,), {"num_groups": 32} if op == "group_norm" else {})
     problem = operation.problem(specs, {n: v for n, v in options.items() if n in operation.static})
     assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected

@@ -1,10 +1,10 @@
-"""Batch, group and instance norm of small arrays, channels first: a block holds a statistic in its registers, in one launch."""
+"""Batch, group and instance norm of small arrays: a block holds a statistic in its registers, in one launch; channels last, those of a vector of channels."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnarray._cuda import norm_slab
+from dnnarray._cuda import norm_slab, norm_tile
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, orders, wide
 from dnnarray._cuda.norm_view import View, inputs, shares, view
@@ -14,10 +14,15 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT64, Spec
 
-_SMALL = 1 << 20  # bytes of x up to which latency is all that counts
+_SMALL, _PIECES = 1 << 20, 1 << 17  # bytes of x, or vectors that each have a line of memory, up to which latency is what counts
 _THREADS = 512  # of a block, at the most
 _EACH = (1, 2, 4, 8, 16)  # vectors of a thread; of groups, where each may have a weight and sums of its own, at most _APART
 _APART = 4
+_WORD, _WIDEST = 4, 4  # channels last: bytes of the least vector, and neighbours whose statistics a block has at the most
+_BLOCKS, _APART_BLOCKS = 16, 128  # blocks that are enough, with narrow vectors; in gradients of batch indices apart
+_LINES, _LARGEST, _AT_ONCE = 400, 8, 132  # rows that are worth a block of a cluster, its blocks at the most, and of all clusters
+_ALONE = 1024  # rows of single elements of a group in a gradient, at the most
+_CLUSTERS_FROM, _GRID_Y = (9, 0), 65_535
 _VALUES, _FEW = 16, 8  # of a thread, of each array: at the most, and up to which more threads are not worth their meeting
 
 
@@ -28,9 +33,11 @@ class BlockConfig(Config):
     element: str
     activation: str
     group: bool
+    last: bool
     vector: int
     vectors: int
     threads: int
+    blocks: int
 
 
 @frozen
@@ -41,12 +48,13 @@ class BlockBackwardConfig(BlockConfig):
 
 
 class Share(NamedTuple):
-    """How a statistic is spread: elements of a vector, vectors of a thread, threads of a statistic, statistics of a block."""
+    """How a statistic is spread: elements of a vector, vectors of a thread, threads of a statistic, statistics of a block, blocks of a cluster."""
 
     vector: int
     vectors: int
     lanes: int
     rows: int
+    blocks: int = 1
 
 
 def _elements(v: View) -> int:
@@ -54,46 +62,100 @@ def _elements(v: View) -> int:
     return v.channels // v.groups * v.inner if v.per_batch else v.outer * v.inner
 
 
-def _share(v: View, x: Spec, gradient: bool, aligned: bool) -> Share | None:
+def _several(v: View) -> bool:
+    """Whether the elements of a vector have statistics of their own: those of neighbouring channels."""
+    return v.last and v.groups == v.channels
+
+
+def _vector(v: View, x: Spec, gradient: bool, aligned: bool) -> int:
+    """Elements that a thread moves at once: of an image, of the channels of a group, or of as many channels as keep blocks few."""
+    if not _several(v):
+        return vector_length(x.dtype, aligned, v.channels // v.groups if v.last else v.inner)
+    widest = min(vector_length(x.dtype, aligned, v.channels), _WIDEST)
+    statistics, vector = v.channels * (1 if gradient else v.batch), min(_WORD // x.dtype.itemsize, widest)
+    enough = _APART_BLOCKS if gradient and v.batch > 1 else _BLOCKS
+    while vector < widest and statistics > vector * enough:
+        vector *= 2
+    return vector
+
+
+def _vectors(v: View, vector: int) -> tuple[int, int]:
+    """Vectors of a block (gradient: of a batch index), and how many of them are neighbours."""
+    if v.last:
+        each = 1 if _several(v) else v.channels // v.groups // vector
+        return v.inner * each, each
+    return blocks_of(_elements(v), vector), v.inner // vector
+
+
+def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> Share | None:
     """As few threads as take few values each; None where the largest block does not hold a statistic (gradient: that of every batch index)."""
-    vector = vector_length(x.dtype, aligned, v.inner)
-    vectors = blocks_of(_elements(v), vector)
-    rows = 1 << (v.batch - 1).bit_length() if gradient else 1
+    rows, vector = 1 << (v.batch - 1).bit_length() if gradient else 1, _vector(v, x, gradient, aligned)
+    if _several(v):
+        return _share_several(v, vector, rows, clusters)
+    vectors, neighbours = _vectors(v, vector)
+    if v.last and gradient and vector == 1 and v.outer * v.inner > _ALONE:
+        return None
     for most in (_FEW, _VALUES):
         lanes = 32
         while lanes * rows <= _THREADS:
-            each = next((n for n in _EACH if n * lanes >= vectors), 0)
-            if 0 < each <= min(max(most // vector, 1), _APART if v.per_batch else _EACH[-1]):
+            used = lanes // neighbours * neighbours if v.last else lanes  # so that a thread comes by the same channels
+            each = next((n for n in _EACH if n * used >= vectors), 0)
+            if 0 < each <= min(max(most // vector, 1), _APART if v.per_batch and not v.last else _EACH[-1]):
                 return Share(vector, each, lanes, rows)
             lanes *= 2
     return None
 
 
+def _share_several(v: View, vector: int, rows: int, clusters: bool) -> Share | None:
+    """The same where statistics are neighbours. Every vector is a line of memory, some 1 ns of its block's time: many rows are shared out to a cluster."""
+    blocks, tiles = 1, v.channels // vector
+    while clusters and v.batch == 1 and blocks < _LARGEST and v.inner > blocks * _LINES and 2 * blocks * tiles <= _AT_ONCE:
+        blocks *= 2
+    lanes = 32
+    while lanes * _APART < blocks_of(v.inner, blocks):
+        lanes *= 2
+    vectors = next(n for n in _EACH if n * lanes * blocks >= v.inner)
+    return Share(vector, vectors, lanes, rows, blocks) if lanes * rows <= _THREADS else None
+
+
 def fits(problem: NormProblem, device: Device) -> str | None:
-    """Why the problem is not one of small statistics, channels first, or None."""
+    """Why the problem is not one of small statistics, or None."""
     v, x = view(problem), inputs(problem, problem.inputs, None).x
-    if v is None or v.last:
-        return "the channels run fastest in memory, or are interleaved with batch and space"
-    if x.dtype == FLOAT64 or x.nbytes > _SMALL or v.size == 0:
-        return f"only float and half types, up to {_SMALL:,} bytes, and not nothing"
-    if _share(v, x, _gradient(problem), True) is None:
+    if v is None:
+        return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
+    if x.dtype == FLOAT64 or v.size == 0 or _large(v, x, _gradient(problem)):
+        return f"only float and half types, up to {_SMALL:,} bytes or {_PIECES:,} vectors of neighbouring channels, and not nothing"
+    if _several(v) and _gradient(problem) and norm_tile.fits(problem, device) is None:
+        return "so many channels that blocks with whole sectors of each row fill the card"
+    if v.batch > _GRID_Y:
+        return f"{v.batch:,} batch indices are more than a grid has in its second axis"
+    if _share(v, x, _gradient(problem), True, _clusters(device)) is None:
         return f"a statistic of {_elements(v):,} values is more than a block holds in registers"
-    return norm_slab.fits(problem, device) if _falls_back(problem) else None
+    return norm_slab.fits(problem, device) if _falls_back(problem, _clusters(device)) else None
+
+
+def _large(v: View, x: Spec, gradient: bool) -> bool:
+    """Whether more counts than latency."""
+    return v.size > _PIECES * _vector(v, x, gradient, True) if _several(v) else x.nbytes > _SMALL
+
+
+def _clusters(device: Device) -> bool:
+    return (device.capability or (0, 0)) >= _CLUSTERS_FROM
 
 
 def _gradient(problem: NormProblem) -> bool:
     return problem.op.endswith("_backward")
 
 
-def _falls_back(problem: NormProblem) -> bool:
+def _falls_back(problem: NormProblem, clusters: bool) -> bool:
     """Whether memory that is not aligned is left to `norm_slab`: vectors of one element are too many for registers."""
     v, x = view(problem), inputs(problem, problem.inputs, None).x
-    return v is None or _share(v, x, _gradient(problem), False) is None
+    return v is None or _share(v, x, _gradient(problem), False, clusters) is None
 
 
 def workspace(problem: NormProblem) -> int:
-    """What memory that is not aligned needs."""
-    return norm_slab.workspace(problem) if _falls_back(problem) else 0
+    """What memory that is not aligned needs, on any card."""
+    return norm_slab.workspace(problem) if _falls_back(problem, False) else 0
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
@@ -103,6 +165,7 @@ def cost(problem: NormProblem, device: Device) -> Cost:
 
 def _plan(
     problem: NormProblem,
+    device: Device,
     aligned: bool,
     pointers: tuple[Pointer, ...],
     parameters: tuple[Spec | None, ...],
@@ -111,45 +174,49 @@ def _plan(
     """The launch; `pointers` are its arrays, `statistics` the running ones, the types of `parameters` are told to it."""
     found, x, gradient = view(problem), inputs(problem, problem.inputs, None).x, _gradient(problem)
     assert found is not None
-    share, how = _share(found, x, gradient, aligned), formula(problem.activation, x.dtype)
+    share, how = _share(found, x, gradient, aligned, _clusters(device)), formula(problem.activation, x.dtype)
     assert share is not None
-    group, threads, members = found.per_batch, share.lanes * share.rows, found.channels // found.groups
-    settings = (TYPES[x.dtype], how.type, group, share.vector, share.vectors, threads)
+    several, last, threads = _several(found), found.last, share.lanes * share.rows
+    group = found.per_batch and not several
+    settings = (TYPES[x.dtype], how.type, group, last, share.vector, share.vectors, threads, share.blocks)
     config = BlockBackwardConfig(*settings, share.rows) if gradient else BlockConfig(*settings)
-    stage = f"channel_block{'_backward' * gradient}"
-    name = f"norm_{stage}_{'group' if group else 'batch'}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
-    span, pitch = (members * found.inner, found.inner) if group else (found.inner, found.channels * found.inner)
-    each, flags = found.inner // share.vector, sum(wide(s, x) << i for i, s in enumerate(parameters))
-    sizes = (flags, _elements(found) // share.vector << 32 | each, divisor(each), pitch << 32 | span)
+    stage = f"channel_block{'_backward' * gradient}{'_cluster' * (share.blocks > 1)}"
+    kind = f"{'group' if group else 'batch'}{'_last' * last}"
+    name = f"norm_{stage}_{kind}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
+    vectors, each = _vectors(found, share.vector)
+    members = share.vector if several else found.channels // found.groups  # of a block
+    span, pitch = members * (1 if last else found.inner), found.channels if last else found.inner if group else found.channels * found.inner
+    flags = sum(wide(s, x) << i for i, s in enumerate(parameters))
+    sizes = (flags, vectors << 32 | each, divisor(each), pitch << 32 | span)
     count, part = shares(problem)
     if gradient:
         numbers: tuple[Pointer | float, ...] = (part, found.batch, float(problem.eps), members)
     else:
         numbers = (part, float(problem.eps), members, *statistics, count, float(problem.momentum))
-    grid = (found.groups, 1 if gradient else found.batch, 1)
+    grid = (found.channels // members * share.blocks, 1 if gradient else found.batch, 1)
     kernel = Kernel(f"norm/{stage}.cu", name, config, ("activation", "norm"))
     return Program((ahead_if_small(Plan(kernel, grid, threads, (*pointers, *sizes, *numbers, how.p, how.q))),), orders(problem, x))
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
-    if not aligned and _falls_back(problem):
+    if not aligned and _falls_back(problem, _clusters(device)):
         return norm_slab.forward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     y, mean, rstd, next_mean, next_var = (*arguments.outputs, 0, 0, 0, 0)[:5]
     parameters = (specs.weight, specs.bias, specs.running_mean, specs.running_var)
     statistics = (g.running_mean, g.running_var, next_mean, next_var)
-    return _plan(problem, aligned, (g.x, g.weight, g.bias, y, mean, rstd, g.residual), parameters, statistics)
+    return _plan(problem, device, aligned, (g.x, g.weight, g.bias, y, mean, rstd, g.residual), parameters, statistics)
 
 
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """One launch."""
-    if not aligned and _falls_back(problem):
+    if not aligned and _falls_back(problem, _clusters(device)):
         return norm_slab.backward(problem, device, aligned)
     specs, arguments = inputs(problem, problem.inputs, None), Arguments(problem)
     g = inputs(problem, arguments.inputs, 0)
     dx, dweight, dbias, dresidual = (*arguments.outputs, 0)[:4]
     residual = g.residual if problem.activation else 0
     pointers = (g.grad, g.x, g.weight, g.bias, g.mean, g.rstd, dx, dweight, dbias, residual, dresidual)
-    return _plan(problem, aligned, pointers, (specs.weight, specs.bias, specs.mean, specs.rstd))
+    return _plan(problem, device, aligned, pointers, (specs.weight, specs.bias, specs.mean, specs.rstd))

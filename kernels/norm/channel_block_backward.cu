@@ -4,9 +4,10 @@
 //
 // Layout:  block g owns channel g of the whole batch, or (kGroup) group g of each of the up to kRows batch indices, one to each of kRows
 //          equal parts of its threads, in registers; thread t of a part the vectors t, t + kLanes, ... of its `vectors`, in images of `each`.
-//          kGroup: the sums of vectors meet in shared memory, where a warp adds up those of a channel.
-// Needs:   an image a multiple of kVector elements; at most kLanes kVectors vectors; a part of whole warps; pointers aligned to kVector
-//          elements; fewer than 2^31 elements.
+//          kGroup: the sums of vectors (kLast: of channels) of threads meet in shared memory, where a warp adds up those of a channel.
+//          kLast: as in channel_block.cu; kVector neighbouring channels without kGroup, whose batch indices may have statistics of their own.
+// Needs:   an image (kLast: the channels, a group) a multiple of kVector elements; at most kLanes kVectors vectors; a part of whole warps; pointers
+//          aligned to kVector elements; fewer than 2^31 elements; kLast: kLanes at least `each`.
 // Bound:   latency.
 
 #include "dnnarray/activation.cuh"
@@ -18,40 +19,66 @@ struct Config {
   using Element = float;
   using Activation = dnnarray::Identity;
   static constexpr bool kGroup = false;
+  static constexpr bool kLast = false;
   static constexpr int kVector = 4;
   static constexpr int kVectors = 2;
   static constexpr int kRows = 1;
   static constexpr int kThreads = 128;
+  static constexpr int kBlocks = 1;
 };
 #define DNNARRAY_ENTRY norm_channel_block_backward_default
+#endif
+#ifndef DNNARRAY_TOGETHER  // channel_block_backward_cluster.cu
+#define DNNARRAY_TOGETHER
 #endif
 
 using namespace dnnarray;
 using T = Config::Element;
 using A = arithmetic_t<T>;
-constexpr bool kGroup = Config::kGroup;
+constexpr bool kGroup = Config::kGroup, kLast = Config::kLast;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads, kRows = Config::kRows, kLanes = kThreads / kRows;
-constexpr int kWarps = kThreads / kWarp, kChannels = kGroup ? kVectors : 1;  // channels that the vectors of a thread may belong to
-using Own = Owned<T, kVector, kVectors, kLanes>;
+constexpr int kBlocks = Config::kBlocks;
+using Place = BlockPlace<kVector, kBlocks>;
+using Own = Owned<T, kVector, kVectors, kLanes, kGroup, kLast>;
+constexpr int kWarps = kThreads / kWarp, kChannels = Own::kChannels, kStatistics = Own::kStatistics;
+constexpr int kSums = kLast ? kVector : kVectors;  // of a thread: of its channels, or of its vectors
 
 // Sums of g and of g * (x - mean).
 struct Sums {
   A plain = A(0), along = A(0);
 };
 
-// dweight and dbias of every channel of a group, from the sums of its vectors.
-__device__ __forceinline__ void put_channels(const Sums (&mine)[kVectors], A rstd, int first, int members, int each, void* dweight, void* dbias,
+// The sums of all batch indices, each of which every thread of its part has, for the first part.
+__device__ __forceinline__ void add_up_rows(A (&sums)[2 * kStatistics], int row, int rows) {
+  __shared__ A smem[kRows][2 * kStatistics];
+  if (threadIdx.x % kLanes == 0) {
+#pragma unroll
+    for (int i = 0; i < 2 * kStatistics; ++i) smem[row][i] = sums[i];
+  }
+  __syncthreads();
+  if (row != 0) return;
+#pragma unroll 1
+  for (int other = 1; other < rows; ++other) {
+#pragma unroll
+    for (int i = 0; i < 2 * kStatistics; ++i) sums[i] += smem[other][i];
+  }
+}
+
+// dweight and dbias of every channel of a group, from the sums of its vectors; kLast: from those of the channels of each thread.
+__device__ __forceinline__ void put_channels(const Sums (&mine)[kSums], A rstd, int first, int members, int each, void* dweight, void* dbias,
                                              bool wide_weight, bool wide_bias) {
-  __shared__ A smem[2][kRows][kVectors * kLanes];
+  __shared__ A smem[2][kRows][kSums * kLanes];
   const int row = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
 #pragma unroll
-  for (int k = 0; k < kVectors; ++k) smem[0][row][k * kLanes + lane] = mine[k].along * rstd, smem[1][row][k * kLanes + lane] = mine[k].plain;
+  for (int k = 0; k < kSums; ++k) smem[0][row][k * kLanes + lane] = mine[k].along * rstd, smem[1][row][k * kLanes + lane] = mine[k].plain;
   __syncthreads();
 #pragma unroll 1
   for (int channel = threadIdx.x / kWarp; channel < members; channel += kWarps) {
+    const int begin = kLast ? channel % kVector * kLanes : channel * each, step = kLast ? each : 1;
+    const int last = kLast ? begin + kLanes : begin + each;
     A along = A(0), plain = A(0);
 #pragma unroll 2
-    for (int i = channel * each + threadIdx.x % kWarp; i < (channel + 1) * each; i += kWarp) {
+    for (int i = begin + (kLast ? channel / kVector : 0) + threadIdx.x % kWarp * step; i < last; i += kWarp * step) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) along += smem[0][r][i], plain += smem[1][r][i];
     }
@@ -62,73 +89,90 @@ __device__ __forceinline__ void put_channels(const Sums (&mine)[kVectors], A rst
   }
 }
 
-// Null: what is absent or not asked for. `span` elements of x belong to a channel of a batch index, or to a group; `wide` has a bit for each of weight,
-// bias, mean and rstd.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+// Null: what is absent or not asked for. Blocks are `span` elements of x and `members` channels apart; `wide` has a bit for each of weight, bias, mean
+// and rstd.
+extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
     DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, const void* weight, const void* bias, const void* given_mean,
                    const void* given_rstd, T* __restrict__ dx, void* dweight, void* dbias, const T* __restrict__ residual, T* __restrict__ dresidual,
                    long long wide, long long vectors_and_each, long long each_divisor, long long pitch_and_span, double share, long long rows, double eps,
                    long long members, double p64, double q64) {
-  __shared__ __align__(16) A smem[kWarps][4], smem_sums[2 * kWarps];
+  __shared__ __align__(16) A smem[kBlocks * kWarps][kStatistics][4], smem_sums[kBlocks * kWarps][(kStatistics + 1) / 2][4];
+  if constexpr (kBlocks > 1) cluster_arrive();
   begin_ahead();
-  const int vectors = static_cast<int>(vectors_and_each >> 32), each = static_cast<int>(vectors_and_each);
-  const int pitch = static_cast<int>(pitch_and_span >> 32), span = static_cast<int>(pitch_and_span);
-  const int row = threadIdx.x / kLanes, group = static_cast<int>(blockIdx.x), first = group * static_cast<int>(members);
-  const Own own(threadIdx.x % kLanes, (row * static_cast<int>(gridDim.x) + group) * span, vectors, Divisor(each, each_divisor), pitch, row < rows);
+  const int row = threadIdx.x / kLanes, each = static_cast<int>(vectors_and_each);
+  const Place place(vectors_and_each, pitch_and_span, blockIdx.x, gridDim.x, row);
+  const int group = place.block, first = group * static_cast<int>(members);
+  const Own own(threadIdx.x % kLanes, place.base, place.vectors, Divisor(each, each_divisor), place.pitch, row < rows);
   take_after_previous_kernel(x, grad, residual, weight, bias, given_mean, given_rstd);
   const auto of_x = own.fetch(x), of_grad = own.fetch(grad), of_residual = own.fetch(residual);
   const Parameter<T> w = {weight, (wide & 1) != 0}, b = {bias, (wide & 2) != 0};
   const Parameter<T> old_mean = {given_mean, (wide & 4) != 0}, old_rstd = {given_rstd, (wide & 8) != 0};
-  const auto saved_mean = old_mean.fetch(group), saved_rstd = old_rstd.fetch(group);  // saved statistics go with channels
-  typename Parameter<T>::Fetched fetched[2][kChannels];
+  typename Parameter<T>::Fetched fetched[2][kChannels], saved[2][kStatistics];
 #pragma unroll
-  for (int k = 0; k < kChannels; ++k) {
-    const int channel = first + (kGroup && own.there[k] ? own.image[k] : 0);
-    fetched[0][k] = w.fetch(channel), fetched[1][k] = b.fetch(channel);
-  }
+  for (int s = 0; s < kStatistics; ++s)  // saved statistics go with channels
+    saved[0][s] = old_mean.fetch(group * kStatistics + s), saved[1][s] = old_rstd.fetch(group * kStatistics + s);
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) fetched[0][c] = w.fetch(first + own.place(c)), fetched[1][c] = b.fetch(first + own.place(c));
   A d[kVectors][kVector], g[kVectors][kVector], more[kVectors][kVector], weights[kChannels];
   own.widen_pieces(d, of_x);
-  Brief<T> found = {};
-  if (given_mean == nullptr || given_rstd == nullptr)
-    found = find_brief<kThreads, kRows>(own, d, vectors, A(share), A(eps), smem);
-  if (given_mean != nullptr) found.mean = old_mean.value(saved_mean, A(0)), found.rest = A(0);
-  if (given_rstd != nullptr) found.rstd = old_rstd.value(saved_rstd, A(0));
+  Brief<T> found[kStatistics] = {};
+  if constexpr (kBlocks > 1) cluster_wait();  // every block is there
+  if (given_mean == nullptr || given_rstd == nullptr) find_brief<kThreads, kRows, kBlocks>(found, own, d, place.vectors, A(share), A(eps), smem);
+#pragma unroll
+  for (int s = 0; s < kStatistics; ++s) {
+    if (given_mean != nullptr) found[s].mean = old_mean.value(saved[0][s], A(0)), found[s].rest = A(0);
+    if (given_rstd != nullptr) found[s].rstd = old_rstd.value(saved[1][s], A(0));
+  }
   own.widen_pieces(g, of_grad);
   own.widen_pieces(more, of_residual);
   const A p = A(p64), q = A(q64);
   Affine<A> affine[kChannels];
 #pragma unroll
-  for (int k = 0; k < kChannels; ++k) {
-    weights[k] = w.value(fetched[0][k], A(1));
-    affine[k] = found.affine(weights[k], b.value(fetched[1][k], A(0)));
+  for (int c = 0; c < kChannels; ++c) {
+    weights[c] = w.value(fetched[0][c], A(1));
+    affine[c] = found[own.statistic(c)].affine(weights[c], b.value(fetched[1][c], A(0)));
   }
-  Sums of_vector[kVectors];
+  Sums of[kSums];
   own.each([&](int k, int v) {
-    const Affine<A>& c = affine[kGroup ? k : 0];
+    const Affine<A>& c = affine[own.channel(k, v)];
+    Sums& sums = of[kLast ? v : k];
     d[k][v] -= c.mean;
     g[k][v] = Config::Activation::gradient(g[k][v], d[k][v] * c.scale + c.shift + more[k][v], p, q);
-    of_vector[k].plain += g[k][v];
-    of_vector[k].along += g[k][v] * d[k][v];
+    sums.plain += g[k][v];
+    sums.along += g[k][v] * d[k][v];
   });
-  Sums all;
+  A all[2 * kStatistics] = {};  // sums of g, then along x
 #pragma unroll
-  for (int k = 0; k < kVectors; ++k) {
-    all.plain += kGroup ? rounded_product(of_vector[k].plain, weights[k % kChannels]) : of_vector[k].plain;
-    all.along += kGroup ? rounded_product(of_vector[k].along, weights[k % kChannels]) : of_vector[k].along;
+  for (int i = 0; i < kSums; ++i) {
+    const int s = own.statistic(i);
+    all[s] += kGroup ? rounded_product(of[i].plain, weights[i % kChannels]) : of[i].plain;
+    all[kStatistics + s] += kGroup ? rounded_product(of[i].along, weights[i % kChannels]) : of[i].along;
   }
-  sum_parts<kThreads, kRows>(all.plain, all.along, smem_sums);
-  const A rstd = found.rstd, factor = kGroup ? A(1) : weights[0];
-  const A average = rounded_product(all.plain, factor) * A(share), slope = rstd * rstd * (all.along * factor) * A(share);
+  sum_parts<kThreads, kRows, kBlocks, kStatistics>(all, smem_sums);
+  A average[kStatistics], slope[kStatistics];
+#pragma unroll
+  for (int s = 0; s < kStatistics; ++s) {
+    const A rstd = found[s].rstd, factor = kGroup ? A(1) : weights[s];
+    average[s] = rounded_product(all[s], factor) * A(share), slope[s] = rstd * rstd * (all[kStatistics + s] * factor) * A(share);
+  }
   if (dresidual != nullptr) own.write(dresidual, g);
   own.each([&](int k, int v) {
-    const A along = rounded_product(g[k][v], weights[kGroup ? k : 0]) - average;  // 0 where a statistic has a single value
-    d[k][v] = rstd * (along - slope * d[k][v]);
+    const int s = own.statistic(v);
+    const A along = rounded_product(g[k][v], weights[own.channel(k, v)]) - average[s];  // 0 where a statistic has a single value
+    d[k][v] = found[s].rstd * (along - slope[s] * d[k][v]);
   });
   own.write(dx, d);
   if constexpr (kGroup) {
-    put_channels(of_vector, rstd, first, static_cast<int>(members), each, dweight, dbias, w.wide, b.wide);
-  } else if (threadIdx.x == 0) {
-    if (dweight != nullptr) put<T>(dweight, w.wide, group, all.along * rstd);
-    if (dbias != nullptr) put<T>(dbias, b.wide, group, all.plain);
+    put_channels(of, row < rows ? found[0].rstd : A(0), first, static_cast<int>(members), each, dweight, dbias, w.wide, b.wide);
+  } else {
+#pragma unroll
+    for (int s = 0; s < kStatistics; ++s) all[kStatistics + s] = all[kStatistics + s] * found[s].rstd;
+    if constexpr (kRows > 1) add_up_rows(all, row, static_cast<int>(rows));
+#pragma unroll
+    for (int s = 0; s < kStatistics; ++s) {
+      if (place.share != 0 || threadIdx.x != s) continue;
+      if (dweight != nullptr) put<T>(dweight, w.wide, first + s, all[kStatistics + s]);
+      if (dbias != nullptr) put<T>(dbias, b.wide, first + s, all[s]);
+    }
   }
 }

@@ -195,6 +195,50 @@ def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
     forget()
 
 
+def _small_shapes():
+    """A few that are at a limit of the kernel for small arrays, and some that are drawn."""
+    yield from ((2, 32, 14, 14), (1, 7, 3, 3), (16, 8, 28, 18), (3, 300, 5, 7), (2, 530, 9, 11), (16, 512, 3, 3), (3, 12, 5, 1))
+    draw = np.random.default_rng(11)
+    for _ in range(3):
+        yield int(draw.integers(1, 17)), int(draw.integers(8, 200)), int(draw.integers(1, 15)), int(draw.integers(1, 15))
+
+
+@pytest.mark.parametrize("shape", list(_small_shapes()), ids=str)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
+def test_small_statistics_in_the_registers_of_blocks(shape, last, dtype):
+    """One to four channels a block; statistics saved and not; parameters of either dtype; far from zero; running statistics; memory that is not aligned."""
+    n, channels, *space = shape
+    shape, options = (n, *space, channels) if last else shape, {"layout": "channels_last" if last else "channels_first"}
+    x, r, grad = _draw(shape, dtype) + dtype.type(3), _draw(shape, dtype, 1), _draw(shape, dtype, 2)
+    w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, np.float32, 5)
+    count, axes, exact = x.size // channels, tuple(i for i in range(4) if i != (3 if last else 1)), x.astype(np.float64)
+    saved = {"mean": exact.mean(axes).astype(np.float32), "rstd": (1 / np.sqrt(exact.var(axes) + 1e-5)).astype(np.float32)}
+    _check("batch_norm_train", (x, w, b, b, np.abs(b)), count, **options)
+    _check("batch_norm_train", (x, None, w), count, residual=r, activation="relu", **options)
+    for given in ({}, saved):
+        _check("batch_norm_train_backward", (grad, x, w, b), count, **given, **options)
+        _check("batch_norm_train_backward", (grad, x, b, w), count, residual=r, activation="silu", **given, **options)
+    for groups in (g for g in (1, 3, 4, 15, channels) if channels % g == 0 and np.prod(space) * channels > g):
+        values = x.size // groups
+        _check("group_norm", (x, w, b), values // n, num_groups=groups, activation="relu", **options)
+        _check("group_norm_backward", (grad, x, b, None), values, num_groups=groups, eps=1e-3, **options)
+    if np.prod(space) > 1:
+        _check("instance_norm", (x, b, w), count // n, **options)
+        _check("instance_norm_backward", (grad, x, w, w), count, **options)
+    there = {n: cupy.asarray(a) for n, a in {"x": x, "grad": grad, "w": w}.items()}
+    odd = {n: cupy.concatenate([cupy.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape) for n, a in there.items()}
+    for a, e in zip(*(leaves(dnn.batch_norm_train_backward(m["grad"], m["x"], m["w"], **options)) for m in (odd, there)), strict=True):
+        assert_close(cupy.asnumpy(a), cupy.asnumpy(e).astype(np.float64), count)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_batch_indices_that_are_missing_bring_no_nan_where_eps_is_zero(last):
+    shape, options = (3, 4, 4, 8) if last else (3, 8, 4, 4), {"layout": "channels_last" if last else "channels_first"}
+    x, grad, w = (_draw(s, np.float32, i) for i, s in enumerate((shape, shape, (8,))))
+    _check("group_norm_backward", (grad, x, w, w), 3 * 32, num_groups=4, eps=0.0, **options)
+
+
 def test_gradients_over_many_rows():
     x, grad, w = _draw((3000, 96), np.float32), _draw((3000, 96), np.float32, 1), _draw(96, np.float32, 2)
     _check("layer_norm_backward", (grad, x, w, w), 3000)

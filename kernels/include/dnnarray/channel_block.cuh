@@ -1,43 +1,102 @@
-// Small arrays for the norms over channels: a statistic in the registers of a block, or of one of kRows equal parts of it.
+// Small arrays for the norms over channels: a statistic in the registers of a block, of one of kRows equal parts of it, or of a cluster of kBlocks.
 #pragma once
 
 #include "dnnarray/channel_norm.cuh"
+#include "dnnarray/cluster.cuh"
 #include "dnnarray/division.cuh"
 
 namespace dnnarray {
 
-// Two sums over the threads of each of kRows equal parts of a block, whole warps each, in a fixed order. `smem` holds two values for each
-// warp, for this call alone: nobody waits for those who still read.
-template <int kThreads, int kRows, typename A>
-__device__ __forceinline__ void sum_parts(A& first, A& second, A* smem) {
-  constexpr int kWarps = kThreads / kWarp, kOwn = kWarps / kRows;
-  warp_sum_both(first, second);
-  if constexpr (kOwn > 1) {
-    const int warp = threadIdx.x / kWarp, begin = warp / kOwn * kOwn;
-    if (threadIdx.x % kWarp == 0) smem[warp] = first, smem[kWarps + warp] = second;
-    __syncthreads();
-    first = smem[begin], second = smem[kWarps + begin];
+// kValues (times 4) numbers of each warp, for all blocks of the cluster, by warps of blocks; who reads them waits for all first.
+template <int kBlocks, int kWarps, int kValues, int kFours, typename A>
+__device__ __forceinline__ void tell_cluster(const A (&values)[kValues], A (*smem)[kFours][4]) {
+  static_assert(kValues == 4 * kFours, "whole vectors");
+  const int lane = threadIdx.x % kWarp, entry = static_cast<int>(blockIdx.x) % kBlocks * kWarps + threadIdx.x / kWarp;
+  if (lane < kBlocks) {
 #pragma unroll
-    for (int w = 1; w < kOwn; ++w) first += smem[begin + w], second += smem[kWarps + begin + w];
+    for (int i = 0; i < kFours; ++i)
+      store_remote(smem[entry][i], lane, Vec<float, 4>{values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]});
+  }
+  cluster_barrier<kBlocks>();
+}
+
+// Two sums of each of kStatistics statistics over the threads of each of kRows equal parts of a block, whole warps each, or of a cluster, in a fixed order.
+// `smem` holds two values of each for each warp (kBlocks > 1: of all blocks, filled up to four), for this call alone: nobody waits for those who still read.
+template <int kThreads, int kRows, int kBlocks, int kStatistics, int kFours, typename A>
+__device__ __forceinline__ void sum_parts(A (&sums)[2 * kStatistics], A (*smem)[kFours][4]) {
+  constexpr int kWarps = kThreads / kWarp, kOwn = kWarps / kRows;
+  warp_sum_all(sums);
+  if constexpr (kBlocks > 1) {
+    A filled[4 * kFours] = {};
+#pragma unroll
+    for (int i = 0; i < 2 * kStatistics; ++i) filled[i] = sums[i];
+    tell_cluster<kBlocks, kWarps>(filled, smem);
+#pragma unroll
+    for (int i = 0; i < 2 * kStatistics; ++i) {
+      sums[i] = A(0);
+#pragma unroll
+      for (int entry = threadIdx.x % kWarp; entry < kBlocks * kWarps; entry += kWarp) sums[i] += smem[entry][i / 4][i % 4];
+    }
+    warp_sum_all(sums);
+  } else if constexpr (kOwn > 1) {
+    const int warp = threadIdx.x / kWarp, begin = warp / kOwn * kOwn;
+    if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+      for (int i = 0; i < 2 * kStatistics; ++i) smem[warp][i / 4][i % 4] = sums[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2 * kStatistics; ++i) {
+      sums[i] = smem[begin][i / 4][i % 4];
+#pragma unroll
+      for (int w = 1; w < kOwn; ++w) sums[i] += smem[begin + w][i / 4][i % 4];
+    }
   }
 }
 
-// The vectors of a thread: lane, lane + kLanes, ... of a statistic's, which come in images of `each` vectors, `pitch` elements apart.
-template <typename T, int kVector, int kVectors, int kLanes>
+// What a block has: `vectors` vectors from `base` on, share `share` of those of block `block` of a batch index.
+template <int kVector, int kBlocks>
+struct BlockPlace {
+  int block, share, vectors, pitch, base;
+
+  __device__ __forceinline__ BlockPlace(long long vectors_and_each, long long pitch_and_span, int index, int blocks, int row)
+      : block(index / kBlocks), share(index % kBlocks), vectors(static_cast<int>(vectors_and_each >> 32)), pitch(static_cast<int>(pitch_and_span >> 32)) {
+    base = row * (blocks / kBlocks) * vectors * kVector + block * static_cast<int>(pitch_and_span);
+    if constexpr (kBlocks > 1) {
+      const int each = (vectors + kBlocks - 1) / kBlocks;
+      base += share * each * pitch;
+      vectors = max(min(each, vectors - share * each), 0);
+    }
+  }
+};
+
+// The vectors of a thread: lane, lane + kLanes, ... of a block's, which come in images (kLast: rows of channels) of `each` vectors, `pitch` elements apart.
+// kLast: as many lanes as are a multiple of `each` have some, so that all vectors of a thread are of the same channels.
+template <typename T, int kVector, int kVectors, int kLanes, bool kGroup, bool kLast>
 struct Owned {
   using A = arithmetic_t<T>;
-  int at[kVectors], image[kVectors];
+  static constexpr int kStatistics = kLast && !kGroup ? kVector : 1;             // of a thread
+  static constexpr int kChannels = kLast ? kVector : kGroup ? kVectors : 1;      // that the vectors of a thread may belong to
+  int at[kVectors], image[kVectors], column, step;  // step: lanes that have vectors
   bool there[kVectors];
 
-  __device__ __forceinline__ Owned(int lane, int base, int vectors, const Divisor& each, int pitch, bool row) {
+  __device__ __forceinline__ Owned(int lane, int base, int vectors, const Divisor& each, int pitch, bool row)
+      : column(static_cast<int>(each.remainder(static_cast<unsigned>(lane))) * kVector),
+        step(kLast ? static_cast<int>(each.quotient(kLanes) * each.n) : kLanes) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      const int i = k * kLanes + lane;
-      there[k] = row && i < vectors;
+      const int i = k * step + lane;
+      there[k] = row && lane < step && i < vectors;
       image[k] = static_cast<int>(each.quotient(static_cast<unsigned>(i)));
       at[k] = base + image[k] * pitch + (i - image[k] * static_cast<int>(each.n)) * kVector;
     }
   }
+  // Of element v of vector k: which of the channels, and of the statistics, of the thread.
+  __device__ __forceinline__ static int channel(int k, int v) { return kLast ? v : kGroup ? k : 0; }
+  __device__ __forceinline__ static int statistic(int v) { return kStatistics > 1 ? v : 0; }
+  // The place of a channel of the thread among those of the block.
+  __device__ __forceinline__ int place(int c) const { return kLast ? column + c : kGroup && there[c] ? image[c] : 0; }
+
   // The vectors as they come, 0 where there are none, and their values.
   struct Fetched {
     Wordwise<T, kVector> piece[kVectors] = {};
@@ -84,45 +143,79 @@ struct Brief {
   }
 };
 
-// How many of a statistic's `vectors` vectors the threads of a warp have, which begin at `lane` of kLanes.
-template <int kVectors, int kLanes>
-__device__ __forceinline__ int vectors_of_warp(int vectors, int lane) {
+// How many of a statistic's `vectors` vectors the threads of a warp have, which begin at `lane` of `step`.
+template <int kVectors>
+__device__ __forceinline__ int vectors_of_warp(int vectors, int lane, int step) {
+  const int most = min(step - lane, kWarp);
   int count = 0;
 #pragma unroll
-  for (int k = 0; k < kVectors; ++k) count += max(min(vectors - k * kLanes - lane, kWarp), 0);
+  for (int k = 0; k < kVectors; ++k) count += max(min(vectors - k * step - lane, most), 0);
   return count;
 }
 
+// The sums of distances, and of their squares, of others (their mean, both sums, and how many) to those around `origin`.
+template <typename A>
+__device__ __forceinline__ void join(A origin, A& distance, A& square, const A (&of)[4]) {
+  const A far = of[0] - origin, shift = of[3] * far;
+  distance += of[1] + shift;
+  square += of[2] + far * (A(2) * of[1] + shift);
+}
+
 // Of the values of a thread and its fellows: the mean of those of a warp, then the distances from it; warps then meet once, around the mean of the first
-// of them, from which the mean of all is no farther than a few times the spread. `smem` holds four values for each warp, for this call alone.
-template <int kThreads, int kRows, typename T, int kVector, int kVectors, int kLanes, typename A>
-__device__ __forceinline__ Brief<T> find_brief(const Owned<T, kVector, kVectors, kLanes>& own, const A (&x)[kVectors][kVector], int vectors, A share,
-                                               A eps, A (*smem)[4]) {
-  constexpr int kOwn = kLanes / kWarp;
-  const int warp = threadIdx.x / kWarp, begin = warp / kOwn * kOwn;
-  const A count = A(kVector * vectors_of_warp<kVectors, kLanes>(vectors, (warp - begin) * kWarp)), inverse = quick_reciprocal(max(count, A(1)));
-  A origin = A(0), distance = A(0), square = A(0);
-  own.each([&](int k, int v) { origin += x[k][v]; });
-  origin = warp_sum(origin) * inverse;
-  own.each([&](int k, int v) {
-    const A d = x[k][v] - origin;
-    distance += d;
-    square += d * d;
-  });
-  distance = warp_sum(distance), square = warp_sum(square);
-  if constexpr (kOwn > 1) {
-    if (threadIdx.x % kWarp == 0) smem[warp][0] = origin, smem[warp][1] = distance, smem[warp][2] = square, smem[warp][3] = count;
-    __syncthreads();
-    origin = smem[begin][0], distance = smem[begin][1], square = smem[begin][2];
+// of them, from which the mean of all is no farther than a few times the spread. `smem` holds four values of each statistic for each warp (of all blocks),
+// for this call alone.
+template <int kThreads, int kRows, int kBlocks, typename T, int kVector, int kVectors, int kLanes, bool kGroup, bool kLast, int kStatistics, typename A>
+__device__ __forceinline__ void find_brief(Brief<T> (&found)[kStatistics], const Owned<T, kVector, kVectors, kLanes, kGroup, kLast>& own,
+                                           const A (&x)[kVectors][kVector], int vectors, A share, A eps, A (*smem)[kStatistics][4]) {
+  constexpr int kOwn = kLanes / kWarp, kWarps = kThreads / kWarp;
+  const int warp = threadIdx.x / kWarp, begin = kBlocks > 1 ? 0 : warp / kOwn * kOwn;
+  const A count = A(kVector / kStatistics * vectors_of_warp<kVectors>(vectors, (warp - begin) * kWarp, own.step)), inverse = quick_reciprocal(max(count, A(1)));
+  A origin[kStatistics] = {}, sums[2 * kStatistics] = {};  // sums of the distances, then of their squares
+  own.each([&](int k, int v) { origin[own.statistic(v)] += x[k][v]; });
+  warp_sum_all(origin);
 #pragma unroll
-    for (int w = 1; w < kOwn; ++w) {
-      const A *of = smem[begin + w], far = of[0] - origin, shift = of[3] * far;
-      distance += of[1] + shift;
-      square += of[2] + far * (A(2) * of[1] + shift);
+  for (int s = 0; s < kStatistics; ++s) origin[s] *= inverse;
+  own.each([&](int k, int v) {
+    const A d = x[k][v] - origin[own.statistic(v)];
+    sums[own.statistic(v)] += d;
+    sums[kStatistics + own.statistic(v)] += d * d;
+  });
+  if constexpr (kStatistics > 1) {
+    warp_sum_all(sums);
+  } else {  // two chains side by side are shorter
+    sums[0] = warp_sum(sums[0]), sums[1] = warp_sum(sums[1]);
+  }
+  if constexpr (kBlocks > 1) {
+    A mine[4 * kStatistics];
+#pragma unroll
+    for (int s = 0; s < kStatistics; ++s) mine[4 * s] = origin[s], mine[4 * s + 1] = sums[s], mine[4 * s + 2] = sums[kStatistics + s], mine[4 * s + 3] = count;
+    tell_cluster<kBlocks, kWarps>(mine, smem);
+#pragma unroll
+    for (int s = 0; s < kStatistics; ++s) {
+      origin[s] = smem[0][s][0], sums[s] = sums[kStatistics + s] = A(0);
+#pragma unroll
+      for (int entry = threadIdx.x % kWarp; entry < kBlocks * kWarps; entry += kWarp) join(origin[s], sums[s], sums[kStatistics + s], smem[entry][s]);
+    }
+    warp_sum_all(sums);
+  } else if constexpr (kOwn > 1) {
+    if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+      for (int s = 0; s < kStatistics; ++s)
+        smem[warp][s][0] = origin[s], smem[warp][s][1] = sums[s], smem[warp][s][2] = sums[kStatistics + s], smem[warp][s][3] = count;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < kStatistics; ++s) {
+      origin[s] = smem[begin][s][0], sums[s] = smem[begin][s][1], sums[kStatistics + s] = smem[begin][s][2];
+#pragma unroll
+      for (int w = 1; w < kOwn; ++w) join(origin[s], sums[s], sums[kStatistics + s], smem[begin + w][s]);
     }
   }
-  const A delta = distance * share, mean = origin + delta;
-  return {mean, delta - (mean - origin), rstd_for<T>(square * share - delta * delta, eps), {double(distance), double(square)}, origin};
+#pragma unroll
+  for (int s = 0; s < kStatistics; ++s) {
+    const A distance = sums[s], square = sums[kStatistics + s], delta = distance * share, mean = origin[s] + delta;
+    found[s] = {mean, delta - (mean - origin[s]), rstd_for<T>(square * share - delta * delta, eps), {double(distance), double(square)}, origin[s]};
+  }
 }
 
 }  // namespace dnnarray
