@@ -139,6 +139,7 @@ def _last(op, shape, dtype, groups=32):
         ("group_norm_backward", (2, 64, 14, 14), 2, 32, 1),
         ("instance_norm", (4, 64, 7, 7), 4, 16, 1),
         ("instance_norm_backward", (4, 256, 7, 7), 2, 128, 1),
+        ("instance_norm_backward", (13, 32, 26, 26), 4, 64, 8),  # batch indices shared out
     ],
 )
 def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, blocks, together, dtype):
@@ -152,6 +153,22 @@ def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, b
             assert config.blocks == together
             assert config.vector == (vector or 16 // dtype.itemsize)  # of a group as wide as can be
             assert plan.grid[0] == blocks
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "expected"),
+    [
+        ("batch_norm_train", (13, 32, 26, 26), FLOAT32, "channels"),  # 1,098 rows a block
+        ("batch_norm_train", (16, 8, 28, 28), FLOAT16, "block"),  # eight of which share a line of memory
+        ("batch_norm_train", (1, 512, 28, 28), FLOAT16, "block"),
+        ("batch_norm_train_backward", (13, 32, 26, 26), FLOAT16, "block"),
+        ("instance_norm_backward", (9, 64, 24, 24), FLOAT32, "slab"),  # 16 clusters of 8 blocks, of 512 threads each
+        ("instance_norm_backward", (13, 64, 21, 21), FLOAT32, "block"),
+    ],
+)
+def test_what_one_launch_is_worth_channels_last(op, shape, dtype, expected):
+    """As measured; docs/measured.md has the times."""
+    assert choose(_last(op, shape, dtype), _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected
 
 
 def test_too_many_rows_for_a_block_and_no_clusters():

@@ -1,4 +1,4 @@
-"""Batch, group and instance norm of small arrays: a block holds a statistic in its registers, in one launch; channels last, those of a vector of channels."""
+"""Batch, group and instance norm of small arrays: a block or a cluster has a statistic, or those of neighbouring channels, in registers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ _THREADS = 512  # of a block, at the most
 _EACH = (1, 2, 4, 8, 16)  # vectors of a thread; of groups, where each may have a weight and sums of its own, at most _APART
 _APART = 4
 _WORD, _WIDEST = 4, 4  # channels last: bytes of the least vector, and neighbours whose statistics a block has at the most
-_BLOCKS, _APART_BLOCKS = 16, 128  # blocks that are enough, with narrow vectors; in gradients of batch indices apart
+_BLOCKS, _APART_BLOCKS = 16, 128  # blocks that are enough, with narrow vectors; in gradients of few rows of batch indices apart
 _LINES, _LARGEST, _AT_ONCE = 400, 8, 132  # rows that are worth a block of a cluster, its blocks at the most, and of all clusters
+_PLACES = 112  # blocks of _THREADS in clusters of _LARGEST, one a multiprocessor, that find a place at once
+_MANY, _MOVED, _SECTOR = (
+    4096,
+    2048,
+    32,
+)  # rows that three launches take as fast, where a block moves more than so many, longer than so many bytes
 _ALONE = 1024  # rows of single elements of a group in a gradient, at the most
 _CLUSTERS_FROM, _GRID_Y = (9, 0), 65_535
 _VALUES, _FEW = 16, 8  # of a thread, of each array: at the most, and up to which more threads are not worth their meeting
@@ -45,10 +51,11 @@ class BlockBackwardConfig(BlockConfig):
     """Compile-time settings of ``kernels/norm/channel_block_backward.cu``."""
 
     rows: int
+    apart: bool
 
 
 class Share(NamedTuple):
-    """How a statistic is spread: elements of a vector, vectors of a thread, threads of a statistic, statistics of a block, blocks of a cluster."""
+    """How a statistic is spread: elements of a vector, vectors of a thread, threads of it, how many a block has, blocks of a cluster."""
 
     vector: int
     vectors: int
@@ -73,8 +80,8 @@ def _vector(v: View, x: Spec, gradient: bool, aligned: bool) -> int:
         return vector_length(x.dtype, aligned, v.channels // v.groups if v.last else v.inner)
     widest = min(vector_length(x.dtype, aligned, v.channels), _WIDEST)
     statistics, vector = v.channels * (1 if gradient else v.batch), min(_WORD // x.dtype.itemsize, widest)
-    enough = _APART_BLOCKS if gradient and v.batch > 1 else _BLOCKS
-    while vector < widest and statistics > vector * enough:
+    enough = _APART_BLOCKS if gradient and v.batch > 1 and v.inner * v.batch <= _LINES else _BLOCKS
+    while vector < widest and (statistics > vector * enough or v.size > vector * _PIECES):
         vector *= 2
     return vector
 
@@ -88,7 +95,7 @@ def _vectors(v: View, vector: int) -> tuple[int, int]:
 
 
 def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> Share | None:
-    """As few threads as take few values each; None where the largest block does not hold a statistic (gradient: that of every batch index)."""
+    """As few threads as take few values each; None where the largest block does not hold a statistic (gradient: of every batch index)."""
     rows, vector = 1 << (v.batch - 1).bit_length() if gradient else 1, _vector(v, x, gradient, aligned)
     if _several(v):
         return _share_several(v, vector, rows, clusters)
@@ -107,14 +114,19 @@ def _share(v: View, x: Spec, gradient: bool, aligned: bool, clusters: bool) -> S
 
 
 def _share_several(v: View, vector: int, rows: int, clusters: bool) -> Share | None:
-    """The same where statistics are neighbours. Every vector is a line of memory, some 1 ns of its block's time: many rows are shared out to a cluster."""
+    """The same where statistics are neighbours. Each vector is a line of memory, 1 ns of its block: a cluster shares out many rows."""
     blocks, tiles = 1, v.channels // vector
-    while clusters and v.batch == 1 and blocks < _LARGEST and v.inner > blocks * _LINES and 2 * blocks * tiles <= _AT_ONCE:
-        blocks *= 2
+    if v.batch == 1 and clusters:
+        while blocks < _LARGEST and v.inner > blocks * _LINES and 2 * blocks * tiles <= _AT_ONCE:
+            blocks *= 2
     lanes = 32
     while lanes * _APART < blocks_of(v.inner, blocks):
         lanes *= 2
     vectors = next(n for n in _EACH if n * lanes * blocks >= v.inner)
+    while clusters and rows > 1 and blocks < _LARGEST:  # batch indices apart: a cluster shares out these
+        if lanes * rows <= _THREADS and (v.inner * rows <= _LINES or 2 * blocks * tiles > _AT_ONCE):
+            break
+        rows, blocks = rows // 2, 2 * blocks
     return Share(vector, vectors, lanes, rows, blocks) if lanes * rows <= _THREADS else None
 
 
@@ -129,14 +141,26 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return "so many channels that blocks with whole sectors of each row fill the card"
     if v.batch > _GRID_Y:
         return f"{v.batch:,} batch indices are more than a grid has in its second axis"
-    if _share(v, x, _gradient(problem), True, _clusters(device)) is None:
+    share = _share(v, x, _gradient(problem), True, _clusters(device))
+    if share is None:
         return f"a statistic of {_elements(v):,} values is more than a block holds in registers"
+    if _several(v) and _slow(problem, v, share):
+        return f"{v.inner:,} rows of {v.channels} channels take longer than in several launches"
     return norm_slab.fits(problem, device) if _falls_back(problem, _clusters(device)) else None
 
 
 def _large(v: View, x: Spec, gradient: bool) -> bool:
     """Whether more counts than latency."""
     return v.size > _PIECES * _vector(v, x, gradient, True) if _several(v) else x.nbytes > _SMALL
+
+
+def _slow(problem: NormProblem, v: View, share: Share) -> bool:
+    """Whether blocks have more rows than are worth one launch, or clusters of the largest blocks are more than find a place at once."""
+    specs, blocks = inputs(problem, problem.inputs, None), share.blocks * (v.channels // share.vector)
+    if _gradient(problem):
+        return share.blocks == _LARGEST and share.lanes * share.rows == _THREADS and blocks > _PLACES
+    moved = blocks_of(v.inner, share.blocks) * (2 + (specs.residual is not None))
+    return v.inner > _MANY and moved > _MOVED and v.channels * specs.x.dtype.itemsize > _SECTOR
 
 
 def _clusters(device: Device) -> bool:
@@ -179,9 +203,10 @@ def _plan(
     several, last, threads = _several(found), found.last, share.lanes * share.rows
     group = found.per_batch and not several
     settings = (TYPES[x.dtype], how.type, group, last, share.vector, share.vectors, threads, share.blocks)
-    config = BlockBackwardConfig(*settings, share.rows) if gradient else BlockConfig(*settings)
+    apart = gradient and share.blocks > 1 and found.batch > 1
+    config = BlockBackwardConfig(*settings, share.rows, apart) if gradient else BlockConfig(*settings)
     stage = f"channel_block{'_backward' * gradient}{'_cluster' * (share.blocks > 1)}"
-    kind = f"{'group' if group else 'batch'}{'_last' * last}"
+    kind = f"{'group' if group else 'batch'}{'_last' * last}{'_apart' * apart}"
     name = f"norm_{stage}_{kind}_{SHORT[x.dtype]}_{'x'.join(map(str, share))}_{how.name}"
     vectors, each = _vectors(found, share.vector)
     members = share.vector if several else found.channels // found.groups  # of a block

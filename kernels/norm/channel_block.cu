@@ -48,7 +48,7 @@ extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
   __shared__ __align__(16) A smem[kBlocks * kThreads / kWarp][kStatistics][4];
   if constexpr (kBlocks > 1) cluster_arrive();
   begin_ahead();
-  const Place place(vectors_and_each, pitch_and_span, blockIdx.x, gridDim.x, blockIdx.y);
+  const Place place(vectors_and_each, pitch_and_span, blockIdx.y);
   const Own own(threadIdx.x, place.base, place.vectors, Divisor(vectors_and_each, each_divisor), place.pitch, true);
   const int first = place.block * static_cast<int>(members);
   take_after_previous_kernel(x, residual, weight, bias, running_mean, running_var);
@@ -68,7 +68,7 @@ extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
   for (int s = 1; s < kStatistics; ++s)
     if (threadIdx.x == s) mine = found[s];
   const int statistic = (static_cast<int>(blockIdx.y * gridDim.x) / kBlocks + place.block) * kStatistics + static_cast<int>(threadIdx.x);
-  const bool tells = place.share == 0 && threadIdx.x < kStatistics;
+  const bool tells = place.share() == 0 && threadIdx.x < kStatistics;
   if (tells) {
     if (mean_of != nullptr) mean_of[statistic] = mine.mean;
     if (rstd_of != nullptr) rstd_of[statistic] = mine.rstd;

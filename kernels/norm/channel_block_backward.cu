@@ -5,7 +5,8 @@
 // Layout:  block g owns channel g of the whole batch, or (kGroup) group g of each of the up to kRows batch indices, one to each of kRows
 //          equal parts of its threads, in registers; thread t of a part the vectors t, t + kLanes, ... of its `vectors`, in images of `each`.
 //          kGroup: the sums of vectors (kLast: of channels) of threads meet in shared memory, where a warp adds up those of a channel.
-//          kLast: as in channel_block.cu; kVector neighbouring channels without kGroup, whose batch indices may have statistics of their own.
+//          kLast: as in channel_block.cu; kVector neighbouring channels without kGroup, whose batch indices may have statistics of their own, and then
+//          (kApart) a cluster of kBlocks may share out these in place of rows.
 // Needs:   an image (kLast: the channels, a group) a multiple of kVector elements; at most kLanes kVectors vectors; a part of whole warps; pointers
 //          aligned to kVector elements; fewer than 2^31 elements; kLast: kLanes at least `each`.
 // Bound:   latency.
@@ -25,6 +26,7 @@ struct Config {
   static constexpr int kRows = 1;
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = 1;
+  static constexpr bool kApart = false;
 };
 #define DNNARRAY_ENTRY norm_channel_block_backward_default
 #endif
@@ -37,8 +39,9 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 constexpr bool kGroup = Config::kGroup, kLast = Config::kLast;
 constexpr int kVector = Config::kVector, kVectors = Config::kVectors, kThreads = Config::kThreads, kRows = Config::kRows, kLanes = kThreads / kRows;
-constexpr int kBlocks = Config::kBlocks;
-using Place = BlockPlace<kVector, kBlocks>;
+constexpr bool kApart = Config::kApart;
+constexpr int kBlocks = Config::kBlocks, kJoint = kApart ? 1 : kBlocks;  // kJoint: that share a statistic
+using Place = BlockPlace<kVector, kBlocks, kJoint>;
 using Own = Owned<T, kVector, kVectors, kLanes, kGroup, kLast>;
 constexpr int kWarps = kThreads / kWarp, kChannels = Own::kChannels, kStatistics = Own::kStatistics;
 constexpr int kSums = kLast ? kVector : kVectors;  // of a thread: of its channels, or of its vectors
@@ -48,19 +51,29 @@ struct Sums {
   A plain = A(0), along = A(0);
 };
 
-// The sums of all batch indices, each of which every thread of its part has, for the first part.
-__device__ __forceinline__ void add_up_rows(A (&sums)[2 * kStatistics], int row, int rows) {
+// The sums of all batch indices, each of which every thread of its part has, for the first threads of the block, or of the cluster.
+__device__ __forceinline__ void add_up_rows(A (&sums)[2 * kStatistics]) {
   __shared__ A smem[kRows][2 * kStatistics];
+  __shared__ __align__(16) A smem_blocks[kBlocks][(kStatistics + 1) / 2][4];
   if (threadIdx.x % kLanes == 0) {
 #pragma unroll
-    for (int i = 0; i < 2 * kStatistics; ++i) smem[row][i] = sums[i];
+    for (int i = 0; i < 2 * kStatistics; ++i) smem[threadIdx.x / kLanes][i] = sums[i];
   }
   __syncthreads();
-  if (row != 0) return;
-#pragma unroll 1
-  for (int other = 1; other < rows; ++other) {
 #pragma unroll
-    for (int i = 0; i < 2 * kStatistics; ++i) sums[i] += smem[other][i];
+  for (int i = 0; i < 2 * kStatistics; ++i) {
+    sums[i] = smem[0][i];
+#pragma unroll
+    for (int other = 1; other < kRows; ++other) sums[i] += smem[other][i];
+  }
+  if constexpr (kBlocks > 1) {
+    tell_cluster<kBlocks, 1>(sums, smem_blocks);
+#pragma unroll
+    for (int i = 0; i < 2 * kStatistics; ++i) {
+      sums[i] = smem_blocks[0][i / 4][i % 4];
+#pragma unroll
+      for (int other = 1; other < kBlocks; ++other) sums[i] += smem_blocks[other][i / 4][i % 4];
+    }
   }
 }
 
@@ -96,11 +109,11 @@ extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
                    const void* given_rstd, T* __restrict__ dx, void* dweight, void* dbias, const T* __restrict__ residual, T* __restrict__ dresidual,
                    long long wide, long long vectors_and_each, long long each_divisor, long long pitch_and_span, double share, long long rows, double eps,
                    long long members, double p64, double q64) {
-  __shared__ __align__(16) A smem[kBlocks * kWarps][kStatistics][4], smem_sums[kBlocks * kWarps][(kStatistics + 1) / 2][4];
+  __shared__ __align__(16) A smem[kJoint * kWarps][kStatistics][4], smem_sums[kJoint * kWarps][(kStatistics + 1) / 2][4];
   if constexpr (kBlocks > 1) cluster_arrive();
   begin_ahead();
-  const int row = threadIdx.x / kLanes, each = static_cast<int>(vectors_and_each);
-  const Place place(vectors_and_each, pitch_and_span, blockIdx.x, gridDim.x, row);
+  const int row = (kApart ? Place::share() * kRows : 0) + threadIdx.x / kLanes, each = static_cast<int>(vectors_and_each);
+  const Place place(vectors_and_each, pitch_and_span, row);
   const int group = place.block, first = group * static_cast<int>(members);
   const Own own(threadIdx.x % kLanes, place.base, place.vectors, Divisor(each, each_divisor), place.pitch, row < rows);
   take_after_previous_kernel(x, grad, residual, weight, bias, given_mean, given_rstd);
@@ -117,7 +130,7 @@ extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
   own.widen_pieces(d, of_x);
   Brief<T> found[kStatistics] = {};
   if constexpr (kBlocks > 1) cluster_wait();  // every block is there
-  if (given_mean == nullptr || given_rstd == nullptr) find_brief<kThreads, kRows, kBlocks>(found, own, d, place.vectors, A(share), A(eps), smem);
+  if (given_mean == nullptr || given_rstd == nullptr) find_brief<kThreads, kRows, kJoint>(found, own, d, place.vectors, A(share), A(eps), smem);
 #pragma unroll
   for (int s = 0; s < kStatistics; ++s) {
     if (given_mean != nullptr) found[s].mean = old_mean.value(saved[0][s], A(0)), found[s].rest = A(0);
@@ -148,7 +161,7 @@ extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
     all[s] += kGroup ? rounded_product(of[i].plain, weights[i % kChannels]) : of[i].plain;
     all[kStatistics + s] += kGroup ? rounded_product(of[i].along, weights[i % kChannels]) : of[i].along;
   }
-  sum_parts<kThreads, kRows, kBlocks, kStatistics>(all, smem_sums);
+  sum_parts<kThreads, kRows, kJoint, kStatistics>(all, smem_sums);
   A average[kStatistics], slope[kStatistics];
 #pragma unroll
   for (int s = 0; s < kStatistics; ++s) {
@@ -166,11 +179,11 @@ extern "C" __global__ void DNNARRAY_TOGETHER __launch_bounds__(kThreads, 1)
     put_channels(of, row < rows ? found[0].rstd : A(0), first, static_cast<int>(members), each, dweight, dbias, w.wide, b.wide);
   } else {
 #pragma unroll
-    for (int s = 0; s < kStatistics; ++s) all[kStatistics + s] = all[kStatistics + s] * found[s].rstd;
-    if constexpr (kRows > 1) add_up_rows(all, row, static_cast<int>(rows));
+    for (int s = 0; s < kStatistics; ++s) all[kStatistics + s] *= row < rows ? found[s].rstd : A(0);
+    if constexpr (kRows > 1 || kApart) add_up_rows(all);
 #pragma unroll
     for (int s = 0; s < kStatistics; ++s) {
-      if (place.share != 0 || threadIdx.x != s) continue;
+      if (place.share() != 0 || threadIdx.x != s) continue;
       if (dweight != nullptr) put<T>(dweight, w.wide, first + s, all[kStatistics + s]);
       if (dbias != nullptr) put<T>(dbias, b.wide, first + s, all[s]);
     }

@@ -119,6 +119,7 @@ _GROUP = [
     Case("instance_norm", "line", (normal(2, 3, 7), normal(3)), {"eps": 0.1}, "one spatial axis, a weight alone", 7),
     Case("instance_norm", "volume", (normal(2, 3, 2, 3, 2),), reason="three spatial axes, no parameters", reduction=12),
     Case("instance_norm", "wide", (normal(2, 7, 136), normal(136), normal(136)), _LAST, "more statistics than multiprocessors", 7),
+    Case("instance_norm", "long", (normal(3, 137, 5), normal(5), normal(5)), _LAST, "many rows of few channels", 411),
     Case("instance_norm", "float32", (normal(2, 3, 7), *_beside(normal(3), normal(3))), reason="float32 parameters", reduction=7),
     Case("instance_norm", "empty", (normal(0, 3, 4), normal(3), normal(3)), reason="a batch of nothing", gradient=False),
     Case("instance_norm", "no-channels", (normal(2, 0, 4), normal(0), normal(0)), reason="no channels", gradient=False),

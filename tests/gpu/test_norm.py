@@ -197,7 +197,16 @@ def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
 
 def _small_shapes():
     """A few that are at a limit of the kernel for small arrays, and some that are drawn."""
-    yield from ((2, 32, 14, 14), (1, 7, 3, 3), (16, 8, 28, 18), (3, 300, 5, 7), (2, 530, 9, 11), (16, 512, 3, 3), (3, 12, 5, 1))
+    yield from (
+        (2, 32, 14, 14),
+        (1, 7, 3, 3),
+        (16, 8, 28, 18),
+        (3, 300, 5, 7),
+        (2, 530, 9, 11),
+        (16, 512, 3, 3),
+        (3, 12, 5, 1),
+        (7, 16, 9, 17),
+    )
     draw = np.random.default_rng(11)
     for _ in range(3):
         yield int(draw.integers(1, 17)), int(draw.integers(8, 200)), int(draw.integers(1, 15)), int(draw.integers(1, 15))
@@ -207,7 +216,7 @@ def _small_shapes():
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
 def test_small_statistics_in_the_registers_of_blocks(shape, last, dtype):
-    """One to four channels a block; statistics saved and not; parameters of either dtype; far from zero; running statistics; memory that is not aligned."""
+    """One to four channels a block, and clusters; statistics saved and not; both kinds of parameters; far from zero; memory that is not aligned."""
     n, channels, *space = shape
     shape, options = (n, *space, channels) if last else shape, {"layout": "channels_last" if last else "channels_first"}
     x, r, grad = _draw(shape, dtype) + dtype.type(3), _draw(shape, dtype, 1), _draw(shape, dtype, 2)

@@ -7,15 +7,20 @@
 
 namespace dnnarray {
 
-// kValues (times 4) numbers of each warp, for all blocks of the cluster, by warps of blocks; who reads them waits for all first.
+// kValues numbers of each of the first kWarps warps, for all blocks of the cluster, by warps of blocks; filled up to four.
 template <int kBlocks, int kWarps, int kValues, int kFours, typename A>
 __device__ __forceinline__ void tell_cluster(const A (&values)[kValues], A (*smem)[kFours][4]) {
-  static_assert(kValues == 4 * kFours, "whole vectors");
-  const int lane = threadIdx.x % kWarp, entry = static_cast<int>(blockIdx.x) % kBlocks * kWarps + threadIdx.x / kWarp;
-  if (lane < kBlocks) {
+  static_assert(kFours == (kValues + 3) / 4, "whole vectors");
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, entry = static_cast<int>(blockIdx.x) % kBlocks * kWarps + warp;
+  if (lane < kBlocks && warp < kWarps) {
 #pragma unroll
-    for (int i = 0; i < kFours; ++i)
-      store_remote(smem[entry][i], lane, Vec<float, 4>{values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]});
+    for (int i = 0; i < kFours; ++i) {
+      Vec<float, 4> four = {};
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (4 * i + j < kValues) four.at[j] = values[4 * i + j];
+      store_remote(smem[entry][i], lane, four);
+    }
   }
   cluster_barrier<kBlocks>();
 }
@@ -27,10 +32,7 @@ __device__ __forceinline__ void sum_parts(A (&sums)[2 * kStatistics], A (*smem)[
   constexpr int kWarps = kThreads / kWarp, kOwn = kWarps / kRows;
   warp_sum_all(sums);
   if constexpr (kBlocks > 1) {
-    A filled[4 * kFours] = {};
-#pragma unroll
-    for (int i = 0; i < 2 * kStatistics; ++i) filled[i] = sums[i];
-    tell_cluster<kBlocks, kWarps>(filled, smem);
+    tell_cluster<kBlocks, kWarps>(sums, smem);
 #pragma unroll
     for (int i = 0; i < 2 * kStatistics; ++i) {
       sums[i] = A(0);
@@ -54,18 +56,19 @@ __device__ __forceinline__ void sum_parts(A (&sums)[2 * kStatistics], A (*smem)[
   }
 }
 
-// What a block has: `vectors` vectors from `base` on, share `share` of those of block `block` of a batch index.
-template <int kVector, int kBlocks>
+// What a block has: `vectors` vectors from `base` on, of those of block `block` of a batch index; of kJoint blocks of a cluster each has a share of them.
+template <int kVector, int kBlocks, int kJoint = kBlocks>
 struct BlockPlace {
-  int block, share, vectors, pitch, base;
+  int block, vectors, pitch, base;
 
-  __device__ __forceinline__ BlockPlace(long long vectors_and_each, long long pitch_and_span, int index, int blocks, int row)
-      : block(index / kBlocks), share(index % kBlocks), vectors(static_cast<int>(vectors_and_each >> 32)), pitch(static_cast<int>(pitch_and_span >> 32)) {
-    base = row * (blocks / kBlocks) * vectors * kVector + block * static_cast<int>(pitch_and_span);
-    if constexpr (kBlocks > 1) {
-      const int each = (vectors + kBlocks - 1) / kBlocks;
-      base += share * each * pitch;
-      vectors = max(min(each, vectors - share * each), 0);
+  __device__ __forceinline__ static int share() { return static_cast<int>(blockIdx.x) % kBlocks; }
+  __device__ __forceinline__ BlockPlace(long long vectors_and_each, long long pitch_and_span, int row)
+      : block(static_cast<int>(blockIdx.x) / kBlocks), vectors(static_cast<int>(vectors_and_each >> 32)), pitch(static_cast<int>(pitch_and_span >> 32)) {
+    base = row * (static_cast<int>(gridDim.x) / kBlocks) * vectors * kVector + block * static_cast<int>(pitch_and_span);
+    if constexpr (kJoint > 1) {
+      const int each = (vectors + kJoint - 1) / kJoint;
+      base += share() * each * pitch;
+      vectors = max(min(each, vectors - share() * each), 0);
     }
   }
 };
