@@ -7,6 +7,38 @@
 
 namespace dnnarray {
 
+// Four neighbours at once.
+__device__ __forceinline__ void store_remote(float* here, int block, const Vec<float, 4>& v) {
+  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(block));
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v.at[0]), "f"(v.at[1]), "f"(v.at[2]), "f"(v.at[3]) : "memory");
+}
+
+// kCount sums (a power of two) for little more than the price of one: with each exchange each half of the lanes goes on with half of them.
+template <int kLanes = kWarp, int kCount, typename A>
+__device__ __forceinline__ void warp_sum_all(A (&values)[kCount]) {
+  if constexpr (kCount == 1) {
+    values[0] = warp_sum<kLanes>(values[0]);
+  } else if constexpr (kCount == 2) {
+    warp_sum_both<kLanes>(values[0], values[1]);
+  } else {
+    constexpr int kHalf = kLanes / 2, kRest = kCount / 2;
+    const bool upper = threadIdx.x % kLanes >= kHalf;
+    A mine[kRest];
+#pragma unroll
+    for (int i = 0; i < kRest; ++i) {
+      mine[i] = upper ? values[kRest + i] : values[i];
+      mine[i] += __shfl_xor_sync(kAllLanes, upper ? values[i] : values[kRest + i], kHalf);
+    }
+    warp_sum_all<kHalf>(mine);
+#pragma unroll
+    for (int i = 0; i < kRest; ++i) {
+      const A other = __shfl_xor_sync(kAllLanes, mine[i], kHalf);
+      values[i] = upper ? other : mine[i], values[kRest + i] = upper ? mine[i] : other;
+    }
+  }
+}
+
 // kValues numbers of each of the first kWarps warps, for all blocks of the cluster, by warps of blocks; filled up to four.
 template <int kBlocks, int kWarps, int kValues, int kFours, typename A>
 __device__ __forceinline__ void tell_cluster(const A (&values)[kValues], A (*smem)[kFours][4]) {

@@ -36,13 +36,6 @@ __device__ __forceinline__ void store_remote(float* here, int block, float value
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
 }
 
-// Four neighbours at once.
-__device__ __forceinline__ void store_remote(float* here, int block, const Vec<float, 4>& v) {
-  unsigned there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(block));
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v.at[0]), "f"(v.at[1]), "f"(v.at[2]), "f"(v.at[3]) : "memory");
-}
-
 // Four numbers from the place of `here` in the shared memory of another block of the cluster.
 __device__ __forceinline__ Vec<float, 4> load_remote(const float* here, int block) {
   Vec<float, 4> v;

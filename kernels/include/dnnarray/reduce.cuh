@@ -77,35 +77,16 @@ __device__ __forceinline__ A warp_min(A value) {
   return warp_reduce<kLanes>(value, Min());
 }
 
-// kCount sums (a power of two) for little more than the price of one: with each exchange each half of the lanes goes on with half of them.
-template <int kLanes = kWarp, int kCount, typename A>
-__device__ __forceinline__ void warp_sum_all(A (&values)[kCount]) {
-  if constexpr (kCount == 1) {
-    values[0] = warp_sum<kLanes>(values[0]);
-  } else {
-    constexpr int kHalf = kLanes / 2, kRest = kCount / 2;
-    const bool upper = threadIdx.x % kLanes >= kHalf;
-    A mine[kRest];
-#pragma unroll
-    for (int i = 0; i < kRest; ++i) {
-      mine[i] = upper ? values[kRest + i] : values[i];
-      mine[i] += __shfl_xor_sync(kAllLanes, upper ? values[i] : values[kRest + i], kHalf);
-    }
-    warp_sum_all<kHalf>(mine);
-#pragma unroll
-    for (int i = 0; i < kRest; ++i) {
-      const A other = __shfl_xor_sync(kAllLanes, mine[i], kHalf);
-      values[i] = upper ? other : mine[i], values[kRest + i] = upper ? mine[i] : other;
-    }
-  }
-}
-
-// Two of them.
+// Two sums for little more than the price of one: after the first exchange each half of the lanes adds up one of them.
 template <int kLanes = kWarp, typename A>
 __device__ __forceinline__ void warp_sum_both(A& first, A& second) {
-  A both[2] = {first, second};
-  warp_sum_all<kLanes>(both);
-  first = both[0], second = both[1];
+  constexpr int kHalf = kLanes / 2;
+  const bool upper = threadIdx.x % kLanes >= kHalf;
+  A mine = upper ? second : first;
+  mine += __shfl_xor_sync(kAllLanes, upper ? first : second, kHalf);
+  mine = warp_sum<kHalf>(mine);
+  const A other = __shfl_xor_sync(kAllLanes, mine, kHalf);
+  first = upper ? other : mine, second = upper ? mine : other;
 }
 
 // Over a block of kThreads (a multiple of 32, up to 1024). `shared` holds one value per warp; it may be used again at once.
