@@ -107,6 +107,8 @@ def _pool(dtype: np.dtype) -> Iterator[Call]:
     for options in ({"kernel_size": 5, "stride": 2, "padding": 2}, {"kernel_size": 4, "stride": 2}, {"kernel_size": 5, "stride": 1}):
         for op in ("max_pool", "max_pool_with_indices"):
             yield _call(op, Spec((32, 60, 60, 64), dtype), layout="channels_last", **options)
+    for shape in ((2, 64, 112, 112), (16, 64, 28, 28)):
+        yield _call("max_pool_with_indices", Spec(shape, dtype), kernel_size=5, stride=2, padding=2)
     for size in (13, 7):
         yield _call("adaptive_avg_pool", wide, output_size=size, layout="channels_last")
     yield _call("adaptive_avg_pool", Spec((64, 2048, 7, 7), dtype), output_size=1)

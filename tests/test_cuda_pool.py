@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dnnarray._cuda import pool_winners_ring
+from dnnarray._cuda import pool_winners
 from dnnarray._cuda.plan import Array
 from dnnarray._cuda.pool import ALGORITHMS
 from dnnarray._cuda.pool_cells import cells_plan
@@ -24,6 +24,11 @@ def _plans(op, shape, dtype=FLOAT32, **options):
     static = {n: v for n, v in chosen.items() if n in operation.static}
     problems = {op: forward, f"{op}_backward": _backward_problem(find(f"{op}_backward"), operation, forward.outputs[0], bound, static)}
     return [plan for name, problem in problems.items() for plan in ALGORITHMS[name][0].run(problem, _H200, True).plans]
+
+
+def _forward(op, shape, dtype=FLOAT32, **options):
+    _, problem = _planned(op, Spec(shape, dtype), **options)
+    return ALGORITHMS[op][0].run(problem, _H200, True).plans
 
 
 def _geometry(shape, **options):
@@ -160,7 +165,7 @@ def test_long_runs_are_left_to_others():
 
 @pytest.mark.parametrize(("blocks", "rows", "slots", "strips"), [(64, 113, 132, 2), (64, 113, 264, 4), (1000, 113, 132, 1), (1, 8, 132, 2)])
 def test_strips_fill_a_device_in_whole_turns(blocks, rows, slots, strips):
-    assert pool_winners_ring._strips(blocks, rows, 6, slots) == strips
+    assert pool_winners.strips_by_rounds(blocks, rows, 6, slots) == strips
 
 
 def test_a_thread_of_one_launch_takes_whole_vectors():
@@ -355,3 +360,22 @@ def test_windows_that_begin_and_end_with_vectors_need_no_shared_memory():
     assert _sources("adaptive_avg_pool", (2, 16, 50, 112), output_size=(13, 16))[0] == "pool/columns.cu"  # seven columns
     assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4))[0] == "pool/aligned.cu"  # two columns are left over
     assert _sources("max_pool", (2, 16, 50, 66), kernel_size=(6, 4), ceil_mode=True)[0] == "pool/columns.cu"
+
+
+def test_places_of_large_windows_are_found_by_long_runs_of_rows():
+    options, planes = {"kernel_size": 5, "stride": 2, "padding": 2}, (64, 64, 112, 112)
+    (plan,) = _forward("max_pool_with_indices", planes, **options)
+    assert plan.kernel.source == "pool/maxima_runs_sm90.cu"
+    assert plan.grid[0] % _H200.units == 0
+    others = {
+        "few tiles": {"shape": (1, 8, 112, 112)},
+        "lanes without columns": {"shape": (64, 64, 112, 144)},
+        "a window short of the end": {"padding": 1},
+        "small windows": {"kernel_size": 3, "padding": 1},
+        "half types": {"dtype": FLOAT16},
+        "channels-last memory": {"shape": (64, 112, 112, 64), "layout": "channels_last"},
+    }
+    for other in others.values():
+        given = {"shape": planes, "dtype": FLOAT32, **options} | other
+        (plan,) = _forward("max_pool_with_indices", given.pop("shape"), given.pop("dtype"), **given)
+        assert plan.kernel.source != "pool/maxima_runs_sm90.cu"

@@ -169,7 +169,7 @@ def _in_one_pass(g: Geometry, problem: PoolProblem, device: Device, aligned: boo
     pointers = (Array(0), Array(1), Array(2), Array(2 if indices is None else 3))
     ring = ring_plan(g, x, device, aligned, (pointers[0], pointers[1], pointers[3])) if indices is None else None
     runs = runs_plan(g, x, indices, device, aligned, (pointers[0], pointers[1] if indices is None else pointers[2], pointers[3]))
-    return ring or runs or (winners_plan(g, x, indices, aligned, pointers) if overlap_much(g, x, indices, aligned) else None)
+    return ring or runs or (winners_plan(g, x, indices, device, aligned, pointers) if overlap_much(g, x, indices, aligned) else None)
 
 
 def saved_bytes(problem: PoolProblem) -> int:

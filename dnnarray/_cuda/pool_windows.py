@@ -25,6 +25,7 @@ from dnnarray._cuda.pool_common import (
     window_numbers,
 )
 from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider, geometry_of
+from dnnarray._cuda.pool_maxima_runs import maxima_runs_plan
 from dnnarray._cuda.pool_ring import ring_plan
 from dnnarray._cuda.pool_slide import slide_plan
 from dnnarray._problems.pool import PoolProblem
@@ -142,6 +143,8 @@ def reduction_plan(g: Geometry, device: Device, dtype: np.dtype, result: np.dtyp
         return slide
     if not magnitude and result == dtype and (ring := ring_plan(g, dtype, reduction, aligned, device, pointers)) is not None:
         return ring
+    if reduction == INDICES and not magnitude and (runs := maxima_runs_plan(g, dtype, device, aligned, pointers)) is not None:
+        return runs
     if g.at_once(p if reduction == NORM else None) and not g.whole:
         return _strips(g, dtype, result, reduction, aligned, pointers, magnitude, padded, p)
     if reduction != NORM and (sharing := _aligned_windows(g, dtype, aligned)) is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, THREADS
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._records import frozen
+from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, INT64, Spec
 
 _THREADS = 1 << 17  # that keep a card busy
+_LEAST_ROWS, _MOST_ROWS = 4, 128  # of windows in a strip
 
 
 @frozen
@@ -37,13 +41,15 @@ class WinnersConfig(Config):
 @frozen
 class _Settings:
     """How threads share the work, as measured: columns of a thread, the most rows of x that it walks down, the blocks a multiprocessor is to hold (0 where
-    that does not matter), the rows that come to the L2 ahead of their turn, and whether the next row is asked for before the maxima are sought."""
+    that does not matter), the rows that come to the L2 ahead of their turn, and whether the next row is asked for before the maxima are sought; whether strips are
+    as high as fills the card by whole rounds of these blocks instead."""
 
     columns: int
     rows: int = 28
     blocks: int = 0
     ahead: int = 0
     early: bool = False
+    rounds: bool = False
 
 
 # By the layout, and whether elements are of a half type.
@@ -69,7 +75,7 @@ _GIVEN = {
 _GIVEN_LARGE = _GIVEN | {("last", False): _Settings(6)}
 _GIVEN_APART = {("last", True): _Settings(4)}
 _GIVEN_LARGE_APART = {
-    ("first", True): _Settings(4, ahead=1), ("last", True): _Settings(6, 57, blocks=5),
+    ("first", True): _Settings(4, ahead=1), ("last", True): _Settings(6, blocks=5, rounds=True),
     ("first", False): _Settings(4, ahead=1), ("last", False): _Settings(6),
 }  # fmt: skip
 _TABLES = {  # by whether places are given, windows are large, and they are apart by 2
@@ -93,10 +99,14 @@ def many_windows(g: Geometry) -> bool:
     return g.axes[1].cover() * g.axes[2].cover() >= 6
 
 
+def windows_overlap(g: Geometry) -> bool:
+    """Whether windows are small, several lie over an element along each axis, and none leaves a gap."""
+    return g.at_once() and not g.whole and not any(a.stride_used > min(a.window, 2) or a.cover() < 2 for a in g.axes[1:])
+
+
 def overlap(g: Geometry, x: Spec) -> bool:
-    """Whether windows are small, several lie over an element along each axis, none leaves a gap, and the type is one that there are kernels for."""
-    fits = g.at_once() and not g.whole and x.dtype in (*HALF, FLOAT32)
-    return fits and not any(a.stride_used > min(a.window, 2) or a.cover() < 2 for a in g.axes[1:])
+    """Whether windows overlap, and the type is one that there are kernels for."""
+    return windows_overlap(g) and x.dtype in (*HALF, FLOAT32)
 
 
 def overlap_much(g: Geometry, x: Spec, indices: Spec | None, aligned: bool) -> bool:
@@ -115,7 +125,9 @@ def _settings(g: Geometry, x: Spec, indices: Spec | None) -> _Settings | None:
     return _TABLES[indices is not None, is_large(g), is_apart(g)].get(("last" if g.last else "first", x.dtype in HALF))
 
 
-def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, pointers: tuple[Array, Array, Array, Array]) -> Plan:
+def winners_plan(
+    g: Geometry, x: Spec, indices: Spec | None, device: Device, aligned: bool, pointers: tuple[Array, Array, Array, Array]
+) -> Plan:
     """The launch, for windows that overlap much."""
     _, h, w = g.axes
     settings = _settings(g, x, indices)
@@ -137,7 +149,11 @@ def winners_plan(g: Geometry, x: Spec, indices: Spec | None, aligned: bool, poin
         f"x{wide}c{columns}p{piece}b{blocks}a{settings.ahead}" + "_early" * settings.early,
     ]
     inner, groups, rows = g.channels // wide if g.last else 1, -(-w.extent // columns), -(-(h.extent + h.before) // h.stride_used)
-    steps = _steps(g.outer * inner * groups, rows, settings.rows // h.stride_used)
+    columns_of_all = g.outer * inner * groups
+    if settings.rounds:
+        steps = -(-rows // strips_by_rounds(columns_of_all / THREADS, rows, h.cover() - 1, device.units * settings.blocks))
+    else:
+        steps = _steps(columns_of_all, rows, settings.rows // h.stride_used)
     strips = -(-rows // steps)
     total = g.outer * strips * groups * inner
     dividers = [n for divisor in (inner, groups, strips) for n in divider(divisor, total)]
@@ -161,6 +177,12 @@ def _columns(g: Geometry, x: Spec, wanted: int, aligned: bool) -> int:
 def _sums(g: Geometry, columns: int, given: bool) -> int:
     """Sums of a thread, for a channel: as many rows as a window has, of its columns and of what stands elsewhere: where maxima are sought, to each side."""
     return g.axes[1].window * (columns + (1 if given else 2))
+
+
+def strips_by_rounds(blocks: float, rows: int, lost: int, slots: int) -> int:
+    """Of how many strips a plane is: those with the shortest time where so many blocks run at once, and each strip does some rows more than it writes."""
+    fewest = -(-rows // _MOST_ROWS)
+    return min(range(fewest, max(rows // _LEAST_ROWS, fewest) + 1), key=lambda n: math.ceil(blocks * n / slots) * (-(-rows // n) + lost))
 
 
 def _steps(columns: int, rows: int, most: int) -> int:

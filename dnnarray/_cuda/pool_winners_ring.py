@@ -9,7 +9,7 @@ import math
 from dnnarray._cuda.plan import Array, Kernel, Plan, TensorMap
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES
 from dnnarray._cuda.pool_geometry import Geometry
-from dnnarray._cuda.pool_winners import WinnersConfig, is_apart, is_large, overlap, wide_of
+from dnnarray._cuda.pool_winners import WinnersConfig, is_apart, is_large, overlap, strips_by_rounds, wide_of
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32, HALF, INT32, INT64, Spec
@@ -19,7 +19,6 @@ _PLAIN = 0  # rows of a box as they are
 _BARRIER, _RESERVED = 8, 1024  # bytes of shared memory: of a barrier, and that a block takes beside its own
 _WRITING = 0.85  # of a block's threads, those that write at the least
 _BUSY = 0.75  # of the multiprocessors, likewise
-_LEAST_ROWS, _MOST_ROWS = 4, 128  # of windows in a strip
 _WARPS = (4, 7, 8, 14, 16)  # of a block, side by side along a row
 
 
@@ -32,20 +31,22 @@ class WinnersRingConfig(WinnersConfig):
 
 @frozen
 class _Settings:
-    """How threads share the work, as measured: columns of a thread, boxes of the ring, threads that a multiprocessor has registers for, and warps of a block."""
+    """How threads share the work, as measured: columns of a thread, boxes of the ring, threads that a multiprocessor has registers for, warps of a block, and
+    whether a box gives way before the maxima in it are sought."""
 
     columns: int
     stages: int
     room: int
     warps: tuple[int, ...] = _WARPS
+    early: bool = False
 
 
 # By whether windows are large, and are apart by 2; by whether elements are of a half type.
 _TABLES: dict[tuple[bool, bool], dict[bool, _Settings]] = {
     (False, False): {True: _Settings(8, 3, 624), False: _Settings(4, 3, 1152, (*_WARPS, 28))},
     (True, False): {True: _Settings(8, 2, 512), False: _Settings(8, 3, 544)},
-    (False, True): {True: _Settings(8, 3, 744)},
-    (True, True): {True: _Settings(8, 2, 624), False: _Settings(8, 3, 744)},
+    (False, True): {True: _Settings(8, 2, 744, early=True)},
+    (True, True): {True: _Settings(8, 2, 624, early=True), False: _Settings(8, 2, 744, early=True)},
 }
 
 
@@ -90,12 +91,6 @@ def _chosen(g: Geometry, x: Spec, s: _Settings, device: Device) -> _Blocks | Non
     return next((b for n in warps if (b := _blocks(g, x, s, n)).shared <= device.shared_memory), None)
 
 
-def _strips(blocks: int, rows: int, lost: int, slots: int) -> int:
-    """Of how many strips a plane is: those with the shortest time where so many blocks run at once, and each strip does some rows more than it writes."""
-    fewest = -(-rows // _MOST_ROWS)
-    return min(range(fewest, max(rows // _LEAST_ROWS, fewest) + 1), key=lambda n: -(-blocks * n // slots) * (-(-rows // n) + lost))
-
-
 def ring_plan(g: Geometry, x: Spec, device: Device, aligned: bool, pointers: tuple[Array, Array, Array]) -> Plan | None:
     """The launch, None where another is better. `pointers` are of the gradient, x and the result."""
     _, h, w = g.axes
@@ -112,7 +107,7 @@ def ring_plan(g: Geometry, x: Spec, device: Device, aligned: bool, pointers: tup
     chunks, rows = -(-g.channels // (_LANES * wide_of(g, x))), -(-(h.extent + h.before) // h.stride_used)
     slots = device.units * max(min((device.shared_memory + _RESERVED) // (b.shared + _RESERVED), s.room // (b.warps * _LANES)), 1)
     base = g.n * b.tiles * chunks
-    steps = -(-rows // _strips(base, rows, 2 * h.cover(), slots))
+    steps = -(-rows // strips_by_rounds(base, rows, 2 * h.cover(), slots))
     strips = -(-rows // steps)
     if base * strips < _BUSY * device.units:
         return None
@@ -140,8 +135,8 @@ def _kernel(g: Geometry, x: Spec, s: _Settings, b: _Blocks) -> Kernel:
     _, h, w = g.axes
     config = WinnersRingConfig(
         POOL_TYPES[x.dtype], POOL_TYPES[INT64], False, True, h.window, h.stride_used, w.window, w.stride_used, w.before, wide_of(g, x),
-        s.columns, 1, b.warps * _LANES, 1, 0, False, True, s.stages,
+        s.columns, 1, b.warps * _LANES, 1, 0, s.early, True, s.stages,
     )  # fmt: skip
     windows = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}"
-    name = f"max_pool_winners_ring_{POOL_SHORT[x.dtype]}_{windows}_c{s.columns}w{b.warps}s{s.stages}"
+    name = f"max_pool_winners_ring_{POOL_SHORT[x.dtype]}_{windows}_c{s.columns}w{b.warps}s{s.stages}" + "_early" * s.early
     return Kernel("pool/winners_ring_sm90.cu", name, config)

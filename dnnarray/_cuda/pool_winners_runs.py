@@ -63,10 +63,10 @@ class Settings:
 
 # By whether windows are large, and are apart by 2; by whether elements are of a half type.
 _SOUGHT: dict[tuple[bool, bool], dict[bool, Settings]] = {
-    (False, False): {True: Settings(8, 128, 14, 1, 4, turns=True), False: Settings(4, 64, 14, 1, 8)},
+    (False, False): {True: Settings(8, 128, 14, 2, 2, turns=True), False: Settings(4, 64, 14, 1, 8)},
     (True, False): {False: Settings(4, 128, 28, 1, 2)},
     (False, True): {True: Settings(8, 96, 20, 1, 6), False: Settings(4, 128, 16, 1, 5)},
-    (True, True): {True: Settings(8, 64, 14, 1, 8), False: Settings(4, 64, 14, 2, 4)},
+    (True, True): {True: Settings(8, 128, 14, 2, 2, turns=True), False: Settings(4, 64, 14, 2, 4)},
 }
 _GIVEN: dict[tuple[bool, bool], dict[bool, Settings]] = {
     (False, False): {True: Settings(4, 64, 7, 1, 12), False: Settings(4, 64, 14, 1, 10)},
@@ -112,11 +112,13 @@ def _spread_evenly(w: WindowAxis, columns: int) -> bool:
 
 
 def _fitted(s: Settings, w: WindowAxis, rows: int, wider: bool) -> Settings:
-    """The settings for planes of so many rows: more columns where lanes would not do, and of threads that would have no rows other blocks'."""
+    """The settings for planes of so many rows: more columns where lanes would not do, and of threads that would have no rows other blocks', whose tiles are then small
+    enough that more blocks do instead of a second tile."""
     columns = s.columns if w.extent <= s.columns * _LANES[-1] or not wider else 2 * s.columns
     strips = -(-rows // s.rows)
     threads = min(s.threads, -(-_lanes(w.extent // columns) * strips // _WARP) * _WARP)
-    return replace(s, columns=columns, threads=threads, blocks=s.blocks * s.threads // max(threads, 1))
+    stages = s.stages if threads == s.threads else 1
+    return replace(s, columns=columns, threads=threads, stages=stages, blocks=s.blocks * s.stages // stages * s.threads // max(threads, 1))
 
 
 def _cut(s: Settings) -> Settings | None:

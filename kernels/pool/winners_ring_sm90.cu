@@ -32,6 +32,7 @@ struct Config {
 #define DNNARRAY_ENTRY pool_winners_ring_default
 #endif
 
+#include "dnnarray/box_policy.cuh"
 #include "dnnarray/tma.cuh"
 #include "dnnarray/winners_walk.cuh"
 
@@ -61,7 +62,7 @@ struct Feed {
     const bool opening = p < from;  // x alone
     const unsigned to = boxes + ring.stage * kBytes, barrier = full + 8 * ring.stage;
     barrier_expect(barrier, opening ? kBytesOfX : kBytes);
-    copy_box(to, *x, barrier, {{channel, column, h, plane, 0}});
+    copy_box(to, *x, barrier, {{channel, column, h, plane, 0}}, keep_lines());
     if (!opening) copy_box(to + kBytesOfX, *grad, barrier, {{channel, window, p, plane, 0}});
     h += kStrideH, ++p, --count;
     ring.next();
@@ -103,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const unsigned by_chunk = blockIdx.x / static_cast<unsigned>(chunks), chunk = blockIdx.x - by_chunk * static_cast<unsigned>(chunks);
   const unsigned by_tile = by_chunk / static_cast<unsigned>(tiles), tile = by_chunk - by_tile * static_cast<unsigned>(tiles);
   const unsigned plane = by_tile / static_cast<unsigned>(strips), strip = by_tile - plane * static_cast<unsigned>(strips);
-  const int group = threadIdx.x / kWarp, lane = threadIdx.x % kWarp * kPart, channel = static_cast<int>(chunk) * kPixel + lane;
+  const int group = group_of(threadIdx.x / kWarp), lane = threadIdx.x % kWarp * kPart, channel = static_cast<int>(chunk) * kPixel + lane;
   const int overlap = tiles > 1, first_group = static_cast<int>(tile) * (kAlong - 2 * overlap) - overlap, q = (first_group + group) * kOwn;
   const int first = static_cast<int>(strip * steps), p = first - (kRows - 1), h = p * kStrideH - axis_h.before;
   const int last = min(first + static_cast<int>(steps), (axis_h.extent + axis_h.before + kStrideH - 1) / kStrideH) - 1;
@@ -154,11 +155,21 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     Ordered lines[kStrideH];
 #pragma unroll
     for (int r = 0; r < kStrideH; ++r) lines[r] = Ordered(taken.row(r, group));
-    const Bests bests = walk.closed(lines);
+    Bests bests;
+    if constexpr (!Config::kEarly) bests = walk.closed(lines);
     Gifts gifts(taken.windows(group));
     gifts.hold();
     taken.ring.next();
-    walk.give(gifts, bests, source.has_windows(walk.p), Divider(1, 0));  // all have read the box behind its barriers
-    if (threadIdx.x == 0) feed.ask();
+    const auto leave_box = [&] {
+      __syncthreads();  // all have read it, and taken the sums of rows that gave way
+      if (threadIdx.x == 0) feed.ask();
+    };
+    if constexpr (Config::kEarly) {
+      leave_box();
+      bests = walk.closed(lines);
+    }
+    walk.give(gifts, bests, source.has_windows(walk.p), Divider(1, 0), [&] {
+      if constexpr (!Config::kEarly) leave_box();
+    });
   } while (!walk.finish());
 }

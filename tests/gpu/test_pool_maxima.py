@@ -108,3 +108,24 @@ def test_gradients_of_maxima_by_long_runs_of_rows(window, shape, dtype, special)
     some = slice(0, 2), slice(0, 4)
     expected = dnn.max_pool_backward(cupy.asnumpy(grad[some]), x[some], **options)
     np.testing.assert_array_equal(cupy.asnumpy(dx[some]), expected)
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["finite", "not finite"])
+@pytest.mark.parametrize("shape", [(33, 64, 64, 64), (9, 64, 112, 112), (41, 64, 53, 32), (12, 64, 230, 112), (3, 700, 7, 32)], ids=str)
+@pytest.mark.parametrize(
+    "window", [(5, 2, 2), ((5, 5), 2, (1, 2)), ((5, 4), 2, (2, 1)), ((5, 3), (2, 1), (1, 1)), (5, 2, ((2, 2), (1, 2)))], ids=str
+)
+def test_places_of_maxima_by_long_runs_of_rows(window, shape, special):
+    size, stride, padding = window
+    rng = np.random.default_rng(3)
+    x = rng.integers(-2, 3, shape).astype(np.float32)
+    for value in (np.nan, np.inf, -np.inf, -0.0) * special:
+        x.ravel()[rng.integers(0, x.size, x.size // 100)] = value
+    x[:, 1, 2:31] = -np.inf if special else -2
+    options = {"kernel_size": size, "stride": stride, "padding": padding}
+    y, places = dnn.max_pool_with_indices(cupy.asarray(x), **options)
+    np.testing.assert_array_equal(cupy.asnumpy(y), cupy.asnumpy(dnn.max_pool(cupy.asarray(x), **options)))
+    some = slice(0, 3), slice(0, 5)
+    expected = dnn.max_pool_with_indices(x[some], **options)
+    np.testing.assert_array_equal(cupy.asnumpy(y[some]), expected[0])
+    np.testing.assert_array_equal(cupy.asnumpy(places[some]), expected[1])

@@ -34,6 +34,10 @@ static_assert(kKept >= 0 && kWindowW >= kStrideW && kColumns % kStrideW == 0, "n
 // ones are those of the neighbours' sums.
 constexpr int kAlong = Config::kThreads / kWarp;
 static_assert(!kShares || kLast, "lanes are channels");
+// Whether registers allow what the ends of a row have for themselves. One is which columns a warp has: the ends, where more is to be done, go to quarters of
+// the multiprocessor that have the fewest of 7 or 14 warps.
+constexpr bool kEnds = kSeen < 12;
+__device__ __forceinline__ int group_of(int warp) { return !kEnds ? warp : warp + 3 < kAlong ? warp + 3 : warp + 3 - kAlong; }
 // Numbers of a row, `n` at the least, such that a column's number added to a row's first one carries out of no low byte.
 __device__ constexpr int without_carry(int n) {
   for (bool fits = false; !fits; n += !fits) {
@@ -214,6 +218,17 @@ struct Source {
     read(next.windows, p);
   }
 
+  // Of the columns from one to another, those that are not there.
+  __device__ __forceinline__ void drop_outside(Rank<T> (&ranks)[kSeen][kValues], int from, int to) const {
+#pragma unroll
+    for (int i = from; i < to; ++i) {
+      const bool here = has_column(i);
+#pragma unroll
+      for (int v = 0; v < kValues; ++v) {
+        if (!here) ranks[i][v].drop();
+      }
+    }
+  }
   // The best of a row for each window; returns whether places of NaN are turned. `place` is the row's.
   __device__ __forceinline__ bool find(Bests& bests, const Ordered& line, int h, unsigned place) const {
     unsigned words[kWords], special = line.special;
@@ -232,7 +247,7 @@ struct Source {
 #pragma unroll
       for (int v = 0; v < kValues; ++v) ranks[i][v] = Rank<T>(words[cell_of(i, v).word], cell_of(i, v).part, marks_of(i - i % 3), i % 3, place);
     const bool odd = (special & (kHalves ? 0x7fff7fffu : 0x7fffffffu)) != 0;  // an infinity or a NaN
-    if (odd || !has_row(h) || (kLast && !inner)) {
+    if (odd || !has_row(h) || (kLast && !inner && !kEnds)) {
 #pragma unroll
       for (int i = 0; i < kSeen; ++i)
 #pragma unroll
@@ -240,6 +255,10 @@ struct Source {
           ranks[i][v].turn_if_nan(place);
           if (!has_row(h) || (kLast && !has_column(i))) ranks[i][v].drop();
         }
+    } else if (kLast && !inner && kEnds) {
+      drop_outside(ranks, 0, kMargin);
+      drop_outside(ranks, kMargin + kColumns, kSeen);
+      if (!has_column(kMargin) || !has_column(kMargin + kColumns - 1)) drop_outside(ranks, kMargin, kMargin + kColumns);
     }
 #pragma unroll
     for (int b = 0; b < kWindows; ++b)

@@ -137,8 +137,8 @@ struct Strip {
 };
 
 // Walks through a block's tiles, of which kStages are under way: `ask` (tile, address, barrier) asks for what is read, `walk` (tile, box) does the rest.
-template <typename Ask, typename Each>
-__device__ __forceinline__ void through(const Tiles& tiles, char* smem, char* boxes, Ask ask, Each walk) {
+template <typename AllTiles, typename Ask, typename Each>
+__device__ __forceinline__ void through(const AllTiles& tiles, char* smem, char* boxes, Ask ask, Each walk) {
   const unsigned full = smem_address(smem), to = smem_address(boxes);
   const auto ask_for = [&](long long number, int stage) {
     if (number < tiles.total) ask(tiles(number), to + stage * tiles.stage, full + 8 * stage);
@@ -153,7 +153,7 @@ __device__ __forceinline__ void through(const Tiles& tiles, char* smem, char* bo
   __syncthreads();
   Ring<kStages> ring;
   for (long long number = blockIdx.x; number < tiles.total; number += gridDim.x) {
-    const Tile t = tiles(number);
+    const auto t = tiles(number);
     barrier_wait(full + 8 * ring.stage, ring.parity);
     walk(t, boxes + ring.stage * tiles.stage);
     __syncthreads();
