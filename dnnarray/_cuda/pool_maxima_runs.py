@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dnnarray._cuda.plan import Array, Config, Kernel, Plan
@@ -14,7 +16,8 @@ from dnnarray._spec import FLOAT32
 
 _HEAD, _LINE, _RUN = 128, 128, 16  # bytes of shared memory before the tiles, and what tiles and runs are multiples of
 _RESERVED = 1024  # bytes that a block takes beside its own
-_LANES = (4, 8, 16, 32)  # that may have a row
+_LANES, _WARP = (4, 8, 16, 32), 32  # that may have a row
+_BLOCKS = 32  # that a multiprocessor runs at the most
 _BUSY = 0.8  # of the lanes, those that have columns, at the least; of the multiprocessors, those that have a tile
 
 
@@ -47,7 +50,7 @@ class Settings:
     blocks: int
 
 
-_SETTINGS = Settings(4, 128, 7, 1, 6), Settings(8, 64, 7, 1, 8)  # the first that fits
+_SETTINGS = Settings(4, 128, 7, 1, 8), Settings(8, 64, 7, 1, 8)  # the first that fits
 
 
 def maxima_runs_plan(g: Geometry, dtype: np.dtype, device: Device, aligned: bool, pointers: tuple[Array, ...]) -> Plan | None:
@@ -69,6 +72,10 @@ def plan_with(s: Settings, g: Geometry, dtype: np.dtype, device: Device, pointer
         return None
     if w.outputs * w.stride_used != w.extent or w.before > w.window - w.stride_used:
         return None
+    threads = min(
+        s.threads, -(-lanes * -(-h.outputs // s.rows) // _WARP) * _WARP
+    )  # those of low planes that would have few rows are other blocks'
+    s = replace(s, threads=threads, blocks=min(s.blocks * s.threads // threads, _BLOCKS))
     strips = s.threads // lanes
     steps = -(-h.outputs // (strips * -(-h.outputs // (strips * s.rows))))
     count = -(-h.outputs // (strips * steps))

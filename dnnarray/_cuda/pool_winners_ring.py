@@ -46,7 +46,7 @@ _TABLES: dict[tuple[bool, bool], dict[bool, _Settings]] = {
     (False, False): {True: _Settings(8, 3, 624), False: _Settings(4, 3, 1152, (*_WARPS, 28))},
     (True, False): {True: _Settings(8, 2, 512), False: _Settings(8, 3, 544)},
     (False, True): {True: _Settings(8, 2, 744, early=True)},
-    (True, True): {True: _Settings(8, 2, 624, early=True), False: _Settings(8, 2, 744, early=True)},
+    (True, True): {True: _Settings(8, 2, 624, early=True), False: _Settings(8, 2, 544, early=True)},
 }
 
 

@@ -131,13 +131,12 @@ struct Walk {
     for (int step = 0; step < spans.steps; ++step) {
 #pragma unroll
       for (int r = kKept; r < kWindowH; ++r) merge(r);
-      Entry::Watch special{};
-#pragma unroll
-      for (int b = 0; b < kOwn; ++b) open[0][b].watch(special);
       const bool writes = place.there && p < end;
-      if (writes && Entry::is_special(special)) {
 #pragma unroll
-        for (int b = 0; b < kOwn; ++b) open[0][b] = again(b);
+      for (int b = 0; b < kOwn; ++b) {
+        Entry::Watch special{};
+        open[0][b].watch(special);
+        if (writes && Entry::is_special(special)) open[0][b] = again(b);
       }
       Vec<T, kOwn> y;
 #pragma unroll

@@ -69,7 +69,7 @@ struct Reading : Walk {
     const bool gives = source.has_windows(p);
     if (p < last) source.read(next, p + 1, h + kWindowH);
     if constexpr (Config::kEarly) bests = closed(lines);
-    give(gifts, bests, gives, by_width, [] {});
+    give(gifts, bests, gives, by_width);
     return finish();
   }
 };

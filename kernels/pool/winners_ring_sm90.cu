@@ -1,6 +1,6 @@
 // The gradient of winners.cu in channels-last memory, where the maxima are sought, by blocks that walk down their rows together: a ring in shared memory
 // holds the next kStages rows of x (kStrideH at a time) and of windows, which the copy engine brings, so that enough is under way whatever registers the
-// threads take; and a thread seeks the maxima of its own windows alone, which it adds to the sums of its neighbours too (winners_walk.cuh).
+// threads take (kEarly: a box gives way before the maxima in it are sought); and a thread seeks the maxima of its own windows alone, which it adds to the sums of its neighbours too (winners_walk.cuh).
 //
 // Layout:  lanes are neighbouring words of channels, and warps stand beside each other along a row, of which each has kColumns columns. A box is a row of
 //          all of them with what stands beside; outside of the array it is zeros. The first thread asks for the boxes, and barriers count their bytes.
@@ -160,16 +160,12 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     Gifts gifts(taken.windows(group));
     gifts.hold();
     taken.ring.next();
-    const auto leave_box = [&] {
-      __syncthreads();  // all have read it, and taken the sums of rows that gave way
-      if (threadIdx.x == 0) feed.ask();
-    };
     if constexpr (Config::kEarly) {
-      leave_box();
+      __syncthreads();  // all have read the box, and taken the sums of rows that gave way
+      if (threadIdx.x == 0) feed.ask();
       bests = walk.closed(lines);
     }
-    walk.give(gifts, bests, source.has_windows(walk.p), Divider(1, 0), [&] {
-      if constexpr (!Config::kEarly) leave_box();
-    });
+    walk.give(gifts, bests, source.has_windows(walk.p), Divider(1, 0));
+    if (!Config::kEarly && threadIdx.x == 0) feed.ask();  // all have read the box behind its barriers
   } while (!walk.finish());
 }

@@ -212,25 +212,24 @@ struct Walk {
     return all[0];
   }
 
-  // Adds what a row of windows gives where neighbours share, once all have taken the sums of rows that gave way. The windows of the left half of one thread have
-  // no column in common with those of another, nor have those of the right half: all of a block give with one half at a time.
+  // Adds what a row of windows gives where neighbours share. The windows of the left half of one thread have no column in common with those of another, nor
+  // have those of the right half: all of a block give with one half at a time.
   __device__ __forceinline__ void give_in_turn(const Gifts& gifts, bool gives) {
     constexpr int kHalf = kOwn / 2;
     static_assert(!kShares || ((kHalf - 1) * kStrideW + kWindowW <= kColumns && kHalf * kStrideW >= kMargin + kBeyond), "halves apart");
+    if constexpr (!Config::kEarly) __syncthreads();  // all have taken the sums of rows that gave way
     if (gives) gifts.add(sums, 0, kHalf);
     __syncthreads();
     if (gives) gifts.add(sums, kHalf, kOwn);
     __syncthreads();
   }
-  // What a row of windows gives, unless what was read is of another row; `ready` is to be done before sums are added to.
-  template <typename Ready>
-  __device__ __forceinline__ void give(Gifts& gifts, const Bests& bests, bool gives, const Divider& by_width, Ready ready) {
+  // What a row of windows gives, unless what was read is of another row.
+  __device__ __forceinline__ void give(Gifts& gifts, const Bests& bests, bool gives, const Divider& by_width) {
     if constexpr (kGiven) {
       gifts.place(by_width, h, place % kRound, source.q * kStrideW);
     } else {
       gifts.seek(bests, odd != 0);
     }
-    ready();
     if constexpr (kShares) {
       give_in_turn(gifts, gives);
     } else {
