@@ -93,6 +93,12 @@ def _call(op: str, *arrays: Any, integers: Integers | None = None, **options: An
     return Call(op, *find(op).bind(arrays, options), integers)
 
 
+def planned(op: str, *arrays: Any, **options: Any) -> tuple[str, Any]:
+    """The operation whose algorithms do such a call, and its problem."""
+    call = _call(op, *arrays, **options)
+    return call.base, call.problem()
+
+
 def _below(end: int) -> Integers:
     return lambda rng, shape: rng.integers(0, end, shape)
 

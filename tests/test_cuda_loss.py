@@ -5,7 +5,8 @@ import pytest
 from dnnarray._cuda import loss, module
 from dnnarray._operation import find
 from dnnarray._spec import BFLOAT16, FLOAT32, FLOAT64, INT64, Spec
-from tests.test_kernels import _DEVICES, _planned
+from tests.problems import planned
+from tests.test_kernels import _DEVICES
 
 _H200 = _DEVICES["sm_90a"]
 
@@ -13,7 +14,7 @@ _H200 = _DEVICES["sm_90a"]
 def _plans(op, shape, dtype, device=_H200, aligned=True, **options):
     z, target = Spec(shape, dtype), Spec((shape[0], *shape[2:]), INT64)
     grad = Spec((), dtype)
-    name, problem = _planned(op, *((grad,) if op.endswith("backward") else ()), z, target, **options)
+    name, problem = planned(op, *((grad,) if op.endswith("backward") else ()), z, target, **options)
     (method,) = loss.ALGORITHMS[name]
     assert find(op).base == name
     return method.run(problem, device, aligned).plans

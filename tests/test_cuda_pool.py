@@ -11,28 +11,26 @@ from dnnarray._cuda.pool_cells import cells_plan
 from dnnarray._cuda.pool_geometry import geometry_of
 from dnnarray._operation import find
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, Spec
-from tests.test_kernels import _DEVICES, _backward_problem, _planned
+from tests.problems import Call, planned
+from tests.test_kernels import _DEVICES
 
 _H200 = _DEVICES["sm_90a"]
 
 
 def _plans(op, shape, dtype=FLOAT32, **options):
     """The launches of the forward, then those of the gradient."""
-    x, operation = Spec(shape, dtype), find(op)
-    _, forward = _planned(op, x, **options)
-    bound, chosen = operation.bind((x,), options)
-    static = {n: v for n, v in chosen.items() if n in operation.static}
-    problems = {op: forward, f"{op}_backward": _backward_problem(find(f"{op}_backward"), operation, forward.outputs[0], bound, static)}
-    return [plan for name, problem in problems.items() for plan in ALGORITHMS[name][0].run(problem, _H200, True).plans]
+    call = Call(op, *find(op).bind((Spec(shape, dtype),), options))
+    calls = call, call.backward(call.problem().outputs[0])
+    return [plan for c in calls for plan in ALGORITHMS[c.op][0].run(c.problem(), _H200, True).plans]
 
 
 def _forward(op, shape, dtype=FLOAT32, **options):
-    _, problem = _planned(op, Spec(shape, dtype), **options)
+    _, problem = planned(op, Spec(shape, dtype), **options)
     return ALGORITHMS[op][0].run(problem, _H200, True).plans
 
 
 def _geometry(shape, **options):
-    _, problem = _planned("avg_pool", Spec(shape, FLOAT16), layout="channels_last", **options)
+    _, problem = planned("avg_pool", Spec(shape, FLOAT16), layout="channels_last", **options)
     return geometry_of(problem.inputs[0], problem.axes, problem.layout)
 
 
@@ -52,9 +50,9 @@ def test_a_thread_sees_all_of_a_small_window(size, layout):
 def _gradient_sources(shape, dtype, size, stride, layout="channels_first", given=False, aligned=True):
     options = {"kernel_size": size, "stride": stride, "layout": layout}
     x = Spec(shape, dtype)
-    _, forward = _planned("max_pool", x, **options)
+    _, forward = planned("max_pool", x, **options)
     y = forward.outputs[0]
-    _, problem = _planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
+    _, problem = planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
     return [plan.kernel.source.removeprefix("pool/") for plan in ALGORITHMS["max_pool_backward"][0].run(problem, _H200, aligned).plans]
 
 
@@ -83,8 +81,8 @@ def test_one_launch_is_the_gradient_of_maxima_where_many_windows_lie_over_an_ele
 def _ring(shape, size, stride, dtype=FLOAT16, aligned=True, device=_H200):
     """The launch for windows that threads share, None where it is another."""
     x, options = Spec(shape, dtype), {"kernel_size": size, "stride": stride, "padding": (size - stride) // 2, "layout": "channels_last"}
-    _, forward = _planned("max_pool", x, **options)
-    _, problem = _planned("max_pool_backward", forward.outputs[0], x, **options)
+    _, forward = planned("max_pool", x, **options)
+    _, problem = planned("max_pool_backward", forward.outputs[0], x, **options)
     plans = ALGORITHMS["max_pool_backward"][0].run(problem, device, aligned).plans
     return plans[0] if plans[0].kernel.source == "pool/winners_ring_sm90.cu" else None
 
@@ -116,9 +114,9 @@ def _runs(shape, size, stride, dtype=FLOAT16, given=False, aligned=True, device=
         Spec(shape, dtype),
         {"kernel_size": size, "stride": stride, "padding": (size - stride + 1) // 2 if padding is None else padding},
     )
-    _, forward = _planned("max_pool", x, **options)
+    _, forward = planned("max_pool", x, **options)
     y = forward.outputs[0]
-    _, problem = _planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
+    _, problem = planned("max_pool_backward", y, x, *[Spec(y.shape, INT64)] * given, **options)
     plan = ALGORITHMS["max_pool_backward"][0].run(problem, device, aligned).plans[0]
     return plan if "winners_runs" in plan.kernel.source else None
 
@@ -172,7 +170,7 @@ def test_a_thread_of_one_launch_takes_whole_vectors():
     def settings(width, dtype, given):
         options = {"kernel_size": 3, "stride": 1, "padding": 1}
         x = Spec((64, 64, 112, width), dtype)
-        _, problem = _planned("max_pool_backward", x, x, *[Spec(x.shape, INT64)] * given, **options)
+        _, problem = planned("max_pool_backward", x, x, *[Spec(x.shape, INT64)] * given, **options)
         (plan,) = ALGORITHMS["max_pool_backward"][0].run(problem, _DEVICES["sm_80"], True).plans
         assert plan.shared_memory == 3 * (plan.kernel.config.columns + (1 if given else 2)) * 4 * 128
         return plan.kernel.config.columns, plan.kernel.config.piece

@@ -4,14 +4,15 @@ import pytest
 
 from dnnarray._cuda.spatial_resize import ALGORITHMS
 from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64, Spec
-from tests.test_kernels import _DEVICES, _planned
+from tests.problems import planned
+from tests.test_kernels import _DEVICES
 
 _H200 = _DEVICES["sm_90a"]
 
 
 def _plans(op, source, target, dtype=FLOAT32, algorithm="rows", **options):
     x, grad = Spec((16, 64, *source), dtype), Spec((16, 64, *target), dtype)
-    _, problem = _planned(op, *((grad, x) if op.endswith("backward") else (x,)), size=target, **options)
+    _, problem = planned(op, *((grad, x) if op.endswith("backward") else (x,)), size=target, **options)
     method = next(m for m in ALGORITHMS[op] if m.name == algorithm)
     return method.run(problem, _H200, True).plans if method.rejects(problem, _H200) is None else ()
 
