@@ -165,7 +165,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
       if (threadIdx.x == 0) feed.ask();
       bests = walk.closed(lines);
     }
-    walk.give(gifts, bests, source.has_windows(walk.p), Divider(1, 0));
+    // Windows before the first would give nothing, but to the neighbour's columns while it gives too.
+    walk.give(gifts, bests, q >= 0 && source.has_windows(walk.p), Divider(1, 0));
     if (!Config::kEarly && threadIdx.x == 0) feed.ask();  // all have read the box behind its barriers
   } while (!walk.finish());
 }

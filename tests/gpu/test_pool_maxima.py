@@ -66,7 +66,7 @@ def test_gradients_of_maxima_down_several_strips(window, space, order, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("shape", [(36, 31, 29, 64), (9, 46, 53, 128), (5, 19, 222, 64), (33, 25, 108, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(36, 31, 29, 64), (9, 46, 53, 128), (5, 19, 222, 64), (9, 46, 222, 64), (33, 25, 108, 64)], ids=str)
 @pytest.mark.parametrize(
     "window", [(2, 1, 0), (3, 1, 1), (3, 1, 0), (5, 1, 2), (3, 2, 1), (4, 2, 1), (5, 2, 2), ((5, 3), (2, 1), (1, 0))], ids=str
 )
