@@ -126,7 +126,8 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
 
   Walk walk(smem);
   Source& source = walk.source;
-  source.height = axis_h.extent, source.width = axis_w.extent, source.outputs_h = axis_h.outputs, source.outputs_w = axis_w.outputs;
+  source.height = axis_h.extent, source.width = axis_w.extent, source.outputs_w = axis_w.outputs;
+  source.outputs_h = q < 0 ? 0 : axis_h.outputs;  // windows before the first would give nothing, but to the neighbour's columns while it gives too
   source.q = q, source.column = static_cast<int>(across);
   have(source.column);
   source.inner = source.has_column(0) && source.has_column(kSeen - 1);
@@ -165,8 +166,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
       if (threadIdx.x == 0) feed.ask();
       bests = walk.closed(lines);
     }
-    // Windows before the first would give nothing, but to the neighbour's columns while it gives too.
-    walk.give(gifts, bests, q >= 0 && source.has_windows(walk.p), Divider(1, 0));
+    walk.give(gifts, bests, source.has_windows(walk.p), Divider(1, 0));
     if (!Config::kEarly && threadIdx.x == 0) feed.ask();  // all have read the box behind its barriers
   } while (!walk.finish());
 }
