@@ -163,7 +163,7 @@ class _Card:
         halo = held or "halo" in self.plan.kernel.source
         n = self.numbers
         if halo:
-            _, pitch, height, _, *rest = n
+            _, pitch, _, height, _, _, _, *rest = n
         else:
             _, _, *rest = n
         channels, backwards, tiles_m, tiles_n, groups, outs, *rest = rest
@@ -244,7 +244,8 @@ def test_the_copy_engine_fetches_what_the_products_need(case, held, transposed, 
     x_shape, w_shape, options, (m, n) = _CASES[case]
     monkeypatch.setattr(conv_tma_tiles, "_HELD", (conv_tma_tiles.Tile(128, 64, 4),))
     if held:
-        monkeypatch.setattr(conv_tma_tiles, "_seconds", lambda *given: math.inf)
+        fastest = conv_tma_tiles._fastest
+        monkeypatch.setattr(conv_tma_tiles, "_fastest", lambda *given: (math.inf, fastest(*given)[1]))
     else:
         monkeypatch.setattr(conv_tma_tiles, "_holding", lambda *_: None)
     monkeypatch.setattr(conv_tma_tiles, "_TILES", (conv_tma_tiles.Tile(m, n, 3),))
@@ -284,7 +285,7 @@ def _drawn(rng, shape, order):
 def _store(target, plan, sums, inner, out):
     """What the kernel's last step does."""
     halo, n = "implicit_tma_sm90" not in plan.kernel.source, _numbers(plan)
-    outs, steps = (n[9], n[10:14]) if halo else (n[7], n[8:12])
+    outs, steps = (n[12], n[13:17]) if halo else (n[7], n[8:12])
     images = n[0] if halo else n[0] // math.prod(out)
     for i in range(images * math.prod(inner)):
         *place, image = _unravel(i, inner)
@@ -322,3 +323,14 @@ def test_tiles_fit_into_shared_memory(side, window):
         halo = conv_tma_tiles.with_halo(tile, r)
         assert halo is None or (conv_tma_tiles.halo_memory(r, halo) <= _DEVICE.shared_memory and halo.stages >= 3)
     assert conv_tma_tiles.choose(g, 132).shared_memory <= _DEVICE.shared_memory
+
+
+def test_places_of_rasters_are_counted_in_31_bits():
+    """By divisions that the host has prepared; more of them are taken by windows."""
+
+    def chosen(n):
+        sides = ((112, 112), (3, 3), (112, 112), (1, 1), (1, 1), ((1, 1),) * 2)
+        return conv_tma_tiles.choose(geometry(n, 1, 64, 64, *sides, True), 132)
+
+    assert chosen((1 << 31) // 113**2 - 1).held
+    assert chosen((1 << 31) // 113**2 + 1).raster is None

@@ -13,6 +13,7 @@ from dnnarray._cuda.conv_implicit import ImplicitConfig, ImplicitMaps, along
 from dnnarray._cuda.conv_raster import Corners, Raster, axes_of, corners, within
 from dnnarray._cuda.conv_tiles import BLOCK, ROW
 from dnnarray._cuda.epilogue import Epilogue
+from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Kernel, Plan, TensorMap, vector_length
 from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
@@ -56,7 +57,7 @@ class TmaMaps(ImplicitMaps):
         places = corners(g, axes) if r is None else r.corners(g, axes)
         images = windows_map(g, x, places, chosen.rows + (0 if r is None else r.reach))
         maps = images, weight, *_result_maps(g, y, e, axes, r, images)
-        own = (g.n * g.pixels, g.taps * -(-g.c * x.dtype.itemsize // ROW)) if r is None else (g.n, r.pitch, r.height, r.reach)
+        own = (g.n * g.pixels, g.taps * -(-g.c * x.dtype.itemsize // ROW)) if r is None else _raster_numbers(g, r)
         pointers = (e.bias or x.array, e.residual or x.array, y.array)
         numbers = (*own, g.c, backwards, *tiles, g.k, *along(y.strides), *extents(g))
         grid = (chosen.blocks(tiles, self._units), 1, 1)
@@ -75,6 +76,11 @@ def windows_map(g: Geometry, x: Operand, corners: Corners, pixels: int) -> Tenso
     return TensorMap(
         x.array, x.dtype, shape, (*space[::-1][:axes], n), (ROW // x.dtype.itemsize, pixels), (1, *g.stride[::-1][:axes], 1), corners
     )
+
+
+def _raster_numbers(g: Geometry, r: Raster) -> tuple[int, ...]:
+    """What a kernel is told of its rasters, each extent that places are divided by with what a `Divisor` takes."""
+    return g.n, r.pitch, divisor(r.pitch), r.height, divisor(r.height), divisor(g.out[0]), r.reach
 
 
 def _result_maps(g: Geometry, y: Operand, e: Epilogue, axes: int, r: Raster | None, unused: TensorMap) -> tuple[TensorMap, ...]:

@@ -24,13 +24,14 @@ _L2 = 75e9  # bytes a second that a multiprocessor gets
 _STAGES = (8, 6, 5, 4, 3)  # of a weight beside halos
 _SHORT = 4  # stages of tiles that are mostly their end
 _CROWDED = 1.2  # times that products of 64 columns take, which ask for all that shared memory gives
+_COUNTED = (1 << 31) - _TALLEST  # places of rasters, those of a last tile beside them
 _WAIT, _END = 60e-9, 92e-12  # seconds of a stage beside its products, of an element of a tile's end
 
 
 def halo_memory(r: Raster, tile: Tile, residual: bool = False, stages: int | None = None) -> int:
     """Bytes of shared memory: two parts of the input, the weight's stages (the tile's, if it is not said how many), a residual's panels."""
     image = -(-(tile.m + r.reach) * ROW // 1024) * 1024
-    return 1024 + 2 * image + (stages or tile.stages) * (tile.n * ROW + 16) + 64 + (_panels(tile) if residual else 0)
+    return 1024 + 2 * image + (stages or tile.stages) * (tile.n * ROW + 16) + 72 + (_panels(tile) if residual else 0)
 
 
 def places(g: Geometry, r: Raster | None) -> int:
@@ -91,6 +92,8 @@ def choose(g: Geometry, units: int, residual: bool = False, first: bool = False,
     blocks, r = g.taps * -(-g.c // BLOCK), None if first else raster(g)
     seconds, tile = _fastest(g, units, places(g, None), blocks, 0, 1)
     if r and residual and not within(axes_of(g), *r.result_corners(g, axes_of(g))):
+        r = None
+    if r and places(g, r) > _COUNTED:
         r = None
     chosen = None
     if r:

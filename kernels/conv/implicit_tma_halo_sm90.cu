@@ -9,10 +9,11 @@
 //          A block takes tiles of kTileM places x kTileN channels, one after another. One thread of the first warpgroup asks for the input of 64
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
 //          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
-//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it.
+//          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it, at first when
+//          half of the operands of a tile have been asked for, or it would stand before those that somebody waits for.
 //          float32 as in implicit_tma_sm90.cu.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
-//          than the window's reach.
+//          than the window's reach; fewer than 2^31 places.
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/activation.cuh"
@@ -49,9 +50,10 @@ constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config
 
 extern __shared__ char smem_memory[];
 
-// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers.
+// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers; `half` completes once half of the first
+// tile's weights have been asked for.
 struct Shared {
-  unsigned input, input_bytes, rows, weight, panels, input_full, input_empty, full, empty, panel_barriers;
+  unsigned input, input_bytes, rows, weight, panels, input_full, input_empty, full, empty, half, panel_barriers;
 
   __device__ __forceinline__ Shared(unsigned first, int reach) : input(first), rows(kTileM + reach) {
     input_bytes = (rows * C::kRow + 1023) & ~1023u;
@@ -61,12 +63,13 @@ struct Shared {
     input_empty = input_full + 16;
     full = input_empty + 16;
     empty = full + kStages * 8;
-    panel_barriers = empty + kStages * 8;
+    half = empty + kStages * 8;
+    panel_barriers = half + 8;
   }
 };
 
 __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x, const TensorMap& weight, const TmaPlace& tile, const Shared& smem,
-                                         Ring<2>& inputs, Ring<kStages>& ring) {
+                                         Ring<2>& inputs, Ring<kStages>& ring, int& early) {
   const ConvAxis &d = a.axes.d, &h = a.axes.h, &w = a.axes.w;
   WindowPlace place = a.begins(tile.m);
   for (int t = 0; t < d.window; ++t) {
@@ -85,6 +88,7 @@ __device__ __forceinline__ void ask_tile(const Arguments& a, const TensorMap& x,
         barrier_expect(arrived, C::kBytesN);
         C::ask_weight(a.weight, weight, tile, {t, tap.h, tap.w}, c, a.target.outs, smem.weight + ring.stage * C::kBytesN, arrived);
         ring.next();
+        if (kBrought && --early == 0) barrier_arrive(smem.half);
       } while (!tap.next(1, h.window, w.window));
     }
   }
@@ -108,6 +112,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   bias.ask(a.target, tile);
   bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
+    if (i == planes - 1) rows = C::Rows(tile, part, a);  // while products run: those of the last stage do not last long enough
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
     for (int r = 0; r < a.axes.h.window; ++r)
@@ -122,7 +127,6 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
     waiting.input = smem.input_empty + inputs.stage * 8;
     inputs.next();
   }
-  rows = C::Rows(tile, part, a);
   C::finish(sums);
   waiting.run();
 }
@@ -130,16 +134,17 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap residual_map,
-    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long height,
-    long long reach, long long channels, long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n,
-    long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
-    long long w1, long long w2, double p, double q) {
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long by_pitch,
+    long long height, long long by_height, long long by_plane, long long reach, long long channels, long long backwards, long long tiles_m,
+    long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
+    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
-  const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
+  const Divisor row(pitch, by_pitch), plane(height, by_height), volume(axes.d.out, by_plane);
+  const Arguments a = {target, walk, axes, images, row, plane, volume, static_cast<int>(reach)};
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, a.reach);
   const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
   if (threadIdx.x == 0) {
@@ -147,12 +152,14 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
       barrier_init(i < 2 ? smem.input_full + i * 8 : smem.full + (i - 2) * 8, 1);
       barrier_init(i < 2 ? smem.input_empty + i * 8 : smem.empty + (i - 2) * 8, C::kConsumers);
     }
+    barrier_init(smem.half, 1);
     if (kBrought) Panels::init(smem.panel_barriers);
     barrier_init_done();
   }
   __syncthreads();
   const int part = warpgroup() - 1;
   const long long tiles = tiles_m * tiles_n * groups;
+  const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
   Ring<2> inputs;
   Ring<kStages> ring;
   if (part < 0) {
@@ -160,13 +167,15 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     if (threadIdx.x == 0) {
       prefetch_map(x);
       prefetch_map(weight);
+      int early = planes * axes.h.window * axes.w.window / 2;  // stages before the first residual
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
-        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring);
+        ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring, early);
       }
     } else if (kBrought && threadIdx.x % 32 == 0 && threadIdx.x / 32 <= C::kConsumers) {
       Panels carried(panels, smem.panel_barriers, static_cast<int>(threadIdx.x) / 32 - 1);
       const int count = static_cast<int>((tiles - blockIdx.x - 1) / gridDim.x) + 1;
       const auto tile = [&](int i) { return C::place(blockIdx.x + static_cast<long long>(i) * gridDim.x, tiles_m, tiles_n); };
+      barrier_wait(smem.half, 0);
       carried.carry<false>(residual_map, residual_map, count, tile, a.target.outs, a);
     }
     __syncwarp();
@@ -175,7 +184,6 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     float sums[C::kMmas][kTileN / 2];
     C::Bias bias;
     Panels own(panels, smem.panel_barriers, part);
-    const int planes = axes.d.window * ((a.weight.channels + C::kTileK - 1) / C::kTileK);
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       C::Rows rows;

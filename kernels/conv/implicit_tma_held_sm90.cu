@@ -1,20 +1,21 @@
-// Convolution of stride 1 as one matrix product whose right operand, the weight of few channels, stays in shared memory for all tiles of a block,
-// and whose left one for all taps: y[m, k] = f(sum over taps and c of x[m + tap, c] * w[k, tap, c] + bias[k] + residual[m, k]).
+// Convolution of stride 1 as one matrix product whose left operand, the weight of few channels, stays in shared memory for all tiles of a block,
+// and whose right one for all taps: y[m, k] = f(sum over taps and c of w[k, tap, c] * x[m + tap, c] + bias[k] + residual[m, k]).
 //
 // Layout:  x channels-last in memory, behind a tensor map of windows of one pixel whose corners make a raster of each plane, as in
 //          implicit_tma_halo_sm90.cu: every tap is a shift, and the places of a tile need `reach` more of the input, one box. w
 //          (groups K, window, C) behind a tiled map; kTransposed: the gradient of the input from the forward's weight.
-//          A block takes the tiles of one column of channels, 128 places x kTileN channels each, two or three warpgroups by turns. Each begins
-//          when the one before it has asked for its products, so that some multiply while others write, from registers, since the copy engine
-//          stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for the input (a ring of
-//          kStages); one more for each of the others brings the residual, not before the weight is there.
-// Needs:   sm_90a; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where there are several groups; strides of x, w
-//          and y multiples of 16 bytes; padding less than the window's reach.
-// Bound:   shared memory, which each product of 64 x 64 x 16 asks for 128 bytes a cycle. Sums in float32.
+//          A block takes the tiles of one column of channels, 64 channels x 128 places each, two or three warpgroups by turns; channels are the
+//          rows of the products (conv_turned.cuh). Each begins when the one before it has asked for its products, so that some multiply while
+//          others write: from a panel in shared memory, in the place of the residual or of the input that has been used up, by rows, since the
+//          copy engine stores no places outside of an array. One thread of the first warpgroup asks for the weight, once, and for the input (a
+//          ring of kStages); one more for each of the others brings the residual, not before the weight is there.
+// Needs:   sm_90a; half types; at most 64 channels of the sum, in one plane; channels of a group multiples of 64 where there are several groups;
+//          strides of x, w and y multiples of 16 bytes; padding less than the window's reach; fewer than 2^31 places.
+// Bound:   the matrix units, and shared memory, which the products ask for 96 of its 128 bytes a cycle. Sums in float32.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/conv_panels.cuh"
 #include "dnnarray/conv_raster.cuh"
+#include "dnnarray/conv_turned.cuh"
 #include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
@@ -38,11 +39,13 @@ struct Config {
 using namespace dnnarray;
 using C = TmaTile<Config>;
 using Panels = TmaPanels<Config>;
+using Turned = TurnedTile<Config>;
 using T = Config::Element;
 using R = Config::Result;
 using Arguments = OnRaster<T, R>;
-constexpr bool kBrought = Config::kResidual && Panels::kStaged;
+constexpr bool kBrought = Config::kResidual;
 constexpr int kTileN = Config::kTileN, kInputs = Config::kStages, kTurns = C::kConsumers, kOwn = Config::kTileM / kTurns;  // places of a tile
+constexpr int kReaders = kBrought ? 1 : Panels::kWarps;  // who give an input back: results without a residual leave by way of it
 static_assert(kTurns > 1, "warpgroups take turns");
 
 extern __shared__ char smem_memory[];
@@ -63,7 +66,7 @@ struct Shared {
   }
 
   __device__ __forceinline__ void init() const {
-    for (int i = 0; i < 2 * kInputs + kTurns; ++i) barrier_init(full + i * 8, 1);
+    for (int i = 0; i < 2 * kInputs + kTurns; ++i) barrier_init(full + i * 8, i >= kInputs && i < 2 * kInputs ? kReaders : 1);
     if (kBrought) Panels::init(panel_barriers);
     barrier_init_done();
   }
@@ -106,50 +109,68 @@ __device__ __forceinline__ void ask(const Arguments& a, const TensorMap& x, cons
 }
 
 // Issues the products of all taps; they run on.
-__device__ __forceinline__ void multiply(const Arguments& a, float (&sums)[C::kMmas][kTileN / 2], unsigned input, unsigned weight) {
+__device__ __forceinline__ void multiply(const Arguments& a, Turned::Sums& sums, unsigned input, unsigned weight) {
   for (int r = 0; r < a.axes.h.window; ++r)
-    for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN) C::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
+    for (int s = 0; s < a.axes.w.window; ++s, weight += C::kBytesN) Turned::multiply(sums, input + a.shift(r, s) * C::kRow, weight);
 }
 
-// The tiles of one of the warpgroups: every kTurns-th one of the block.
+// The result in the place of the residual or, where there is none, of the input, which no warp is multiplying any more, and from there to memory.
+__device__ __forceinline__ void write(const Arguments& a, Turned::Sums& sums, const TmaPlace& tile, const Turned::Rows& rows, unsigned panel) {
+  const int group = 1 + static_cast<int>(threadIdx.x) / C::kGroup;
+  if constexpr (kBrought) {
+    Turned::add(sums, panel);
+  } else {
+    group_barrier(group);
+  }
+  Turned::fill(a.target, sums, panel);
+  group_barrier(group);
+  Turned::write(a.target, tile, rows, smem_memory + (panel - smem_address(smem_memory)));
+  fence_async();
+}
+
+// The tiles of one of the warpgroups: every kTurns-th one of the block. Who asks for products waits until nearly all of them are done, so where
+// results go is found before.
 __device__ __forceinline__ void multiply_tiles(const Arguments& a, const Column& column, int part, const Shared& smem, Panels& own) {
-  float sums[C::kMmas][kTileN / 2];
-  C::Bias bias;
-  bias.ask(a.target, column.place);
+  Turned::Sums sums;
+  const Turned::Bias bias(a.target, column.place);
   barrier_wait(smem.held, 0);
   for (int i = part; column.has(i); i += kTurns) {
     const int stage = i % kInputs;
-    C::clear(sums);
+    const unsigned input = smem.input + stage * smem.input_bytes, empty = smem.empty + stage * 8;
+    const TmaPlace tile = column[i];
+    const Turned::Rows rows(tile, a);
+    Turned::clear(sums);
     barrier_wait(smem.full + stage * 8, i / kInputs & 1);
     if (i > 0 && i < kTurns) barrier_wait(smem.turns + (i - 1) * 8, 0);
-    multiply(a, sums, smem.input + stage * smem.input_bytes, smem.weight);
+    multiply(a, sums, input, smem.weight);
     if (i < kTurns - 1) C::release(smem.turns + i * 8);
-    const TmaPlace tile = column[i];
-    const C::Rows rows(tile, 0, a);
-    C::finish(sums);
-    C::release(smem.empty + stage * 8);
+    Turned::finish(sums);
+    if constexpr (kBrought) C::release(empty);
     bias.add(sums);
+    write(a, sums, tile, rows, kBrought ? own.brought() : input);
     if constexpr (kBrought) {
-      own.add(sums, tile, a.target.outs);
       own.let_go();
+    } else {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(empty);
     }
-    C::write_rows<Config::kResidual && !kBrought>(a.target, sums, tile, rows);
   }
 }
 
 // `channels` of the sum and `outs` of the result are of one group; steps of y in elements.
 extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap residual_map,
-    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long height,
-    long long reach, long long channels, long long backwards, long long tiles_m, long long tiles_n, long long groups, long long outs, long long y_n,
-    long long y_d, long long y_h, long long y_w, long long d0, long long d1, long long d2, long long h0, long long h1, long long h2, long long w0,
-    long long w1, long long w2, double p, double q) {
+    const T* __restrict__ bias, const T* __restrict__ residual, R* __restrict__ y, long long images, long long pitch, long long by_pitch,
+    long long height, long long by_height, long long by_plane, long long reach, long long channels, long long backwards, long long tiles_m,
+    long long tiles_n, long long groups, long long outs, long long y_n, long long y_d, long long y_h, long long y_w, long long d0, long long d1,
+    long long d2, long long h0, long long h1, long long h2, long long w0, long long w1, long long w2, double p, double q) {
   let_next_kernel_begin();
   y = after_previous_kernel(y);  // the operands are there, too
   const Target<T, R> target = {bias, residual, y, static_cast<int>(outs), y_n, y_d, y_h, y_w, float(p), float(q)};
   const ConvAxes axes = {{d0, d1, d2}, {h0, h1, h2}, {w0, w1, w2}};
   const TmaWeight walk = {static_cast<int>(channels), static_cast<int>(backwards), axes.d.window, axes.h.window, axes.w.window};
-  const Arguments a = {target, walk, axes, images, static_cast<int>(pitch), static_cast<int>(height), static_cast<int>(reach)};
+  const Divisor row(pitch, by_pitch), plane(height, by_height), volume(axes.d.out, by_plane);
+  const Arguments a = {target, walk, axes, images, row, plane, volume, static_cast<int>(reach)};
   const Shared smem((smem_address(smem_memory) + 1023) & ~1023u, axes.h.window * axes.w.window, a.reach);
   const char* panels = smem_memory + (smem.panels - smem_address(smem_memory));
   if (threadIdx.x == 0) smem.init();

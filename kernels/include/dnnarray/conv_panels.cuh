@@ -146,6 +146,12 @@ struct TmaPanels {
       }
   }
 
+  // Where the residual lies, once it is there.
+  __device__ __forceinline__ unsigned brought() const {
+    wait_ready();
+    return slot(ring.stage, 0, 0);
+  }
+
   __device__ __forceinline__ void let_go() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(done());

@@ -3,22 +3,26 @@
 #pragma once
 
 #include "dnnarray/conv_tma.cuh"
+#include "dnnarray/division.cuh"
 
 namespace dnnarray {
 
-// What a kernel on rasters is told of the convolution; `reach` places lie between the first tap and the last.
+// What a kernel on rasters is told of the convolution; `reach` places lie between the first tap and the last. Fewer than 2^31 places in all, so that
+// none is found by a division: who asks for products waits until nearly all of them are done, so nothing hides what stands behind them.
 template <typename T, typename R>
 struct OnRaster {
   Target<T, R> target;
   TmaWeight weight;
   ConvAxes axes;
   long long images;
-  int pitch, height, reach;
+  Divisor pitch, height, planes;
+  int reach;
 
   // Of a place of the rasters, in the result.
   __device__ __forceinline__ WindowPlace where(long long m) const {
-    const Split by_w = split(m, pitch), by_h = split(by_w.quotient, height), by_d = split(by_h.quotient, axes.d.out);
-    return {0, by_w.rest, by_h.rest, by_d.rest, static_cast<int>(by_d.quotient)};
+    const unsigned place = static_cast<unsigned>(m), row = pitch.quotient(place), plane = height.quotient(row), image = planes.quotient(plane);
+    const unsigned w = place - row * pitch.n, h = row - plane * height.n, d = plane - image * planes.n;
+    return {0, static_cast<int>(w), static_cast<int>(h), static_cast<int>(d), static_cast<int>(image)};
   }
 
   // Where its channels begin in memory, or -1.
@@ -36,7 +40,7 @@ struct OnRaster {
   }
 
   // Rows of 128 bytes of an input panel from its first tap to this one.
-  __device__ __forceinline__ int shift(int r, int s) const { return r * axes.h.dilation * pitch + s * axes.w.dilation; }
+  __device__ __forceinline__ int shift(int r, int s) const { return r * axes.h.dilation * static_cast<int>(pitch.n) + s * axes.w.dilation; }
 };
 
 }  // namespace dnnarray

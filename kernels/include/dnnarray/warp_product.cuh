@@ -14,6 +14,13 @@ __device__ __forceinline__ void load_matrices(unsigned (&v)[4], unsigned smem) {
                : "memory");
 }
 
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&v)[4], unsigned smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(smem)
+               : "memory");
+}
+
 #define DNNARRAY_MMA(kind)                                                                                        \
   asm volatile("mma.sync.aligned." kind " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"        \
                : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                       \
