@@ -10,7 +10,7 @@
 //          channels and a tap along the first axis (two buffers) and the weights of the taps there (a ring of kStages). The others multiply, each
 //          some of the tile's rows, and write them from registers, since the copy engine stores no places outside of an array. It brings them as
 //          zeros, so a residual of half types comes by it while the products run: a carrier for each warpgroup asks for it, at first when
-//          half of the operands of a tile have been asked for, or it would stand before those that somebody waits for.
+//          nearly half of a tile's operands have been asked for, or it would stand before those that somebody waits for.
 //          float32 as in implicit_tma_sm90.cu.
 // Needs:   sm_90a; channels of a group multiples of 64 where there are several groups; strides of x, w and y multiples of 16 bytes; padding less
 //          than the window's reach; fewer than 2^31 places.
@@ -45,13 +45,14 @@ using Panels = TmaPanels<Config>;
 using T = Config::Element;
 using R = Config::Result;
 constexpr bool kBrought = Config::kResidual && Panels::kStaged;
+constexpr bool kAhead = kBrought && C::kMmas * Panels::kPanels <= 2;  // there are registers for a residual beside the sums
 using Arguments = OnRaster<T, R>;
 constexpr int kTileM = Config::kTileM, kTileN = Config::kTileN, kStages = Config::kStages;
 
 extern __shared__ char smem_memory[];
 
-// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers; `half` completes once half of the first
-// tile's weights have been asked for.
+// Where things lie in shared memory: two input buffers, the ring of weights, the residual, the barriers; `half` completes once half of the
+// weights of the first tile's planes but for the last have been asked for.
 struct Shared {
   unsigned input, input_bytes, rows, weight, panels, input_full, input_empty, full, empty, half, panel_barriers;
 
@@ -107,11 +108,13 @@ struct Release {
 
 // `planes` inputs, one after another.
 __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace& tile, int planes, float (&sums)[C::kMmas][kTileN / 2],
-                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows) {
+                                              C::Bias& bias, int part, const Shared& smem, Ring<2>& inputs, Ring<kStages>& ring, C::Rows& rows,
+                                              const Panels& own, Panels::Pieces& pieces) {
   Release waiting = {0, 0};
   bias.ask(a.target, tile);
   bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
+    if (kAhead && i == planes - 1) own.take(pieces, tile, a.target.outs);
     if (i == planes - 1) rows = C::Rows(tile, part, a);  // while products run: those of the last stage do not last long enough
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -167,7 +170,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     if (threadIdx.x == 0) {
       prefetch_map(x);
       prefetch_map(weight);
-      int early = planes * axes.h.window * axes.w.window / 2;  // stages before the first residual
+      // Stages before the first residual: half of those before the last plane, where it is waited for.
+      int early = max((planes - 1) * axes.h.window * axes.w.window / 2, 1);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring, early);
       }
@@ -187,8 +191,12 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TmaPlace tile = C::place(i, tiles_m, tiles_n);
       C::Rows rows;
-      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows);
-      if constexpr (kBrought) {
+      Panels::Pieces pieces;
+      multiply_tile(a, tile, planes, sums, bias, part, smem, inputs, ring, rows, own, pieces);
+      if constexpr (kAhead) {
+        Panels::add(sums, pieces, tile, a.target.outs);
+        own.let_go();
+      } else if constexpr (kBrought) {
         own.add(sums, tile, a.target.outs);
         own.let_go();
       }

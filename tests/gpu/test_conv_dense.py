@@ -272,6 +272,7 @@ _PANELS = {  # x, weight, options: several tiles, extents whose products 8, 4, 2
     "strided": ((5, 64, 23, 24), (320, 64, 3, 3), {"padding": 1, "stride": 2}),
     "groups": ((3, 192, 11, 12), (192, 64, 3, 3), {"padding": 1, "groups": 3}),
     "3d": ((2, 64, 5, 6, 7), (64, 64, 3, 3, 3), {"padding": 1}),
+    "5x5": ((2, 64, 21, 18), (64, 64, 5, 5), {"padding": 2}),
     "deep": ((3, 256, 9, 10), (320, 256, 3, 3), {"padding": 1}),
 }
 

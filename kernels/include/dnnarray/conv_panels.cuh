@@ -134,15 +134,31 @@ struct TmaPanels {
         if (tile.n + p * 64 >= outs) continue;
         unsigned pieces[4][4];
         load_panel(pieces, i, p);
+        add_panel(sums[i], p, pieces);
+      }
+  }
+
+  // The same in two steps: to registers while products run, and to the sums behind them.
+  struct Pieces {
+    unsigned of[C::kMmas][kPanels][4][4];
+  };
+
+  __device__ __forceinline__ void take(Pieces& pieces, const TmaPlace& tile, int outs) const {
+    wait_ready();
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
+    for (int i = 0; i < C::kMmas; ++i)
 #pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            float* to = sums[i] + pair(p, j, k);
-            float residual[2];
-            widen_pair(residual[0], residual[1], pieces[j][k], T());
-            to[0] += residual[0], to[1] += residual[1];
-          }
+      for (int p = 0; p < kPanels; ++p) {
+        if (tile.n + p * 64 < outs) load_panel(pieces.of[i][p], i, p);
+      }
+  }
+
+  static __device__ __forceinline__ void add(float (&sums)[C::kMmas][C::kTileN / 2], const Pieces& pieces, const TmaPlace& tile, int outs) {
+#pragma unroll
+    for (int i = 0; i < C::kMmas; ++i)
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        if (tile.n + p * 64 < outs) add_panel(sums[i], p, pieces.of[i][p]);
       }
   }
 
@@ -207,6 +223,18 @@ struct TmaPanels {
   __device__ __forceinline__ void load_panel(unsigned (&pieces)[4][4], int mma, int p) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) load_matrices(pieces[j], matrices(mma, p, j));
+  }
+
+  static __device__ __forceinline__ void add_panel(float (&sums)[C::kTileN / 2], int p, const unsigned (&pieces)[4][4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float* to = sums + pair(p, j, k);
+        float residual[2];
+        widen_pair(residual[0], residual[1], pieces[j][k], T());
+        to[0] += residual[0], to[1] += residual[1];
+      }
   }
 
   __device__ __forceinline__ void fill(const Target<T, R>& target, const float (&sums)[C::kTileN / 2], int mma, int p) const {
