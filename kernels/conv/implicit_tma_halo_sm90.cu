@@ -114,7 +114,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
   bias.ask(a.target, tile);
   bias.begin(sums);
   for (int i = 0; i < planes; ++i) {
-    if (kAhead && i == planes - 1) own.take(pieces, tile, a.target.outs);
+    if (kAhead && i > 0 && i == planes - 1) own.take(pieces, tile, a.target.outs);
     if (i == planes - 1) rows = C::Rows(tile, part, a);  // while products run: those of the last stage do not last long enough
     const unsigned input = smem.input + inputs.stage * smem.input_bytes + part * C::kMmas * 64 * C::kRow;
     barrier_wait(smem.input_full + inputs.stage * 8, inputs.parity);
@@ -130,6 +130,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments& a, const TmaPlace
     waiting.input = smem.input_empty + inputs.stage * 8;
     inputs.next();
   }
+  if (kAhead && planes == 1) own.take(pieces, tile, a.target.outs);
   C::finish(sums);
   waiting.run();
 }
@@ -170,8 +171,8 @@ extern "C" __global__ void __launch_bounds__(C::kThreads, 1) DNNARRAY_ENTRY(
     if (threadIdx.x == 0) {
       prefetch_map(x);
       prefetch_map(weight);
-      // Stages before the first residual: half of those before the last plane, where it is waited for.
-      int early = max((planes - 1) * axes.h.window * axes.w.window / 2, 1);
+      // Stages before the first residual: half of those before it is waited for, which is at the last plane of several.
+      int early = max(max(planes - 1, 1) * axes.h.window * axes.w.window / 2, 1);
       for (long long i = blockIdx.x; i < tiles; i += gridDim.x) {
         ask_tile(a, x, weight, C::place(i, tiles_m, tiles_n), smem, inputs, ring, early);
       }
