@@ -39,7 +39,9 @@ _KERNELS = {
     "half, older device": (_OLDER, BFLOAT16, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_mma"),
     "float32": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip"),
     "3 x 3": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
-    "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
+    "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_band_sm90"),
+    "3 x 3 x 3, older device": (_OLDER, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
+    "3 x 3 x 3, float32": (_DEVICE, FLOAT32, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
     "3 x 3 x 3, narrow": (_DEVICE, FLOAT32, (2, 4, 7, 7, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_tile"),
     "two outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (64, 3, 3, 1), _LAST, "depthwise_strip"),
     "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise"),
@@ -116,39 +118,43 @@ def _put(image, values, start, written):
 
 
 def _walked(plan, x, w):
-    """The result of a launch on arrays (N, H, W, C) and (C, R, S), and how often each element was stored."""
+    """The result of a launch on arrays (N, D, H, W, C) and (C, T, R, S), and how often each element was stored."""
     maps = [a for a in plan.arguments if isinstance(a, TensorMap)]
-    _, _, channels, flip, across, groups, rows, stages, joint, tiles, *_, height, width, before_h, before_w = (
+    _, _, channels, flip, across, groups, rows, stages, joint, tiles, *_, depth, height, width, before_d, before_h, before_w = (
         a for a in plan.arguments if isinstance(a, int)
     )
-    w, side = w[:, ::-1, ::-1] if flip else w, w.shape[1]
+    deep, side = w.shape[1:3]
+    w = w[:, ::-1, ::-1, ::-1] if flip else w
+    planes = maps[1].box[3]
+    assert maps[0].box[3] == planes + deep - 1
     assert stages >= 2
     assert across * groups <= 8
-    image = x[:, None]
-    y, written = np.zeros((x.shape[0], 1, height, width, channels)), np.zeros((x.shape[0], 1, height, width, channels), int)
-    assert [m.shape for m in maps] == [image.shape[::-1], y.shape[::-1]]
+    y, written = (np.zeros((x.shape[0], depth, height, width, channels), kind) for kind in (float, int))
+    assert [m.shape for m in maps] == [x.shape[::-1], y.shape[::-1]]
     chunks, parts, columns = -(-channels // 32), -(-height // rows), across * _STRIP
     for block in range(plan.grid[0]):
         first = block % chunks * 32
-        own = np.zeros((32, side, side))
+        own = np.zeros((32, deep, side, side))
         own[: len(w[first : first + 32])] = w[first : first + 32]
         for tile in range(block // chunks, tiles, plan.grid[0] // chunks):
-            part, column, n = tile % parts, tile // parts % -(-width // columns), tile // parts // -(-width // columns) * groups
+            part, column, plane = tile % parts, tile // parts % -(-width // columns), tile // parts // -(-width // columns)
+            n, o = plane // -(-depth // planes) * groups, plane % -(-depth // planes) * planes
             p, q, brought, follows = part * rows, column * columns, [], tile + plan.grid[0] // chunks < tiles
             for row in range(p, min(p + rows, height) + side - 1, 2):
-                brought.extend(_cut(image, maps[0].box, (first, q - before_w, row - before_h, 0, n))[:, 0].swapaxes(0, 1))
+                box = _cut(x, maps[0].box, (first, q - before_w, row - before_h, o - before_d, n))
+                brought.extend(np.moveaxis(box, 2, 0))
                 if len(brought) <= side:
                     continue
-                result = np.zeros((groups, 1, 2, columns, 32))
-                for k, r, s in np.ndindex(2, side, side):
-                    result[:, 0, k] += brought[k + r - side - 1][:, s : s + columns] * own[:, r, s]
-                _put(y, result, (first, q, row - side + 1, 0, n), written)
+                result = np.zeros((groups, planes, 2, columns, 32))
+                for plane, k, t, r, s in np.ndindex(planes, 2, deep, side, side):
+                    result[:, plane, k] += brought[k + r - side - 1][:, plane + t, s : s + columns] * own[:, t, r, s]
+                _put(y, result, (first, q, row - side + 1, o, n), written)
             assert not np.any(brought[: 2 * joint])  # the steps that a tile has in common with the next one
             assert not follows or not np.any(brought[len(brought) - 2 * joint :])
-    return y[:, 0], written
+    return y, written
 
 
-_BANDS = {  # x (N, H, W, C), side, padding
+_BANDS = {  # x (N, H, W, C) or (N, D, H, W, C), side, padding
     "one tile": ((2, 9, 14, 8), 7, 3),
     "uneven": ((3, 7, 17, 40), 5, ((0, 3), (4, 1))),
     "tall": ((1, 40, 5, 16), 7, 3),
@@ -156,6 +162,9 @@ _BANDS = {  # x (N, H, W, C), side, padding
     "wide": ((1, 3, 150, 8), 5, 2),
     "small images": ((19, 4, 3, 8), 5, 2),
     "much padding": ((33, 4, 2, 8), 5, 5),
+    "cubes": ((2, 4, 9, 14, 40), 3, 1),
+    "odd cubes": ((3, 5, 7, 17, 8), 3, ((0, 2), (1, 0), (2, 1))),
+    "small cubes": ((9, 2, 3, 5, 8), 3, (1, 2, 0)),
 }
 
 
@@ -164,22 +173,25 @@ _BANDS = {  # x (N, H, W, C), side, padding
 def test_bands(name, units):
     shape, side, padding = _BANDS[name]
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal(shape), rng.standard_normal((shape[3], side, side, 1))
-    options = {"groups": shape[3], "padding": padding} | _LAST
+    deep = () if len(shape) == 4 else (side,)
+    x, w = rng.standard_normal(shape), rng.standard_normal((shape[-1], *deep, side, side, 1))
+    options = {"groups": shape[-1], "padding": padding} | _LAST
     plan = _plan("conv", Spec(shape, BFLOAT16), Spec(w.shape, BFLOAT16), device=replace(_DEVICE, units=units), **options)
     assert plan.kernel.source == "conv/depthwise_band_sm90.cu"
-    y, written = _walked(plan, x, w[..., 0])
+    x_planes, w_planes = (x, w[..., 0]) if deep else (x[:, None], w[:, None, ..., 0])
+    y, written = _walked(plan, x_planes, w_planes)
     assert (written == 1).all()
-    np.testing.assert_allclose(y, dnn.conv(x, w, **options), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(y if deep else y[:, 0], dnn.conv(x, w, **options), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("side", [5, 7])
+@pytest.mark.parametrize("window", [(5, 5), (7, 7), (3, 3, 3)])
 @pytest.mark.parametrize("channels", [8, 192, 384, 2304])
 @pytest.mark.parametrize("extent", [1, 7, 14, 56, 100])
 @pytest.mark.parametrize("batch", [1, 64])
-def test_bands_fit_a_device(batch, extent, channels, side):
-    x, w = Spec((batch, extent, extent, channels), FLOAT16), Spec((channels, side, side, 1), FLOAT16)
-    plan = _plan("conv", x, w, groups=channels, padding=side // 2, **_LAST)
+def test_bands_fit_a_device(batch, extent, channels, window):
+    x, w = Spec((batch, *(3, extent, extent)[-len(window) :], channels), FLOAT16), Spec((channels, *window, 1), FLOAT16)
+    plan = _plan("conv", x, w, groups=channels, padding=window[0] // 2, **_LAST)
+    assert plan.kernel.source == "conv/depthwise_band_sm90.cu"
     assert plan.shared_memory <= _DEVICE.shared_memory
     assert plan.grid[0] % plan.kernel.config.together == 0  # whole clusters
     for m in plan.arguments[:2]:

@@ -16,9 +16,11 @@ _ROWS, _STRIPS, _STRIP = 2, 8, 8  # rows of a step, the strips of each row, neig
 _THREADS, _CHANNELS = 384, 32  # of a block
 _PIXEL = _CHANNELS * 2  # bytes in shared memory
 _SIDES = (5, 7)  # windows for which it is the fastest way
-_MOST_STAGES, _LEAVING = 16, 6  # pairs of rows of inputs and of outputs under way
+_CUBE = (3, 3, 3)  # the window of three axes
+_PLANES = 2  # of outputs that a tile of cubes has, which share what they read
+_MOST_STAGES = 16  # pairs of rows of inputs under way
+_LEAVING = {1: 6, 3: 3}  # pairs of rows of outputs under way, by the depth of the window
 _SHARED = 160 << 10  # bytes of rows of inputs
-_BARRIERS = (2 * _MOST_STAGES + _LEAVING) * 8
 _START = 8  # steps of time until a block's first row is there
 
 
@@ -29,37 +31,44 @@ class DepthwiseBandConfig(Config):
     element: str
     bias: bool
     relu: bool
+    depth: int
+    planes: int
     side: int
     together: int
+    leaving: int
 
 
 @frozen
 class _Tile:
-    """Strips beside each other and images of a tile; how many tiles there are for each channel, each of full height."""
+    """Strips beside each other, images, planes of outputs and of inputs of a tile; how many tiles there are for each channel, each of full height."""
 
     across: int
     groups: int
+    planes: int
+    seen: int
     count: int
 
     @property
     def bytes_in(self) -> int:
         """Of two rows of inputs."""
-        return _ROWS * self.groups * (self.across + 1) * _STRIP * _PIXEL
+        return _ROWS * self.seen * self.groups * (self.across + 1) * _STRIP * _PIXEL
 
     @property
     def bytes_out(self) -> int:
         """Of two rows of outputs."""
-        return _ROWS * self.groups * self.across * _STRIP * _PIXEL
+        return _ROWS * self.planes * self.groups * self.across * _STRIP * _PIXEL
 
 
 @lru_cache(maxsize=1024)
-def _tile(n: int, width: int) -> _Tile:
+def _tile(n: int, width: int, out_depth: int, window: int) -> _Tile:
     """The tiles that move the least; among equals the fewest."""
     strips = -(-width // _STRIP)
+    planes = _PLANES if window > 1 else 1
     options = []
     for across in range(1, min(_STRIPS, strips) + 1):
         groups = min(_STRIPS // across, n)
-        options.append(_Tile(across, groups, -(-n // groups) * -(-strips // across)))
+        count = -(-n // groups) * -(-out_depth // planes) * -(-strips // across)
+        options.append(_Tile(across, groups, planes, planes + window - 1, count))
     return min(options, key=lambda t: (t.count * (t.bytes_in + t.bytes_out), t.count))
 
 
@@ -90,39 +99,42 @@ def can_band(c: Correlation, device: Device) -> bool:
     """Whether bands can do it."""
     g = c.g
     ones = set(g.stride) == {1} and set(g.dilation) == {1}
-    square = g.window[1] == g.window[2] and g.window[2] in _SIDES
-    fits = c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and is_flat(g) and ones and square and not c.added
+    square = is_flat(g) and g.window[1] == g.window[2] and g.window[2] in _SIDES
+    cube = g.window == _CUBE and g.out[0] > 1
+    fits = c.x.dtype in HALF and c.plain and not c.gradient and c.whole_vectors and (square or cube) and ones and not c.added
     return fits and device.capability == (9, 0)
 
 
-def _map(memory: Memory, spec: Spec, array: Array, tile: _Tile, pixels: int) -> TensorMap:
+def _map(memory: Memory, spec: Spec, array: Array, tile: _Tile, pixels: int, planes: int) -> TensorMap:
     """Boxes of two rows of a tile."""
-    n, _, _, h, w = (s * spec.dtype.itemsize for s in memory.strides(spec.shape))
+    n, _, d, h, w = (s * spec.dtype.itemsize for s in memory.strides(spec.shape))
     *space, channels = (spec.shape[i] for i in (*(i for i in range(1, spec.ndim) if i != memory.channel), memory.channel))
-    height, width = (1, *space)[-2:]
-    return TensorMap(
-        array, spec.dtype, (channels, width, height, 1, spec.shape[0]), (w, h, n, n), (_CHANNELS, pixels, _ROWS, 1, tile.groups), row=_PIXEL
-    )
+    depth, height, width = (1, 1, *space)[-3:]
+    extents, box = (channels, width, height, depth, spec.shape[0]), (_CHANNELS, pixels, _ROWS, planes, tile.groups)
+    return TensorMap(array, spec.dtype, extents, (w, h, d or n, n), box, row=_PIXEL)
 
 
 def banded(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
     g, side = c.g, c.g.window[2]
     image, weight, bias, _, target = pointers
-    tile, chunks = _tile(g.n, g.out[2]), -(-c.channels // _CHANNELS)
+    depth = g.window[0]
+    tile, chunks = _tile(g.n, g.out[2], g.out[0], depth), -(-c.channels // _CHANNELS)
     joint = _joint(c)
     rows, workers = _division(g.out[1], side, joint, tile.count, chunks, device.units)
     parts = -(-g.out[1] // rows)
     stages = min(_MOST_STAGES, _SHARED // tile.bytes_in)
     together = 2 - chunks % 2  # blocks of a cluster
     biased = bias != NOTHING
-    config = DepthwiseBandConfig(TYPES[c.x.dtype], biased, c.relu, side, together)
-    name = f"conv_depthwise_band_{SHORT[c.x.dtype]}_s{side}x{together}{'_bias' * biased}{'_relu' * c.relu}"
-    maps = (_map(c.memory, c.x, image, tile, (tile.across + 1) * _STRIP), _map(c.memory, c.y, target, tile, tile.across * _STRIP))
+    leaving = _LEAVING[depth]
+    config = DepthwiseBandConfig(TYPES[c.x.dtype], biased, c.relu, depth, tile.planes, side, together, leaving)
+    name = f"conv_depthwise_band_{SHORT[c.x.dtype]}{'_cube' * (depth > 1)}_s{side}x{together}{'_bias' * biased}{'_relu' * c.relu}"
+    pixels = tile.across * _STRIP
+    maps = (_map(c.memory, c.x, image, tile, pixels + _STRIP, tile.seen), _map(c.memory, c.y, target, tile, pixels, tile.planes))
     xs = c.memory.strides(c.x.shape)
     walk = (rows, stages, joint if parts == 1 else 0, tile.count * parts)
-    numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, *walk, xs[0], *xs[3:])
-    extents = (*g.space[1:], *g.out[1:], *g.before[1:])
-    shared = stages * tile.bytes_in + _LEAVING * tile.bytes_out + _CHANNELS * side * side * 2 + _BARRIERS
+    numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, *walk, xs[0], *xs[2:])
+    barriers = (2 * _MOST_STAGES + leaving) * 8
+    shared = stages * tile.bytes_in + leaving * tile.bytes_out + _CHANNELS * g.taps * 2 + barriers
     kernel = Kernel("conv/depthwise_band_sm90.cu", name, config)
-    return Plan(kernel, (workers * chunks, 1, 1), _THREADS, (*maps, image, weight, bias, *numbers, *extents), shared)
+    return Plan(kernel, (workers * chunks, 1, 1), _THREADS, (*maps, image, weight, bias, *numbers, *g.space, *g.out, *g.before), shared)

@@ -205,6 +205,18 @@ def test_infinity_and_nan_stay_in_their_windows(dtype, side):
     assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), **options)), expected, side * side)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", [(1, 5, 14, 30, 40), (5, 4, 9, 13, 16)], ids=str)
+def test_infinity_and_nan_stay_in_their_cubes(shape, dtype):
+    x = np.random.default_rng(3).standard_normal(shape).astype(dtype)
+    x[0, 2, 5, 9, 3], x[-1, 3, -1, -1, 0], x[0, 0, 0, 0, 15] = np.inf, -np.inf, np.nan
+    w = np.abs(np.random.default_rng(4).standard_normal((shape[4], 3, 3, 3, 1))).astype(dtype)
+    options = {"padding": 1, "groups": shape[4], "layout": "channels_last"}
+    for flip in (False, True):
+        expected = dnn.conv(x.astype(np.float64), w.astype(np.float64), flip=flip, **options)
+        assert_close(cupy.asnumpy(dnn.conv(cupy.asarray(x), cupy.asarray(w), flip=flip, **options)), expected, 27)
+
+
 @pytest.mark.parametrize("name", ["implicit_gemm_sm90", "implicit_tma_sm90"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=lambda d: np.dtype(d).name)

@@ -6,16 +6,19 @@
 
 namespace dnnarray {
 
-// A tile: some rows of a range of columns of some images. Each image has `parts` of them below each other, the last one of the rest of its rows.
-template <int kStrip>
+// A tile: some rows of a range of columns of kPlanes planes of some images. Each has `parts` of them below each other, the last one of the rest of
+// its rows.
+template <int kStrip, int kPlanes>
 struct TileOfRows {
-  int image, p, q;
+  int image, plane, p, q;
 
   template <typename Arguments>
   __device__ __forceinline__ TileOfRows(const Arguments& a, int index) {
     const int parts = (a.out_height - 1) / a.rows + 1, tiles_w = (a.out_width - 1) / (a.across * kStrip) + 1;
     const Quotient by_part = divide(index, parts), by_w = divide(by_part.quotient, tiles_w);
-    image = by_w.quotient * a.groups;
+    const Quotient by_plane = kPlanes > 1 ? divide(by_w.quotient, (a.out_depth - 1) / kPlanes + 1) : Quotient{by_w.quotient, 0};
+    image = by_plane.quotient * a.groups;
+    plane = by_plane.rest * kPlanes;
     p = by_part.rest * a.rows;
     q = by_w.rest * a.across * kStrip;
   }
