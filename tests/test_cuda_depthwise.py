@@ -37,13 +37,16 @@ _KERNELS = {
     "half, large window": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_band_sm90"),
     "half, 5 x 5": (_DEVICE, FLOAT16, (2, 14, 14, 64), (64, 5, 5, 1), _LAST, "depthwise_band_sm90"),
     "half, older device": (_OLDER, BFLOAT16, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_mma"),
-    "float32": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip"),
+    "float32, large window": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip_sm90"),
+    "float32, large window, older device": (_OLDER, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip"),
+    "float32, 5 x 5": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 5, 5, 1), _LAST, "depthwise_strip"),
     "3 x 3": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
     "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_band_sm90"),
     "3 x 3 x 3, older device": (_OLDER, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
     "3 x 3 x 3, float32": (_DEVICE, FLOAT32, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
     "3 x 3 x 3, narrow": (_DEVICE, FLOAT32, (2, 4, 7, 7, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_tile"),
-    "two outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (64, 3, 3, 1), _LAST, "depthwise_strip"),
+    "two outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 48), (96, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
+    "two outputs for a channel, older device": (_OLDER, BFLOAT16, (2, 14, 14, 48), (96, 3, 3, 1), _LAST, "depthwise_strip"),
     "three outputs for a channel": (_DEVICE, BFLOAT16, (2, 14, 14, 32), (96, 3, 3, 1), _LAST, "depthwise"),
     "planes": (_DEVICE, BFLOAT16, (2, 64, 14, 14), (64, 1, 3, 3), {}, "depthwise_plane"),
     "planes of one row": (_DEVICE, FLOAT32, (2, 64, 102), (64, 1, 5), {}, "depthwise_plane"),
@@ -77,11 +80,45 @@ def test_kernels_by_problem(name):
 def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
     x, w = Spec((64, 56, 56, channels), dtype), Spec((channels, side, side, 1), dtype)
     plan = _plan("conv", x, w, groups=channels, padding=side // 2, stride=stride, **_LAST)
-    assert plan.kernel.source == "conv/depthwise_strip.cu"
+    assert plan.kernel.source.startswith("conv/depthwise_strip")
     config = plan.kernel.config
     assert (config.lanes, config.threads, plan.block) == (lanes, threads, threads)
     assert threads == 128 or plan.shared_memory * config.blocks <= _DEVICE.shared_memory
     assert config.threads * 16 % (config.lanes * config.reads * dtype.itemsize) == 0  # whole pixels a pass
+
+
+_BOXES = [
+    ("conv", FLOAT32, 7, 1),
+    ("conv", BFLOAT16, 3, 2),
+    ("conv_backward_input", BFLOAT16, 3, 2),
+    ("conv_backward_input", FLOAT16, 3, 2),
+]
+
+
+@pytest.mark.parametrize(("op", "dtype", "side", "multiplier"), _BOXES)
+@pytest.mark.parametrize("channels", [8, 48, 96, 144, 2304])
+@pytest.mark.parametrize("width", [1, 7, 14, 29, 56, 300])
+def test_boxes_of_strips(width, channels, op, dtype, side, multiplier):
+    x, w = Spec((3, 20, width, channels), dtype), Spec((channels * multiplier, side, side, 1), dtype)
+    options = {"groups": channels, "padding": side // 2} | _LAST
+    if op == "conv":
+        plan = _plan(op, x, w, **options)
+    else:
+        plan = _plan(op, Spec((*x.shape[:3], channels * multiplier), dtype), w, input_shape=x.shape, **options)
+    config = plan.kernel.config
+    if plan.kernel.source == "conv/depthwise_strip.cu":  # narrow images of float32; sums of channels that are no multiple of 48
+        assert (width < 8 and side == 7) or (op != "conv" and channels % 48)
+        return
+    assert plan.kernel.source == "conv/depthwise_strip_sm90.cu"
+    box = plan.arguments[0].box
+    assert plan.arguments[0].dtype != FLOAT32  # which would be rounded
+    assert max(box) <= 256
+    assert box[0] * dtype.itemsize % 16 == 0
+    assert box[:1] + box[2:4] == (config.lanes * config.reads, config.lines, 1)
+    assert config.blocks * (plan.shared_memory + 1024) <= _DEVICE.shared_memory + 1024
+    step = np.prod(box) * dtype.itemsize
+    assert config.lanes * max(config.reads, config.writes) * side * side * dtype.itemsize <= step  # the weights pass through one
+    assert config.stages * step <= plan.shared_memory
 
 
 @pytest.mark.parametrize("channels", [8, 64, 96, 144])

@@ -6,10 +6,10 @@ from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, is_flat, rows_of_a_block
 from dnnarray._cuda.norm_common import divisor
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._records import frozen
+from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, TensorMap
+from dnnarray._records import changed, frozen
 from dnnarray._select import Device
-from dnnarray._spec import FLOAT64
+from dnnarray._spec import FLOAT32, FLOAT64, HALF, INT32
 
 _THREADS = 128
 _STRIP = 7  # outputs of a thread: odd, so that the strips of a warp stand in other banks
@@ -23,6 +23,11 @@ _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2
 _MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
 _WIDE_BLOCK = (96, 4, 4, 10)
 """Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows of a block."""
+_BOXED = {(7, 4, True): (4, 3), (3, 2, False): (2, 4)}
+"""Rows of a step and steps in shared memory where the copy engine brings them (sm_90), by side, bytes and whether there is one channel for each."""
+_FOLDED = (2, 192, 2, 5, 1)
+"""The same for the sums of two channels of half types, of 3 x 3 and where lanes are `_WIDE`: channels of a result, threads, blocks, steps, rows of a step."""
+_LINE, _RESERVED = 128, 1 << 10  # bytes that boxes in shared memory begin at multiples of; that each block has besides its own
 _BITS = 32  # of a thread's share of a step, some for each row and some more
 _FEW_ROWS = {
     True: 8,
@@ -78,6 +83,11 @@ class _Shape:
         return self.lines * self.groups * (self.depth + self.planes - 1) * self.pitch
 
     @property
+    def boxes(self) -> int:
+        """Bytes of shared memory of a block whose steps are boxes."""
+        return self.stages * (-(-self.pixels * self.pixel // _LINE) * _LINE + 16)
+
+    @property
     def share(self) -> int:
         """Pieces of 16 bytes of a step for a thread."""
         return -(-self.pixels // (self.threads * 16 // self.pixel))
@@ -107,6 +117,40 @@ def _shape(c: Correlation) -> _Shape:
     return _Shape(depth, planes, lines, reads, writes, lanes, across, groups, pitch, threads, resident, stages, pixel, most_rows)
 
 
+def _boxed(c: Correlation, device: Device) -> _Shape | None:
+    """The same where the copy engine brings the rows; None where the block's own threads do it as fast."""
+    g, side, size = c.g, c.g.window[2], c.x.dtype.itemsize
+    if device.capability != (9, 0) or not is_flat(g):
+        return None
+    shape = _shape(c)
+    if c.folded:
+        vector, threads, resident, stages, lines = _FOLDED
+        lanes = next((n for n in _WIDE if c.channels % (n * vector) == 0), 0)
+        if not lanes or side != 3 or c.x.dtype not in HALF:
+            return None
+        across = min(threads // lanes, -(-g.out[2] // _STRIP))
+        tile = {"across": across, "groups": threads // lanes // across, "pitch": across * _STRIP - 1 + side}
+        channels = {"reads": vector * g.k, "writes": vector, "lanes": lanes, "pixel": lanes * vector * g.k * size}
+        shape = changed(shape, **tile, **channels, threads=threads, resident=resident, stages=stages, lines=lines, most_rows=g.out[1])
+    elif (side, size, c.plain) in _BOXED:
+        lines, stages = _BOXED[side, size, c.plain]
+        shape = changed(shape, lines=lines, stages=stages)
+    else:
+        return None
+    weights = shape.lanes * max(shape.reads, shape.writes) * side * side * size  # pass by way of one step's place
+    fits = shape.resident * (shape.boxes + _RESERVED) <= device.shared_memory + _RESERVED
+    return shape if fits and weights <= shape.pixels * shape.pixel else None
+
+
+def _map(c: Correlation, image: Any, s: _Shape) -> TensorMap:
+    """Boxes of a step. Bits pass as they are: a map of floats would round them."""
+    size = c.x.dtype.itemsize
+    n, _, _, h, w = (stride * size for stride in c.memory.strides(c.x.shape))
+    dtype = INT32 if c.x.dtype == FLOAT32 else c.x.dtype
+    extents = (c.x.shape[c.memory.channel], c.g.space[2], c.g.space[1], 1, c.g.n)
+    return TensorMap(image, dtype, extents, (w, h, n, n), (s.lanes * s.reads, s.pitch, s.lines, 1, s.groups), row=0)
+
+
 def can_strip(c: Correlation) -> bool:
     """Whether strips can do it."""
     g = c.g
@@ -127,12 +171,13 @@ def can_strip(c: Correlation) -> bool:
 
 def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     """One launch. `pointers` are of x, w, bias, residual and y."""
-    g, side, stride, s = c.g, c.g.window[2], c.g.stride[2], _shape(c)
-    channels = c.x.shape[c.memory.channel]
-    settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, s.share, s.stages, s.threads, s.resident)
+    g, side, stride, boxed = c.g, c.g.window[2], c.g.stride[2], _boxed(c, device)
+    s = boxed or _shape(c)
+    channels, share = c.x.shape[c.memory.channel], 0 if boxed else s.share
+    settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, share, s.stages, s.threads, s.resident)
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
-    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{s.share}"
+    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{share}{'_boxes' * bool(boxed)}"
     deep, beside, chunks = -(-g.out[0] // s.planes), -(-g.out[2] // (s.across * _STRIP)), -(-channels // (s.lanes * s.reads))
     tiles = -(-g.n // s.groups) * deep * beside * chunks
     each = s.lines // stride
@@ -144,6 +189,7 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     xs, ys = (c.memory.strides(spec.shape) for spec in (c.x, c.y))
     numbers = (g.n, channels, int(c.flip), *divisors, rows, xs[0], *xs[3:], ys[0], *ys[3:], *g.space[1:], *g.out[1:], *g.before[1:])
     depths = (xs[2], ys[2], g.out[0] << 32 | g.space[0], g.stride[0] << 32 | g.before[0] & 0xFFFFFFFF)
-    kernel = Kernel("conv/depthwise_strip.cu", name, config)
-    shared = s.stages * (s.pixels * s.pixel + 16)
-    return Plan(kernel, (tiles * parts, 1, 1), s.threads, (*pointers, *numbers, *depths), shared)
+    kernel = Kernel(f"conv/depthwise_strip{'_sm90' * bool(boxed)}.cu", name, config)
+    shared = s.boxes if boxed else s.stages * (s.pixels * s.pixel + 16)
+    first = _map(c, pointers[0], s) if boxed else pointers[0]
+    return Plan(kernel, (tiles * parts, 1, 1), s.threads, (first, *pointers[1:], *numbers, *depths), shared)
