@@ -253,3 +253,5 @@ def _depthwise(dtype: np.dtype) -> Iterator[Call]:
     for space, window in (((56, 56), (7, 7)), ((8, 28, 56), (3, 3, 3))):
         image, options = Spec((8, *space, 64), dtype), {"groups": 64, "padding": window[0] // 2, "layout": "channels_last"}
         yield _call("conv_backward_weight", image, image, weight_shape=(64, *window, 1), **options)
+    image, weight, grad = Spec((64, 56, 56, 96), dtype), Spec((192, 3, 3, 1), dtype), Spec((64, 56, 56, 192), dtype)
+    yield _call("conv_backward_input", grad, weight, input_shape=image.shape, groups=96, padding=1, layout="channels_last")
