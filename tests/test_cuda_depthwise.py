@@ -41,7 +41,8 @@ _KERNELS = {
     "float32, large window, older device": (_OLDER, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip"),
     "float32, 5 x 5": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 5, 5, 1), _LAST, "depthwise_strip_sm90"),
     "float32, 3 x 3": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
-    "3 x 3": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
+    "3 x 3": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
+    "3 x 3, older device": (_OLDER, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
     "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_band_sm90"),
     "3 x 3 x 3, older device": (_OLDER, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
     "3 x 3 x 3, float32": (_DEVICE, FLOAT32, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
@@ -91,6 +92,7 @@ def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
 _BOXES = [
     ("conv", FLOAT32, 7, 1),
     ("conv", FLOAT32, 5, 1),
+    ("conv", FLOAT16, 3, 1),
     ("conv", BFLOAT16, 3, 2),
     ("conv_backward_input", BFLOAT16, 3, 2),
     ("conv_backward_input", FLOAT16, 3, 2),
@@ -101,7 +103,7 @@ _BOXES = [
 @pytest.mark.parametrize("channels", [8, 48, 96, 144, 2304])
 @pytest.mark.parametrize("width", [1, 7, 14, 29, 56, 300])
 def test_boxes_of_strips(width, channels, op, dtype, side, multiplier):
-    x, w = Spec((64, 29, width, channels), dtype), Spec((channels * multiplier, side, side, 1), dtype)
+    x, w = Spec((64, 56, width, channels), dtype), Spec((channels * multiplier, side, side, 1), dtype)
     options = {"groups": channels, "padding": side // 2} | _LAST
     if op == "conv":
         plan = _plan(op, x, w, **options)

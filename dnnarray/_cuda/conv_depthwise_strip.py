@@ -23,11 +23,11 @@ _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2
 _MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
 _WIDE_BLOCK = (96, 4, 4, 10)
 """Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows of a block."""
-_BOXED = {(7, 4, True): (4, 3), (5, 4, True): (2, 4), (3, 2, False): (2, 4)}
+_BOXED = {(7, 4, True): (4, 3), (5, 4, True): (2, 4), (3, 2, True): (2, 4), (3, 2, False): (2, 4)}
 """Rows of a step and steps in shared memory where the copy engine brings them (sm_90), by side, bytes and whether there is one channel for each."""
 _FOLDED = (2, 192, 2, 5, 1)
 """The same for the sums of two channels of half types, of 3 x 3 and where lanes are `_WIDE`: channels of a result, threads, blocks, steps, rows of a step."""
-_ENOUGH_ROWS = 14  # of a tile for each block of the device, for the former to pay
+_ENOUGH_ROWS = 24  # of a tile for each block of the device, for the former to pay
 _LINE, _RESERVED = 128, 1 << 10  # bytes that boxes in shared memory begin at multiples of; that each block has besides its own
 _BITS = 32  # of a thread's share of a step, some for each row and some more
 _FEW_ROWS = {
@@ -138,7 +138,7 @@ def _folded(c: Correlation, device: Device, shape: _Shape) -> _Shape | None:
 def _boxed(c: Correlation, device: Device) -> _Shape | None:
     """The same where the copy engine brings the rows; None where the block's own threads do it as fast."""
     g, side, size = c.g, c.g.window[2], c.x.dtype.itemsize
-    if device.capability != (9, 0) or not is_flat(g):
+    if device.capability != (9, 0) or not is_flat(g) or g.stride[2] != 1:
         return None
     shape = _shape(c)
     if c.folded:
