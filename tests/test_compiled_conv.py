@@ -280,10 +280,11 @@ def test_attention_stays_within_its_arrays(queries, at_end):
 
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
+@pytest.mark.parametrize(("width", "values"), [(13, 7), (37, 70)])  # a last tile of one vector, of two or of three
 @pytest.mark.parametrize("queries", [1, 5, 77])
-def test_gradients_of_attention_stay_within_their_arrays(queries, at_end):
+def test_gradients_of_attention_stay_within_their_arrays(queries, width, values, at_end):
     dnn.warmup("attention_backward", dtypes=["float32"], progress=False)
-    grad, q, k, v = _drawn(((1, 4, queries, 7), (1, 4, queries, 13), (1, 2, 101, 13), (1, 2, 101, 7)))
+    grad, q, k, v = _drawn(((1, 4, queries, values), (1, 4, queries, width), (1, 2, 101, width), (1, 2, 101, values)))
     expected = dnn.attention_backward(*(a.astype(np.float64) for a in (grad, q, k, v)), causal=True)
     guarded = Guarded()
     out = tuple(guarded.like(np.zeros_like(a), at_end) for a in (q, k, v))

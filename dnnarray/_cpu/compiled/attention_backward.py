@@ -284,7 +284,7 @@ def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, gr
 def _few(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach: Any, work: int) -> None:
     s, dtype = problem.sizes, results[0].dtype
     parts = min(threads.cores(), s.batch * s.kv_heads)
-    memory = np.empty((parts, 2 * s.keys + s.width + max(s.width, s.value_width)), dtype)
+    memory = np.empty((parts, 2 * s.keys + 2 * s.width), dtype)
     exactness = 4 * float(np.finfo(dtype).eps)
     few_backward(
         parts, *map(taken, inputs), *rows, *results, sizes_of(problem, dtype.itemsize, parts), *reach, problem.rule.scale, exactness, memory, work=work
