@@ -38,7 +38,7 @@ from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In3, In4, Integers1, Integers2, Out2, Out4, device, driver, kernel
 from dnnarray._cpu.compiled.lanes import weigh_slopes
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, tile, write
+from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
 from dnnarray._problems.attention import AttentionProblem
 
 _KEYS = 96  # of a block: whole tiles of 6 and of 8 rows
@@ -66,12 +66,13 @@ def _load_queries(like, source, step, rows, block, columns, pitch, rowwise, acro
 
 @routine
 def _products(like, rows, a, a_row, a_step, b, columns, steps, depth, c, c_pitch, sizes, add):
-    """c = a b, or added to c, `columns` wide: b's rows stand where the table `steps` says."""
+    """c = a b, or added to c, `columns` wide, whole vectors: b's rows stand where the table `steps` says."""
     apart()
     for column in range(0, columns, sizes[WIDTH]):
-        at = column * sizes[ITEM]
+        at, vectors = column * sizes[ITEM], min(VECTORS, (columns - column) * sizes[ITEM] // BYTES)
         for row in range(0, rows, ROWS):
-            tile(like, min(ROWS, rows - row), a + row * a_row, a_row, a_step, b + at, steps, depth, c + row * c_pitch + at, c_pitch, add)
+            target = c + row * c_pitch + at
+            narrow_tile(like, vectors, min(ROWS, rows - row), a + row * a_row, a_row, a_step, b + at, steps, depth, target, c_pitch, add)
 
 
 @device
@@ -110,7 +111,7 @@ def backward(
     """Tasks are splits of the queries of a head of the keys. `sums` holds the gradients of its keys and values: a row for each task, or, where a head is one
     task, a row for each part, from where they go to dk and dv."""
     item, d, d_value, block, pitch = sizes[ITEM], sizes[D], sizes[DV], sizes[_BLOCK], sizes[_PITCH]
-    d_pitch, v_pitch, keys = sizes[_D_PITCH], sizes[_V_PITCH], sizes[KEY_COUNT]
+    d_pitch, v_pitch, keys, vector = sizes[_D_PITCH], sizes[_V_PITCH], sizes[KEY_COUNT], BYTES // sizes[ITEM]
     zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
     first, last = np.empty(block, np.int64), np.empty(block, np.int64)
     row = pitch * item
@@ -140,7 +141,7 @@ def backward(
                 h = kv * sizes[GROUP] + member
                 for at in range(split * block, sizes[QUERIES], sizes[_SPLITS] * block):
                     count = min(block, sizes[QUERIES] - at)
-                    columns = (count + sizes[WIDTH] - 1) // sizes[WIDTH] * sizes[WIDTH]
+                    columns = (count + vector - 1) // vector * vector
                     source = q + b * strides[_Q] + h * strides[_Q + 1] + at * strides[_Q + 2]
                     _load_queries(zero, source, strides[_Q + 2], count, block, d, d_pitch, q_rows, q_across, pitch, factor, item)
                     source = grad + b * strides[_G] + h * strides[_G + 1] + at * strides[_G + 2]
@@ -158,7 +159,7 @@ def backward(
                         _products(zero, some, v_rows, strides[_V + 2], item, g_across, columns, along, d_value, slopes, row, sizes, False)
                         if j < common_low or j + some > common_high:
                             hide(scores_memory[:some], j, first, last)
-                        for lane in range(0, columns * item, sizes[WIDTH] // VECTORS * item):
+                        for lane in range(0, columns * item, BYTES):
                             weigh_slopes(zero, base + lane, slopes + lane, row, some, ground_at + lane, ground_at + row + lane)
                         into = dv_at + j * v_pitch * item
                         _products(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
@@ -233,20 +234,20 @@ def few_backward(
 # --- driver -----------------------------------------------------------------------------------------------------------
 
 
-def _odd_lines(elements: int, width: int, itemsize: int) -> int:
-    """A row of whole tiles, and one more where it would be an even number of cache lines: rows then use all sets of the cache."""
-    tiles = -(-elements // width)
-    return (tiles + (tiles * width * itemsize % (2 * ALIGNMENT) == 0)) * width
+def _odd_lines(elements: int, itemsize: int) -> int:
+    """A row of an odd number of cache lines: rows then use all sets of the cache."""
+    return (-(-elements * itemsize // ALIGNMENT) | 1) * ALIGNMENT // itemsize
 
 
 def _numbers(problem: AttentionProblem, itemsize: int) -> np.ndarray:
     s = problem.sizes
-    width = VECTORS * lanes(itemsize)
+    vector = lanes(itemsize)
+    width = VECTORS * vector
     splits = -(-threads.cores() // max(s.batch * s.kv_heads, 1))
     block = -(-_QUERIES // width) * width
     splits = max(min(splits, -(-s.queries // block)), 1)
     parts = min(threads.cores(), s.batch * s.kv_heads * splits)
-    pitches = (_odd_lines(block, width, itemsize), -(-s.width // width) * width, -(-s.value_width // width) * width)
+    pitches = (_odd_lines(block, itemsize), -(-s.width // vector) * vector, -(-s.value_width // vector) * vector)
     return np.concatenate((sizes_of(problem, itemsize, parts), [block, *pitches, splits]))
 
 

@@ -238,6 +238,27 @@ def tile(
     return types.void(like, *[types.int64] * 9, types.boolean), _call_tile(ROWS, VECTORS, False)
 
 
+@intrinsic
+def narrow_tile(
+    typing: Any, like: Any, vectors: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, c: Any, c_row: Any, add: Any
+) -> Any:  # fmt: skip
+    """`tile` of so many vectors, `VECTORS` at most: the last of a row of tiles."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        end = builder.append_basic_block("tiled")
+        switch = builder.switch(arguments[1], end)
+        for n in range(1, VECTORS + 1):
+            block = builder.append_basic_block(f"vectors{n}")
+            switch.add_case(_WORD(n), block)
+            builder.position_at_end(block)
+            _call_tile(ROWS, n, False)(context, builder, signature, (arguments[0], *arguments[2:]))
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 10, types.boolean), generate
+
+
 def _chained_tile(rows: int, vectors: int) -> Any:
     def typed(
         typing: Any, like: Any, m: Any, a: Any, a_row: Any, a_step: Any, b: Any, offsets: Any, count: Any, chain: Any, c: Any, c_row: Any, add: Any
