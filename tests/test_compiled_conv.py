@@ -44,6 +44,9 @@ _CONVOLUTIONS = {
     "one pixel, many channels": ((3, 700, 7, 9), (35, 700, 1, 1), {}),
     "one pixel, rows": ((2, 45, 301), (21, 45, 1), {}),
     "depthwise": ((2, 6, 23, 23), (6, 1, 5, 5), {"groups": 6, "padding": 2}),
+    "depthwise, strips": ((2, 3, 41, 37), (6, 1, 9, 4), {"groups": 3, "padding": (4, 1)}),
+    "depthwise, strips of many vectors": ((1, 2, 7, 70), (2, 1, 4, 31), {"groups": 2, "padding": (0, 15)}),
+    "depthwise, fewer rows than a strip": ((1, 2, 5, 40), (2, 1, 5, 5), {"groups": 2, "padding": (1, 2)}),
     "grouped": ((2, 8, 14, 14), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
     "one axis": ((2, 3, 67), (5, 3, 3), {}),
     "three axes": ((1, 2, 5, 6, 7), (3, 2, 3, 3, 3), {"padding": 1}),
@@ -123,6 +126,18 @@ def test_depthwise_windows_of_nine_stay_within_their_arrays(name, layout, dtype,
         with dnn.options(threads=threads):
             dnn.conv(guarded.like(x, at_end), guarded.like(weight, at_end), **options, algorithm="shifted", out=out)
         _assert_near(out, expected)
+
+
+@pytest.mark.parametrize("window", [(4, 4), (5, 7), (31, 31)], ids=str)
+def test_infinity_and_nan_meet_their_windows_alone_in_strips(window):
+    x, weight = _drawn(((1, 2, 40, 45), (2, 1, *window)))
+    x[0, 0, 20, 13], x[0, 1, 7, 30] = np.inf, np.nan
+    options = {"groups": 2, "padding": (window[0] // 2, window[1] // 2)}
+    found, expected = (dnn.conv(x, weight, **options, algorithm=a) for a in ("shifted", "direct"))
+    assert 0 < np.isfinite(expected).sum() < expected.size
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    inside = np.isfinite(expected)
+    _assert_near(found[inside], expected[inside])
 
 
 def test_zeros_beside_the_image_meet_infinite_weights_of_nine():

@@ -2,7 +2,7 @@
 
 A task is a block of rows of one channel, copied once into a zero-padded image of its own. No matrix product: a tap's weight, the same in all lanes,
 multiplies the image at the tap's offset, and the sums of a few neighbouring vectors stay in registers until they are written. 3x3 windows
-have a kernel of their own, which mostly needs no copy.
+have a kernel of their own, which mostly needs no copy, and those of four rows and more without dilation go by strips.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numba.core import cgutils
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import clear, copy_rows, run_start, runs_of
 from dnnarray._cpu.compiled.conv_depthwise_nine import nine_sums
+from dnnarray._cpu.compiled.conv_depthwise_strips import STRIP_ROWS, STRIP_VECTORS, strips_of_many, strips_of_one
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, kernel
 from dnnarray._cpu.compiled.lanes import arithmetic
 from dnnarray._cpu.compiled.memory import address, aligned
@@ -49,7 +50,9 @@ _WORD = ir.IntType(64)
     NINE_AT,
     BESIDE_W_AT,
     DIRECT_AT,
-) = range(18)
+    STRIP_AT,
+    TALL_AT,
+) = range(20)
 _XN, _XG, _, _, _XH, _XW, _YN, _YG, _YK, _, _YH, _YW = range(12)  # byte strides
 
 
@@ -138,6 +141,12 @@ def _window_sums(like, geo, image, weights, offsets, y, row_step, rows):
     step, count = geo[PITCH_AT] * geo[ITEM_AT], geo[OUT_W_AT]
     if geo[NINE_AT]:
         nine_sums(like, image, step, 0, rows + geo[REACH_AT] - 1, image, 0, 0, weights, y, row_step, rows, count)
+    elif geo[STRIP_AT] and rows >= STRIP_ROWS:
+        tall = geo[TALL_AT]
+        if geo[STRIP_AT] > 1:
+            strips_of_many(like, image, step, weights, tall, geo[TAPS_AT] // tall, y, row_step, rows, count)
+        else:
+            strips_of_one(like, image, step, weights, tall, geo[TAPS_AT] // tall, y, row_step, rows, count)
     elif geo[WIDE_AT]:
         _sums_of_many(like, image, step, weights, offsets, geo[TAPS_AT], y, row_step, rows, count)
     else:
@@ -184,8 +193,11 @@ def row_plan(g: Geometry, item: int) -> tuple[np.ndarray, np.ndarray, int]:
     span = _VECTORS * lanes(item)
     beside = max(g.out[2] + wide - 1 - g.before[2] - g.space[2], 0)  # columns
     direct = nine and g.before[2] <= 1 and beside <= 1
+    strips = g.window[1] >= STRIP_ROWS and g.dilation[1:] == (1, 1)
+    strip = strips * min(g.out[2] // lanes(item), STRIP_VECTORS)  # vectors
     numbers = [
-        g.groups, g.k, *g.space[1:], *g.out[1:], *g.before[1:], tall, g.taps, rows, blocks, pitch, item, g.out[2] >= span, nine, beside, direct,
+        g.groups, g.k, *g.space[1:], *g.out[1:], *g.before[1:], tall, g.taps, rows, blocks, pitch, item, g.out[2] >= span, nine, beside, direct, strip,
+        g.window[1],
     ]  # fmt: skip
     taps = np.arange(g.window[1]).reshape(-1, 1) * (g.dilation[1] * pitch) + np.arange(g.window[2]) * g.dilation[2]
     return np.array(numbers, np.int64), taps.reshape(-1) * item, (rows + tall - 1) * pitch
