@@ -4,23 +4,18 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._operation import find
-from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.plan import TensorMap
+from tests.test_cuda_depthwise import _DEVICE, _LAST, _OLDER, _cut, _problem
 
-_DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448)
-_OLDER = Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912)
-_LAST, _FIRST = {"layout": "channels_last"}, {"layout": "channels_first"}
+_FIRST = {"layout": "channels_first"}
 
 
 def _method_and_problem(dy, x, w_shape, **options):
-    operation = find("conv_backward_weight")
-    bound, chosen = operation.bind((dy, x), options | {"weight_shape": w_shape})
-    problem = operation.problem(bound, {n: v for n, v in chosen.items() if n in operation.static})
+    problem = _problem("conv_backward_weight", dy, x, **options | {"weight_shape": w_shape})
     return next(m for m in ALGORITHMS["conv_backward_weight"] if m.name == "depthwise"), problem
 
 
@@ -57,17 +52,6 @@ def test_ways(name):
     groups = x[-1] if options is _LAST else x[1]
     plan = _plan(Spec(x, dtype), w, device, groups=groups, padding=w[1 if options is _LAST else -1] // 2, **options)
     assert plan.kernel.source == f"conv/{source}.cu"
-
-
-def _cut(image, box, start):
-    """A box of an array (N, D, H, W, C), zeros outside; box and start count from the fastest axis."""
-    found = np.zeros(box[::-1])
-    for at in np.ndindex(*found.shape[:-1]):
-        place = tuple(s + i for s, i in zip(start[::-1][:-1], at, strict=True))
-        if all(0 <= p < n for p, n in zip(place, image.shape, strict=False)):
-            row = image[place][start[0] : start[0] + box[0]]
-            found[at][: len(row)] = row
-    return found
 
 
 def _steps(begin, end, per_tile, first, rows, side, before, out_height):

@@ -6,36 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan
+from dnnarray._cuda.plan import Array, Kernel, Plan
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES
 from dnnarray._cuda.pool_geometry import Geometry, divider
+from dnnarray._cuda.pool_runs import HEAD, LINE, RESERVED, RUN, WARP, RunsConfig, lanes_of, spread_evenly
 from dnnarray._cuda.pool_winners import is_apart, is_large, windows_overlap
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT32
 
-_HEAD, _LINE, _RUN = 128, 128, 16  # bytes of shared memory before the tiles, and what tiles and runs are multiples of
-_RESERVED = 1024  # bytes that a block takes beside its own
-_LANES, _WARP = (4, 8, 16, 32), 32  # that may have a row
 _BLOCKS = 32  # that a multiprocessor runs at the most
-_BUSY = 0.8  # of the lanes, those that have columns, at the least; of the multiprocessors, those that have a tile
-
-
-@frozen
-class MaximaRunsConfig(Config):
-    """Compile-time settings of ``kernels/pool/maxima_runs_sm90.cu``."""
-
-    element: str
-    window_h: int
-    stride_h: int
-    window_w: int
-    stride_w: int
-    before: int
-    columns: int
-    lanes: int
-    threads: int
-    blocks: int
-    stages: int
+_AT_WORK = 0.8  # of the multiprocessors, those that have a tile, at the least
 
 
 @frozen
@@ -60,33 +41,30 @@ def maxima_runs_plan(g: Geometry, dtype: np.dtype, device: Device, aligned: bool
         return None
     plans = (plan_with(s, g, dtype, device, pointers) for s in _SETTINGS)
     plan = next((p for p in plans if p is not None), None)
-    return None if plan is None or plan.grid[0] < _BUSY * device.units else plan
+    return None if plan is None or plan.grid[0] < _AT_WORK * device.units else plan
 
 
 def plan_with(s: Settings, g: Geometry, dtype: np.dtype, device: Device, pointers: tuple[Array, ...]) -> Plan | None:
     """The launch with these settings."""
     _, h, w = g.axes
-    groups = w.extent // s.columns
-    lanes = next((n for n in _LANES if n >= groups), 0)
-    if w.extent % s.columns or groups < _BUSY * lanes or not lanes or w.extent * dtype.itemsize % _RUN:
-        return None
-    if w.outputs * w.stride_used != w.extent or w.before > w.window - w.stride_used:
+    lanes = lanes_of(w.extent // s.columns)
+    if not lanes or not spread_evenly(w, s.columns) or w.extent * dtype.itemsize % RUN:
         return None
     threads = min(
-        s.threads, -(-lanes * -(-h.outputs // s.rows) // _WARP) * _WARP
+        s.threads, -(-lanes * -(-h.outputs // s.rows) // WARP) * WARP
     )  # those of low planes that would have few rows are other blocks'
     s = replace(s, threads=threads, blocks=min(s.blocks * s.threads // threads, _BLOCKS))
     strips = s.threads // lanes
     steps = -(-h.outputs // (strips * -(-h.outputs // (strips * s.rows))))
     count = -(-h.outputs // (strips * steps))
     rows = min((strips * steps - 1) * h.stride_used + h.window, h.extent)
-    stage = -(-rows * w.extent * dtype.itemsize // _LINE) * _LINE
-    shared = _HEAD + s.stages * stage
+    stage = -(-rows * w.extent * dtype.itemsize // LINE) * LINE
+    shared = HEAD + s.stages * stage
     if shared > device.shared_memory:
         return None
     total = g.outer * count
-    slots = device.units * min((device.shared_memory + _RESERVED) // (shared + _RESERVED), s.blocks)
-    config = MaximaRunsConfig(
+    slots = device.units * min((device.shared_memory + RESERVED) // (shared + RESERVED), s.blocks)
+    config = RunsConfig(
         POOL_TYPES[dtype], h.window, h.stride_used, w.window, w.stride_used, w.before, s.columns, lanes, s.threads, s.blocks, s.stages
     )  # fmt: skip
     words = f"w{h.window}x{w.window}_by_{h.stride_used}x{w.stride_used}_at{w.before}_c{s.columns}l{lanes}t{s.threads}b{s.blocks}s{s.stages}"

@@ -5,39 +5,24 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan
+from dnnarray._cuda.plan import Array, Kernel, Plan
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES
 from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider
+from dnnarray._cuda.pool_runs import HEAD, LANES, LINE, RESERVED, RUN, WARP, RunsConfig, lanes_of, spread_evenly
 from dnnarray._cuda.pool_winners import is_apart, is_large, many_windows, overlap
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
 
-_HEAD, _LINE = 128, 128  # bytes of shared memory: before the tiles, and what their parts are multiples of
-_RESERVED = 1024  # bytes that a block takes beside its own
 _FEW = 4  # rows of x of a strip, below which too many are read twice
-_RUN = 16  # bytes that runs are multiples of
-_LANES, _WARP = (4, 8, 16, 32), 32  # that may have a row
-_BUSY = 0.8  # of the lanes, those that have columns, at the least
 _ROWS = 4096  # of a plane, at the most: what numbers NaN are told apart by
 _LEAST = 7 << 10  # bytes of a tile, below which its start takes too long
 
 
 @frozen
-class WinnersRunsConfig(Config):
+class WinnersRunsConfig(RunsConfig):
     """Compile-time settings of ``kernels/pool/winners_runs_sm90.cu``."""
 
-    element: str
-    window_h: int
-    stride_h: int
-    window_w: int
-    stride_w: int
-    before: int
-    columns: int
-    lanes: int
-    threads: int
-    blocks: int
-    stages: int
     turns: bool
 
 
@@ -106,42 +91,31 @@ class _Tiles:
     shared: int
 
 
-def _spread_evenly(w: WindowAxis, columns: int) -> bool:
-    """Whether each thread has as many windows as columns of the result, and only neighbours look at its columns."""
-    return w.extent % columns == 0 and w.outputs * w.stride_used == w.extent and w.before <= w.window - w.stride_used
-
-
 def _fitted(s: Settings, w: WindowAxis, rows: int, wider: bool) -> Settings:
     """The settings for planes of so many rows: more columns where lanes would not do, and of threads that would have no rows other blocks', whose tiles are then small
     enough that more blocks do instead of a second tile."""
-    columns = s.columns if w.extent <= s.columns * _LANES[-1] or not wider else 2 * s.columns
+    columns = s.columns if w.extent <= s.columns * LANES[-1] or not wider else 2 * s.columns
     strips = -(-rows // s.rows)
-    threads = min(s.threads, -(-_lanes(w.extent // columns) * strips // _WARP) * _WARP)
+    threads = min(s.threads, -(-lanes_of(w.extent // columns) * strips // WARP) * WARP)
     stages = s.stages if threads == s.threads else 1
     return replace(s, columns=columns, threads=threads, stages=stages, blocks=s.blocks * s.stages // stages * s.threads // max(threads, 1))
 
 
 def _cut(s: Settings) -> Settings | None:
     """The settings with tiles half as high, None where they are low. Which rows lie in a tile does not change the order of any sum."""
-    if s.threads > _WARP and s.threads // 2 % _WARP == 0:
+    if s.threads > WARP and s.threads // 2 % WARP == 0:
         return replace(s, threads=s.threads // 2, blocks=2 * s.blocks)
     return replace(s, rows=s.rows // 2) if s.rows >= 2 * _FEW else None
 
 
-def _lanes(groups: int) -> int:
-    """Of a row, 0 where too many would be idle."""
-    lanes = next((n for n in _LANES if n >= groups), 0)
-    return lanes if groups >= _BUSY * lanes else 0
-
-
 def _lines(rows: int, width: int, itemsize: int) -> int:
     """Bytes of shared memory for a run that may begin and end within a piece of 16."""
-    return -(-(rows * width * itemsize + 2 * _RUN) // _LINE) * _LINE
+    return -(-(rows * width * itemsize + 2 * RUN) // LINE) * LINE
 
 
 def _tiles(s: Settings, g: Geometry, x: Spec, indices: Spec | None) -> _Tiles | None:
     _, h, w = g.axes
-    lanes = _lanes(w.extent // s.columns)
+    lanes = lanes_of(w.extent // s.columns)
     if lanes == 0:
         return None
     strips, more = s.threads // lanes, (h.window - 1) // h.stride_used
@@ -155,7 +129,7 @@ def _tiles(s: Settings, g: Geometry, x: Spec, indices: Spec | None) -> _Tiles | 
         room = _lines(windows, w.outputs, indices.dtype.itemsize)
         sums = (h.window * (s.columns + w.window - w.stride_used) + 1) * s.threads * 4
     stage = room + _lines(windows, w.outputs, x.dtype.itemsize)
-    return _Tiles(lanes, steps, -(-rows // (strips * steps)), room, stage, _HEAD + sums + s.stages * stage)
+    return _Tiles(lanes, steps, -(-rows // (strips * steps)), room, stage, HEAD + sums + s.stages * stage)
 
 
 def plan_with(s: Settings, g: Geometry, x: Spec, indices: Spec | None, device: Device, pointers: tuple[Array, Array, Array]) -> Plan | None:
@@ -164,7 +138,7 @@ def plan_with(s: Settings, g: Geometry, x: Spec, indices: Spec | None, device: D
     s = _fitted(s, w, h.extent, indices is None)
     source, width, height = (x, w.extent, h.extent) if indices is None else (indices, w.outputs, h.outputs)
     planes = (h.outputs * w.outputs * x.dtype.itemsize, height * width * source.dtype.itemsize)
-    if not _spread_evenly(w, s.columns) or h.extent > _ROWS or any(n % _RUN for n in planes) or w.extent * x.dtype.itemsize % _RUN:
+    if not spread_evenly(w, s.columns) or h.extent > _ROWS or any(n % RUN for n in planes) or w.extent * x.dtype.itemsize % RUN:
         return None
     if (t := _tiles(s, g, x, indices)) is None or t.stage < _LEAST or t.shared > device.shared_memory:
         return None
@@ -188,7 +162,7 @@ def plan_with(s: Settings, g: Geometry, x: Spec, indices: Spec | None, device: D
 
 def _slots(s: Settings, t: _Tiles, device: Device) -> int:
     """Blocks that run at once."""
-    return device.units * min((device.shared_memory + _RESERVED) // (t.shared + _RESERVED), s.blocks)
+    return device.units * min((device.shared_memory + RESERVED) // (t.shared + RESERVED), s.blocks)
 
 
 def _kernel(s: Settings, g: Geometry, x: Spec, indices: Spec | None, lanes: int) -> Kernel:

@@ -100,6 +100,23 @@ def _write_sums(own, keys, d_pitch, v_pitch, dk, dv, add):
                 into[c] = into[c] + values[c] if add else values[c]
 
 
+@device
+def _write_queries(across, factor, dq):
+    """The gradient of a block of queries from its columns."""
+    for i in range(dq.shape[0]):
+        for c in range(dq.shape[1]):
+            dq[i, c] = across[c, i] * factor
+
+
+@routine
+def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
+    """Weights and slopes of a block of keys in place of scores and of what the gradient makes of the values, a vector of queries after the other; the log-sum-exp and,
+    a row behind it, delta are at `ground`."""
+    apart()
+    for lane in range(0, bytes_across, BYTES):
+        weigh_slopes(like, scores + lane, slopes + lane, row, keys, ground + lane, ground + row + lane)
+
+
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
@@ -159,16 +176,13 @@ def backward(
                         _products(zero, some, v_rows, strides[_V + 2], item, g_across, columns, along, d_value, slopes, row, sizes, False)
                         if j < common_low or j + some > common_high:
                             hide(scores_memory[:some], j, first, last)
-                        for lane in range(0, columns * item, BYTES):
-                            weigh_slopes(zero, base + lane, slopes + lane, row, some, ground_at + lane, ground_at + row + lane)
+                        _weigh(zero, base, slopes, row, some, columns * item, ground_at)
                         into = dv_at + j * v_pitch * item
                         _products(zero, some, base, row, item, g_rows, v_pitch, v_steps, count, into, v_pitch * item, sizes, True)
                         into = dk_at + j * d_pitch * item
                         _products(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
                         _products(zero, d, k_rows, item, strides[_K + 2], slopes, columns, along, some, dq_across, row, sizes, True)
-                    for i in range(count):
-                        for c in range(d):
-                            dq[b, h, at + i, c] = dq_memory[c, i] * factor
+                    _write_queries(dq_memory, factor, dq[b, h, at : at + count])
             if sizes[_SPLITS] == 1:
                 _write_sums(sums[slot], keys, d_pitch, v_pitch, dk[b, kv], dv[b, kv], False)
 
