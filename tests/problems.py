@@ -47,7 +47,7 @@ class Call(NamedTuple):
             return None
         backward = find(f"{operation.base}_backward")
         given = dict(zip(operation.arrays, self.arrays, strict=True)) | self.options
-        kept = {n: v for n, v in given.items() if n in backward.arrays or n in backward.static}
+        kept = {n: v for n, v in given.items() if n in backward.arrays or n in backward.defaults}
         return Call(backward.name, *backward.bind((grad,), kept))
 
     def case(self, dtype: np.dtype) -> Case:

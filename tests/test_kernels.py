@@ -1,5 +1,6 @@
 """Every kernel in every configuration compiles for every architecture; needs NVRTC, no GPU."""
 
+import inspect
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -62,6 +63,11 @@ def test_every_kernel_compiles_without_a_spill(source, architecture, request):
 
 def test_every_source_is_planned_by_some_problem():
     assert set(_SOURCES) <= set().union(*map(_by_source, _DEVICES))
+
+
+def test_every_call_names_all_its_options():
+    """Those that change from call to call, too: the seed of a gradient of dropout."""
+    assert not [call.op for call in calls_of_cases() if any(value is inspect.Parameter.empty for value in call.options.values())]
 
 
 def test_no_launch_takes_more_scratch_than_its_method_asks_for():
