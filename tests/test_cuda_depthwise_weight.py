@@ -71,7 +71,7 @@ def _weighed(plan, dy, x, w_shape):
     """What the launch gives on arrays (N, D, H, W, C)."""
     map_dy, map_x = (a for a in plan.arguments if isinstance(a, TensorMap))
     channels, flip, parts, tiles, wide, groups, stages, pitch_x, pitch_dy, first, per_tile, columns, depths, height, *before = (
-        a for a in plan.arguments if isinstance(a, int)
+        plan.arguments[-1].narrow
     )
     config, rows, bands = plan.kernel.config, map_x.box[2], "band" in plan.kernel.source
     side = config.side

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import struct
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda import conv_raster, conv_tma, conv_tma_tiles, tensor_map
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.launch import Launches
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Structure, TensorMap
 from dnnarray._cuda.tensor_map import Encoded
 
 _DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12, "bfloat16_mma": 788e12}, 4.2e12, 4e-6, (9, 0), 232_448)
@@ -103,6 +104,32 @@ def test_launches_hand_over_maps_that_follow_their_arrays(driver, monkeypatch):
         launches.queue(pointers, ())
     assert seen == [(0, 4128, 16, 5), (0, 4128, 32, 5), (0, 8224, 32, 5)]
     assert [name for name, *_ in driver.asked] == ["tiled", "replace"]
+
+
+def test_a_structure_is_one_argument_beside_the_others(monkeypatch):
+    from dnnarray._cuda import launch
+
+    seen = []
+
+    def launched(function, *given):
+        place = ctypes.c_uint64.from_address(given[-2] + 8).value
+        seen.append((_word(given[-2], 0), ctypes.string_at(place, 32), _word(given[-2], 2)))
+
+    monkeypatch.setattr(launch, "_allow_shared", lambda *_: None)
+    monkeypatch.setattr(launch, "_enter", lambda: None)
+    monkeypatch.setattr(launch, "get_current_stream", lambda device: SimpleNamespace(ptr=7))
+    monkeypatch.setattr(launch, "launchKernel", launched)
+    structure = Structure((1 << 40, -1), (5, -2, (1 << 32) - 3))
+    plan = Plan(Kernel("common/zero.cu", "made_up", Config()), (1, 1, 1), 32, (Array(0), structure, 5))
+    launches = Launches((plan, plan), [SimpleNamespace(ptr=1)] * 2, 1, [])
+    launches.queue([4096], ())
+    assert seen == [(4096, struct.pack("<qqiiI4x", 1 << 40, -1, 5, -2, (1 << 32) - 3), 5)] * 2
+
+
+@pytest.mark.parametrize("structure", [Structure((1 << 63,), ()), Structure((), (1 << 32,)), Structure((), (-(1 << 31) - 1,))], ids=str)
+def test_a_number_that_does_not_fit_its_structure_is_an_error(structure):
+    with pytest.raises(OverflowError):
+        structure.words  # noqa: B018
 
 
 def _word(arguments, i):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, Memory, PartialSums, is_flat
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Structure, TensorMap
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF, INT32, Spec
@@ -108,10 +108,10 @@ def weighed_by_rows(c: Correlation, pointers: tuple[Any, Any, Any]) -> PartialSu
         _map(c.memory, c.x, x, (_CHANNELS // g.k, tile.pitch_x, tile.rows, reached, tile.groups)),
     )
     laid = (tile.wide, tile.groups, stages, tile.pitch_x, tile.pitch_dy)
-    numbers = (c.channels, int(c.flip), parts, tiles, *laid, first, steps, columns, depths, g.out[1], *g.before)
+    numbers = Structure((), (c.channels, int(c.flip), parts, tiles, *laid, first, steps, columns, depths, g.out[1], *g.before))
     kernel = _strips(g) if size == 4 else _bands(c, tile, chunks)
     return PartialSums(
-        Plan(kernel, (parts * chunks, 1, 1), _THREADS, (*maps, partial, *numbers), stages * stage + _BARRIERS + _BEYOND), parts
+        Plan(kernel, (parts * chunks, 1, 1), _THREADS, (*maps, partial, numbers), stages * stage + _BARRIERS + _BEYOND), parts
     )
 
 

@@ -17,7 +17,7 @@ from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, fun
 
 from dnnarray._cuda import overlap
 from dnnarray._cuda.fourier import Fourier
-from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, Step, TensorMap, Transform
+from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, Step, Structure, TensorMap, Transform
 from dnnarray._cuda.tensor_map import BYTES, Encoded
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Launches:
 
     The driver takes for each launch the addresses of its argument values. All values of all launches lie in one buffer of 64-bit words: first the
     pointers of the call, then pointers with an offset, run-time options, constants and the addresses that tensor maps are encoded for, then the maps,
-    last the addresses. A call takes a buffer that no other thread is using, since the driver works with the interpreter's lock released.
+    structures, last the addresses. A call takes a buffer that no other thread is using, since the driver works with the interpreter's lock released.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Launches:
     scope : what the text of `lines` speaks of
     """
 
-    __slots__ = ("_functions", "_maps", "_overlapping", "_plans", "_queue", "_slots", "copied", "scope")
+    __slots__ = ("_functions", "_maps", "_overlapping", "_plans", "_queue", "_slots", "_structures", "copied", "scope")
 
     def __init__(
         self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1
@@ -57,8 +57,10 @@ class Launches:
         for plan, function in zip(kernels, functions, strict=True):
             _allow_shared(function, plan.shared_memory)
         self._slots: dict[Any, int] = {Array(i): i for i in range(count)}
-        for plan in kernels:
-            for argument in plan.arguments:
+        arguments = [argument for plan in kernels for argument in plan.arguments]
+        self._structures = list(dict.fromkeys(argument for argument in arguments if isinstance(argument, Structure)))
+        for argument in arguments:
+            if not isinstance(argument, Structure):
                 self._slots.setdefault(_key(argument), len(self._slots))
         self._maps = [argument for argument in self._slots if isinstance(argument, TensorMap)]
         free: list[Any] = []
@@ -130,13 +132,18 @@ class Launches:
         kernels = [plan for plan in self._plans if isinstance(plan, Plan)]
         maps = -(-len(self._slots) // _LINE) * _LINE
         first = maps + len(self._maps) * BYTES // _WORD
-        memory = _aligned(first + sum(len(plan.arguments) for plan in kernels))
+        structures = [structure.words for structure in self._structures]
+        memory = _aligned(first + sum(map(len, structures)) + sum(len(plan.arguments) for plan in kernels))
         start = memory.ctypes.data
         places: dict[Any, int] = {word: start + _WORD * slot for word, slot in self._slots.items()}
         places |= {m: start + _WORD * maps + BYTES * i for i, m in enumerate(self._maps)}
         for word, slot in self._slots.items():
             if isinstance(word, int):
                 memory[slot] = word
+        for structure, words in zip(self._structures, structures, strict=True):
+            memory[first : first + len(words)] = words
+            places[structure] = start + _WORD * first
+            first += len(words)
         given: list[Any] = []
         for k, plan in enumerate(self._plans):
             if not isinstance(plan, Plan):
@@ -225,9 +232,9 @@ def _launch_together(*arguments: int) -> None:
     launchCooperativeKernel(*arguments[:-1])
 
 
-def _key(argument: Array | TensorMap | Runtime | int | float) -> Any:
-    """What makes two arguments the same word: pointers, maps and run-time options themselves, numbers as the 64 bits that the kernel reads."""
-    if isinstance(argument, (Array, TensorMap, Runtime)):
+def _key(argument: Array | TensorMap | Structure | Runtime | int | float) -> Any:
+    """What makes two arguments the same: pointers, maps, structures and run-time options themselves, numbers as the 64 bits that the kernel reads."""
+    if isinstance(argument, (Array, TensorMap, Structure, Runtime)):
         return argument
     if isinstance(argument, float):
         return int.from_bytes(struct.pack("<d", argument), "little")

@@ -61,6 +61,21 @@ class Array:
 
 
 @frozen
+class Structure:
+    """A launch argument: one structure of numbers, first those of 64 bits, then those of 32."""
+
+    wide: tuple[int, ...]
+    narrow: tuple[int, ...]
+
+    @property
+    def words(self) -> np.ndarray:
+        """As the kernel reads it, in words of 64 bits; a number that does not fit is an error."""
+        numbers = [(n, 8) for n in self.wide] + [(n, 4) for n in self.narrow]
+        data = b"".join(n.to_bytes(size, "little", signed=n < 0 or size == 8) for n, size in numbers)
+        return np.frombuffer(data + bytes(-len(data) % 8), np.uint64)
+
+
+@frozen
 class Runtime:
     """A launch argument: the `index`-th run-time option of the operation (``seed``, ``offset``), an unsigned 64-bit integer."""
 
@@ -88,7 +103,7 @@ class TensorMap:
 
 @frozen
 class Plan:
-    """One launch. `arguments` are `Array` pointers, `TensorMap`, `Runtime` options, ints (64 bits) and floats (double).
+    """One launch. `arguments` are `Array` pointers, `TensorMap`, `Structure`, `Runtime` options, ints (64 bits) and floats (double).
 
     `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot. `early` lets a
     launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``). `ahead` lets any small launch
@@ -98,7 +113,7 @@ class Plan:
     kernel: Kernel
     grid: tuple[int, int, int]
     block: int
-    arguments: tuple[Array | TensorMap | Runtime | int | float, ...]
+    arguments: tuple[Array | TensorMap | Structure | Runtime | int | float, ...]
     shared_memory: int = 0
     cooperative: bool = False
     early: bool = False

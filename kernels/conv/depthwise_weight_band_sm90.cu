@@ -229,19 +229,14 @@ __device__ __forceinline__ void multiply(Sums& sum, const TilesOfRows& a, const 
 
 // Neighbouring blocks have the same pixels of other channels, those of a cluster the same lines of memory.
 extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map, float* __restrict__ partial, long long channels,
-    long long flip, long long parts, long long tiles, long long wide, long long groups, long long stages, long long pitch_x, long long pitch_dy,
-    long long first, long long per_tile, long long columns, long long depths, long long out_height, long long before_d, long long before_h,
-    long long before_w) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const TilesOfRows a{i(wide), i(groups), i(stages), i(pitch_x), i(pitch_dy), i(first), i(per_tile), i(columns), i(depths),
-                      i(out_height), i(before_d), i(before_h), i(before_w)};
+    const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map, float* __restrict__ partial,
+    const __grid_constant__ TilesOfRows a) {
   const PlacesOfRows places(smem_address(smem_memory), a, a.groups * kPlanes * kRows * a.pitch_dy * kPixel,
                             a.groups * kReached * kRows * a.pitch_x * kPixelX);
-  const int chunks = (i(channels) - 1) / kChannels + 1;
+  const int chunks = (a.channels - 1) / kChannels + 1;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first_channel = by_chunk.rest * kChannels, part = by_chunk.quotient;
-  const Steps steps(a, i(tiles * per_tile * part / parts), i(tiles * per_tile * (part + 1) / parts));
+  const Steps steps(a, a.begin_of(part), a.begin_of(part + 1));
   if (threadIdx.x == kWarps * 32) {
     prefetch_map(x_map);
     prefetch_map(dy_map);
@@ -259,6 +254,6 @@ extern "C" __global__ void DNNARRAY_CLUSTER(Config::kTogether) __launch_bounds__
     let_next_kernel_begin();
     const int warp = threadIdx.x / 32, channel = first_channel + warp * kOwn;
     float* smem = reinterpret_cast<float*>(smem_memory) + warp * (kOwn * kSide * kStrip);
-    finish(sum, smem, partial + static_cast<long long>(channel) * kTaps * parts + part, i(channels) - channel, parts, flip != 0);
+    finish(sum, smem, partial + static_cast<long long>(channel) * kTaps * a.parts + part, a.channels - channel, a.parts, a.flip != 0);
   }
 }

@@ -120,18 +120,13 @@ __device__ __forceinline__ void finish(const Sums& sum, float* partial, int chan
 
 // Neighbouring blocks have the same pixels of other channels.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
-    const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map, float* __restrict__ partial, long long channels,
-    long long flip, long long parts, long long tiles, long long wide, long long groups, long long stages, long long pitch_x, long long pitch_dy,
-    long long first, long long per_tile, long long columns, long long depths, long long out_height, long long before_d, long long before_h,
-    long long before_w) {
-  const auto i = [](long long value) { return static_cast<int>(value); };  // all of them fit
-  const TilesOfRows a{i(wide), i(groups), i(stages), i(pitch_x), i(pitch_dy), i(first), i(per_tile), i(columns), i(depths),
-                      i(out_height), i(before_d), i(before_h), i(before_w)};
+    const __grid_constant__ TensorMap dy_map, const __grid_constant__ TensorMap x_map, float* __restrict__ partial,
+    const __grid_constant__ TilesOfRows a) {
   const PlacesOfRows places(smem_address(smem_memory), a, a.groups * a.pitch_dy * kPixel, a.groups * a.pitch_x * kPixel);
-  const int chunks = (i(channels) - 1) / kChannels + 1;
+  const int chunks = (a.channels - 1) / kChannels + 1;
   const Quotient by_chunk = divide(blockIdx.x, chunks);
   const int first_channel = by_chunk.rest * kChannels, part = by_chunk.quotient;
-  const Steps steps(a, i(tiles * per_tile * part / parts), i(tiles * per_tile * (part + 1) / parts));
+  const Steps steps(a, a.begin_of(part), a.begin_of(part + 1));
   if (threadIdx.x == kWarps * 32) {
     prefetch_map(x_map);
     prefetch_map(dy_map);
@@ -146,6 +141,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) DNNARRAY_ENTRY(
     Sums sum = {};
     multiply(sum, a, places, steps);
     let_next_kernel_begin();
-    finish(sum, partial + static_cast<long long>(first_channel) * kTaps * parts + part, i(channels) - first_channel, parts, flip != 0);
+    finish(sum, partial + static_cast<long long>(first_channel) * kTaps * a.parts + part, a.channels - first_channel, a.parts, a.flip != 0);
   }
 }

@@ -8,12 +8,17 @@
 
 namespace dnnarray {
 
-// Tiles of `wide` columns of dy of `groups` images (and some planes of dy), `columns` beside and `depths` behind each other in an image, each of `steps`
-// steps over the rows of x that some window sees, from `first` on; pitches are pixels of a row in shared memory.
+// What a launch is told: `parts` blocks share the tiles of the same channels. Tiles are `wide` columns of dy of `groups` images (and some planes of dy),
+// `columns` beside and `depths` behind each other in an image, each of `steps` steps over the rows of x that some window sees, from `first` on; pitches
+// are pixels of a row in shared memory.
 struct TilesOfRows {
+  int channels, flip, parts, tiles;
   int wide, groups, stages, pitch_x, pitch_dy;
   int first, steps, columns, depths;
   int out_height, before_d, before_h, before_w;
+
+  // The first step of a part.
+  __device__ __forceinline__ int begin_of(int part) const { return static_cast<int>(static_cast<long long>(tiles) * steps * part / parts); }
 };
 
 // Goes through a block's steps of kRows rows of x, from the `at`th of all tiles' to before the `end`th, and in each tile first through the rows of dy that
