@@ -40,12 +40,12 @@ _KERNELS = {
     "float32, large window": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip_sm90"),
     "float32, large window, older device": (_OLDER, FLOAT32, (2, 14, 14, 64), (64, 7, 7, 1), _LAST, "depthwise_strip"),
     "float32, 5 x 5": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 5, 5, 1), _LAST, "depthwise_strip_sm90"),
-    "float32, 3 x 3": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
+    "float32, 3 x 3": (_DEVICE, FLOAT32, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
     "3 x 3": (_DEVICE, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
     "3 x 3, older device": (_OLDER, BFLOAT16, (2, 14, 14, 64), (64, 3, 3, 1), _LAST, "depthwise_strip"),
-    "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_band_sm90"),
+    "3 x 3 x 3": (_DEVICE, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_cube_sm90"),
     "3 x 3 x 3, older device": (_OLDER, BFLOAT16, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
-    "3 x 3 x 3, float32": (_DEVICE, FLOAT32, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip"),
+    "3 x 3 x 3, float32": (_DEVICE, FLOAT32, (2, 4, 14, 28, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
     "3 x 3 x 3, narrow": (_DEVICE, FLOAT32, (2, 4, 7, 7, 64), (64, 3, 3, 3, 1), _LAST, "depthwise_tile"),
     "two outputs for a channel": (_DEVICE, BFLOAT16, (64, 56, 56, 96), (192, 3, 3, 1), _LAST, "depthwise_strip_sm90"),
     "two outputs for a channel, older device": (_OLDER, BFLOAT16, (2, 14, 14, 48), (96, 3, 3, 1), _LAST, "depthwise_strip"),
@@ -82,8 +82,7 @@ def test_kernels_by_problem(name):
 def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
     x, w = Spec((64, 56, 56, channels), dtype), Spec((channels, side, side, 1), dtype)
     plan = _plan("conv", x, w, groups=channels, padding=side // 2, stride=stride, **_LAST)
-    boxes = stride == 1 and (dtype != FLOAT32 or side > 3)
-    assert plan.kernel.source == f"conv/depthwise_strip{'_sm90' * boxes}.cu"
+    assert plan.kernel.source == f"conv/depthwise_strip{'_sm90' * (stride == 1)}.cu"
     config = plan.kernel.config
     assert (config.lanes, config.threads, plan.block) == (lanes, threads, threads)
     assert threads == 128 or plan.shared_memory * config.blocks <= _DEVICE.shared_memory
@@ -93,6 +92,9 @@ def test_strips_take_whole_lines(channels, dtype, side, lanes, threads, stride):
 _BOXES = [
     ("conv", FLOAT32, 7, 1),
     ("conv", FLOAT32, 5, 1),
+    ("conv", FLOAT32, 3, 1),
+    ("conv", FLOAT32, 3, 2),
+    ("conv_backward_input", FLOAT32, 3, 2),
     ("conv", FLOAT16, 3, 1),
     ("conv", BFLOAT16, 3, 2),
     ("conv_backward_input", BFLOAT16, 3, 2),
@@ -111,7 +113,7 @@ def test_boxes_of_strips(width, channels, op, dtype, side, multiplier):
     else:
         plan = _plan(op, Spec((*x.shape[:3], channels * multiplier), dtype), w, input_shape=x.shape, **options)
     config = plan.kernel.config
-    narrow = width < 8 and side > 3
+    narrow = width < 8 and (side > 3 or (dtype, multiplier) == (FLOAT32, 1))
     summed = op != "conv" and (channels % 48 or width * channels < 56 * 96)  # of no whole lanes, or of few rows
     if plan.kernel.source == "conv/depthwise_strip.cu":
         assert narrow or summed
@@ -164,9 +166,8 @@ def _put(image, values, start, written):
 def _walked(plan, x, w):
     """The result of a launch on arrays (N, D, H, W, C) and (C, T, R, S), and how often each element was stored."""
     maps = [a for a in plan.arguments if isinstance(a, TensorMap)]
-    _, _, channels, flip, across, groups, rows, stages, joint, tiles, *_, depth, height, width, before_d, before_h, before_w = (
-        a for a in plan.arguments if isinstance(a, int)
-    )
+    told = plan.arguments[-1].narrow
+    _, channels, flip, across, groups, rows, stages, joint, tiles, *_, depth, height, width, before_d, before_h, before_w = told
     deep, side = w.shape[1:3]
     w = w[:, ::-1, ::-1, ::-1] if flip else w
     planes = maps[1].box[3]
@@ -221,7 +222,7 @@ def test_bands(name, units):
     x, w = rng.standard_normal(shape), rng.standard_normal((shape[-1], *deep, side, side, 1))
     options = {"groups": shape[-1], "padding": padding} | _LAST
     plan = _plan("conv", Spec(shape, BFLOAT16), Spec(w.shape, BFLOAT16), device=replace(_DEVICE, units=units), **options)
-    assert plan.kernel.source == "conv/depthwise_band_sm90.cu"
+    assert plan.kernel.source == f"conv/depthwise_{'cube' if deep else 'band'}_sm90.cu"
     x_planes, w_planes = (x, w[..., 0]) if deep else (x[:, None], w[:, None, ..., 0])
     y, written = _walked(plan, x_planes, w_planes)
     assert (written == 1).all()
@@ -235,7 +236,7 @@ def test_bands(name, units):
 def test_bands_fit_a_device(batch, extent, channels, window):
     x, w = Spec((batch, *(3, extent, extent)[-len(window) :], channels), FLOAT16), Spec((channels, *window, 1), FLOAT16)
     plan = _plan("conv", x, w, groups=channels, padding=window[0] // 2, **_LAST)
-    assert plan.kernel.source == "conv/depthwise_band_sm90.cu"
+    assert plan.kernel.source == f"conv/depthwise_{'cube' if len(window) == 3 else 'band'}_sm90.cu"
     assert plan.shared_memory <= _DEVICE.shared_memory
     assert plan.grid[0] % plan.kernel.config.together == 0  # whole clusters
     for m in plan.arguments[:2]:

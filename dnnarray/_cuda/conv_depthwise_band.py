@@ -7,7 +7,7 @@ from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, Memory, is_flat
 from dnnarray._cuda.loss_sums import NOTHING
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Structure, TensorMap
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec
@@ -17,16 +17,21 @@ _THREADS, _CHANNELS = 384, 32  # of a block
 _PIXEL = _CHANNELS * 2  # bytes in shared memory
 _SIDES = (5, 7)  # windows for which it is the fastest way
 _CUBE = (3, 3, 3)  # the window of three axes
-_PLANES = 2  # of outputs that a tile of cubes has, which share what they read
+_CUBES = (
+    (2, _STRIPS),
+    (4, _STRIPS // 2),
+)  # planes of outputs that a tile of cubes may have, which share what they read, and its strips then
+_SHARED_BY = 2  # warps of cubes that have the same channels
 _MOST_STAGES = 16  # pairs of rows of inputs under way
 _LEAVING = {1: 6, 3: 3}  # pairs of rows of outputs under way, by the depth of the window
-_SHARED = 160 << 10  # bytes of rows of inputs
+_BEYOND = {1: _STRIP, 3: 4}  # columns of inputs behind those of the strips
+_SHARED = {1: 160 << 10, 3: 128_000}  # bytes of rows of inputs; with more of them cubes are slower
 _START = 8  # steps of time until a block's first row is there
 
 
 @frozen
 class DepthwiseBandConfig(Config):
-    """Compile-time settings of ``kernels/conv/depthwise_band_sm90.cu``."""
+    """Compile-time settings of ``kernels/conv/depthwise_band_sm90.cu`` and ``depthwise_cube_sm90.cu``."""
 
     element: str
     bias: bool
@@ -40,18 +45,21 @@ class DepthwiseBandConfig(Config):
 
 @frozen
 class _Tile:
-    """Strips beside each other, images, planes of outputs and of inputs of a tile; how many tiles there are for each channel, each of full height."""
+    """Strips beside each other, images, planes of outputs and of inputs, columns behind the strips; how many tiles there are for each channel, each of
+    full height.
+    """
 
     across: int
     groups: int
     planes: int
     seen: int
+    beyond: int
     count: int
 
     @property
     def bytes_in(self) -> int:
         """Of two rows of inputs."""
-        return _ROWS * self.seen * self.groups * (self.across + 1) * _STRIP * _PIXEL
+        return _ROWS * self.seen * self.groups * (self.across * _STRIP + self.beyond) * _PIXEL
 
     @property
     def bytes_out(self) -> int:
@@ -61,15 +69,16 @@ class _Tile:
 
 @lru_cache(maxsize=1024)
 def _tile(n: int, width: int, out_depth: int, window: int) -> _Tile:
-    """The tiles that move the least; among equals the fewest."""
-    strips = -(-width // _STRIP)
-    planes = _PLANES if window > 1 else 1
+    """The tiles that move the least, counted with what is outside of the images and without; among equals the fewest."""
+    strips, reach = -(-width // _STRIP), window - 1
     options = []
-    for across in range(1, min(_STRIPS, strips) + 1):
-        groups = min(_STRIPS // across, n)
-        count = -(-n // groups) * -(-out_depth // planes) * -(-strips // across)
-        options.append(_Tile(across, groups, planes, planes + window - 1, count))
-    return min(options, key=lambda t: (t.count * (t.bytes_in + t.bytes_out), t.count))
+    for planes, beside in _CUBES if window > 1 else ((1, _STRIPS),):
+        for across in range(1, min(beside, strips) + 1):
+            groups, deep, columns = min(beside // across, n), -(-out_depth // planes), -(-strips // across)
+            tile = _Tile(across, groups, planes, planes + reach, _BEYOND[window], -(-n // groups) * deep * columns)
+            inside = n * ((out_depth + deep * reach) * (width + columns * reach) + out_depth * width) * _ROWS * _PIXEL
+            options.append((tile.count * (tile.bytes_in + tile.bytes_out) + inside, tile.count, tile))
+    return min(options, key=lambda option: option[:2])[2]
 
 
 @lru_cache(maxsize=1024)
@@ -123,18 +132,21 @@ def banded(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     joint = _joint(c)
     rows, workers = _division(g.out[1], side, joint, tile.count, chunks, device.units)
     parts = -(-g.out[1] // rows)
-    stages = min(_MOST_STAGES, _SHARED // tile.bytes_in)
+    stages = min(_MOST_STAGES, _SHARED[depth] // tile.bytes_in)
     together = 2 - chunks % 2  # blocks of a cluster
     biased = bias != NOTHING
     leaving = _LEAVING[depth]
     config = DepthwiseBandConfig(TYPES[c.x.dtype], biased, c.relu, depth, tile.planes, side, together, leaving)
-    name = f"conv_depthwise_band_{SHORT[c.x.dtype]}{'_cube' * (depth > 1)}_s{side}x{together}{'_bias' * biased}{'_relu' * c.relu}"
+    way, shape = ("cube", f"p{tile.planes}") if depth > 1 else ("band", f"s{side}")
+    name = f"conv_depthwise_{way}_{SHORT[c.x.dtype]}_{shape}x{together}{'_bias' * biased}{'_relu' * c.relu}"
     pixels = tile.across * _STRIP
-    maps = (_map(c.memory, c.x, image, tile, pixels + _STRIP, tile.seen), _map(c.memory, c.y, target, tile, pixels, tile.planes))
+    maps = (_map(c.memory, c.x, image, tile, pixels + tile.beyond, tile.seen), _map(c.memory, c.y, target, tile, pixels, tile.planes))
     xs = c.memory.strides(c.x.shape)
     walk = (rows, stages, joint if parts == 1 else 0, tile.count * parts)
-    numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, *walk, xs[0], *xs[2:])
+    told = (g.n, c.channels, int(c.flip), tile.across, tile.groups, *walk)
+    numbers = Structure((xs[0], *xs[2:]), (*told, *g.space, *g.out, *g.before))
     barriers = (2 * _MOST_STAGES + leaving) * 8
-    shared = stages * tile.bytes_in + leaving * tile.bytes_out + _CHANNELS * g.taps * 2 + barriers
-    kernel = Kernel("conv/depthwise_band_sm90.cu", name, config)
-    return Plan(kernel, (workers * chunks, 1, 1), _THREADS, (*maps, image, weight, bias, *numbers, *g.space, *g.out, *g.before), shared)
+    weights = _CHANNELS * g.taps * 2 * (_SHARED_BY if depth > 1 else 1)
+    shared = stages * tile.bytes_in + leaving * tile.bytes_out + weights + barriers
+    kernel = Kernel(f"conv/depthwise_{way}_sm90.cu", name, config)
+    return Plan(kernel, (workers * chunks, 1, 1), _THREADS, (*maps, image, weight, bias, numbers), shared)

@@ -124,8 +124,9 @@ def turned(g: Geometry) -> Geometry:
 _START = 6  # steps of time until a block has its weights and its first rows
 
 
-def rows_of_a_block(rows: int, tiles: int, slots: int, each: int, late: int) -> int:
-    """How many of the rows of a tile a block walks down, `each` rows a step, the first of them `late` rows after those that it brings.
+def blocks_of_rows(rows: int, tiles: int, slots: int, each: int, late: int) -> tuple[int, int]:
+    """How many of the rows of a tile a block walks down, `each` rows a step, the first of them `late` rows after those that it brings; before it the
+    steps of time until the last block has ended.
 
     Fewer blocks start less often, more fill the slots of the device better.
     """
@@ -134,7 +135,8 @@ def rows_of_a_block(rows: int, tiles: int, slots: int, each: int, late: int) -> 
     def time(parts: int) -> int:
         return -(-tiles * parts // slots) * (-(-steps // parts) + -(-late // each) + _START)
 
-    return -(-steps // min(range(1, steps + 1), key=time)) * each
+    parts = min(range(1, steps + 1), key=time)
+    return time(parts), -(-steps // parts) * each
 
 
 def axes(g: Geometry, into: tuple[int, ...], space: tuple[int, ...]) -> list[int]:

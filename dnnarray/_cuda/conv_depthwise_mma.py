@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat, rows_of_a_block
+from dnnarray._cuda.conv_depthwise_common import Correlation, blocks_of_rows, is_flat
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -86,7 +86,7 @@ def multiplied(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Pla
     name = f"conv_depthwise_mma_{SHORT[c.x.dtype]}_s{side}{'_relu' * c.relu}"
     chunks = -(-c.channels // (8 * warps))
     tiles = -(-g.n // tile.groups) * -(-g.out[2] // (tile.across * tile.columns)) * chunks
-    rows = rows_of_a_block(g.out[1], tiles, device.units * _BLOCKS, _LINES, side - 1)
+    rows = blocks_of_rows(g.out[1], tiles, device.units * _BLOCKS, _LINES, side - 1)[1]
     xs, ys = (c.memory.strides(s.shape) for s in (c.x, c.y))
     image, weight, bias, _, target = pointers
     numbers = (g.n, c.channels, int(c.flip), tile.across, tile.groups, rows, xs[0], *xs[3:], ys[0], *ys[3:])

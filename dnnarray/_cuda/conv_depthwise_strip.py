@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, is_flat, rows_of_a_block
+from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, blocks_of_rows, is_flat
 from dnnarray._cuda.norm_common import divisor
 from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, TensorMap
 from dnnarray._records import changed, frozen
@@ -23,8 +24,17 @@ _CUBES = {(1, 4): (1, 4, 4), (1, 2): (2, 3, 4), (2, 4): (1, 3, 4), (2, 2): (2, 2
 _MULTIPLIED = {3: (1, 4, 4), 5: (1, 3, 4)}  # the same where one image has two channels for each of the other, by the side of the window
 _WIDE_BLOCK = (96, 4, 4, 10)
 """Of `_WIDE`, windows of 3 and half types: threads, blocks of a multiprocessor, steps in shared memory, the most rows of a block."""
-_BOXED = {(7, 4, True): (4, 3), (5, 4, True): (2, 4), (3, 2, True): (2, 4), (3, 2, False): (2, 4)}
+_BOXED = {
+    (7, 4, True): (4, 3),
+    (5, 4, True): (2, 4),
+    (3, 4, True): (2, 5),
+    (3, 4, False): (1, 6),
+    (3, 2, True): (2, 4),
+    (3, 2, False): (2, 4),
+}
 """Rows of a step and steps in shared memory where the copy engine brings them (sm_90), by side, bytes and whether there is one channel for each."""
+_BOXED_CUBES = ((4, 3), (3, 4), (2, 5))
+"""Of those of float32 and two planes of outputs: blocks of a multiprocessor and steps in shared memory; those that end first."""
 _FOLDED = (2, 192, 2, 5, 1)
 """The same for the sums of two channels of half types, of 3 x 3 and where lanes are `_WIDE`: channels of a result, threads, blocks, steps, rows of a step."""
 _ENOUGH_ROWS = 24  # of a tile for each block of the device, for the former to pay
@@ -138,10 +148,17 @@ def _folded(c: Correlation, device: Device, shape: _Shape) -> _Shape | None:
 def _boxed(c: Correlation, device: Device) -> _Shape | None:
     """The same where the copy engine brings the rows; None where the block's own threads do it as fast."""
     g, side, size = c.g, c.g.window[2], c.x.dtype.itemsize
-    if device.capability != (9, 0) or not is_flat(g) or g.stride[2] != 1:
+    if device.capability != (9, 0) or g.stride[2] != 1:
         return None
     shape = _shape(c)
-    if c.folded:
+    if shape.planes == 2:
+        if size != 4:
+            return None
+        options = [changed(shape, resident=resident, stages=stages) for resident, stages in _BOXED_CUBES]
+        shape = min(options, key=lambda s: s.resident * _blocks(c, s, device)[0])
+    elif shape.depth > 1:
+        return None
+    elif c.folded and c.x.dtype in HALF:
         found = _folded(c, device, shape)
         if found is None:
             return None
@@ -151,7 +168,7 @@ def _boxed(c: Correlation, device: Device) -> _Shape | None:
         shape = changed(shape, lines=lines, stages=stages)
     else:
         return None
-    weights = shape.lanes * max(shape.reads, shape.writes) * side * side * size  # pass by way of one step's place
+    weights = shape.lanes * max(shape.reads, shape.writes) * g.taps * size  # pass by way of one step's place
     fits = shape.resident * (shape.boxes + _RESERVED) <= device.shared_memory + _RESERVED
     return shape if fits and weights <= shape.pixels * shape.pixel else None
 
@@ -159,10 +176,25 @@ def _boxed(c: Correlation, device: Device) -> _Shape | None:
 def _map(c: Correlation, image: Any, s: _Shape) -> TensorMap:
     """Boxes of a step. Bits pass as they are: a map of floats would round them."""
     size = c.x.dtype.itemsize
-    n, _, _, h, w = (stride * size for stride in c.memory.strides(c.x.shape))
+    n, _, d, h, w = (stride * size for stride in c.memory.strides(c.x.shape))
     dtype = INT32 if c.x.dtype == FLOAT32 else c.x.dtype
-    extents = (c.x.shape[c.memory.channel], c.g.space[2], c.g.space[1], 1, c.g.n)
-    return TensorMap(image, dtype, extents, (w, h, n, n), (s.lanes * s.reads, s.pitch, s.lines, 1, s.groups), row=0)
+    extents = (c.x.shape[c.memory.channel], *c.g.space[::-1], c.g.n)
+    return TensorMap(
+        image, dtype, extents, (w, h, d or n, n), (s.lanes * s.reads, s.pitch, s.lines, s.depth + s.planes - 1, s.groups), row=0
+    )
+
+
+def _tiles(c: Correlation, s: _Shape) -> tuple[int, int, int]:
+    """Of a group of images: behind each other, beside each other, and of channels."""
+    g, channels = c.g, c.x.shape[c.memory.channel]
+    return -(-g.out[0] // s.planes), -(-g.out[2] // (s.across * _STRIP)), -(-channels // (s.lanes * s.reads))
+
+
+def _blocks(c: Correlation, s: _Shape, device: Device) -> tuple[int, int]:
+    """Steps of time until all blocks have ended, and the rows of one."""
+    g, stride = c.g, c.g.stride[2]
+    tiles = -(-g.n // s.groups) * math.prod(_tiles(c, s))
+    return blocks_of_rows(g.out[1], tiles, device.units * s.resident, s.lines // stride, (g.window[2] - 1) // stride)
 
 
 def can_strip(c: Correlation) -> bool:
@@ -191,11 +223,10 @@ def stripped(c: Correlation, device: Device, pointers: tuple[Any, ...]) -> Plan:
     settings = (s.depth, s.planes, side, stride, s.lines, s.reads, s.writes, s.lanes, _STRIP, share, s.stages, s.threads, s.resident)
     config = DepthwiseStripConfig(TYPES[c.x.dtype], c.added, c.relu, *settings)
     name = f"conv_depthwise_strip_{SHORT[c.x.dtype]}{'_added' * c.added}{'_relu' * c.relu}_s{side}{f'x{s.depth}_p{s.planes}' * (s.depth > 1)}_by_{stride}"
-    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{share}{'_boxes' * bool(boxed)}"
-    deep, beside, chunks = -(-g.out[0] // s.planes), -(-g.out[2] // (s.across * _STRIP)), -(-channels // (s.lanes * s.reads))
-    tiles = -(-g.n // s.groups) * deep * beside * chunks
-    each = s.lines // stride
-    rows = rows_of_a_block(g.out[1], tiles, device.units * s.resident, each, (side - 1) // stride)
+    name += f"{f'_from{s.reads}to{s.writes}' * (s.reads != s.writes)}_l{s.lanes}x{share}{'_boxes' * bool(boxed)}{f'_b{s.resident}' * (s.depth > 1)}"
+    deep, beside, chunks = _tiles(c, s)
+    tiles, each = -(-g.n // s.groups) * deep * beside * chunks, s.lines // stride
+    rows = _blocks(c, s, device)[1]
     parts = -(-g.out[1] // min(rows, s.most_rows))
     rows = -(-g.out[1] // (parts * each)) * each  # as equal as they can be
     parts = -(-g.out[1] // rows)

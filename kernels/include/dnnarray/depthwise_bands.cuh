@@ -30,12 +30,12 @@ struct WarpWeights {
   }
 };
 
-// For each row of each plane of a window of kDepth x kSide x kSide, w as a band: the first row of the matrix belongs to the strip's first pixel. Of the
+// For each row of a window of kSide x kSide, w as a band: the first row of the matrix belongs to the strip's first pixel. Of the
 // four places that a lane has of a band, four taps apart, one or two neighbours are inside of the window, or none where it is three wide.
-template <typename T, int kDepth, int kSide, int kOwn>
+template <typename T, int kSide, int kOwn>
 struct Bands {
-  static constexpr int kTaps = kDepth * kSide * kSide;
-  unsigned at[kDepth][kSide][kOwn][2];
+  static constexpr int kTaps = kSide * kSide;
+  unsigned at[kSide][kOwn][2];
 
   __device__ __forceinline__ Bands(unsigned smem_w, bool flip) {
     const int lane = threadIdx.x % kWarp, column = lane / 8 + lane / 4 % 2 * 4, s = (lane - column) & 3;
@@ -49,13 +49,13 @@ struct Bands {
     const unsigned low = none ? 0x3232 : before == 0 ? (both ? 0x5410 : 0x3210) : before == 1 ? 0x1032 : 0x3232;
     const unsigned high = none || before == 0 ? 0x3232 : before == 1 ? (both ? 0x3254 : 0x3232) : (both ? 0x5410 : 0x3210);
 #pragma unroll
-    for (int r = 0; r < kDepth * kSide; ++r) {
+    for (int r = 0; r < kSide; ++r) {
       const unsigned place = start + (r * kSide + own) * way;
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) {
         const unsigned tap = place + c * kTaps * sizeof(T), first = load_half(tap), second = load_half(tap + further);
-        at[r / kSide][r % kSide][c][0] = __byte_perm(first, second, low);
-        at[r / kSide][r % kSide][c][1] = __byte_perm(first, second, high);
+        at[r][c][0] = __byte_perm(first, second, low);
+        at[r][c][1] = __byte_perm(first, second, high);
       }
     }
   }
