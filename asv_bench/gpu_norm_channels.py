@@ -9,6 +9,7 @@ from asv_bench.gpu import borrowed
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _IMAGES = ((64, 256, 56, 56), (64, 64, 112, 112), (64, 2048, 7, 7), (2, 32, 14, 14))
+_MEDIUM = ((4, 255, 24, 24), (7, 320, 27, 27))  # 1 to 7 MB, channels last; an odd number of them
 
 
 def _gradient(y, leaves, g):
@@ -110,3 +111,6 @@ def rows():
             for last in (False, True):
                 for family in (batch_norms, group_norms, local_response):
                     yield from family(shape, dtype, last)
+    for shape in _MEDIUM:
+        for dtype in _DTYPES:
+            yield from batch_norms(shape, dtype, True)

@@ -218,6 +218,11 @@ def _norm(dtype: np.dtype) -> Iterator[Call]:
     small, each = Spec((64, 2048, 7, 7), dtype), Spec((2048,), _statistic(dtype))
     yield _call("batch_norm_train", small, residual=small)
     yield _call("batch_norm_train_backward", small, small, each, each, mean=each, rstd=each)
+    for shape in ((5, 31, 33, 67), (32, 28, 28, 128), (8, 56, 56, 64)):
+        medium, each, last = Spec(shape, dtype), Spec(shape[-1:], _statistic(dtype)), {"layout": "channels_last"}
+        for options in (last, {**last, "residual": medium, "activation": "relu"}):
+            yield _call("batch_norm_train", medium, each, each, **options)
+            yield _call("batch_norm_train_backward", medium, medium, each, each, mean=each, rstd=each, **options)
 
 
 def _conv(dtype: np.dtype) -> Iterator[Call]:

@@ -158,9 +158,17 @@ def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, b
 @pytest.mark.parametrize(
     ("op", "shape", "dtype", "expected"),
     [
-        ("batch_norm_train", (13, 32, 26, 26), FLOAT32, "channels"),  # 1,098 rows a block
+        ("batch_norm_train", (13, 32, 26, 26), FLOAT32, "folded"),  # 1,098 rows a block
         ("batch_norm_train", (16, 8, 28, 28), FLOAT16, "block"),  # eight of which share a line of memory
-        ("batch_norm_train", (1, 512, 28, 28), FLOAT16, "block"),
+        ("batch_norm_train", (2, 512, 14, 14), FLOAT16, "block"),
+        ("batch_norm_train", (4, 255, 24, 24), FLOAT16, "folded"),
+        ("batch_norm_train", (16, 5, 100, 100), FLOAT16, "channels"),  # so few channels that all blocks have a share of each
+        ("batch_norm_train", (4, 320, 14, 14), FLOAT16, "block"),  # 784 rows a block
+        ("batch_norm_train", (16, 128, 14, 14), FLOAT16, "folded"),  # as many, in clusters
+        ("batch_norm_train", (32, 2048, 7, 7), FLOAT16, "tile"),
+        ("batch_norm_train", (8, 1024, 14, 14), FLOAT16, "folded"),
+        ("batch_norm_train", (64, 256, 28, 28), FLOAT16, "channels"),
+        ("batch_norm_train", (64, 255, 56, 56), FLOAT16, "folded"),  # whose vectors would be single elements
         ("batch_norm_train_backward", (13, 32, 26, 26), FLOAT16, "block"),
         ("instance_norm_backward", (9, 64, 24, 24), FLOAT32, "slab"),  # 16 clusters of 8 blocks, of 512 threads each
         ("instance_norm_backward", (13, 64, 21, 21), FLOAT32, "block"),
@@ -169,6 +177,26 @@ def test_small_arrays_channels_last_take_one_launch_as_well(op, shape, vector, b
 def test_what_one_launch_is_worth_channels_last(op, shape, dtype, expected):
     """As measured; docs/measured.md has the times."""
     assert choose(_last(op, shape, dtype), _DEVICE, DEFAULT, norm.ALGORITHMS[op]).name == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "plain", "residual"),
+    [
+        ((2, 128, 14, 14), FLOAT16, "block", "block"),
+        ((4, 64, 28, 28), FLOAT16, "block", "folded"),  # 392 rows a block, of three arrays or of five
+        ((16, 128, 14, 14), FLOAT32, "folded", "folded"),
+        ((4, 255, 24, 24), FLOAT16, "folded", "folded"),
+        ((64, 256, 28, 28), FLOAT16, "channels", "channels"),
+    ],
+)
+def test_gradients_of_batch_norm_channels_last(shape, dtype, plain, residual):
+    """Whose statistics were saved: as measured."""
+    operation, x, each = find("batch_norm_train_backward"), _channels_last(shape, dtype), Spec(shape[1:2], FLOAT32)
+    arrays = {"x": x, "grad": x, "weight": each, "bias": each, "mean": each, "rstd": each}
+    chosen = {n: v for n, v in operation.defaults.items() if n in operation.static}
+    for more, options, expected in (({}, {}, plain), ({"residual": x}, {"activation": "relu"}, residual)):
+        problem = operation.problem(tuple((arrays | more).get(n) for n in operation.arrays), chosen | options)
+        assert choose(problem, _DEVICE, DEFAULT, norm.ALGORITHMS[problem.op]).name == expected
 
 
 def test_too_many_rows_for_a_block_and_no_clusters():

@@ -6,6 +6,7 @@ from dnnarray._cuda import (
     norm_block,
     norm_channels,
     norm_cluster,
+    norm_folded,
     norm_group,
     norm_local,
     norm_long,
@@ -75,6 +76,10 @@ _IN_TILE = "whole channels in the registers of a block, read once"
 _TILE = Method("tile", norm_tile.forward, _IN_TILE, norm_tile.fits)
 _TILE_BACKWARD = Method("tile", norm_tile.backward, _IN_TILE, norm_tile.fits)
 
+_IN_TWO = "medium, channels last: sums, then statistics and result, in two launches that overlap"
+_FOLDED = Method("folded", norm_folded.forward, _IN_TWO, norm_folded.fits, norm_folded.workspace, norm_folded.cost)
+_FOLDED_BACKWARD = Method("folded", norm_folded.backward, _IN_TWO, norm_folded.fits, norm_folded.workspace, norm_folded.cost)
+
 _GRADIENTS = (_CLUSTER_BACKWARD, _ROWS_BACKWARD, _LONG_BACKWARD, _STRIDED_BACKWARD)
 _LAYER = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _FOUND = ("batch_norm_train", "group_norm", "instance_norm")  # statistics of x itself
@@ -83,11 +88,11 @@ ALGORITHMS = (
     | {f"{name}_backward": _GRADIENTS for name in _LAYER}
     | {f"{name}_backward": (_APART_BACKWARD, _BEHIND_BACKWARD, *_GRADIENTS) for name in _LAYER[:2]}  # an addition saves no statistics
     | {"batch_norm": (_CHANNELS,)}
-    | {"batch_norm_train": (_BLOCK, _TILE, _SLAB, _CHANNELS)}
+    | {"batch_norm_train": (_BLOCK, _TILE, _FOLDED, _SLAB, _CHANNELS)}
     | {"group_norm": (_BLOCK, _GROUP, _SLAB, _CHANNELS), "instance_norm": (_BLOCK, _SLAB, _CHANNELS)}
     | {"batch_norm_backward": (_SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {f"{name}_backward": (_BLOCK_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD) for name in _FOUND}
-    | {"batch_norm_train_backward": (_BLOCK_BACKWARD, _TILE_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD)}
+    | {"batch_norm_train_backward": (_BLOCK_BACKWARD, _TILE_BACKWARD, _FOLDED_BACKWARD, _SLAB_BACKWARD, _CHANNELS_BACKWARD)}
     | {
         "local_response_norm": (
             Method("window", norm_local.window, "the window in registers", norm_local.window_fits),

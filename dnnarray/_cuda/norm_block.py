@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnarray._cuda import norm_slab, norm_tile
+from dnnarray._cuda import norm_folded, norm_slab, norm_tile
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, orders, wide
 from dnnarray._cuda.norm_view import View, inputs, shares, view
@@ -27,6 +27,8 @@ _MANY, _MOVED, _SECTOR = (
     2048,
     32,
 )  # rows that three launches take as fast, where a block moves more than so many, longer than so many bytes
+# Rows of a block, from which two launches that share them out are faster: batch norm; in clusters, or its gradient; that with a residual.
+_ALONE_ROWS = 1000, 600, 300
 _ALONE = 1024  # rows of single elements of a group in a gradient, at the most
 _CLUSTERS_FROM, _GRID_Y = (9, 0), 65_535
 _VALUES, _FEW = 16, 8  # of a thread, of each array: at the most, and up to which more threads are not worth their meeting
@@ -137,14 +139,14 @@ def fits(problem: NormProblem, device: Device) -> str | None:
         return "in the memory of x the axes of batch, channels and space are interleaved; copy x to C order"
     if x.dtype == FLOAT64 or v.size == 0 or _large(v, x, _gradient(problem)):
         return f"only float and half types, up to {_SMALL:,} bytes or {_PIECES:,} vectors of neighbouring channels, and not nothing"
-    if _several(v) and _gradient(problem) and norm_tile.fits(problem, device) is None:
+    if _several(v) and _gradient(problem) and norm_tile.holds(problem, device) is None:
         return "so many channels that blocks with whole sectors of each row fill the card"
     if v.batch > _GRID_Y:
         return f"{v.batch:,} batch indices are more than a grid has in its second axis"
     share = _share(v, x, _gradient(problem), True, _clusters(device))
     if share is None:
         return f"a statistic of {_elements(v):,} values is more than a block holds in registers"
-    if _several(v) and _slow(problem, v, share):
+    if _several(v) and (_slow(problem, v, share) or _shared(problem, device, v, share)):
         return f"{v.inner:,} rows of {v.channels} channels take longer than in several launches"
     return norm_slab.fits(problem, device) if _falls_back(problem, _clusters(device)) else None
 
@@ -161,6 +163,14 @@ def _slow(problem: NormProblem, v: View, share: Share) -> bool:
         return share.blocks == _LARGEST and share.lanes * share.rows == _THREADS and blocks > _PLACES
     moved = blocks_of(v.inner, share.blocks) * (2 + (specs.residual is not None))
     return v.inner > _MANY and moved > _MOVED and v.channels * specs.x.dtype.itemsize > _SECTOR
+
+
+def _shared(problem: NormProblem, device: Device, v: View, share: Share) -> bool:
+    """Whether all blocks of the card that share out the rows, in two launches, are faster than blocks with so many rows each."""
+    specs, gradient = inputs(problem, problem.inputs, None), _gradient(problem)
+    most = _ALONE_ROWS[2 if gradient and specs.residual is not None else int(gradient or share.blocks > 1)]
+    long = v.channels * specs.x.dtype.itemsize > _SECTOR
+    return long and blocks_of(v.inner, share.blocks) > most and norm_folded.fits(problem, device) is None
 
 
 def _clusters(device: Device) -> bool:

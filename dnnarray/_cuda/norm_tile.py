@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dnnarray._cuda import norm_slab
+from dnnarray._cuda import norm_folded, norm_slab
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, orders, wide
 from dnnarray._cuda.norm_view import View, inputs, shares, view
@@ -22,6 +22,8 @@ _PAIRS = (4, 7)  # of a thread that holds x and grad
 _PAIRS_FROM = (10, 0)
 _SHARED = 3  # multiprocessors for each block, at the most
 _MOST = 128  # channels of a block
+# Bytes of x, channels last, for which all blocks of the card are faster, in two launches; of any size with a residual.
+_MEDIUM = 1 << 20, 4 << 20
 _WALKED = 4  # elements: as large as a vector of an image has to be for blocks with channels in shared memory to walk them as fast
 
 
@@ -82,6 +84,15 @@ def _tile(c: Columns, gradient: bool) -> Tile | None:
 
 
 def fits(problem: NormProblem, device: Device) -> str | None:
+    """Why the problem is not one of such channels, or not faster so, or None."""
+    v, specs = view(problem), inputs(problem, problem.inputs, None)
+    slow = specs.residual is not None or _MEDIUM[0] <= specs.x.nbytes < _MEDIUM[1]
+    if v is not None and v.last and slow and norm_folded.fits(problem, device) is None:
+        return "rows that all blocks of the card take less time for, in two launches"
+    return holds(problem, device)
+
+
+def holds(problem: NormProblem, device: Device) -> str | None:
     """Why the problem is not one of such channels, or None."""
     v, specs = view(problem), inputs(problem, problem.inputs, None)
     x = specs.x

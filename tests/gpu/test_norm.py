@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import norm_staying, norm_tile
+from dnnarray._cuda import norm_folded, norm_staying, norm_tile
 from dnnarray._cuda.norm import ALGORITHMS
 from dnnarray._operation import forget
 from dnnarray._problems.base import leaves, tree_map
@@ -171,6 +171,7 @@ def test_channels_in_the_registers_of_blocks(shape, last, dtype, monkeypatch):
     for op in ("batch_norm_train", "batch_norm_train_backward"):
         monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "tile"))
     monkeypatch.setattr(norm_tile, "_SHARED", 1 << 20)
+    monkeypatch.setattr(norm_folded, "_SMALL", 1 << 60)  # which would be faster for some
     forget()
     n, channels, *space = shape
     shape = (n, *space, channels) if last else shape
@@ -246,6 +247,58 @@ def test_batch_indices_that_are_missing_bring_no_nan_where_eps_is_zero(last):
     shape, options = (3, 4, 4, 8) if last else (3, 8, 4, 4), {"layout": "channels_last" if last else "channels_first"}
     x, grad, w = (_draw(s, np.float32, i) for i, s in enumerate((shape, shape, (8,))))
     _check("group_norm_backward", (grad, x, w, w), 3 * 32, num_groups=4, eps=0.0, **options)
+
+
+@pytest.fixture(params=["_LITTLE", "_MANY", "_TALL", "_WIDE", "_HUGE"])
+def folded(request, monkeypatch):
+    """Batch norm of arrays of any size in two launches, with the settings of each size."""
+    how = getattr(norm_folded, request.param)
+    monkeypatch.setattr(norm_folded, "_SMALL", 0)
+    monkeypatch.setattr(norm_folded, "_settings", lambda v, x: how)
+    for op in ("batch_norm_train", "batch_norm_train_backward"):
+        monkeypatch.setitem(ALGORITHMS, op, tuple(m for m in ALGORITHMS[op] if m.name == "folded"))
+    forget()
+    yield
+    forget()
+
+
+_FOLDED = [
+    (4, 24, 24, 255),
+    (3, 33, 33, 67),
+    (2, 20, 20, 96),
+    (1, 7, 7, 1021),
+    (9, 31, 31, 80),
+    (5, 9, 13, 11),
+    (2, 5, 7, 2056),
+    (2, 9, 1, 31),
+    (17, 28, 28, 36),
+]
+
+
+@pytest.mark.parametrize("shape", _FOLDED, ids=str)
+@pytest.mark.parametrize("dtype", _DTYPES[1:], ids=str)
+def test_medium_arrays_in_two_launches(shape, dtype, folded):
+    """Channels that are whole vectors and not, rows that are whole folds and not, few and many; far from zero, and with a first value far from the others."""
+    channels, count, options = shape[-1], int(np.prod(shape[:-1])), {"layout": "channels_last"}
+    x, r, grad = _draw(shape, dtype) + dtype.type(3), _draw(shape, dtype, 1), _draw(shape, dtype, 2)
+    x[0, 0, 0] = dtype.type(30)
+    w, b = np.abs(_draw(channels, dtype, 4)) + dtype.type(1), _draw(channels, np.float32, 5)
+    exact = x.astype(np.float64)
+    saved = {"mean": exact.mean((0, 1, 2)).astype(np.float32), "rstd": (1 / np.sqrt(exact.var((0, 1, 2)) + 1e-5)).astype(np.float32)}
+    _check("batch_norm_train", (x, w, b, b, np.abs(b)), count, **options)
+    _check("batch_norm_train", (x, None, w), count, residual=r, activation="relu", **options)
+    _check("batch_norm_train", (x, b, None), count, activation="gelu", **options)
+    _check("batch_norm_train_backward", (grad, x, w, b), count, **saved, **options)
+    _check("batch_norm_train_backward", (grad, x, None, w), count, residual=r, **saved, **options)
+    _check("batch_norm_train_backward", (grad, x, b, None), count, activation="gelu", **saved, **options)
+    _check("batch_norm_train_backward", (grad, x, b, w), count, residual=r, activation="silu", **saved, **options)
+
+
+def test_medium_arrays_in_two_launches_far_from_zero(folded):
+    x = (1e4 + _draw((6, 16, 24, 67), np.float64)).astype(np.float32)
+    exact = leaves(dnn.batch_norm_train(x.astype(np.float64), layout="channels_last"))[0]
+    y = leaves(dnn.batch_norm_train(cupy.asarray(x), layout="channels_last"))[0]
+    np.testing.assert_allclose(cupy.asnumpy(y), exact, rtol=0, atol=5e-6)
 
 
 def test_gradients_over_many_rows():
