@@ -58,12 +58,22 @@ def shifted_cost(g: Geometry, itemsize: int) -> Cost:
     return Cost(2 * g.macs * min(line, 1.2) / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)
 
 
+def _run(g: Geometry) -> int:
+    """Channels side by side, and the taps of a row with few of them."""
+    return g.c * g.window[2] if g.c <= _MERGED and g.dilation[2] == 1 else g.c
+
+
+def outputs_fill_lanes(g: Geometry) -> bool:
+    """Whether the tiles of a weight's gradient are fuller with outputs in the lanes and channels and taps as rows than the other way round."""
+    outputs = covered(g.k, _TILE_PIXELS) * covered(g.c * g.taps, _TILE_ROWS)
+    return outputs >= covered(_run(g), _TILE_PIXELS) * covered(g.k, _TILE_ROWS)
+
+
 def shifted_weight_cost(g: Geometry, itemsize: int) -> Cost:
     """Depthwise, inner products of whole planes; else products whose lanes are channels (and taps, where there are few channels) and whose rows are outputs."""
     if g.c == g.k == 1:
         return shifted_cost(g, itemsize)
     x, w, y = g.sizes
-    run = g.c * g.window[2] if g.c <= _MERGED and g.dilation[2] == 1 else g.c
-    efficiency = 0.75 * covered(run, _TILE_PIXELS) * covered(g.k, _TILE_ROWS)
+    efficiency = 0.75 * covered(_run(g), _TILE_PIXELS) * covered(g.k, _TILE_ROWS)
     moved = 4 * x + y + 16 * w
     return Cost(2 * g.macs / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 14)

@@ -36,10 +36,12 @@ from dnnarray._cpu.compiled.conv_plan import (
     plan,
 )
 from dnnarray._cpu.compiled.conv_weight_dense import collect, dense_buffers, dense_weight, weight_gradient
+from dnnarray._cpu.compiled.conv_weight_lanes import collect_lanes, lanes_buffers, lanes_weight, lanes_weight_gradient
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, driver, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import DOTS, apart, dots, read, routine, write
 from dnnarray._cpu.conv_blocks import Shape, carve
+from dnnarray._cpu.conv_shifted import outputs_fill_lanes
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
@@ -116,7 +118,9 @@ def depthwise_weight(
 
 def weight_buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch of the gradient of a weight."""
-    return buffers(g, gaps=True)[1:2] if _is_depthwise(g) else dense_buffers(g)
+    if _is_depthwise(g):
+        return buffers(g, gaps=True)[1:2]
+    return lanes_buffers(g) if outputs_fill_lanes(g) else dense_buffers(g)
 
 
 def _is_depthwise(g: Geometry) -> bool:
@@ -146,12 +150,13 @@ def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: 
 
 
 def _weight_gradient(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
-    (_depthwise if _is_depthwise(g) else weight_gradient)(g, scratch, x, grad, w)
+    run = _depthwise if _is_depthwise(g) else lanes_weight_gradient if outputs_fill_lanes(g) else weight_gradient
+    run(g, scratch, x, grad, w)
 
 
 WAY = numpy_conv.DIRECT._replace(weight_buffers=weight_buffers, weight_gradient=_weight_gradient)
 
 
-@driver(depthwise_weight, nine_weight, dense_weight, collect)
+@driver(depthwise_weight, nine_weight, dense_weight, collect, lanes_weight, collect_lanes)
 def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
     numpy_conv.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)
