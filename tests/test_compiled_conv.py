@@ -62,6 +62,11 @@ _GRADIENTS = {
     "volumes with a stride": ((1, 5, 7, 9, 21), (6, 5, 3, 3, 3), {"padding": 1, "stride": 2}),
     "many channels": ((2, 40, 17, 19), (13, 40, 3, 3), {"padding": 1, "stride": 2}),
     "first layer": ((2, 3, 37, 41), (8, 3, 7, 7), {"padding": 3, "stride": 2}),
+    "first layer, many outputs": ((3, 3, 41, 83), (70, 3, 7, 7), {"padding": 3, "stride": 2}),
+    "wide images": ((3, 5, 11, 301), (33, 5, 3, 3), {"padding": (2, 0)}),
+    "many outputs of groups": ((2, 6, 21, 19), (66, 3, 5, 3), {"groups": 2, "padding": 1, "stride": (1, 3), "dilation": (2, 1)}),
+    "tiles of many images": ((7, 19, 9, 10), (35, 19, 3, 3), {"padding": 1}),
+    "tiles wider than an image": ((2, 40, 2, 3), (17, 40, 3, 3), {"padding": 2}),
 }
 
 
@@ -165,10 +170,13 @@ def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dt
     placed = [guarded.like(a, at_end) for a in (grad, x, weight)]
     for function, other, target, algorithm in (
         (dnn.conv_backward_weight, 1, "weight_shape", "shifted"),
+        (dnn.conv_backward_weight, 1, "weight_shape", "winograd_4x4"),
         (dnn.conv_backward_input, 2, "input_shape", "shifted"),
         (dnn.conv_backward_input, 2, "input_shape", "channel_lanes"),
     ):
         options_of = options | {target: drawn[3 - other].shape}
+        if algorithm == "winograd_4x4" and not (window[2:] == (3, 3) and options.keys() <= {"padding", "groups", "layout"}):
+            continue
         expected = function(grad, drawn[other], **options_of, algorithm="gemm")
         out = guarded.like(np.zeros_like(expected), at_end)
         function(placed[0], placed[other], **options_of, algorithm=algorithm, out=out)
@@ -344,15 +352,6 @@ def test_threads_do_not_change_a_bit_of_a_convolution(name, algorithm):
     for threads in (1, 2, 8):
         with dnn.options(threads=threads):
             results.append(dnn.conv(x, weight, **options, algorithm=algorithm))
-    assert all(np.array_equal(results[0], r) for r in results[1:])
-
-
-def test_threads_do_not_change_a_bit_of_a_weight_gradient():
-    x, grad = _drawn(((8, 12, 30, 30), (8, 20, 28, 28)))
-    results = []
-    for threads in (1, 2, 8):
-        with dnn.options(threads=threads):
-            results.append(dnn.conv_backward_weight(grad, x, weight_shape=(20, 12, 3, 3), algorithm="shifted"))
     assert all(np.array_equal(results[0], r) for r in results[1:])
 
 

@@ -17,7 +17,15 @@ from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
-from dnnarray._cpu.conv_winograd import SUMMARY_4X4, WINOGRAD, cost_4x4, precision_4x4
+from dnnarray._cpu.conv_winograd import (
+    SUMMARY_4X4,
+    SUMMARY_4X4_WEIGHT,
+    WINOGRAD,
+    cost_4x4,
+    cost_4x4_weight,
+    precision_4x4,
+    precision_4x4_weight,
+)
 from dnnarray._cpu.conv_winograd import rejects as rejects_winograd
 from dnnarray._options import PRECISIONS
 from dnnarray._problems.conv import ConvProblem
@@ -337,26 +345,43 @@ class _CompiledWay(NamedTuple):
         )
 
 
-def _compiled_weight() -> Method:
-    """The entry that Numba compiles for the gradient of a weight."""
+class _CompiledWeight(NamedTuple):
+    """A way that Numba compiles for the gradient of a weight alone; its module holds `WAY` and the driver."""
 
-    def accepts(problem: ConvProblem, device: Device) -> str | None:
-        return huge(problem.geometry)
+    name: str
+    module: str
+    summary: str
+    cost: Callable[[Geometry, int], Cost]
+    rejects: Callable[[Geometry], str | None]
+    precision: Callable[[Geometry], str] = lambda g: "highest"
 
-    def workspace(problem: ConvProblem) -> int:
-        from dnnarray._cpu.compiled.conv_weight import weight_buffers
+    def method(self) -> Method:
+        """Its entry."""
 
-        return 0 if _is_empty(problem.geometry) else scratch_bytes(weight_buffers(problem.geometry), problem.itemsize)
+        def accepts(problem: ConvProblem, device: Device) -> str | None:
+            return self.rejects(problem.geometry)
 
-    def cost(problem: ConvProblem, device: Device) -> Cost:
-        g = problem.geometry
-        return Cost(0, 0) if _is_empty(g) else shifted_weight_cost(g, problem.itemsize)
+        def workspace(problem: ConvProblem) -> int:
+            shapes = import_module(f"dnnarray._cpu.compiled.{self.module}").WAY.weight_buffers
+            return 0 if _is_empty(problem.geometry) else scratch_bytes(shapes(problem.geometry), problem.itemsize)
 
-    return compiled.method(
-        "shifted", "conv_weight", "conv_backward_weight", SUMMARY_WEIGHT, accepts=accepts, cost=cost, workspace=workspace
-    )
+        def cost(problem: ConvProblem, device: Device) -> Cost:
+            g = problem.geometry
+            return Cost(0, 0) if _is_empty(g) else self.cost(g, problem.itemsize)
+
+        def precision(problem: ConvProblem) -> str:
+            return self.precision(problem.geometry)
+
+        name, driver = self.name, "conv_backward_weight"
+        return compiled.method(
+            name, self.module, driver, self.summary, accepts=accepts, cost=cost, workspace=workspace, precision=precision
+        )
 
 
+_COMPILED_WEIGHTS = (
+    _CompiledWeight("winograd_4x4", "winograd_weight", SUMMARY_4X4_WEIGHT, cost_4x4_weight, rejects_winograd, precision_4x4_weight),
+    _CompiledWeight("shifted", "conv_weight", SUMMARY_WEIGHT, shifted_weight_cost, huge),
+)
 _COMPILED_WAYS = (
     _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4),
     _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
@@ -367,7 +392,7 @@ _COMPILED_WAYS = (
 def _compiled(op: str) -> tuple[Method, ...]:
     """A backward by Winograd would gain nothing beside the gradient of the weight, and round thrice as much."""
     if op == "conv_backward_weight":
-        return (_compiled_weight(),)
+        return tuple(way.method() for way in _COMPILED_WEIGHTS)
     return tuple(way.method(op) for way in _COMPILED_WAYS if way.name != "winograd_4x4" or _WEIGHT not in _OPERATIONS[op][0])
 
 

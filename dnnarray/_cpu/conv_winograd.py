@@ -143,8 +143,10 @@ WINOGRAD = Way(
 # --- F(4x4, 3x3), compiled --------------------------------------------------------------------------------------------
 
 SUMMARY_4X4 = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, in blocks of tiles that stay in the caches"
+SUMMARY_4X4_WEIGHT = "F(4x4, 3x3) read backwards: 36 products for a tile of sixteen outputs instead of 144, added up over the tiles"
 _TILES = 48  # of a block, for the estimate
 _CHANNELS = 12  # of a sum, below which its largest error may exceed four times that of adding up one product after the other: that of the transforms stays
+_PIXELS = 128  # of a sum of the weight's gradient, the same
 
 
 def precision_4x4(g: Geometry) -> str:
@@ -162,3 +164,18 @@ def cost_4x4(g: Geometry, itemsize: int) -> Cost:
     transforms = vectors * 2000 * (g.c + g.k) * itemsize / 4
     weight = 36 * w / 9 * (24 + 3 * -(-tiles // _TILES)) * itemsize / 4
     return Cost(products + transforms + weight, (x + w + y) * itemsize, 1.0, 14)
+
+
+def precision_4x4_weight(g: Geometry) -> str:
+    """The class of the weight's gradient in float32."""
+    return "highest" if g.n * g.pixels >= _PIXELS else "high"
+
+
+def cost_4x4_weight(g: Geometry, itemsize: int) -> Cost:
+    """Products of whole vectors of channels, transforms of both images, and the sums transformed back and written window by window."""
+    x, w, y = g.sizes
+    tiles = g.n * -(-g.out[1] // 4) * -(-g.out[2] // 4)
+    lanes = 8
+    c, k = (-(-m // lanes) * lanes for m in (g.c, g.k))
+    products = 2 * 36 * tiles * g.groups * c * g.k / 0.8
+    return Cost(products + 400 * tiles * g.groups * (c + k) * itemsize / 4 + 400 * w * itemsize / 4, (x + w + y) * itemsize, 1.0, 14)

@@ -24,7 +24,6 @@ from dnnarray._cpu.compiled.conv_lanes_plan import (
     BLOCK_AT,
     CHAIN_AT,
     COUNT_AT,
-    EXTENT_AT,
     GROUPS_AT,
     IMAGE_AT,
     ITEM_AT,
@@ -76,8 +75,8 @@ class _Plan(NamedTuple):
 def _points(g: Geometry, apart: Sequence[int], pitch: int, itemsize: int) -> np.ndarray:
     """Channels and taps as the weight lies, the last one again up to whole tiles."""
     offsets = taps_of(g, apart).reshape(g.c, g.taps)
-    offsets = offsets.T.reshape(-1) if g.pixel_major else offsets.reshape(-1)
-    points = np.stack([offsets, np.arange(len(offsets)) * pitch], axis=1) * itemsize
+    rows = offsets.T if g.pixel_major else offsets
+    points = np.stack([rows.reshape(-1), np.arange(rows.size) * pitch], axis=1) * itemsize
     return np.pad(points, ((0, -len(points) % ROWS), (0, 0)), mode="edge")
 
 
@@ -205,7 +204,9 @@ def lanes_weight(
 
 
 @kernel
-def collect_lanes(start: int, stop: int, sums: int, geo: Integers1, places: Integers1, like: Out1, target: int, strides: Integers1, dense: bool) -> None:
+def collect_lanes(
+    start: int, stop: int, sums: int, geo: Integers1, places: Integers1, like: Out1, target: int, strides: Integers1, dense: bool
+) -> None:
     """The vectors of output channels from `start` to `stop`, all groups' one after the other: the sum over the parts, turned to the weight.
 
     `places` holds the byte offsets of channels and taps in the weight, one behind the other where `dense` says so.
@@ -239,15 +240,16 @@ def lanes_weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndar
         p.parts, address(x), address(grad), np.array(x.strides + grad.strides, np.int64), address(p.points), p.numbers, memory, address(sums), line_of(memory),
         address(table), work=g.macs // _MACS,
     )  # fmt: skip
-    places = _places(g, w)
+    places, strides = _places(g, w), np.array(w.strides, np.int64)
     dense = np.array_equal(places, np.arange(len(places)) * w.itemsize)
-    collect_lanes(
-        g.groups * int(p.numbers[VECTORS_AT]), address(sums), p.numbers, places, memory, address(w), np.array(w.strides, np.int64), dense, work=4 * w.size
-    )
+    vectors = g.groups * int(p.numbers[VECTORS_AT])
+    collect_lanes(vectors, address(sums), p.numbers, places, memory, address(w), strides, dense, work=4 * w.size)
 
 
 def _places(g: Geometry, w: np.ndarray) -> np.ndarray:
     """Byte offsets of channels and taps in the weight, in the order of the sums."""
-    offsets = sum(np.arange(m).reshape([-1 if i == axis else 1 for i in range(4)]) * step for axis, (m, step) in enumerate(zip(w.shape[2:], w.strides[2:], strict=True)))
-    offsets = np.asarray(offsets, np.int64).reshape(g.c, g.taps)
+    offsets: np.ndarray = np.zeros(w.shape[2:], np.int64)
+    for axis, (extent, step) in enumerate(zip(w.shape[2:], w.strides[2:], strict=True)):
+        offsets += (np.arange(extent) * step).reshape([-1 if i == axis else 1 for i in range(4)])
+    offsets = offsets.reshape(g.c, g.taps)
     return np.ascontiguousarray(offsets.T if g.pixel_major else offsets).reshape(-1)

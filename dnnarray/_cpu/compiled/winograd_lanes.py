@@ -16,7 +16,7 @@ from numba.core import cgutils
 from dnnarray._cpu.compiled.lanes import Arithmetic, arithmetic
 from dnnarray._cpu.compiled.tile import ROWS, intrinsic, load_at, splat, store_at, vector_of
 
-TILE, REACH = 4, 6  # outputs and inputs of a tile along an axis
+TILE, REACH, TAPS = 4, 6, 3  # outputs and inputs of a tile along an axis; of a window
 P, Q = 0.625, 1.5
 _INT, _WORD, _BIT = ir.IntType(32), ir.IntType(64), ir.IntType(1)
 
@@ -36,12 +36,17 @@ def _input(m: Arithmetic, d: list[Any]) -> list[Any]:
     return [ends[0], *pair(q2, P), *pair(p2, Q), ends[1]]
 
 
+def _scale(point: float, other: float) -> float:
+    """Of the weight's factors at +-`point`."""
+    return 1 / (2 * point**2 * (point**2 - other**2))
+
+
 def _weight(m: Arithmetic, g: list[Any]) -> list[Any]:
     """Three taps to six factors."""
     builder = m.builder
 
     def pair(point: float, other: float) -> list[Any]:
-        scale = 1 / (2 * point**2 * (point**2 - other**2))
+        scale = _scale(point, other)
         even = m.fma(m.real(scale * point**2), g[2], builder.fmul(m.real(scale), g[0]))
         return [m.fma(m.real(sign * scale * point), g[1], even) for sign in (1, -1)]
 
@@ -63,6 +68,29 @@ def _output(m: Arithmetic, f: list[Any]) -> list[Any]:
         blend(2, sums),
         builder.fadd(f[5], blend(3, differences)),
     ]
+
+
+def _weight_gradient(m: Arithmetic, f: list[Any]) -> list[Any]:
+    """Six sums of products to three taps: `_weight` transposed."""
+    builder, scales = m.builder, (_scale(P, Q), _scale(Q, P))
+    sums = [builder.fadd(f[i], f[i + 1]) for i in (1, 3)]
+    differences = [builder.fsub(f[i], f[i + 1]) for i in (1, 3)]
+
+    def blend(power: int, pair: list[Any], rest: Any) -> Any:
+        first, second = (m.real(scale * point**power) for scale, point in zip(scales, (P, Q), strict=True))
+        return m.fma(first, pair[0], builder.fmul(second, pair[1]) if rest is None else m.fma(second, pair[1], rest))
+
+    return [blend(0, sums, builder.fmul(m.real(1 / (P * Q) ** 2), f[0])), blend(1, differences, None), blend(2, sums, f[5])]
+
+
+def _output_gradient(m: Arithmetic, d: list[Any]) -> list[Any]:
+    """Four outputs' gradients to six factors: `_output` transposed."""
+
+    def pair(point: float) -> list[Any]:
+        even, odd = (m.fma(m.real(point**2), d[i + 2], d[i]) for i in (0, 1))
+        return [m.fma(m.real(sign * point), odd, even) for sign in (1, -1)]
+
+    return [d[0], *pair(P), *pair(Q), d[3]]
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -217,6 +245,27 @@ def transform_weight(typing: Any, like: Any, weight: Any, last: Any, row_step: A
         return context.get_dummy_value()
 
     return types.void(like, *[types.int64] * 7), generate
+
+
+def _line_intrinsic(transform: Callable[[Arithmetic, list[Any]], list[Any]], count: int) -> Any:
+    def typed(typing: Any, like: Any, source: Any, step: Any, target: Any, pitch: Any) -> Any:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            m, vector, item = arithmetic(context, builder, signature.args[0])
+            _, source, step, target, pitch = arguments
+            found = transform(m, [load_at(builder, _at(builder, source, step, i), vector, item) for i in range(count)])
+            for i, value in enumerate(found):
+                store_at(builder, value, _at(builder, target, pitch, i), item)
+            return context.get_dummy_value()
+
+        return types.void(like, *[types.int64] * 4), generate
+
+    return intrinsic(typed)
+
+
+# Vectors `step` bytes apart at `source` to vectors `pitch` bytes apart at `target`, which may be the same place: (like, source, step, target, pitch).
+input_factors = _line_intrinsic(_input, REACH)
+gradient_factors = _line_intrinsic(_output_gradient, TILE)
+weight_taps = _line_intrinsic(_weight_gradient, REACH)
 
 
 @intrinsic
