@@ -13,6 +13,7 @@ _TILE_ROWS, _TILE_PIXELS = 6, 16  # of the micro-kernel, for the estimate: a wid
 
 
 _STRIDED = 4  # passes over an image that it costs to split it into the phases of a stride
+_BLOCK_PIXELS = 256  # whose products are added up before they meet the sums
 _MERGED = 32  # channels up to which the taps of a row are taken together
 
 
@@ -70,10 +71,14 @@ def outputs_fill_lanes(g: Geometry) -> bool:
 
 
 def shifted_weight_cost(g: Geometry, itemsize: int) -> Cost:
-    """Depthwise, inner products of whole planes; else products whose lanes are channels (and taps, where there are few channels) and whose rows are outputs."""
+    """Depthwise, inner products of whole planes; else products over the pixels of blocks, whose tiles are outputs by channels and taps, or the other way round."""
     if g.c == g.k == 1:
         return shifted_cost(g, itemsize)
     x, w, y = g.sizes
-    efficiency = 0.75 * covered(_run(g), _TILE_PIXELS) * covered(g.k, _TILE_ROWS)
-    moved = 4 * x + y + 16 * w
+    if outputs_fill_lanes(g):
+        pixels = min(g.out[1] * g.out[2], _BLOCK_PIXELS)
+        efficiency = 0.9 * covered(g.k, _TILE_PIXELS) * covered(g.c * g.taps, _TILE_ROWS) * pixels / (pixels + 10)
+    else:
+        efficiency = 0.75 * covered(_run(g), _TILE_PIXELS) * covered(g.k, _TILE_ROWS)
+    moved = 2 * x + y + 16 * w
     return Cost(2 * g.macs / efficiency + 8 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, 14)

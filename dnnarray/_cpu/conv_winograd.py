@@ -146,6 +146,7 @@ SUMMARY_4X4 = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, in b
 SUMMARY_4X4_WEIGHT = "F(4x4, 3x3) read backwards: 36 products for a tile of sixteen outputs instead of 144, added up over the tiles"
 _TILES = 48  # of a block, for the estimate
 _CHANNELS = 12  # of a sum, below which its largest error may exceed four times that of adding up one product after the other: that of the transforms stays
+_LANES, _ROWS = 16, 6  # of channels and outputs in a tile of its gradient, for the estimate
 _PIXELS = 128  # of a sum of the weight's gradient, the same
 
 
@@ -172,10 +173,10 @@ def precision_4x4_weight(g: Geometry) -> str:
 
 
 def cost_4x4_weight(g: Geometry, itemsize: int) -> Cost:
-    """Products of whole vectors of channels, transforms of both images, and the sums transformed back and written window by window."""
+    """Products of whole tiles, transforms of both images by whole vectors of channels, and the sums transformed back and written window by window."""
     x, w, y = g.sizes
-    tiles = g.n * -(-g.out[1] // 4) * -(-g.out[2] // 4)
-    lanes = 8
-    c, k = (-(-m // lanes) * lanes for m in (g.c, g.k))
-    products = 2 * 36 * tiles * g.groups * c * g.k / 0.8
-    return Cost(products + 400 * tiles * g.groups * (c + k) * itemsize / 4 + 400 * w * itemsize / 4, (x + w + y) * itemsize, 1.0, 14)
+    tiles = g.n * g.groups * -(-g.out[1] // 4) * -(-g.out[2] // 4)
+    c, k = (-(-m // _LANES) * _LANES for m in (g.c, g.k))
+    products = 2 * 36 * tiles * c * -(-g.k // _ROWS) * _ROWS / 0.85
+    flops = products + (900 * tiles * (c + k) + 600 * w) * itemsize / 4
+    return Cost(flops, (x + w + y) * itemsize, 1.0, 20)

@@ -69,11 +69,12 @@ def _plan(g: Geometry, item: int) -> _Plan:
     share_rows = -(-row_blocks // min(-(-cores // splits), row_blocks)) * ROWS
     shares = -(-g.k // share_rows)
     k_pitch = _odd_lines(-(-share_rows // width) * width, item)
-    most = max(_BLOCK_ELEMENTS // (_FACTORS * (c_pitch + k_pitch)), _TILES)
+    factors = c_pitch + k_pitch  # of a tile; a block has no fewer than sums, which it reads and writes
+    most = max(_BLOCK_ELEMENTS // (_FACTORS * factors), _TILES, c_pitch * share_rows // factors)
     block = -(-total // (-(-total // (most * splits)) * splits))  # as many blocks for each part
     blocks = -(-total // block)
     strip_row = (TILE * min(wide, block) + REACH - TILE) * width
-    x_factor, y_factor = block * c_pitch, block * k_pitch
+    x_factor, y_factor = (_odd_lines(block * pitch, item) for pitch in (c_pitch, k_pitch))
     memory = -(-(_FACTORS * (x_factor + y_factor) + REACH * strip_row) // ALIGNMENT) * ALIGNMENT
     numbers = [
         g.groups, g.c, g.k, tall, wide, total, *g.space[1:], *g.out[1:], *g.before[1:], item, width, c_pitch, k_pitch, block, blocks, splits, shares,
@@ -129,8 +130,9 @@ def _image_factors(like, geo, x, xs, row, column, count, strip, factors):
     begin = min(max(-left, 0), pixels)
     end = max(min(geo[_W] - left, pixels), begin)
     source = x + top * xs[_XH] + left * xs[_XW]
-    for c in range(0, geo[_C], geo[_LANES]):
-        some = min(geo[_LANES], geo[_C] - c)
+    some = min(geo[_LANES], geo[_C])
+    for first in range(0, geo[_C], geo[_LANES]):
+        c = min(first, geo[_C] - some)  # the last vector overlaps the one before it
         _load_strip(like, source + c * xs[_XC], xs[_XC], xs[_XH], xs[_XW], REACH, high, low, pixels, begin, end, some, geo, strip)
         for w in range(pixels):
             input_factors(like, strip + w * line, pitch, strip + w * line, pitch)
@@ -148,8 +150,9 @@ def _gradient_factors(like, geo, grad, ys, row, column, count, channels, strip, 
     pixels, low = TILE * count, min(geo[_OUT_H] - TILE * row, TILE)
     end = min(geo[_OUT_W] - TILE * column, pixels)
     source = grad + TILE * row * ys[_YH] + TILE * column * ys[_YW]
-    for k in range(0, channels, geo[_LANES]):
-        some = min(geo[_LANES], channels - k)
+    some = min(geo[_LANES], channels)
+    for first in range(0, channels, geo[_LANES]):
+        k = min(first, channels - some)
         _load_strip(like, source + k * ys[_YK], ys[_YK], ys[_YH], ys[_YW], TILE, 0, low, pixels, 0, end, some, geo, strip)
         for w in range(pixels):
             gradient_factors(like, strip + w * line, pitch, strip + w * line, pitch)
