@@ -98,7 +98,7 @@ def _place_points(geo, pieces, extents, table, tiles):
 
 
 @device
-def clip(geo, low, begin, count):
+def _clip(geo, low, begin, count):
     """The part of a block's image that lies in x: its first position and its extents, C D H W. Says whether they are others than before."""
     changed = False
     for axis in range(1, 4):
@@ -111,7 +111,7 @@ def clip(geo, low, begin, count):
 
 
 @routine
-def load(like, geo, x, xs, low, begin, count, image):
+def _load(like, geo, x, xs, low, begin, count, image):
     """Copy what a block reads to the image, which is 0 elsewhere; memory is read as it lies."""
     apart()
     a, b, c, d = geo[ORDER_AT], geo[ORDER_AT + 1], geo[ORDER_AT + 2], geo[ORDER_AT + 3]
@@ -214,14 +214,14 @@ def correlate_lanes(
                 placed[:] = extents
             for axis in range(3):
                 low[1 + axis] = first[axis] // geo[STEP_AT + axis] * geo[STRIDE_AT + axis] + geo[LOW_AT + axis]
-            if clip(geo, low, begin, count):
+            if _clip(geo, low, begin, count):
                 clear(zero, image, geo[IMAGE_AT], item)
             group, last, block, end = _channels(share, geo)
             k0 = block * VECTORS * width
             k = min(end * VECTORS * width, geo[K_AT]) - k0
             target = y + n * strides[_YN] + first[0] * strides[_YD] + first[1] * strides[_YH] + first[2] * strides[_YW]
             while group < last:
-                load(zero, geo, x + group * strides[_XG] + n * strides[_XN], strides, low, begin, count, image)
+                _load(zero, geo, x + group * strides[_XG] + n * strides[_XN], strides, low, begin, count, image)
                 _multiply(zero, geo, pieces, tiles, points, group, block, end, image, taps, weight, result)
                 _store(zero, geo, result, extents, k0, k, target + group * strides[_YG], strides)
                 group += 1

@@ -113,7 +113,7 @@ def _read(pieces: Sequence[Piece], block: Triple) -> tuple[Triple, Triple]:
     return _triple(low), _triple(extent)
 
 
-def steps_apart(g: Geometry, extent: Triple) -> tuple[list[int], list[int], int]:
+def _steps_apart(g: Geometry, extent: Triple) -> tuple[list[int], list[int], int]:
     """From channel to channel, plane to plane, row to row and pixel to pixel of the image, the axes from the slowest on, and all elements."""
     d, h, w = extent
     line = ALIGNMENT // 4
@@ -128,7 +128,7 @@ def _plan(pieces: Sequence[Piece], out: Triple, itemsize: int, chain: int) -> Pl
     g = pieces[0].geometry
     block = _blocking(pieces, out)
     low, extent = _read(pieces, block)
-    apart, order, image = steps_apart(g, extent)
+    apart, order, image = _steps_apart(g, extent)
     width, cores = lanes(itemsize), threads.cores()
     vectors = -(-g.k // width)
     line = ALIGNMENT // itemsize
@@ -153,7 +153,7 @@ def _plan(pieces: Sequence[Piece], out: Triple, itemsize: int, chain: int) -> Pl
         base = sum((-before - first) * a for before, first, a in zip(p.geometry.before, low, apart[1:], strict=True)) * itemsize
         before = sum(depths[:i])
         rows[i] = (*p.start, *p.geometry.window, base, before, depth, before * g.groups * vectors * width, 2 * sum(counts[:i]))
-        taps.append(taps_of(p.geometry, apart) * itemsize)
+        taps.append(_taps(p.geometry, apart) * itemsize)
     weight = sum(depths) * g.groups * vectors * width
     return Plan(
         numbers, rows, np.concatenate(taps), parts, len(pieces) * g.groups * -(-vectors // VECTORS),
@@ -161,7 +161,7 @@ def _plan(pieces: Sequence[Piece], out: Triple, itemsize: int, chain: int) -> Pl
     )  # fmt: skip
 
 
-def taps_of(g: Geometry, apart: Sequence[int]) -> np.ndarray:
+def _taps(g: Geometry, apart: Sequence[int]) -> np.ndarray:
     """The offset of each channel and tap in the image, in elements."""
     total = np.arange(g.c, dtype=np.int64).reshape(-1, 1, 1, 1) * apart[0]
     for axis in range(3):

@@ -18,7 +18,8 @@ import numpy as np
 
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy_rows, line_of, turn_rows
-from dnnarray._cpu.compiled.conv_lanes import clip, load
+from dnnarray._cpu.compiled.conv_lanes import _clip as clip
+from dnnarray._cpu.compiled.conv_lanes import _load as load
 from dnnarray._cpu.compiled.conv_lanes_plan import (
     APART_AT,
     BLOCK_AT,
@@ -40,9 +41,9 @@ from dnnarray._cpu.compiled.conv_lanes_plan import (
     TABLE_AT,
     TASKS_AT,
     VECTORS_AT,
-    steps_apart,
-    taps_of,
 )
+from dnnarray._cpu.compiled.conv_lanes_plan import _steps_apart as steps_apart
+from dnnarray._cpu.compiled.conv_lanes_plan import _taps as taps_of
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, write, write_word
