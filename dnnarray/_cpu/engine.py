@@ -205,7 +205,7 @@ class Prepared:
                 chosen = self._told_by_infer(given)
             return chosen, check_workspace(self.problem.op, workspace, chosen.workspace, np.ndarray)
         try:
-            scratch = np.empty(chosen.workspace, np.uint8)
+            scratch = memory.scratch(chosen.workspace)
         except MemoryError:
             return self._fall_back(chosen)
         except ValueError:  # more bytes than an address can count: an extent is a slip, and no other algorithm would end within a lifetime

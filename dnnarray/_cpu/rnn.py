@@ -206,7 +206,10 @@ def _run_backward(
         by.forward(run, number, inputs[number], target, (), taped=True)
         if number < layers - 1:
             drop(run, number, target)
-    if dy is None:
+    given = None if dy is None or not by.keeps or not dy.flags.aligned else run.packing.as_rows(dy)
+    if given is not None:
+        rows = given
+    elif dy is None:
         rows[...] = 0
     else:
         run.packing.gather(dy, rows)

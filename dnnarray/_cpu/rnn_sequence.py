@@ -322,10 +322,11 @@ def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list
 
 
 class Layers(NamedTuple):
-    """How the layers of a network run: what takes the part of `run_layer` and of `run_layer_backward`."""
+    """How the layers of a network run: what takes the part of `run_layer` and of `run_layer_backward`, and whether that keeps the gradient it is given."""
 
     forward: Callable[..., None]
     backward: Callable[..., None]
+    keeps: bool = False
 
 
 BY_STEPS = Layers(run_layer, run_layer_backward)

@@ -7,6 +7,7 @@ the BLAS's own wait busily for some milliseconds, on the cores where the other o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from math import gcd
 from typing import Any
 
@@ -17,6 +18,7 @@ from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.dense import taken
 from dnnarray._cpu.compiled.kernel import Kernel, driver
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
+from dnnarray._cpu.compiled.rnn_products import SPAN, chunk, columns_room, room, rows_with_columns, sum_rows
 from dnnarray._cpu.compiled.rnn_steps import BATCH, backward_steps, forward_steps, pack_columns, pack_turned
 from dnnarray._cpu.compiled.tile import VECTORS, lanes
 from dnnarray._cpu.products import multiply
@@ -37,16 +39,22 @@ class _Weights:
         dtype, hidden = run.problem.dtype, run.problem.hidden
         rows = GATES[run.problem.cell.kind] * hidden
         gates, depth = (rows // hidden, hidden) if pack is pack_turned else (1, rows)
-        self.width = VECTORS * lanes(dtype.itemsize)
+        self.width = _width(hidden, dtype.itemsize)
         panels = -(-hidden // self.width)
         self.packed = aligned(len(self.layers), gates * panels * depth * self.width, dtype)
-        self._table = np.arange(depth) * (self.width * dtype.itemsize)
+        self._table = np.arange(max(depth, SPAN)) * (self.width * dtype.itemsize)
         self.table = address(self._table)
         for w, packed in zip(self.layers, self.packed, strict=True):
             weight = taken(w.w_hh)
             if hidden % self.width:  # lanes that no unit has
                 packed[: gates * panels * depth * self.width].reshape(gates, panels, -1)[:, -1] = 0
             pack(gates * panels, address(weight), hidden, depth, self.width, packed, address(packed), work=2 * weight.size)
+
+
+def _width(units: int, item: int) -> int:
+    """Lanes of a panel: of tiles of three vectors or of two those that leave fewer lanes without a unit."""
+    vectors = -(-units // lanes(item))
+    return min(range(VECTORS, max(VECTORS - 2, 0), -1), key=lambda v: -(-vectors // v) * v) * lanes(item)
 
 
 def _gates_bias(w: Layer) -> np.ndarray:
@@ -192,27 +200,67 @@ def _backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx: np.ndarr
 
 
 def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: np.ndarray, dx: np.ndarray, gradients: Gradients) -> None:
-    """What products over all time steps make of the gates' gradients: some gates of the weights' gradients and some rows of the input's in each thread."""
-    rows = run.packing.rows
+    """What products over all time steps make of the gates' gradients: some gates of the weights' gradients and some columns of the input's in each thread."""
+    rows, width, (_, features), depth = run.packing.rows, weights.width, x.shape, slopes.gates.shape[-1]
     by_entry = [slopes.of(d, rows) for d in range(len(weights.layers))]
-    work = _product_work(run, rows, 2 * x.shape[1] + run.problem.hidden)
+    work = _product_work(run, rows, 2 * features + run.problem.hidden)
     parts = threads.worth(work // threads.WAKING)
+    gates, panels = -(-depth // parts) + chunk(x.itemsize), -(-features // width) // parts + 1
+    needed = max(room(gates, (features, run.problem.hidden), width, x.itemsize), columns_room(panels, depth, width))
+    scratch = aligned(parts, needed, x.dtype)
 
     def some(part: int) -> None:
-        first, last = rows * part // parts, rows * (part + 1) // parts
         for d, (k, w, tape) in enumerate(zip(weights.entries, weights.layers, by_entry, strict=True)):
-            for left, right, weight, biases in weight_products(w, tape, x, gradients.weights[k]):
-                cut = slice(left.shape[1] * part // parts, left.shape[1] * (part + 1) // parts)
-                sum_up(left[:, cut], right, weight[cut], [b[cut] for b in biases])
-            input_gradient(w, tape.rows(first, last), dx[first:last], d > 0)
+            products = weight_products(w, tape, x, gradients.weights[k])
+            for _, same in groupby(products, key=lambda product: id(product[0])):
+                _sum_up(part, parts, weights, scratch[part], list(same))
+            _input_gradient(part, parts, weights, scratch[part], w, tape, dx, d > 0)
 
     threads.each(some, [(part,) for part in range(parts)], work=work, products=True)
+
+
+def _lie_in_rows(*arrays: np.ndarray) -> bool:
+    return all(a.size and a.flags.aligned and a.strides[1] == a.itemsize and a.strides[0] > 0 for a in arrays)
+
+
+def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, products: list[tuple[Any, ...]]) -> None:
+    """A part of the gates of those `weight_products` that share their left side."""
+    left, size = products[0][0], chunk(scratch.itemsize)
+    first, last = (min(-(-left.shape[1] * p // parts // size) * size, left.shape[1]) for p in (part, part + 1))
+    biases = [bias[first:last] for product in products for bias in product[3]]
+    if not _lie_in_rows(left, *(a for product in products for a in product[1:3])):
+        cut = slice(first, last)
+        for _, right, weight, own in products:
+            sum_up(left[:, cut], right, weight[cut], [b[cut] for b in own])
+        return
+    sums = np.empty(left.shape[1], left.dtype)
+    sides = [(address(right), right.strides[0], right.shape[1], address(weight), weight.strides[0]) for _, right, weight, _ in products]
+    sum_rows.run(
+        first, last, address(left), left.strides[0], len(left), np.array(sides, np.int64), weights.width, size, weights.table, sums,
+        address(sums) if biases else 0, address(scratch),
+    )  # fmt: skip
+    for bias in biases:
+        bias[...] = sums[first:last]
+
+
+def _input_gradient(part: int, parts: int, weights: _Weights, scratch: np.ndarray, w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
+    """A part of the input's gradient, or one direction's share of it: some of its columns."""
+    gates, (rows, features) = tape.gates, dx.shape
+    if not _lie_in_rows(gates, w.w_ih, dx):
+        some = slice(rows * part // parts, rows * (part + 1) // parts)
+        input_gradient(w, tape.rows(some.start, some.stop), dx[some], add)
+        return
+    panels = -(-features // weights.width)
+    rows_with_columns.run(
+        panels * part // parts, panels * (part + 1) // parts, address(gates), gates.strides[0], rows, address(w.w_ih), w.w_ih.strides[0], gates.shape[1],
+        features, weights.width, weights.table, scratch, address(dx), dx.strides[0], add, address(scratch),
+    )  # fmt: skip
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-_LAYERS = Layers(_forward, _backward)
+_LAYERS = Layers(_forward, _backward, keeps=True)
 
 
 def _with_shares(run: Callable[..., None], plan: Callable[..., Any]) -> Callable[..., None]:
@@ -230,5 +278,6 @@ _forwards = _with_shares(numpy_rnn.forward, numpy_rnn.fused_forward_plan)
 _backwards = _with_shares(numpy_rnn.backward, numpy_rnn.fused_backward_plan)
 lstm = driver(pack_turned, forward_steps)(_forwards)
 gru = driver(pack_turned, forward_steps)(_forwards)
-lstm_backward = driver(pack_turned, forward_steps, pack_columns, backward_steps)(_backwards)
-gru_backward = driver(pack_turned, forward_steps, pack_columns, backward_steps)(_backwards)
+_BACKWARD = (pack_turned, forward_steps, pack_columns, backward_steps, sum_rows, rows_with_columns)
+lstm_backward = driver(*_BACKWARD)(_backwards)
+gru_backward = driver(*_BACKWARD)(_backwards)

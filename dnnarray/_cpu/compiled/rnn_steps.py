@@ -24,7 +24,7 @@ from dnnarray._cpu.compiled.rnn_lanes import (
     masked_lstm_slopes,
     masked_lstm_units,
 )
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, read, routine, tile, write
+from dnnarray._cpu.compiled.tile import BYTES, ROWS, add_vector, apart, narrow_tile, read, routine, write
 
 BATCH = 64  # sequences whose products with a panel are held at a time
 # Terms added up in registers: so much of a panel stays in the first-level cache beside the rows, and sums of sums are more exact than one long one.
@@ -43,7 +43,7 @@ def pack_turned(start: int, stop: int, weight: int, units: int, depth: int, widt
         row = number // panels * units + number % panels * width
         rows = min(width, units - number % panels * width)
         source, target = weight + row * depth * item, packed + number * depth * width * item
-        turn_rows(zero, source, depth * item, target, width * item, rows, depth, item, width // VECTORS)
+        turn_rows(zero, source, depth * item, target, width * item, rows, depth, item, BYTES // item)
 
 
 @kernel(asleep=True)
@@ -54,18 +54,19 @@ def pack_columns(start: int, stop: int, weight: int, units: int, depth: int, wid
         count = min(width, units - number * width)
         for k in range(depth):
             source, target = weight + (k * units + number * width) * item, packed + (number * depth + k) * width * item
-            copy(zero, source, item, target, item, count, item, width // VECTORS)
+            copy(zero, source, item, target, item, count, item, BYTES // item)
 
 
 @device
-def _panel_product(like, a, a_row, rows, panel, table, depth, width, item, out):
+def panel_product(like, a, a_row, rows, panel, table, depth, width, item, out):
     """`rows` rows of a, `a_row` bytes apart, times a panel: [row][lane]. Tiles of nearly the same number of rows: those of few rows wait for their sums."""
     tiles = (rows + ROWS - 1) // ROWS
     for k in range(0, depth, _DEPTH):
         for number in range(tiles):
             row = rows * number // tiles
             some, terms = rows * (number + 1) // tiles - row, min(_DEPTH, depth - k)
-            tile(like, some, a + row * a_row + k * item, a_row, item, panel + k * width * item, table, terms, out + row * width * item, width * item, k > 0)  # fmt: skip
+            scalars, lanes, into = a + row * a_row + k * item, panel + k * width * item, out + row * width * item
+            narrow_tile(like, width * item // BYTES, some, scalars, a_row, item, lanes, table, terms, into, width * item, k > 0)
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -110,6 +111,24 @@ def _copy_rows(like, source, target, target_row, rows, count, item, width):
         copy(like, source + i * count * item, item, target + i * target_row, item, count, item, width)
 
 
+@device
+def add_row(like, source, target, count, item, width):
+    """Add so many elements to those at `target`."""
+    for u in range(0, count - width + 1, width):
+        add_vector(like, source + u * item, target + u * item)
+    for u in range(count // width * width, count):
+        write(like, target + u * item, read(like, target + u * item) + read(like, source + u * item))
+
+
+@device
+def put_row(like, source, target, count, item, width, add):
+    """Add so many elements to those at `target`, or put them there."""
+    if add:
+        add_row(like, source, target, count, item, width)
+    else:
+        copy(like, source, item, target, item, count, item, width)
+
+
 # --- all steps --------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +143,7 @@ def forward_steps(
     With a tape the gates become the activated ones, the states before each step go to `old_h` and `old_c`, and tanh(c) or the n gate's product to `kept`.
     """
     item, zero = like.itemsize, like.dtype.type(0)
-    count, panels, size, stride, lane = (4 if lstm else 3), (hidden + width - 1) // width, hidden * width * item, BATCH * width * item, width // VECTORS  # fmt: skip
+    count, panels, size, stride, lane = (4 if lstm else 3), (hidden + width - 1) // width, hidden * width * item, BATCH * width * item, BYTES // item  # fmt: skip
     state_row, gates_row = hidden * item, count * hidden * item
     for share in range(start, stop):
         d, part = share // slices, share % slices
@@ -149,7 +168,7 @@ def forward_steps(
                             fetch(gates_at + (base + i) * gates_row + gate * state_row + column)
                     for gate in range(count):
                         panel = weight + (gate * panels + number) * size
-                        _panel_product(
+                        panel_product(
                             zero, h_at + base * state_row, state_row, some, panel, table, hidden, width, item, own + gate * stride
                         )
                     for i in range(some):
@@ -175,7 +194,7 @@ def backward_steps(
     `into` may be `gates`, and `kept_into`, where a GRU's gradient of the n gate's product goes, `kept`.
     """
     item, zero = like.itemsize, like.dtype.type(0)
-    count, panels, lane = (4 if lstm else 3), (hidden + width - 1) // width, width // VECTORS
+    count, panels, lane = (4 if lstm else 3), (hidden + width - 1) // width, BYTES // item
     depth = count * hidden
     state_row, gates_row = hidden * item, depth * item
     more_row = state_row if lstm else gates_row
@@ -197,10 +216,9 @@ def backward_steps(
                 unit = number * width
                 for base in range(first, top, BATCH):
                     some = min(BATCH, top - base)
-                    _panel_product(
+                    panel_product(
                         zero, source + base * gates_row, gates_row, some, weight + unit * gates_row, table, depth, width, item, own
                     )
                     for i in range(some):
                         sums, product = dh_at + (base + i) * state_row + unit * item, own + i * width * item
-                        for u in range(min(width, hidden - unit)):
-                            write(zero, sums + u * item, read(zero, sums + u * item) + read(zero, product + u * item))
+                        add_row(zero, product, sums, min(width, hidden - unit), item, lane)

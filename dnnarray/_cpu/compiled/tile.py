@@ -338,6 +338,19 @@ def copy_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
 
 
 @intrinsic
+def add_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
+    """Add as many elements as a vector has to those at `target`."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _, vector, item = vector_of(context, signature.args[0])
+        more, there = (load_at(builder, address, vector, item) for address in arguments[1:])
+        store_at(builder, builder.fadd(there, more), arguments[2], item)
+        return context.get_dummy_value()
+
+    return types.void(like, types.int64, types.int64), generate
+
+
+@intrinsic
 def pick_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
     """Copy every second of the elements at `source`, as many as a vector has; what lies behind the last one is not read."""
 
