@@ -20,13 +20,14 @@ from dnnarray._cpu.compiled.kernel import Kernel, driver
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 from dnnarray._cpu.compiled.rnn_products import SPAN, chunk, columns_room, room, rows_with_columns, sum_rows
 from dnnarray._cpu.compiled.rnn_steps import BATCH, backward_steps, forward_steps, pack_columns, pack_turned
-from dnnarray._cpu.compiled.tile import VECTORS, lanes
+from dnnarray._cpu.compiled.tile import BYTES, VECTORS, lanes
 from dnnarray._cpu.products import multiply
 from dnnarray._cpu.rnn_cells import Layer, Tape, layer
 from dnnarray._cpu.rnn_sequence import Gradients, Layers, Run, input_gradient, sum_up, weight_products
 from dnnarray._problems.rnn import GATES
 
 _MACS, _CELL = 16, 12  # multiply-adds for an element of a light operation; elements of it for a unit's gates
+_LONGEST = 64  # bytes of a vector
 _FEW = 4  # sequences of a share: with fewer the weight is read for too little
 
 
@@ -219,8 +220,9 @@ def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: np.ndar
     threads.each(some, [(part,) for part in range(parts)], work=work, products=True)
 
 
-def _lie_in_rows(*arrays: np.ndarray) -> bool:
-    return all(a.size and a.flags.aligned and a.strides[1] == a.itemsize and a.strides[0] > 0 for a in arrays)
+def _by_tiles(*arrays: np.ndarray) -> bool:
+    """Whether a product of such arrays goes by the micro-kernel. OpenBLAS does 102 of 105 GF/s of a core with AVX2, and 158 of 200 with AVX-512."""
+    return BYTES == _LONGEST and all(a.size and a.flags.aligned and a.strides[1] == a.itemsize and a.strides[0] > 0 for a in arrays)
 
 
 def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, products: list[tuple[Any, ...]]) -> None:
@@ -228,7 +230,7 @@ def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, produ
     left, size = products[0][0], chunk(scratch.itemsize)
     first, last = (min(-(-left.shape[1] * p // parts // size) * size, left.shape[1]) for p in (part, part + 1))
     biases = [bias[first:last] for product in products for bias in product[3]]
-    if not _lie_in_rows(left, *(a for product in products for a in product[1:3])):
+    if not _by_tiles(left, *(a for product in products for a in product[1:3])):
         cut = slice(first, last)
         for _, right, weight, own in products:
             sum_up(left[:, cut], right, weight[cut], [b[cut] for b in own])
@@ -246,7 +248,7 @@ def _sum_up(part: int, parts: int, weights: _Weights, scratch: np.ndarray, produ
 def _input_gradient(part: int, parts: int, weights: _Weights, scratch: np.ndarray, w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
     """A part of the input's gradient, or one direction's share of it: some of its columns."""
     gates, (rows, features) = tape.gates, dx.shape
-    if not _lie_in_rows(gates, w.w_ih, dx):
+    if not _by_tiles(gates, w.w_ih, dx):
         some = slice(rows * part // parts, rows * (part + 1) // parts)
         input_gradient(w, tape.rows(some.start, some.stop), dx[some], add)
         return
