@@ -12,8 +12,8 @@ from tests.support import call_by, flat
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 GATES = {"gru": 3, "lstm": 4}
-# (T, N, I, H): batches that threads do not divide, units that panels do not, more sequences than products held at a time, several terms of a sum at a time.
-EXTENTS = ((7, 13, 6, 33), (1, 5, 4, 16), (0, 3, 4, 5), (3, 131, 3, 7), (2, 9, 5, 260), (4, 1, 3, 1))
+# (T, N, I, H): batches that threads do not divide, units that panels do not and some that they do, more sequences than products held at a time, several terms of a sum at a time.
+EXTENTS = ((7, 13, 6, 33), (3, 50, 32, 64), (1, 5, 4, 16), (0, 3, 4, 5), (3, 131, 3, 7), (2, 9, 5, 260), (4, 1, 3, 1))
 
 
 def network(rng, kind, inputs, hidden, layers, directions, dtype):
