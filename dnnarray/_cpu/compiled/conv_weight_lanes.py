@@ -108,7 +108,7 @@ def _plan(g: Geometry, itemsize: int) -> _Plan:
         numbers[at] = value
     numbers[OUT_AT : OUT_AT + 3], numbers[BLOCK_AT : BLOCK_AT + 3], numbers[STRIDE_AT : STRIDE_AT + 3] = g.out, block, g.stride
     numbers[LOW_AT : LOW_AT + 3] = [-before for before in g.before]
-    numbers[SPACE_AT:COUNT_AT] = (g.c, *g.space, g.c, *extent, *(a * itemsize for a in apart), *order)
+    numbers[SPACE_AT : SPACE_AT + 16] = (g.c, *g.space, g.c, *extent, *(a * itemsize for a in apart), *order)
     parts = splits * shares
     return _Plan(
         numbers,
