@@ -15,7 +15,8 @@ import numpy as np
 
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.memory import ALIGNMENT
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, lanes
+from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, lanes
+from dnnarray._cpu.compiled.tile_pixels import MOST_PIXELS
 from dnnarray._cpu.conv_blocks import Shape, even_parts
 from dnnarray._problems.conv_geometry import Geometry, Triple
 
@@ -24,6 +25,7 @@ _MIN_PIXELS = 192  # of a block: what the weight's trip from memory is shared am
 _MOST_ELEMENTS = 1 << 18  # of a block's image, where the window and the stride allow it
 _STEPS = 160  # channels times taps of one pass over the pixels: short sums of sums are more exact, and a block of the weight stays in the first-level cache
 _CHAIN = 48  # steps of the gradient of an input, added up in a row: PyTorch's rounds as little; 4 to 5% of the time on one core
+_FORWARD_CHANNELS = 16 if BYTES == 64 else _STEPS  # the same forward, with all their taps: with AVX-512 PyTorch's adds up so many in a row
 _TASKS_PER_CORE = 4  # where the extents allow it: the parts are cut beforehand, and cores are not equally fast
 _LEAST_BLOCKS = 2  # blocks of output channels in a task, or its image costs more than its products
 
@@ -72,7 +74,7 @@ def _triple(values: Sequence[int]) -> Triple:
 @lru_cache(maxsize=1024)
 def forward_plan(g: Geometry, itemsize: int) -> Plan:
     """The plan for a geometry that has no extent of 0."""
-    return _plan((Piece(g, (0, 0, 0), (1, 1, 1)),), g.out, itemsize, _STEPS)
+    return _plan((Piece(g, (0, 0, 0), (1, 1, 1)),), g.out, itemsize, max(_FORWARD_CHANNELS * g.taps, _CHAIN))
 
 
 @lru_cache(maxsize=1024)
@@ -136,7 +138,7 @@ def _plan(pieces: Sequence[Piece], out: Triple, itemsize: int, chain: int) -> Pl
     number = g.n * math.prod(-(-m // b) for m, b in zip(out, block, strict=True))
     shares, share_blocks = _shares(g, number, -(-vectors // VECTORS))
     parts = min(cores, number * shares)
-    counts = [-(-math.prod(_pixels(p, block)) // ROWS) * ROWS for p in pieces]
+    counts = [math.prod(_pixels(p, block)) + MOST_PIXELS for p in pieces]
     depths = [g.c * p.geometry.taps for p in pieces]
     steps = max(even_parts(d, _STEPS) for d in depths)
     image, result = (-(-m // ALIGNMENT) * ALIGNMENT for m in (image, math.prod(block) * pitch))

@@ -1,6 +1,6 @@
 """The matrix micro-kernel with output channels in the lanes and pixels as scalars. Imports Numba.
 
-``result[pixel, j] = sum over k of image[pixel + offset[k]] * weight[k, j]``: a tile is `ROWS` pixels by up to `VECTORS` vectors, held in registers.
+``result[pixel, j] = sum over k of image[pixel + offset[k]] * weight[k, j]``: a tile is up to `VECTORS` vectors by as many pixels as fill the registers.
 Every pixel has an address of its own, on both sides, so that neither strides nor the ends of rows nor the phases of a gradient matter.
 """
 
@@ -15,14 +15,22 @@ from numba.core import cgutils
 from dnnarray._cpu.compiled.tile import ROWS, VECTORS, Tile, intrinsic, load_at, switch_function, vector_of
 
 _WORD = ir.IntType(64)
+_REGISTERS = 32 if ROWS == 8 else 16  # of vectors
+MOST_PIXELS = 10  # of a tile: each has an address in a register
 POINT_BYTES = 16  # of a pixel's entry in the table: its byte offset in the image, and in the result
 
 
+def height(vectors: int) -> int:
+    """Pixels of a tile of so many vectors, whose sums share the registers with the weight's vectors and a scalar."""
+    return min((_REGISTERS - 1 - vectors) // vectors, MOST_PIXELS)
+
+
 def _tiles(
-    builder: ir.IRBuilder, tile: Tile, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
+    builder: ir.IRBuilder, tile: Tile, points: Any, pixels: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
 ) -> None:  # fmt: skip
     """All tiles of a block, one after the other."""
     step = _WORD(tile.vectors * tile.width)
+    tiles = builder.sdiv(builder.add(pixels, _WORD(tile.rows - 1)), _WORD(tile.rows))
     with cgutils.for_range(builder, tiles) as number:
         first = builder.add(points, builder.mul(number.index, _WORD(tile.rows * POINT_BYTES)))
         sources, into = (
@@ -48,16 +56,16 @@ def _function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: 
         block = function.append_basic_block(f"vectors{vectors}")
         switch.add_case(_WORD(vectors), block)
         builder.position_at_end(block)
-        _tiles(builder, Tile(builder, element, vector, item, ROWS, vectors), *arguments)
+        _tiles(builder, Tile(builder, element, vector, item, height(vectors), vectors), *arguments)
         builder.branch(end)
     return function
 
 
 @intrinsic
 def multiply_pixels(
-    typing: Any, like: Any, vectors: Any, points: Any, tiles: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
+    typing: Any, like: Any, vectors: Any, points: Any, pixels: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
 ) -> Any:  # fmt: skip
-    """The sums of so many tiles of pixels over `count` steps, for as many output channels as fill `vectors`; the table `points` holds the pixels.
+    """The sums of so many pixels over `count` steps, for as many output channels as fill `vectors`; the table `points` holds the pixels, the last one again up to a whole tile.
     `chain` steps at most are added up in a row.
 
     The weight is dense: [step][lane]. `add` says that the sums are added to what is there.
