@@ -136,7 +136,7 @@ def aligned_array(array: np.ndarray) -> np.ndarray:
     return array if array.flags.aligned else array.copy()
 
 
-@device
+@device(counted=False)
 def box_of(task, geo, out_at, size_at, start, extents):
     """Fill in the first pixel and the extents of the box that a task has of the result: its extents and those of a box stand in `geo` from `out_at` and
     `size_at` on. Gives what is left of the task's number."""

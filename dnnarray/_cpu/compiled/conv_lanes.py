@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import conv as numpy_conv
+from dnnarray._cpu.compiled.ahead import WORDS, ask_for
 from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy_rows, line_of, turn_rows
 from dnnarray._cpu.compiled.conv_lanes_plan import (
+    AHEAD_AT,
     APART_AT,
     BASE_AT,
     BLOCK_AT,
@@ -97,7 +99,7 @@ def _place_points(geo, pieces, extents, table, pixels):
             write_word(into + i * POINT_BYTES + 8, target)
 
 
-@device
+@device(counted=False)
 def _clip(geo, low, begin, count):
     """The part of a block's image that lies in x: its first position and its extents, C D H W. Says whether they are others than before."""
     changed = False
@@ -133,7 +135,7 @@ def _load(like, geo, x, xs, low, begin, count, image):
                     write(like, into + k * geo[APART_AT + c] + m * item, value)
 
 
-@device
+@device(counted=False)
 def _vectors(block, geo):
     """(the first, how many) vectors of a block of output channels: nearly equal ones, since a tile of one vector loads a scalar for each product."""
     blocks = (geo[VECTORS_AT] + VECTORS - 1) // VECTORS
@@ -142,7 +144,7 @@ def _vectors(block, geo):
 
 
 @routine
-def _multiply(like, geo, pieces, pixels, points, group, first, last, image, taps, weight, result):
+def _multiply(like, geo, pieces, pixels, points, group, first, last, image, taps, weight, result, asked):
     """All pieces of a group, in passes over channels and taps, for the blocks of output channels from `first` to `last`."""
     apart()
     item, vector = geo[ITEM_AT], geo[LANES_AT] * geo[ITEM_AT]
@@ -156,13 +158,13 @@ def _multiply(like, geo, pieces, pixels, points, group, first, last, image, taps
                 part = source + (before * depth + step * vectors) * vector
                 into = result + before * vector
                 multiply_pixels(
-                    like, vectors, points + pieces[p, POINTS_AT] * 8, pixels[p], image, offsets, steps, geo[CHAIN_AT], part, into, step > 0
-                )
+                    like, vectors, points + pieces[p, POINTS_AT] * 8, pixels[p], image, offsets, steps, geo[CHAIN_AT], part, into, asked, step > 0
+                )  # fmt: skip
 
 
 @routine
-def _store(like, geo, result, extents, first, k, y, ys):
-    """The sums of `k` output channels from `first` on to y."""
+def _store(like, geo, result, extents, k, y, ys):
+    """The sums of `k` output channels to y."""
     apart()
     item, pitch = geo[ITEM_AT], geo[PITCH_AT] * geo[ITEM_AT]
     rows, run = extents[1], extents[2]
@@ -170,8 +172,8 @@ def _store(like, geo, result, extents, first, k, y, ys):
         rows, run = 1, rows * run
     for d in range(extents[0]):
         for h in range(rows):
-            source = result + (d * geo[BLOCK_AT + 1] + h) * geo[BLOCK_AT + 2] * pitch + first * item
-            target = y + d * ys[_YD] + h * ys[_YH] + first * ys[_YK]
+            source = result + (d * geo[BLOCK_AT + 1] + h) * geo[BLOCK_AT + 2] * pitch
+            target = y + d * ys[_YD] + h * ys[_YH]
             if ys[_YK] == item:
                 copy_rows(like, source, pitch, target, ys[_YW], run, k)
             elif ys[_YW] == item:
@@ -182,14 +184,14 @@ def _store(like, geo, result, extents, first, k, y, ys):
                         write(like, target + w * ys[_YW] + j * ys[_YK], read(like, source + w * pitch + j * item))
 
 
-@device
+@device(counted=False)
 def _task_box(task, geo, start, extents):
     """Fill in the first pixel and the extents of a task's block; gives (its share of the channels, its image)."""
     share = task % geo[SHARES_AT]
     return share, box_of(task // geo[SHARES_AT], geo, OUT_AT, BLOCK_AT, start, extents)
 
 
-@device
+@device(counted=False)
 def _channels(share, geo):
     """(first group, last + 1, first block of output channels, last + 1) of a task."""
     blocks = (geo[VECTORS_AT] + VECTORS - 1) // VECTORS
@@ -198,17 +200,35 @@ def _channels(share, geo):
     return 0, 1, share * geo[SHARE_BLOCKS_AT], min((share + 1) * geo[SHARE_BLOCKS_AT], blocks)
 
 
+@device(counted=False)
+def _outputs(block, end, geo):
+    """(first output channel, how many) of these blocks."""
+    k0 = _vectors(block, geo)[0] * geo[LANES_AT]
+    return k0, min(_vectors(end, geo)[0] * geo[LANES_AT], geo[K_AT]) - k0
+
+
+@device(counted=False)
+def _tiles(geo, pieces, pixels, blocks):
+    """No more than the tiles that these blocks of output channels are multiplied by; none where nothing is to be asked for."""
+    total = 0
+    for p in range(geo[PIECES_AT]):
+        passes = (pieces[p, DEPTH_AT] + geo[STEPS_AT] - 1) // geo[STEPS_AT]
+        total += (pixels[p] + MOST_PIXELS - 1) // MOST_PIXELS * passes * blocks
+    return total * geo[AHEAD_AT]
+
+
 @kernel
 def correlate_lanes(
     start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, taps: int, geo: Integers1, pieces: Integers2, like: Out1, scratch: int, table: int,
 ) -> None:  # fmt: skip
     """The tasks of the parts from `start` to `stop`; x, y, weight (packed), taps, scratch and table are addresses."""
-    item, width, zero = geo[ITEM_AT], geo[LANES_AT], like.dtype.type(0)
+    item, zero = geo[ITEM_AT], like.dtype.type(0)
     first, extents, placed = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
     low, begin, count, pixels = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64), np.empty(geo[PIECES_AT], np.int64)
     for part in range(start, stop):
         image = scratch + part * geo[MEMORY_AT] * item
-        result, points = image + geo[IMAGE_AT] * item, table + part * geo[TABLE_AT] * 8
+        result, asked = image + geo[IMAGE_AT] * item, table + part * geo[TABLE_AT] * 8
+        points = asked + WORDS * 8
         placed[:] = 0
         count[:] = -1
         count[0] = geo[SPACE_AT]
@@ -224,17 +244,19 @@ def correlate_lanes(
             if _clip(geo, low, begin, count):
                 clear(zero, image, geo[IMAGE_AT], item)
             group, last, block, end = _channels(share, geo)
-            k0 = _vectors(block, geo)[0] * width
-            k = min(_vectors(end, geo)[0] * width, geo[K_AT]) - k0
-            target = y + n * strides[_YN] + first[0] * strides[_YD] + first[1] * strides[_YH] + first[2] * strides[_YW]
+            k0, k = _outputs(block, end, geo)
+            tiles = _tiles(geo, pieces, pixels, end - block)
+            target = y + n * strides[_YN] + first[0] * strides[_YD] + first[1] * strides[_YH] + first[2] * strides[_YW] + k0 * strides[_YK]
             while group < last:
+                into = target + group * strides[_YG]
                 _load(zero, geo, x + group * strides[_XG] + n * strides[_XN], strides, low, begin, count, image)
-                _multiply(zero, geo, pieces, pixels, points, group, block, end, image, taps, weight, result)
-                _store(zero, geo, result, extents, k0, k, target + group * strides[_YG], strides)
+                ask_for(asked, into, strides, _YK, k, extents, item, tiles)
+                _multiply(zero, geo, pieces, pixels, points, group, block, end, image, taps, weight, result, asked)
+                _store(zero, geo, result + k0 * item, extents, k, into, strides)
                 group += 1
 
 
-@device
+@device(counted=False)
 def _is_row(at, channels, window, item):
     """Whether channels and taps lie one behind the other."""
     expected, dense = item, window[2] == 1 or at[6] == item

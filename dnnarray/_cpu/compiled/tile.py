@@ -19,6 +19,7 @@ from numba.core import cgutils
 from numba.core.codegen import get_host_cpu_features
 
 intrinsic: Any = numba.extending.intrinsic
+_njit: Any = numba.njit  # whose own types leave out the options that begin with a line
 _config: Any = numba.config
 _INT, _WORD = ir.IntType(32), ir.IntType(64)
 
@@ -433,8 +434,11 @@ def write_word(typing: Any, address: Any, value: Any) -> Any:
 
 
 def routine(function: Any) -> Any:
-    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is ``apart()``."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=False)(function)
+    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is ``apart()``.
+
+    It makes no arrays and counts no references to those that it gets, which would cost two atomic operations a call on numbers that all threads share.
+    """
+    return _njit(nogil=True, error_model="numpy", forceinline=False, _nrt=False)(function)
 
 
 @intrinsic

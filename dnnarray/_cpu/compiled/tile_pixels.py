@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from dnnarray._cpu.compiled.ahead import ask_for_some
 from dnnarray._cpu.compiled.tile import ROWS, VECTORS, Tile, intrinsic, load_at, switch_function, vector_of
 
 _WORD = ir.IntType(64)
@@ -26,12 +27,14 @@ def height(vectors: int) -> int:
 
 
 def _tiles(
-    builder: ir.IRBuilder, tile: Tile, points: Any, pixels: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
+    builder: ir.IRBuilder, tile: Tile, points: Any, pixels: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, asked: Any,
+    add: Any,
 ) -> None:  # fmt: skip
     """All tiles of a block, one after the other."""
     step = _WORD(tile.vectors * tile.width)
     tiles = builder.sdiv(builder.add(pixels, _WORD(tile.rows - 1)), _WORD(tile.rows))
     with cgutils.for_range(builder, tiles) as number:
+        ask_for_some(builder, asked)
         first = builder.add(points, builder.mul(number.index, _WORD(tile.rows * POINT_BYTES)))
         sources, into = (
             [
@@ -49,7 +52,7 @@ def _function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: 
     found = module.globals.get(name)
     if found is not None:
         return found
-    function, builder, end = switch_function(module, name, 9)
+    function, builder, end = switch_function(module, name, 10)
     which, *arguments = function.args
     switch = builder.switch(which, end)
     for vectors in range(1, VECTORS + 1):
@@ -63,16 +66,17 @@ def _function(module: ir.Module, element: ir.Type, vector: ir.VectorType, item: 
 
 @intrinsic
 def multiply_pixels(
-    typing: Any, like: Any, vectors: Any, points: Any, pixels: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any, add: Any
+    typing: Any, like: Any, vectors: Any, points: Any, pixels: Any, image: Any, offsets: Any, count: Any, chain: Any, weight: Any, result: Any,
+    asked: Any, add: Any,
 ) -> Any:  # fmt: skip
     """The sums of so many pixels over `count` steps, for as many output channels as fill `vectors`; the table `points` holds the pixels, the last one again up to a whole tile.
     `chain` steps at most are added up in a row.
 
-    The weight is dense: [step][lane]. `add` says that the sums are added to what is there.
+    The weight is dense: [step][lane]. Each tile asks for some of the memory that is `asked` for (`ahead.py`). `add` says that the sums are added to what is there.
     """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         builder.call(_function(builder.module, *vector_of(context, signature.args[0])), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(like, *[types.int64] * 9, types.boolean), generate
+    return types.void(like, *[types.int64] * 10, types.boolean), generate

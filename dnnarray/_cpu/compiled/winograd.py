@@ -95,9 +95,10 @@ def _plan(g: Geometry, item: int) -> _Plan:
     return _Plan(np.array(numbers, np.int64), ((weight,), (parts * memory + ALIGNMENT,)))
 
 
+@lru_cache(maxsize=1024)
 def _buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return [max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)]
+    return tuple(max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True))
 
 
 # --- the input --------------------------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def _row_of_tiles(like, geo, x, step, row, column, count, rows):
             transform_edge_rows(like, source + j * item, step, high, low, begin, end, rows + j * item, pitch)
 
 
-@device
+@device(counted=False)
 def _dense_rows(like, geo, x, xs, row, image):
     """The rows that tiles read, one behind the other, where their elements are apart. Gives the address of what would be row 0, and their step."""
     item, width = geo[_ITEM], geo[_W] * geo[_ITEM]
@@ -131,7 +132,7 @@ def _dense_rows(like, geo, x, xs, row, image):
     return image - top * width, width
 
 
-@device
+@device(counted=False)
 def _transform_input(like, geo, x, xs, segments, rows, image, factors):
     """A block of tiles to [factor][channel][tile]. A row's last vector runs on into the next channel's tiles, which are written later."""
     item, width, pitch = geo[_ITEM], geo[_LANES], geo[_ROW_PITCH] * geo[_ITEM]
@@ -147,7 +148,7 @@ def _transform_input(like, geo, x, xs, segments, rows, image, factors):
                     transform_columns(like, rows + i * pitch + TILE * j * item, target + j * item, geo[_V_FACTOR] * item)
 
 
-@device
+@device(counted=False)
 def _segments(geo, block, segments):
     """Fill in (image, row, first column, tiles, place in the block) of the parts of rows that make up a block; gives their number."""
     first, last = block * geo[_BLOCK], min((block + 1) * geo[_BLOCK], geo[_TOTAL])
@@ -204,7 +205,7 @@ def _write_tiles(like, geo, stage, y, ys, row, column, count, flags):
             write(like, flags, total)
 
 
-@device
+@device(counted=False)
 def _write_results(like, geo, products, rows, segments, stage, y, ys, flags):
     """The products of `rows` output channels back to the image, whose first channel is at `y`."""
     item, width, pitch = geo[_ITEM], geo[_LANES], geo[_ROW_PITCH] * geo[_ITEM]
