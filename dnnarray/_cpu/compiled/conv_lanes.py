@@ -59,7 +59,7 @@ from dnnarray._cpu.compiled.conv_lanes_plan import (
 from dnnarray._cpu.compiled.kernel import Integers1, Integers2, Out1, device, driver, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import VECTORS, apart, read, routine, write, write_word
-from dnnarray._cpu.compiled.tile_pixels import MOST_PIXELS, POINT_BYTES, multiply_pixels
+from dnnarray._cpu.compiled.tile_pixels import MOST_PIXELS, POINT_BYTES, multiply_block
 from dnnarray._cpu.conv_blocks import Way, at, never
 from dnnarray._cpu.conv_channel_lanes import channel_lanes_cost
 from dnnarray._problems.conv import ConvProblem
@@ -157,9 +157,8 @@ def _multiply(like, geo, pieces, pixels, points, group, first, last, image, taps
                 before, vectors = _vectors(block, geo)
                 part = source + (before * depth + step * vectors) * vector
                 into = result + before * vector
-                multiply_pixels(
-                    like, vectors, points + pieces[p, POINTS_AT] * 8, pixels[p], image, offsets, steps, geo[CHAIN_AT], part, into, asked, step > 0
-                )  # fmt: skip
+                table = points + pieces[p, POINTS_AT] * 8
+                multiply_block(like, vectors, asked, table, pixels[p], image, offsets, steps, geo[CHAIN_AT], part, into, step > 0)
 
 
 @routine
