@@ -50,6 +50,9 @@ _CONVOLUTIONS = {
     "grouped": ((2, 8, 14, 14), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
     "one axis": ((2, 3, 67), (5, 3, 3), {}),
     "three axes": ((1, 2, 5, 6, 7), (3, 2, 3, 3, 3), {"padding": 1}),
+    "several tiles of channels": ((1, 5, 9, 11), (70, 5, 3, 3), {"padding": 1}),
+    "tiles of several vectors": ((3, 9, 30, 34), (20, 9, 3, 3), {"padding": 1}),
+    "images beyond the caches": ((1, 3, 301, 353), (19, 3, 3, 3), {}),
     "long rows": ((1, 3, 5, 451), (20, 3, 3, 3), {"padding": 1, "stride": 2}),
     "pixels that no tap meets": ((1, 9, 11, 13), (17, 9, 2, 1), {"stride": 3}),
     "stride beside dilation": ((2, 4, 15, 17), (33, 4, 3, 2), {"padding": 2, "stride": (2, 3), "dilation": (3, 2)}),
@@ -75,7 +78,7 @@ def _drawn(shapes, dtype="float32"):
     return [rng.standard_normal(s).astype(dtype) for s in shapes]
 
 
-_WINOGRAD = ("rows of 7", "no padding", "grouped")  # what F(4x4, 3x3) takes
+_WINOGRAD = ("rows of 7", "no padding", "grouped", "tiles of several vectors")  # what F(4x4, 3x3) takes
 _CORRELATIONS = [(name, algorithm) for algorithm in ("shifted", "channel_lanes") for name in _CONVOLUTIONS] + [
     (name, "winograd_4x4") for name in _WINOGRAD
 ]

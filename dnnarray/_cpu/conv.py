@@ -69,8 +69,8 @@ def _spread(
     w: np.ndarray,
 ) -> None:
     """``run(geometry, buffers, groups' parts of the images and of w)``; as one where the scratch is that of another number of threads."""
-    shares, needed = _shares(way, g, shapes, w.itemsize)
-    if len(shares) == 1 or scratch is None or needed > scratch.size:
+    shares, needed = _shares(way, g, shapes, w.itemsize) if way.spreads else ([], 0)
+    if len(shares) < 2 or scratch is None or needed > scratch.size:
         run(g, carve(scratch, shapes(g), w.dtype), *images, w)
         return
 

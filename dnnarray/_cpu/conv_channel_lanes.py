@@ -10,7 +10,6 @@ SUMMARY_LANES = "output channels in the lanes and pixels as scalars, without im2
 _LANES, _TILE_PIXELS = 8, 6  # of the micro-kernel, for the estimate
 _CACHED = 512  # channels whose block stays in the second-level cache
 _ONE_PIXEL = 0.75  # of the rate where an image has one tap for each of its passes through memory
-_LONG = 256  # pixels of a row that `shifted` reads and writes as it is, while here it is turned by squares, whose rows lie a plane apart
 
 
 def channel_lanes_cost(g: Geometry, itemsize: int) -> Cost:
@@ -19,8 +18,6 @@ def channel_lanes_cost(g: Geometry, itemsize: int) -> Cost:
     depth = g.c * g.taps
     efficiency = 0.88 * covered(g.k, _LANES) * covered(g.pixels, _TILE_PIXELS) * depth / (depth + 12)
     if g.c > _CACHED:
-        efficiency *= 0.85
-    if g.stride == (1, 1, 1) and g.out[2] >= _LONG:
         efficiency *= 0.85
     if suits(g):
         efficiency *= _ONE_PIXEL

@@ -159,7 +159,7 @@ def _store(like, geo, result, k, images, extents, y, ys):
                         copy(like, source, item, target, ys[YW_AT], run, item, width)
 
 
-@device
+@device(counted=False)
 def _channels(share, geo):
     """(first group, last + 1, first output channel in it, output channels) of a task."""
     if geo[GROUPS_AT] > 1:
@@ -168,7 +168,7 @@ def _channels(share, geo):
     return 0, 1, first, min(geo[CHANNEL_ROWS_AT], geo[K_AT] - first)
 
 
-@device
+@device(counted=False)
 def _block(like, geo, image, count, pixels, taps, packed_taps, packed, bases, weight, k, result):
     """Channels and taps in passes of `STEP_COUNT_AT`, the rows of the weight in slices that stay in the cache."""
     item = geo[ITEM_AT]

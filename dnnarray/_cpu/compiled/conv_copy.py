@@ -65,16 +65,28 @@ def runs_of(builder: ir.IRBuilder, span: int, count: Any) -> Any:
 
 @intrinsic
 def copy_rows(typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any, rows: Any, count: Any) -> Any:
-    """Rows of `count` elements, at least a vector's, from and to addresses these steps apart."""
+    """Rows of `count` elements from and to addresses these steps apart, by the longest vectors that are no longer than a row."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        _, vector, item = vector_of(context, signature.args[0])
+        element, vector, item = vector_of(context, signature.args[0])
         _, source, source_step, target, target_step, rows, count = arguments
-        with cgutils.for_range(builder, rows) as row:
-            start, into = (builder.add(a, builder.mul(row.index, step)) for a, step in ((source, source_step), (target, target_step)))
-            with cgutils.for_range(builder, runs_of(builder, vector.count, count)) as run:
-                offset = builder.mul(run_start(builder, run.index, vector.count, count), _WORD(item))
-                store_at(builder, load_at(builder, builder.add(start, offset), vector, item), builder.add(into, offset), item)
+        end = builder.append_basic_block("copied")
+        span = vector.count
+        while span:
+            fits, shorter = (builder.append_basic_block(f"{name}{span}") for name in ("rows_of", "shorter_than"))
+            builder.cbranch(builder.icmp_signed(">=", count, _WORD(span)), fits, shorter)
+            builder.position_at_end(fits)
+            kind = ir.VectorType(element, span) if span > 1 else element
+            with cgutils.for_range(builder, rows) as row:
+                start, into = (builder.add(a, builder.mul(row.index, step)) for a, step in ((source, source_step), (target, target_step)))
+                with cgutils.for_range(builder, runs_of(builder, span, count)) as run:
+                    offset = builder.mul(run_start(builder, run.index, span, count), _WORD(item))
+                    store_at(builder, load_at(builder, builder.add(start, offset), kind, item), builder.add(into, offset), item)
+            builder.branch(end)
+            builder.position_at_end(shorter)
+            span //= 2
+        builder.branch(end)
+        builder.position_at_end(end)
         return context.get_dummy_value()
 
     return types.void(like, *[types.int64] * 6), generate
@@ -108,10 +120,10 @@ def turn_rows(like, source, row_step, target, step, rows, count, item, width):
             for w in range(count):
                 write(like, target + w * step + c * item, read(like, source + c * row_step + w * item))
         return
-    for c in range(0, rows, width):
-        row = min(c, rows - width)  # the last squares overlap those before them
-        for w in range(0, count, width):
-            at = min(w, count - width)
+    for w in range(0, count, width):  # a few columns from end to end: their pages and lines are used while they are at hand
+        at = min(w, count - width)  # the last squares overlap those before them
+        for c in range(0, rows, width):
+            row = min(c, rows - width)
             turn_square(like, source + row * row_step + at * item, row_step, target + at * step + row * item, step)
 
 
@@ -124,7 +136,7 @@ def aligned_array(array: np.ndarray) -> np.ndarray:
     return array if array.flags.aligned else array.copy()
 
 
-@device
+@device(counted=False)
 def box_of(task, geo, out_at, size_at, start, extents):
     """Fill in the first pixel and the extents of the box that a task has of the result: its extents and those of a box stand in `geo` from `out_at` and
     `size_at` on. Gives what is left of the task's number."""

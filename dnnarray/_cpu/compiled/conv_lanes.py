@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import conv as numpy_conv
+from dnnarray._cpu.compiled.ahead import WORDS, ask_for
 from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy_rows, line_of, turn_rows
 from dnnarray._cpu.compiled.conv_lanes_plan import (
+    AHEAD_AT,
     APART_AT,
     BASE_AT,
     BLOCK_AT,
@@ -56,8 +58,8 @@ from dnnarray._cpu.compiled.conv_lanes_plan import (
 )
 from dnnarray._cpu.compiled.kernel import Integers1, Integers2, Out1, device, driver, kernel
 from dnnarray._cpu.compiled.memory import address
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, read, routine, write, write_word
-from dnnarray._cpu.compiled.tile_pixels import POINT_BYTES, multiply_pixels
+from dnnarray._cpu.compiled.tile import VECTORS, apart, read, routine, write, write_word
+from dnnarray._cpu.compiled.tile_pixels import MOST_PIXELS, POINT_BYTES, multiply_block
 from dnnarray._cpu.conv_blocks import Way, at, never
 from dnnarray._cpu.conv_channel_lanes import channel_lanes_cost
 from dnnarray._problems.conv import ConvProblem
@@ -70,8 +72,8 @@ _XN, _XG, _XC, _YN, _YG, _YK, _YD, _YH, _YW = 0, 1, 2, 6, 7, 8, 9, 10, 11  # byt
 
 
 @routine
-def _place_points(geo, pieces, extents, table, tiles):
-    """Write where each pixel of the pieces stands in image and result, the last one again up to a whole tile; `tiles` gets the tiles of each piece."""
+def _place_points(geo, pieces, extents, table, pixels):
+    """Write where each pixel of the pieces stands in image and result, the last one again up to a whole tile of any height; `pixels` gets those of each piece."""
     apart()
     block_h, block_w, pitch = geo[BLOCK_AT + 1], geo[BLOCK_AT + 2], geo[PITCH_AT] * geo[ITEM_AT]
     step_d, step_h, step_w = geo[STEP_AT], geo[STEP_AT + 1], geo[STEP_AT + 2]
@@ -91,13 +93,13 @@ def _place_points(geo, pieces, extents, table, tiles):
                     write_word(into + count * POINT_BYTES, source)
                     write_word(into + count * POINT_BYTES + 8, target)
                     count += 1
-        tiles[p] = (count + ROWS - 1) // ROWS
-        for i in range(count, tiles[p] * ROWS):
+        pixels[p] = count
+        for i in range(count, count + MOST_PIXELS - 1 if count else 0):
             write_word(into + i * POINT_BYTES, source)
             write_word(into + i * POINT_BYTES + 8, target)
 
 
-@device
+@device(counted=False)
 def _clip(geo, low, begin, count):
     """The part of a block's image that lies in x: its first position and its extents, C D H W. Says whether they are others than before."""
     changed = False
@@ -119,12 +121,12 @@ def _load(like, geo, x, xs, low, begin, count, image):
     for axis in range(1, 4):
         x += (low[axis] + begin[axis]) * xs[_XC + axis]
         target += begin[axis] * geo[APART_AT + axis]
-    by_vectors = xs[_XC + d] == item and count[d] >= geo[LANES_AT]
+    by_rows = xs[_XC + d] == item
     for i in range(count[a]):
         for j in range(count[b]):
             source = x + i * xs[_XC + a] + j * xs[_XC + b]
             into = target + i * geo[APART_AT + a] + j * geo[APART_AT + b]
-            if by_vectors:
+            if by_rows:
                 copy_rows(like, source, xs[_XC + c], into, geo[APART_AT + c], count[c], count[d])
                 continue
             for k in range(count[c]):
@@ -133,8 +135,16 @@ def _load(like, geo, x, xs, low, begin, count, image):
                     write(like, into + k * geo[APART_AT + c] + m * item, value)
 
 
+@device(counted=False)
+def _vectors(block, geo):
+    """(the first, how many) vectors of a block of output channels: nearly equal ones, since a tile of one vector loads a scalar for each product."""
+    blocks = (geo[VECTORS_AT] + VECTORS - 1) // VECTORS
+    before = geo[VECTORS_AT] * block // blocks
+    return before, geo[VECTORS_AT] * (block + 1) // blocks - before
+
+
 @routine
-def _multiply(like, geo, pieces, tiles, points, group, first, last, image, taps, weight, result):
+def _multiply(like, geo, pieces, pixels, points, group, first, last, image, taps, weight, result, asked):
     """All pieces of a group, in passes over channels and taps, for the blocks of output channels from `first` to `last`."""
     apart()
     item, vector = geo[ITEM_AT], geo[LANES_AT] * geo[ITEM_AT]
@@ -144,18 +154,16 @@ def _multiply(like, geo, pieces, tiles, points, group, first, last, image, taps,
         for step in range(0, depth, geo[STEPS_AT]):
             steps, offsets = min(geo[STEPS_AT], depth - step), taps + (pieces[p, TAPS_AT] + step) * 8
             for block in range(first, last):
-                before = block * VECTORS
-                vectors = min(VECTORS, geo[VECTORS_AT] - before)
+                before, vectors = _vectors(block, geo)
                 part = source + (before * depth + step * vectors) * vector
                 into = result + before * vector
-                multiply_pixels(
-                    like, vectors, points + pieces[p, POINTS_AT] * 8, tiles[p], image, offsets, steps, geo[CHAIN_AT], part, into, step > 0
-                )
+                table = points + pieces[p, POINTS_AT] * 8
+                multiply_block(like, vectors, asked, table, pixels[p], image, offsets, steps, geo[CHAIN_AT], part, into, step > 0)
 
 
 @routine
-def _store(like, geo, result, extents, first, k, y, ys):
-    """The sums of `k` output channels from `first` on to y."""
+def _store(like, geo, result, extents, k, y, ys):
+    """The sums of `k` output channels to y."""
     apart()
     item, pitch = geo[ITEM_AT], geo[PITCH_AT] * geo[ITEM_AT]
     rows, run = extents[1], extents[2]
@@ -163,9 +171,9 @@ def _store(like, geo, result, extents, first, k, y, ys):
         rows, run = 1, rows * run
     for d in range(extents[0]):
         for h in range(rows):
-            source = result + (d * geo[BLOCK_AT + 1] + h) * geo[BLOCK_AT + 2] * pitch + first * item
-            target = y + d * ys[_YD] + h * ys[_YH] + first * ys[_YK]
-            if ys[_YK] == item and k >= geo[LANES_AT]:
+            source = result + (d * geo[BLOCK_AT + 1] + h) * geo[BLOCK_AT + 2] * pitch
+            target = y + d * ys[_YD] + h * ys[_YH]
+            if ys[_YK] == item:
                 copy_rows(like, source, pitch, target, ys[_YW], run, k)
             elif ys[_YW] == item:
                 turn_rows(like, source, pitch, target, ys[_YK], run, k, item, geo[LANES_AT])
@@ -175,14 +183,14 @@ def _store(like, geo, result, extents, first, k, y, ys):
                         write(like, target + w * ys[_YW] + j * ys[_YK], read(like, source + w * pitch + j * item))
 
 
-@device
+@device(counted=False)
 def _task_box(task, geo, start, extents):
     """Fill in the first pixel and the extents of a task's block; gives (its share of the channels, its image)."""
     share = task % geo[SHARES_AT]
     return share, box_of(task // geo[SHARES_AT], geo, OUT_AT, BLOCK_AT, start, extents)
 
 
-@device
+@device(counted=False)
 def _channels(share, geo):
     """(first group, last + 1, first block of output channels, last + 1) of a task."""
     blocks = (geo[VECTORS_AT] + VECTORS - 1) // VECTORS
@@ -191,17 +199,35 @@ def _channels(share, geo):
     return 0, 1, share * geo[SHARE_BLOCKS_AT], min((share + 1) * geo[SHARE_BLOCKS_AT], blocks)
 
 
+@device(counted=False)
+def _outputs(block, end, geo):
+    """(first output channel, how many) of these blocks."""
+    k0 = _vectors(block, geo)[0] * geo[LANES_AT]
+    return k0, min(_vectors(end, geo)[0] * geo[LANES_AT], geo[K_AT]) - k0
+
+
+@device(counted=False)
+def _tiles(geo, pieces, pixels, blocks):
+    """No more than the tiles that these blocks of output channels are multiplied by; none where nothing is to be asked for."""
+    total = 0
+    for p in range(geo[PIECES_AT]):
+        passes = (pieces[p, DEPTH_AT] + geo[STEPS_AT] - 1) // geo[STEPS_AT]
+        total += (pixels[p] + MOST_PIXELS - 1) // MOST_PIXELS * passes * blocks
+    return total * geo[AHEAD_AT]
+
+
 @kernel
 def correlate_lanes(
     start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, taps: int, geo: Integers1, pieces: Integers2, like: Out1, scratch: int, table: int,
 ) -> None:  # fmt: skip
     """The tasks of the parts from `start` to `stop`; x, y, weight (packed), taps, scratch and table are addresses."""
-    item, width, zero = geo[ITEM_AT], geo[LANES_AT], like.dtype.type(0)
+    item, zero = geo[ITEM_AT], like.dtype.type(0)
     first, extents, placed = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
-    low, begin, count, tiles = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64), np.empty(geo[PIECES_AT], np.int64)
+    low, begin, count, pixels = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64), np.empty(geo[PIECES_AT], np.int64)
     for part in range(start, stop):
         image = scratch + part * geo[MEMORY_AT] * item
-        result, points = image + geo[IMAGE_AT] * item, table + part * geo[TABLE_AT] * 8
+        result, asked = image + geo[IMAGE_AT] * item, table + part * geo[TABLE_AT] * 8
+        points = asked + WORDS * 8
         placed[:] = 0
         count[:] = -1
         count[0] = geo[SPACE_AT]
@@ -210,24 +236,26 @@ def correlate_lanes(
         for task in range(part, geo[TASKS_AT], geo[PARTS_AT]):
             share, n = _task_box(task, geo, first, extents)
             if extents[0] != placed[0] or extents[1] != placed[1] or extents[2] != placed[2]:
-                _place_points(geo, pieces, extents, points, tiles)
+                _place_points(geo, pieces, extents, points, pixels)
                 placed[:] = extents
             for axis in range(3):
                 low[1 + axis] = first[axis] // geo[STEP_AT + axis] * geo[STRIDE_AT + axis] + geo[LOW_AT + axis]
             if _clip(geo, low, begin, count):
                 clear(zero, image, geo[IMAGE_AT], item)
             group, last, block, end = _channels(share, geo)
-            k0 = block * VECTORS * width
-            k = min(end * VECTORS * width, geo[K_AT]) - k0
-            target = y + n * strides[_YN] + first[0] * strides[_YD] + first[1] * strides[_YH] + first[2] * strides[_YW]
+            k0, k = _outputs(block, end, geo)
+            tiles = _tiles(geo, pieces, pixels, end - block)
+            target = y + n * strides[_YN] + first[0] * strides[_YD] + first[1] * strides[_YH] + first[2] * strides[_YW] + k0 * strides[_YK]
             while group < last:
+                into = target + group * strides[_YG]
                 _load(zero, geo, x + group * strides[_XG] + n * strides[_XN], strides, low, begin, count, image)
-                _multiply(zero, geo, pieces, tiles, points, group, block, end, image, taps, weight, result)
-                _store(zero, geo, result, extents, k0, k, target + group * strides[_YG], strides)
+                ask_for(asked, into, strides, _YK, k, extents, item, tiles)
+                _multiply(zero, geo, pieces, pixels, points, group, block, end, image, taps, weight, result, asked)
+                _store(zero, geo, result + k0 * item, extents, k, into, strides)
                 group += 1
 
 
-@device
+@device(counted=False)
 def _is_row(at, channels, window, item):
     """Whether channels and taps lie one behind the other."""
     expected, dense = item, window[2] == 1 or at[6] == item
@@ -247,9 +275,10 @@ def pack_lanes(start: int, stop: int, sources: Integers2, geo: Integers1, pieces
     item, width, zero = geo[ITEM_AT], geo[LANES_AT], like.dtype.type(0)
     blocks = (geo[VECTORS_AT] + VECTORS - 1) // VECTORS
     for number in range(start, stop):
-        piece, group, before = number // blocks // geo[GROUPS_AT], number // blocks % geo[GROUPS_AT], number % blocks * VECTORS
+        piece, group = number // blocks // geo[GROUPS_AT], number // blocks % geo[GROUPS_AT]
+        before, vectors = _vectors(number % blocks, geo)
         at, window, depth = sources[piece], pieces[piece, WINDOW_AT : WINDOW_AT + 3], pieces[piece, DEPTH_AT]
-        line = min(VECTORS, geo[VECTORS_AT] - before) * width * item
+        line = vectors * width * item
         k = min(line // item, geo[K_AT] - before * width)
         source = at[0] + group * at[1] + before * width * at[2]
         target = packed + (pieces[piece, WEIGHT_AT] + (group * geo[VECTORS_AT] + before) * depth * width) * item

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu import threads
+from dnnarray._cpu.compiled.ahead import WORDS
 from dnnarray._cpu.compiled.memory import ALIGNMENT
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, lanes
+from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, lanes
+from dnnarray._cpu.compiled.tile_pixels import MOST_PIXELS
 from dnnarray._cpu.conv_blocks import Shape, even_parts
 from dnnarray._problems.conv_geometry import Geometry, Triple
 
@@ -24,6 +26,9 @@ _MIN_PIXELS = 192  # of a block: what the weight's trip from memory is shared am
 _MOST_ELEMENTS = 1 << 18  # of a block's image, where the window and the stride allow it
 _STEPS = 160  # channels times taps of one pass over the pixels: short sums of sums are more exact, and a block of the weight stays in the first-level cache
 _CHAIN = 48  # steps of the gradient of an input, added up in a row: PyTorch's rounds as little; 4 to 5% of the time on one core
+_FEW_TAPS_CHAIN = 24  # the same where they are those of few taps
+_FORWARD_CHANNELS = 16 if BYTES == 64 else _STEPS  # the same forward, with all their taps: with AVX-512 PyTorch's adds up so many in a row
+_NEAR_BYTES = 4 << 20  # of both images, which the second-level caches hold: the result of larger ones is asked for ahead
 _TASKS_PER_CORE = 4  # where the extents allow it: the parts are cut beforehand, and cores are not equally fast
 _LEAST_BLOCKS = 2  # blocks of output channels in a task, or its image costs more than its products
 
@@ -38,7 +43,7 @@ OUT_AT, BLOCK_AT, STEP_AT, STRIDE_AT, LOW_AT = range(
 SPACE_AT, EXTENT_AT, APART_AT, ORDER_AT = range(
     33, 49, 4
 )  # C D H W: of x, of a block's image; the image's steps in bytes; axes, slowest first
-COUNT_AT = 49
+AHEAD_AT, COUNT_AT = 49, 50
 # The same for a piece; three entries for the first two.
 START_AT, WINDOW_AT = 0, 3
 BASE_AT, TAPS_AT, DEPTH_AT, WEIGHT_AT, POINTS_AT = range(6, 11)
@@ -72,14 +77,15 @@ def _triple(values: Sequence[int]) -> Triple:
 @lru_cache(maxsize=1024)
 def forward_plan(g: Geometry, itemsize: int) -> Plan:
     """The plan for a geometry that has no extent of 0."""
-    return _plan((Piece(g, (0, 0, 0), (1, 1, 1)),), g.out, itemsize, _STEPS)
+    return _plan((Piece(g, (0, 0, 0), (1, 1, 1)),), g.out, itemsize, max(_FORWARD_CHANNELS * g.taps, _CHAIN))
 
 
 @lru_cache(maxsize=1024)
 def gradient_plan(g: Geometry, itemsize: int) -> Plan | None:
     """That of its input's gradient; None where no tap meets the input. The phases of a stride share the taps: their sums are short as they are."""
     pieces = tuple(Piece(p.geometry, _triple([s.start for s in p.target]), g.stride) for p in g.phases)
-    return _plan(pieces, g.space, itemsize, _CHAIN if len(pieces) == 1 else _STEPS) if pieces else None
+    chain = min(_CHAIN, max(_FEW_TAPS_CHAIN, 8 * g.taps)) if len(pieces) == 1 else _STEPS
+    return _plan(pieces, g.space, itemsize, chain) if pieces else None
 
 
 def _whole(extent: int, size: int, step: int) -> int:
@@ -136,17 +142,18 @@ def _plan(pieces: Sequence[Piece], out: Triple, itemsize: int, chain: int) -> Pl
     number = g.n * math.prod(-(-m // b) for m, b in zip(out, block, strict=True))
     shares, share_blocks = _shares(g, number, -(-vectors // VECTORS))
     parts = min(cores, number * shares)
-    counts = [-(-math.prod(_pixels(p, block)) // ROWS) * ROWS for p in pieces]
+    counts = [math.prod(_pixels(p, block)) + MOST_PIXELS for p in pieces]
     depths = [g.c * p.geometry.taps for p in pieces]
     steps = max(even_parts(d, _STEPS) for d in depths)
     image, result = (-(-m // ALIGNMENT) * ALIGNMENT for m in (image, math.prod(block) * pitch))
     numbers = np.zeros(COUNT_AT, np.int64)
     numbers[:OUT_AT] = (
-        g.groups, g.k, itemsize, width, vectors, pitch, image, result, steps, parts, image + result, 2 * sum(counts), number * shares, shares, share_blocks,
+        g.groups, g.k, itemsize, width, vectors, pitch, image, result, steps, parts, image + result, WORDS + 2 * sum(counts), number * shares, shares, share_blocks,
         sum(p.geometry.pixels for p in pieces) == math.prod(out), len(pieces), even_parts(steps, chain),
     )  # fmt: skip
     numbers[OUT_AT:SPACE_AT] = (*out, *block, *pieces[0].step, *g.stride, *low)
-    numbers[SPACE_AT:] = (g.c, *g.space, g.c, *extent, *(a * itemsize for a in apart), *order)
+    numbers[SPACE_AT:AHEAD_AT] = (g.c, *g.space, g.c, *extent, *(a * itemsize for a in apart), *order)
+    numbers[AHEAD_AT] = g.n * g.groups * (g.c * math.prod(g.space) + g.k * math.prod(out)) * itemsize > _NEAR_BYTES
     rows = np.zeros((len(pieces), PIECE_COUNT_AT), np.int64)
     taps = []
     for i, (p, depth) in enumerate(zip(pieces, depths, strict=True)):
@@ -179,7 +186,8 @@ def _shares(g: Geometry, blocks: int, channel_blocks: int) -> tuple[int, int]:
     return -(-channel_blocks // each), each
 
 
+@lru_cache(maxsize=1024)
 def buffers(g: Geometry, gradient: bool = False) -> Sequence[Shape]:
     """Scratch for elements of any size."""
     plans = [(gradient_plan if gradient else forward_plan)(g, item) for item in (4, 8)]
-    return [max(pair, key=math.prod) for pair in zip(*(p.shapes for p in plans if p is not None), strict=True)]
+    return tuple(max(pair, key=math.prod) for pair in zip(*(p.shapes for p in plans if p is not None), strict=True))

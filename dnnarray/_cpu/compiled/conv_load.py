@@ -27,7 +27,7 @@ from dnnarray._cpu.compiled.kernel import device
 from dnnarray._cpu.compiled.tile import apart, routine, write_word
 
 
-@device
+@device(counted=False)
 def _load_row(like, source, step, begin, end, stride, target, count, item, width):
     """`count` elements of a row from position `begin` to `end` of those, 0 before and behind; `source` is where the first would be."""
     clear(like, target, begin, item)
@@ -35,7 +35,7 @@ def _load_row(like, source, step, begin, end, stride, target, count, item, width
     copy(like, source + begin * stride * step, stride * step, target + begin * item, item, end - begin, item, width)
 
 
-@device
+@device(counted=False)
 def _load_rows(like, x, xs, geo, low, first, last, target):
     """A row of the channels from `first` to `last`, all phases of the stride, from position `low` on; x is 0 for a row outside of the image."""
     item, width, stride, phase = geo[ITEM_AT], geo[LANES_AT], geo[STRIDE_AT + 2], geo[PHASE_AT + 1] * geo[PHASE_AT + 2]
@@ -97,7 +97,7 @@ def place_pixels(geo, images, extents, table):
     return count
 
 
-@device
+@device(counted=False)
 def task_box(task, geo, start, extents):
     """Fill in the first pixel and the extents of a task; gives (its share of the channels, first image, images)."""
     channel = task % geo[CHANNEL_TASKS_AT]

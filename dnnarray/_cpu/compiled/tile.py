@@ -19,6 +19,7 @@ from numba.core import cgutils
 from numba.core.codegen import get_host_cpu_features
 
 intrinsic: Any = numba.extending.intrinsic
+_njit: Any = numba.njit  # whose own types leave out the options that begin with a line
 _config: Any = numba.config
 _INT, _WORD = ir.IntType(32), ir.IntType(64)
 
@@ -384,6 +385,17 @@ def spread_vector(typing: Any, like: Any, source: Any, target: Any) -> Any:
     return types.void(like, types.int64, types.int64), generate
 
 
+def _parts_of_rows(builder: ir.IRBuilder, vector: ir.VectorType, item: int, part: int, rows: list[Any], column: int) -> Any:
+    """A vector of so many elements of each row, from a column on: put together as they are loaded, which takes no shuffle."""
+    some, kind = ir.VectorType(vector.element, part), ir.VectorType(_INT, vector.count)
+    total, lanes = ir.Constant(vector, ir.Undefined), range(vector.count)
+    for i, row in enumerate(rows):
+        loaded = load_at(builder, _plus(builder, row, column * item), some, item)
+        wide = builder.shuffle_vector(loaded, ir.Constant(some, ir.Undefined), ir.Constant(kind, [j % part for j in lanes]))
+        total = builder.shuffle_vector(total, wide, ir.Constant(kind, [j + vector.count * (j // part == i) for j in lanes]))
+    return total
+
+
 @intrinsic
 def turn_square(typing: Any, like: Any, source: Any, source_step: Any, target: Any, target_step: Any) -> Any:
     """As many rows as a vector has elements, transposed; the steps are bytes from row to row."""
@@ -393,9 +405,11 @@ def turn_square(typing: Any, like: Any, source: Any, source_step: Any, target: A
         _, source, source_step, target, target_step = arguments
         count = vector.count
         kind = ir.VectorType(_INT, count)
-        rows = [load_at(builder, builder.add(source, builder.mul(source_step, _WORD(i))), vector, item) for i in range(count)]
+        starts = [builder.add(source, builder.mul(source_step, _WORD(i))) for i in range(count)]
+        part = min(count, 16 // item)
+        rows = [_parts_of_rows(builder, vector, item, part, starts[i % part :: part], i // part * part) for i in range(count)]
         half = 1
-        while half < count:  # swap what stands off the diagonal in squares of 2, 4, ... rows
+        while half < part:  # swap what stands off the diagonal in squares of 2, 4, ... rows
             for i in range(count):
                 if i & half:
                     continue
@@ -433,8 +447,11 @@ def write_word(typing: Any, address: Any, value: Any) -> Any:
 
 
 def routine(function: Any) -> Any:
-    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is ``apart()``."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=False)(function)
+    """A function that kernels call and that stays one of its own, compiled once for all its callers; its first line is ``apart()``.
+
+    It makes no arrays and counts no references to those that it gets, which would cost two atomic operations a call on numbers that all threads share.
+    """
+    return _njit(nogil=True, error_model="numpy", forceinline=False, _nrt=False)(function)
 
 
 @intrinsic

@@ -18,7 +18,7 @@ from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, copy, line_of
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, Out2, device, driver, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
-from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, read, routine, tile, write
+from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
 from dnnarray._cpu.compiled.winograd_lanes import (
     REACH,
     TILE,
@@ -36,16 +36,16 @@ from dnnarray._problems.conv_geometry import Geometry
 
 _FACTORS = REACH * REACH
 _TILES = 48  # of a block: what a factor of the weight is read for
-_PRODUCT_ELEMENTS = 48 << 10  # of the products of a block before they are transformed back
+_PRODUCT_ELEMENTS = (96 if BYTES == 64 else 48) << 10  # of the products of a block before they go back
 _CHANNELS = 64  # of one sum: sums of these sums are more exact than one long one
 _MACS = 64  # of the definition, for an element of a light operation
 _PACK = 16  # light operations to transform an element of the weight
 
 # Where the kernels find their numbers.
 (
-    _GROUPS, _C, _K, _TALL, _WIDE, _TOTAL, _H, _W, _OUT_H, _OUT_W, _BEFORE_H, _BEFORE_W, _ITEM, _LANES, _WIDTH, _BLOCK, _PITCH, _BLOCKS, _CHUNK, _CHUNKS,
+    _GROUPS, _C, _K, _TALL, _WIDE, _TOTAL, _H, _W, _OUT_H, _OUT_W, _BEFORE_H, _BEFORE_W, _ITEM, _LANES, _BLOCK, _PITCH, _BLOCKS, _CHUNK, _CHUNKS,
     _SHARES, _PARTS, _V_FACTOR, _M_FACTOR, _ROW_PITCH, _MEMORY, _WEIGHT_MEMORY, _ONCE, _PANEL,
-) = range(29)  # fmt: skip
+) = range(28)  # fmt: skip
 _XN, _XG, _XC, _, _XH, _XW, _YN, _YG, _YK, _, _YH, _YW = range(12)  # byte strides
 
 
@@ -72,9 +72,9 @@ def _plan(g: Geometry, item: int) -> _Plan:
     # An equal number of blocks for each core where there are as many.
     blocks = -(-total // max(_TILES, width))
     blocks = -(-blocks // cores) * cores if blocks * g.groups > cores else blocks
-    block = -(-total // (blocks * width)) * width
+    block = -(-total // (blocks * lanes(item))) * lanes(item)
     blocks = -(-total // block)
-    pitch = _odd_panels(block, width, item)
+    pitch = _odd_panels(block, lanes(item), item)
     row_blocks = -(-g.k // ROWS)
     chunk = min(max(_PRODUCT_ELEMENTS // (_FACTORS * pitch * ROWS), 1), row_blocks)
     chunks = -(-row_blocks // chunk)
@@ -88,16 +88,17 @@ def _plan(g: Geometry, item: int) -> _Plan:
     memory = _FACTORS * (v_factor + m_factor) + (REACH + TILE) * row_pitch + REACH * g.space[2] + lanes(item) + weight_memory
     memory = -(-memory // ALIGNMENT) * ALIGNMENT
     numbers = [
-        g.groups, g.c, g.k, tall, wide, total, g.space[1], g.space[2], g.out[1], g.out[2], g.before[1], g.before[2], item, lanes(item), width, block, pitch,
+        g.groups, g.c, g.k, tall, wide, total, g.space[1], g.space[2], g.out[1], g.out[2], g.before[1], g.before[2], item, lanes(item), block, pitch,
         blocks, chunk, chunks, shares, parts, v_factor, m_factor, row_pitch, memory, weight_memory, once, panel,
     ]  # fmt: skip
     weight = 0 if once else g.groups * row_blocks * _FACTORS * panel
     return _Plan(np.array(numbers, np.int64), ((weight,), (parts * memory + ALIGNMENT,)))
 
 
+@lru_cache(maxsize=1024)
 def _buffers(g: Geometry) -> Sequence[Shape]:
     """Scratch for elements of any size."""
-    return [max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True)]
+    return tuple(max(pair) for pair in zip(_plan(g, 4).shapes, _plan(g, 8).shapes, strict=True))
 
 
 # --- the input --------------------------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def _row_of_tiles(like, geo, x, step, row, column, count, rows):
             transform_edge_rows(like, source + j * item, step, high, low, begin, end, rows + j * item, pitch)
 
 
-@device
+@device(counted=False)
 def _dense_rows(like, geo, x, xs, row, image):
     """The rows that tiles read, one behind the other, where their elements are apart. Gives the address of what would be row 0, and their step."""
     item, width = geo[_ITEM], geo[_W] * geo[_ITEM]
@@ -131,7 +132,7 @@ def _dense_rows(like, geo, x, xs, row, image):
     return image - top * width, width
 
 
-@device
+@device(counted=False)
 def _transform_input(like, geo, x, xs, segments, rows, image, factors):
     """A block of tiles to [factor][channel][tile]. A row's last vector runs on into the next channel's tiles, which are written later."""
     item, width, pitch = geo[_ITEM], geo[_LANES], geo[_ROW_PITCH] * geo[_ITEM]
@@ -147,7 +148,7 @@ def _transform_input(like, geo, x, xs, segments, rows, image, factors):
                     transform_columns(like, rows + i * pitch + TILE * j * item, target + j * item, geo[_V_FACTOR] * item)
 
 
-@device
+@device(counted=False)
 def _segments(geo, block, segments):
     """Fill in (image, row, first column, tiles, place in the block) of the parts of rows that make up a block; gives their number."""
     first, last = block * geo[_BLOCK], min((block + 1) * geo[_BLOCK], geo[_TOTAL])
@@ -169,17 +170,20 @@ def _segments(geo, block, segments):
 def _multiply(like, geo, weight, factors, offsets, columns, rows, products):
     """Each factor of the tiles with `rows` rows of that of the weight, given as panels of the micro-kernel's rows: [panel][factor][channel][row]."""
     apart()
-    item, width, result_row = geo[_ITEM], geo[_WIDTH], geo[_PITCH] * geo[_ITEM]
-    panel = geo[_PANEL] * item
+    item, width, result_row = geo[_ITEM], geo[_LANES] * geo[_ITEM], geo[_PITCH] * geo[_ITEM]
+    panel, vectors = geo[_PANEL] * item, (columns + geo[_LANES] - 1) // geo[_LANES]
+    tiles = (vectors + VECTORS - 1) // VECTORS
     for factor in range(_FACTORS):
         source, target = factors + factor * geo[_V_FACTOR] * item, products + factor * geo[_M_FACTOR] * item
-        for column in range(0, columns, width):
+        for number in range(tiles):  # nearly equal ones
+            first, last = vectors * number // tiles, vectors * (number + 1) // tiles
             for c in range(0, geo[_C], _CHANNELS):
-                count, b = min(_CHANNELS, geo[_C] - c), source + column * item
+                count, b = min(_CHANNELS, geo[_C] - c), source + first * width
                 for row in range(0, rows, ROWS):
                     a = weight + (row // ROWS * _FACTORS + factor) * panel + c * ROWS * item
-                    into = target + row * result_row + column * item
-                    tile(like, min(ROWS, rows - row), a, item, ROWS * item, b, offsets + c * 8, count, into, result_row, c > 0)
+                    into = target + row * result_row + first * width
+                    some, at = min(ROWS, rows - row), offsets + c * 8
+                    narrow_tile(like, last - first, some, a, item, ROWS * item, b, at, count, into, result_row, c > 0)
 
 
 @routine
@@ -201,7 +205,7 @@ def _write_tiles(like, geo, stage, y, ys, row, column, count, flags):
             write(like, flags, total)
 
 
-@device
+@device(counted=False)
 def _write_results(like, geo, products, rows, segments, stage, y, ys, flags):
     """The products of `rows` output channels back to the image, whose first channel is at `y`."""
     item, width, pitch = geo[_ITEM], geo[_LANES], geo[_ROW_PITCH] * geo[_ITEM]
