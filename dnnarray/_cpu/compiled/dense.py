@@ -60,8 +60,8 @@ def planned(*kernels: Kernel) -> Callable[[Callable[[Any], Plan]], Driver]:
     """Make ``plan(problem)`` a driver of these kernels. What it gives runs on arrays whose axes come in an order, None for that of C, and which lie contiguous.
 
     A plan does what depends on the problem alone. Its `run` starts kernels and does no arithmetic by NumPy, so that nothing can warn. Where all arrays are
-    known to lie as it takes them, `direct(problem)` is that `run`: Python's own steps on the way of a call, each some memory that the last kernel has driven
-    out of the caches, were a tenth of a millisecond's third.
+    known to lie as it takes them, `direct(problem)` is that `run`: behind a kernel that has emptied the caches, each of Python's steps on the way of a call
+    waits for memory, 35 us of them together.
     """
 
     def mark(plan: Callable[[Any], Plan]) -> Driver:
