@@ -70,9 +70,10 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     forced = forced if takes_algorithm else {}
     kept = {n: v for n, v in (named | chosen | saved).items() if n in backward.arrays or n in backward.defaults}
 
+    (_, *others), rest = backward.bind((None,), kept)
+
     def pullback(grad: Any) -> tuple[Any, ...]:
-        arrays_of_backward, rest = backward.bind((_only_first(operation, backward, grad),), kept)
-        gradients = _by_name(operation, _run(backward, arrays_of_backward, rest, forced))
+        gradients = _by_name(operation, _run(backward, (_only_first(operation, backward, grad), *others), rest, forced))
         return tuple(gradients.get(name) for name in passed)
 
     return output, pullback

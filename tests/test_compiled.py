@@ -244,6 +244,69 @@ def test_the_number_of_threads_does_not_change_a_bit(name):
     assert found[0] == found[1] == found[2]
 
 
+_PLACES = np.random.default_rng(6).uniform(-1.2, 1.2, (5, 33, 32, 2)).astype(np.float32)
+_PICTURES, _QUERY, _KEYS = _normal(5, 20, 40, 41), _normal(2, 4, 1, 64), _normal(2, 4, 700, 64)
+_CHANNELS, _NUMBERS = np.abs(_normal(20)) + 1, np.random.default_rng(7).integers(0, 427, (60, 11))
+_STRAIGHT = {
+    "relu": (lambda x: dnn.relu(x), _WIDE),
+    "gelu_backward": (lambda x: dnn.gelu_backward(x, x), _WIDE),
+    "softmax": (lambda x: dnn.softmax(x), _WIDE),
+    "softmax_backward": (lambda x: dnn.softmax_backward(x, x), _WIDE),
+    "layer_norm": (lambda x: dnn.layer_norm(x, x[0], x[1]), _WIDE),
+    "layer_norm_backward": (lambda x: dnn.layer_norm_backward(x, x, x[0], x[1]), _WIDE),
+    "rms_norm_backward": (lambda x: dnn.rms_norm_backward(x, x, x[0]), _WIDE),
+    "group_norm": (lambda x: dnn.group_norm(x, num_groups=5), _PICTURES),
+    "batch_norm": (lambda x: dnn.batch_norm(x, _CHANNELS, _CHANNELS), _PICTURES),
+    "batch_norm_train_backward": (lambda x: dnn.batch_norm_train_backward(x, x, mean=_CHANNELS, rstd=_CHANNELS), _PICTURES),
+    "max_pool": (lambda x: dnn.max_pool(x, kernel_size=3, stride=2), _PICTURES),
+    "avg_pool": (lambda x: dnn.avg_pool(x, kernel_size=2), _PICTURES),
+    "interpolate": (lambda x: dnn.interpolate(x, scale=2, mode="linear"), _PICTURES),
+    "grid_sample": (lambda x: dnn.grid_sample(x, _PLACES), _PICTURES),
+    "embedding": (lambda x: dnn.embedding(_NUMBERS, x), _WIDE),
+    "attention": (lambda x: dnn.attention(_QUERY, x, x), _KEYS),
+}
+
+
+def _unaligned(array):
+    copy = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@needs_numba
+@pytest.mark.parametrize("name", _STRAIGHT)
+def test_warm_calls_go_straight_to_the_kernels_and_give_the_same_bits(name, monkeypatch):
+    """Every other one goes from the end of each part to its beginning. Arrays whose elements lie across words take the way that looks at each."""
+    dnn.warmup(name)
+    dnn._operation.forget()
+    looked, usual = [], compiled.Compiled.__call__
+    monkeypatch.setattr(
+        compiled.Compiled, "__call__", lambda run, *given, **named: looked.append(run.driver) or usual(run, *given, **named)
+    )
+    call, x = _STRAIGHT[name]
+    with dnn.options(threads=2):
+        first = _bits(call(x))
+        assert looked == [name]
+        assert [_bits(call(x)) for _ in range(4)] == [first] * 4
+        assert looked == [name]
+        assert _bits(call(_unaligned(x))) == first
+        assert looked == [name] * 2
+    with dnn.options(threads=1):
+        assert [_bits(call(x)) for _ in range(3)] == [first] * 3
+
+
+@needs_numba
+def test_grids_are_sampled_image_by_image_or_all_at_once():
+    """Images that the threads do not share evenly go by rows; the bits are those of each image alone."""
+    dnn.warmup("grid_sample")
+    with dnn.options(threads=1):
+        alone = np.concatenate([dnn.grid_sample(_PICTURES[i : i + 1], _PLACES[i : i + 1]) for i in range(5)])
+    for count in (1, 2, 3, 8):
+        for images in (1, 3, 4, 5):
+            with dnn.options(threads=count):
+                np.testing.assert_array_equal(dnn.grid_sample(_PICTURES[:images], _PLACES[:images]), alone[:images])
+
+
 @needs_numba
 def test_callers_with_threads_of_their_own_get_right_results():
     dnn.warmup("softmax")

@@ -133,6 +133,7 @@ class Prepared:
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
         self._half = any(s.dtype in HALF for s in specs)
         self._chosen = _Chosen(method, workspace, self._half and not method.native)
+        self._direct: Any = None  # the shortest way of a warm call, False where there is none; looked for once nothing is awaited
         self._awaited: compiled.Unit | None = None  # what is being compiled and would be faster
         self._named = True  # by the caller: no other algorithm takes over
 
@@ -144,6 +145,10 @@ class Prepared:
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> tuple[Any, ...]:
         """Run on `arrays` and return the flat results, None where a result is absent."""
+        if self._direct and out is None and workspace is None:
+            found = self._straight(self._direct, arrays)
+            if found is not None:
+                return found
         awaited = self._awaited
         if awaited is not None and awaited.state is not compiled.PENDING:
             self._change_over(workspace)
@@ -164,7 +169,26 @@ class Prepared:
                 self._run_widened(chosen.method, arrays, named, results, scratch)
             else:
                 chosen.method.run(self.problem, placed, scratch, *arrays, **named)
+        if self._direct is None and self._awaited is None and chosen is self._chosen:
+            self._direct = self._direct_by(chosen)
         return placed
+
+    def _straight(self, direct: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The results of `direct`; None where it could not take these arrays, or another thread has chosen anew."""
+        if not direct:
+            return None
+        if self.op.values is not None:
+            self.op.values(self.problem, *arrays)
+        results = self._new_results()
+        placed = self._placed(results) if self._absent else tuple(results)
+        return placed if direct(arrays, placed) else None
+
+    def _direct_by(self, chosen: _Chosen) -> Any:
+        """What starts the kernels of a compiled algorithm with all that depends on the problem done; False where it has no such thing."""
+        run, draws = chosen.method.run, self.op.runtime and self.problem.needs_seed
+        if not isinstance(run, compiled.Compiled) or chosen.widen or draws or self._config.telemetry:
+            return False
+        return run.direct(self.problem) or False
 
     def warm(self, runtime: tuple[Any, ...], out: Any, workspace: Any, *arrays: Any) -> Any:
         """What the public function returns."""
@@ -231,6 +255,7 @@ class Prepared:
         return self._with_scratch(chosen, None) if chosen.workspace else (chosen, None)
 
     def _take(self, method: Method) -> _Chosen:
+        self._direct = None
         self._chosen = chosen = _Chosen(method, method.workspace(self.problem), self._half and not method.native)
         return chosen
 

@@ -303,6 +303,12 @@ def _pixel_bytes(problem: GridSampleProblem) -> int:
     return table_bytes(problem.x, 1)
 
 
+def _image_bytes(problem: GridSampleProblem) -> int:
+    """One image for each thread."""
+    images = problem.x.shape[0]
+    return -(-_pixel_bytes(problem) // max(images, 1)) * min(images, threads.cores())
+
+
 def _plane_bytes(problem: GridSampleProblem) -> int:
     return table_bytes(problem.x, problem.x.ndim - 1)
 
@@ -343,7 +349,7 @@ ALGORITHMS = {
             "grid_sample",
             "compiled: four pixels with all their channels for each place, over all threads",
             accepts=_no_corners,
-            workspace=_pixel_bytes,
+            workspace=_image_bytes,
         ),
     ),
     "grid_sample_backward": (

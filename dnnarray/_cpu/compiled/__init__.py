@@ -20,7 +20,7 @@ from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method, rank
 from dnnarray._spec import FLOAT32, FLOAT64, FLOATING
 
-__all__ = ["PENDING", "Compiled", "Unit", "await_better", "build", "compile_now", "method", "numpy_cost", "units"]
+__all__ = ["PENDING", "Compiled", "Unit", "arithmetic", "await_better", "build", "compile_now", "method", "numpy_cost", "units"]
 _WORTH = 1 << 17  # bytes that a call must move before it starts a compiler in the background
 _MET_THE_COMPILER = "compilation disabled"  # what Numba says to a call that waited for the compiler's lock
 _TRIES = 20
@@ -45,6 +45,30 @@ class Compiled:
                 if _MET_THE_COMPILER not in str(error):
                     raise
         self.function(problem, outputs, scratch, *arrays, **runtime)
+
+    def direct(self, problem: Problem) -> Callable[[Iterable[Any], Iterable[Any]], bool] | None:
+        """``start(arrays, outputs)`` for arrays that lie as the problem says: the kernels without anything that depends on the problem alone. It says whether
+        it could, having done nothing where not; None where the driver has no plan for such arrays.
+        """
+        plan = getattr(self.function, "direct", None)
+        if plan is None or (run := plan(problem)) is None:
+            return None
+
+        def start(arrays: Iterable[Any], outputs: Iterable[Any]) -> bool:
+            for array in arrays:
+                if array is not None and not array.flags.aligned:
+                    return False
+            try:
+                run(*arrays, *outputs)
+            except MemoryError:  # for scratch memory: another algorithm may need less
+                return False
+            except RuntimeError as error:
+                if _MET_THE_COMPILER not in str(error):
+                    raise
+                return False
+            return True
+
+        return start
 
     @cached_property
     def function(self) -> Any:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.compiled import scalar
-from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In1, Kernel, Out1, device, driver, kernel
+from dnnarray._cpu.compiled.dense import Plan, planned
+from dnnarray._cpu.compiled.kernel import In1, Kernel, Out1, device, kernel, wide
+from dnnarray._cpu.compiled.memory import fetch_after
 from dnnarray._cpu.compiled.scalar import const
-from dnnarray._problems.activation import ElementwiseProblem, GatedProblem
+from dnnarray._problems.activation import ElementwiseProblem
 
 _WORK = 4  # a formula with an exponential in it, beside a copy
 _SQRT_2_OVER_PI = 0.7978845608028654
@@ -222,22 +223,34 @@ def _mish_slope(g: Any, x: Any, p: Any, q: Any) -> Any:
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
+_RUN = 256  # elements after which the next ones are asked for: arithmetic on lines that are there waits for no others
+
 _FORWARD = """
 def {name}(start: int, stop: int, x: In1, y: Out1, p: float, q: float) -> None:
-    x, y = x[start:stop], y[start:stop]
+    wide()
     p_, q_ = x.dtype.type(p), x.dtype.type(q)
-    for i in range(len(y)):
-        y[i] = forward(x[i], p_, q_)
+    for first in range(start, stop, run):
+        last = min(first + run, stop)
+        x_, y_ = x[first:last], y[first:last]
+        fetch_after(x, last, run, stop)
+        for i in range(len(y_)):
+            y_[i] = forward(x_[i], p_, q_)
 """
 _BACKWARD = """
 def {name}(start: int, stop: int, g: In1, x: In1, dx: Out1, p: float, q: float) -> None:
-    g, x, dx = g[start:stop], x[start:stop], dx[start:stop]
+    wide()
     p_, q_ = x.dtype.type(p), x.dtype.type(q)
-    for i in range(len(dx)):
-        dx[i] = backward(g[i], x[i], p_, q_)
+    for first in range(start, stop, run):
+        last = min(first + run, stop)
+        g_, x_, dx_ = g[first:last], x[first:last], dx[first:last]
+        fetch_after(g, last, run, stop)
+        fetch_after(x, last, run, stop)
+        for i in range(len(dx_)):
+            dx_[i] = backward(g_[i], x_[i], p_, q_)
 """
 _GATED = """
 def {name}(start: int, stop: int, gate: In1, x: In1, y: Out1, p: float, q: float) -> None:
+    wide()
     gate, x, y = gate[start:stop], x[start:stop], y[start:stop]
     p_, q_ = x.dtype.type(p), x.dtype.type(q)
     for i in range(len(y)):
@@ -245,6 +258,7 @@ def {name}(start: int, stop: int, gate: In1, x: In1, y: Out1, p: float, q: float
 """
 _GATED_BACKWARD = """
 def {name}(start: int, stop: int, g: In1, gate: In1, x: In1, dgate: Out1, dx: Out1, p: float, q: float) -> None:
+    wide()
     g, gate, x, dgate, dx = g[start:stop], gate[start:stop], x[start:stop], dgate[start:stop], dx[start:stop]
     p_, q_ = x.dtype.type(p), x.dtype.type(q)
     for i in range(len(dx)):
@@ -254,9 +268,17 @@ def {name}(start: int, stop: int, g: In1, gate: In1, x: In1, dgate: Out1, dx: Ou
 
 
 def _kernel(text: str, name: str, **formulas: Any) -> Kernel:
-    scope: dict[str, Any] = {"In1": In1, "Out1": Out1, "__name__": __name__, **formulas}
+    scope: dict[str, Any] = {
+        "In1": In1,
+        "Out1": Out1,
+        "wide": wide,
+        "fetch_after": fetch_after,
+        "run": _RUN,
+        "__name__": __name__,
+        **formulas,
+    }
     exec(compile(text.format(name=name), __file__, "exec"), scope)  # noqa: S102 - the source is above
-    return kernel(scope[name])
+    return kernel(scope[name], counted=False, streams=True)
 
 
 Parameters = Callable[[tuple[Any, ...]], tuple[float, float]]
@@ -268,12 +290,14 @@ def _two(values: tuple[Any, ...]) -> tuple[float, float]:
     return float(p), float(q)
 
 
-def _run(kernel: Kernel, parameters: Parameters, problem: Any, outputs: tuple[np.ndarray, ...], arrays: tuple[np.ndarray, ...]) -> None:
-    order = problem.result.axis_order()
-    with Written(outputs, order) as results:
-        inputs = [taken(a, (-1,), order) for a in arrays]
-        size = inputs[0].size
-        kernel(size, *inputs, *(r.reshape(-1) for r in results), *parameters(problem.activation.parameters), work=_WORK * size)
+def _plan(kernel: Kernel, parameters: Parameters, problem: Any) -> Plan:
+    size = problem.result.size
+    values, work = parameters(problem.activation.parameters), _WORK * size
+
+    def run(*arrays: np.ndarray) -> None:
+        kernel(size, *[a.reshape(-1) for a in arrays], *values, work=work)
+
+    return run, problem.result.axis_order()
 
 
 def _drivers(name: str, forward: Any, backward: Any, parameters: Parameters = _two) -> tuple[Any, Any]:
@@ -283,11 +307,7 @@ def _drivers(name: str, forward: Any, backward: Any, parameters: Parameters = _t
 
 
 def _driver_of(kernel: Kernel, parameters: Parameters) -> Any:
-    @driver(kernel)
-    def run(problem: ElementwiseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray) -> None:
-        _run(kernel, parameters, problem, outputs, arrays)
-
-    return run
+    return planned(kernel)(lambda problem: _plan(kernel, parameters, problem))
 
 
 relu, relu_backward = _drivers("relu", _threshold, _threshold_slope)
@@ -320,12 +340,11 @@ def _no_parameters(values: tuple[Any, ...]) -> tuple[float, float]:
 def _either(erf_form: Kernel, tanh_form: Kernel) -> Any:
     """The driver of gelu or its gradient, by either form."""
 
-    @driver(erf_form, tanh_form)
-    def run(problem: ElementwiseProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray) -> None:
-        chosen = erf_form if problem.activation.parameters[0] == "none" else tanh_form
-        _run(chosen, _no_parameters, problem, outputs, arrays)
+    @planned(erf_form, tanh_form)
+    def plan(problem: ElementwiseProblem) -> Plan:
+        return _plan(erf_form if problem.activation.parameters[0] == "none" else tanh_form, _no_parameters, problem)
 
-    return run
+    return plan
 
 
 gelu = _either(_kernel(_FORWARD, "gelu", forward=_gelu), _kernel(_FORWARD, "gelu_tanh", forward=_gelu_tanh))
@@ -341,15 +360,7 @@ def _gated_drivers(name: str, forward: Any, backward: Any, parameters: Parameter
     there = _kernel(_GATED, name, forward=forward)
     back = _kernel(_GATED_BACKWARD, f"{name}_backward", forward=forward, backward=backward)
 
-    @driver(there)
-    def run(problem: GatedProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray) -> None:
-        _run(there, parameters, problem, outputs, arrays)
-
-    @driver(back)
-    def run_backward(problem: GatedProblem, outputs: tuple[np.ndarray, ...], scratch: Any, *arrays: np.ndarray) -> None:
-        _run(back, parameters, problem, outputs, arrays)
-
-    return run, run_backward
+    return _driver_of(there, parameters), _driver_of(back, parameters)
 
 
 swiglu, swiglu_backward = _gated_drivers("swiglu", _silu, _silu_slope, _two)

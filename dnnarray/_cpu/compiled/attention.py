@@ -8,6 +8,7 @@ for that: there each key's score is a sum along the row, and one pass reads keys
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,10 @@ from dnnarray._cpu.compiled.attention_pieces import (
     transpose,
 )
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel
+from dnnarray._cpu.compiled.kernel import In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel, wide
 from dnnarray._cpu.compiled.lanes import multiply, raise_top, settle, weigh
 from dnnarray._cpu.compiled.memory import address, aligned
-from dnnarray._cpu.compiled.scalar import exp
+from dnnarray._cpu.compiled.scalar import exp, fma
 from dnnarray._cpu.compiled.tile import BYTES, apart, copy_vector, routine, write
 from dnnarray._problems.attention import AttentionProblem
 
@@ -146,7 +147,16 @@ def dot(a, b):
 @device
 def add_scaled(total, row, factor):
     for i in range(len(total)):
-        total[i] += row[i] * factor
+        total[i] = fma(row[i], factor, total[i])
+
+
+@device(counted=False)
+def add_four(total, rows, weights):
+    """`add_scaled` of four rows one after the other, while the sums are in registers."""
+    a, b, c, d = rows[0], rows[1], rows[2], rows[3]
+    p, q, r, s = weights[0], weights[1], weights[2], weights[3]
+    for i in range(len(total)):
+        total[i] = fma(d[i], s, fma(c[i], r, fma(b[i], q, fma(a[i], p, total[i]))))
 
 
 @device(counted=False)
@@ -155,7 +165,11 @@ def weighted_sum(rows, weights, part, total):
     total[:] = total.dtype.type(0)
     for first in range(0, len(rows), _CHAIN):
         part[:] = part.dtype.type(0)
-        for j in range(first, min(first + _CHAIN, len(rows))):
+        last = min(first + _CHAIN, len(rows))
+        fours = last - (last - first) % 4
+        for j in range(first, fours, 4):
+            add_four(part, rows[j : j + 4], weights[j : j + 4])
+        for j in range(fours, last):
             add_scaled(part, rows[j], weights[j])
         for i in range(len(total)):
             total[i] += part[i]
@@ -191,6 +205,7 @@ def _few_queries(
     start: int, stop: int, q: In4, k: In4, v: In4, y: Out4, lse: Out3, sizes: Integers1, reach_first: Integers2, reach_last: Integers2,
     scale: float, memory: Out2,
 ) -> None:  # fmt: skip
+    wide()
     factor = memory.dtype.type(scale)
     for part in range(start, stop):
         own, row = memory[part, : sizes[KEY_COUNT]], memory[part, sizes[KEY_COUNT] :]
@@ -236,11 +251,11 @@ def attend(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, log_sums: 
             log_sums[...] = -np.inf
         return
     lse, reach = _log_sums(problem, log_sums, y.dtype), reach_of(problem, causal_offset)
-    work = s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width) // _WORK
     if s.queries <= FEW:
-        _decode(problem, q, k, v, y, lse, reach, work)
+        with Written((y,)) as (result,):
+            _of_few(problem, reach, y.dtype)(*map(taken, (q, k, v)), result, lse)
     else:
-        _tiles(problem, q, k, v, y, lse, reach, work)
+        _tiles(problem, q, k, v, y, lse, reach, _work_of(problem))
     if log_sums is not None and lse is not log_sums:
         log_sums[...] = lse
 
@@ -248,23 +263,40 @@ def attend(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, log_sums: 
 FEW = 2  # queries that would leave most lanes empty
 
 
-def _decode(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.ndarray, reach: Any, work: int) -> None:
-    s, parts = problem.sizes, threads.cores()
-    memory = np.empty((parts, s.keys + s.width + s.value_width), y.dtype)
-    with Written((y,)) as (result,):
-        _few_queries(
-            parts,
-            taken(q),
-            taken(k),
-            taken(v),
-            result,
-            lse,
-            sizes_of(problem, y.itemsize, parts),
-            *reach,
-            problem.rule.scale,
-            memory,
-            work=work,
-        )
+def _work_of(problem: AttentionProblem) -> int:
+    s = problem.sizes
+    return s.batch * s.heads * s.queries * s.keys * (s.width + s.value_width) // _WORK
+
+
+def _of_few(problem: AttentionProblem, reach: Any, dtype: np.dtype) -> Callable[..., None]:
+    """``run(q, k, v, y, lse)`` for one query or two, on contiguous arrays."""
+    s, parts, work = problem.sizes, threads.cores(), _work_of(problem)
+    sizes = sizes_of(problem, dtype.itemsize, parts)
+
+    def run(q: Any, k: Any, v: Any, y: Any, lse: Any) -> None:
+        memory = np.empty((parts, s.keys + s.width + s.value_width), dtype)
+        _few_queries(parts, q, k, v, y, lse, sizes, *reach, problem.rule.scale, memory, work=work)
+
+    return run
+
+
+def _direct(problem: AttentionProblem) -> Callable[..., None] | None:
+    """As that of `planned`: one query waits for Python's steps a fifth as long as for its keys and values. None where there are more, or arrays lie in other ways."""
+    arrays = (*problem.inputs[:3], problem.result)
+    lies = problem.layout == "BHSD" and all(spec is not None and spec.strides is None for spec in arrays)
+    if problem.sizes.queries > FEW or problem.inputs[5] is not None or not lies or not problem.result.size:
+        return None
+    dtype = problem.result.dtype
+    few, nothing = _of_few(problem, reach_of(problem, None), dtype), _log_sums(problem, None, dtype)
+
+    def run(q: Any, k: Any, v: Any, *others: Any) -> None:
+        y, log_sums = others[-2:]
+        few(q, k, v, y, nothing if log_sums is None else log_sums)
+
+    return run
+
+
+attention.direct = _direct  # type: ignore[attr-defined]
 
 
 def _tiles(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.ndarray, reach: Any, work: int) -> None:

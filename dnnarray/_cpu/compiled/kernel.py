@@ -16,6 +16,7 @@ import numba
 import numpy as np
 from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.extending import intrinsic
 from numba.np.ufunc import parallel
 
 from dnnarray._cpu import threads
@@ -26,6 +27,7 @@ from dnnarray._version import __version__
 # What the arithmetic of sums may do: be taken in any order, which is what lets a reduction use vectors, and fuse a product with a sum. Everything
 # else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
 _SUMS = frozenset({"contract", "reassoc"})
+_PIECES = 16  # that a part is cut into where it is done from its end to its beginning: many in what a core's cache holds, each long enough to be a stream
 _njit: Any = njit  # whose own types leave out the options that begin with a line
 
 
@@ -66,9 +68,10 @@ class Kernel:
     writes must not depend on where the parts begin and end.
     """
 
-    def __init__(self, function: Callable[..., None], sums: bool, asleep: bool, counted: bool) -> None:
+    def __init__(self, function: Callable[..., None], sums: bool, asleep: bool, counted: bool, streams: bool) -> None:
         self.run: Any = _njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
         self._spread: Any = None
+        self._pieces, self._next = (_PIECES if streams else 1), 1
         if not asleep:
             self._spread = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
         hints = get_type_hints(function, include_extras=True)
@@ -83,7 +86,7 @@ class Kernel:
         types_ = tuple(p.numba_type(dtype) if isinstance(p, Place) else p for p in self._places)
         _compile(self.run, types_)
         if self._spread is not None:
-            _compile(self._spread, (types.intp, types.intp, types.Tuple(types_[2:])))
+            _compile(self._spread, (types.intp, types.intp, types.intp, types.Tuple(types_[2:])))
 
     def __call__(self, total: int, *arguments: Any, work: int = 0) -> None:
         """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one thread does it alone."""
@@ -94,7 +97,8 @@ class Kernel:
             threads.run(self.run, total, *arguments, work=work)
         elif _one_team.acquire(blocking=False):
             try:
-                _by_team(parts, self._spread, total, arguments)
+                pieces, self._next = self._next, self._pieces + 1 - self._next
+                self._spread(parts, total, pieces, arguments)
             finally:
                 _one_team.release()
         else:  # another thread of the caller's has the team: there are no more cores to be had
@@ -120,19 +124,6 @@ def omp_is_safe() -> bool:
     return not _forked and _layer() in ("omp", "tbb")
 
 
-def _by_team(parts: int, spread: Any, total: int, arguments: tuple[Any, ...]) -> None:
-    """A team of no more threads than there are parts; the caller's own setting of Numba stays."""
-    before = numba.get_num_threads()
-    if parts >= before:
-        spread(parts, total, arguments)
-        return
-    numba.set_num_threads(parts)
-    try:
-        spread(parts, total, arguments)
-    finally:
-        numba.set_num_threads(before)
-
-
 def _after_fork() -> None:
     global _forked, _one_team
     _forked, _one_team = True, threading.Lock()
@@ -153,16 +144,27 @@ def _compile(dispatcher: Any, signature: tuple[Any, ...]) -> None:
         dispatcher.disable_compile(bool(dispatcher.overloads))
 
 
+# What Numba's functions of these names call: from Python each of them costs microseconds where the caches have just been emptied by a kernel.
+_get_num_threads = types.ExternalFunction("get_num_threads", types.intp())
+_set_num_threads = types.ExternalFunction("set_num_threads", types.void(types.intp))
+# A team of no more threads than there are parts; the caller's own setting of Numba stays. With several pieces a part runs from its end to its beginning.
 _SPREAD = """
-def {name}_spread(parts, total, arguments):
+def {name}_spread(parts, total, pieces, arguments):
+    before = get_num_threads()
+    if parts < before:
+        set_num_threads(parts)
     for part in prange(parts):
-        run(total * part // parts, total * (part + 1) // parts, *arguments)
+        first, last = total * part // parts, total * (part + 1) // parts
+        for left in range(pieces, 0, -1):
+            run(first + (last - first) * (left - 1) // pieces, first + (last - first) * left // pieces, *arguments)
+    set_num_threads(before)
 """
 
 
 def _spread_over_threads(function: Callable[..., None], run: Any) -> Callable[..., None]:
     """A function of its own for each kernel, made of text: Numba keeps no code of closures."""
-    scope = {"run": run, "prange": numba.prange, "__name__": function.__module__}
+    scope = {"run": run, "__name__": function.__module__}
+    scope |= {"prange": numba.prange, "get_num_threads": _get_num_threads, "set_num_threads": _set_num_threads}
     exec(compile(_SPREAD.format(name=function.__name__), function.__code__.co_filename, "exec"), scope)  # noqa: S102 - the source is above
     return scope[f"{function.__name__}_spread"]
 
@@ -172,15 +174,19 @@ def _place(hint: Any) -> Any:
     return scalars[hint] if hint in scalars else hint.__metadata__[0]
 
 
-def kernel(function: Callable[..., None] | None = None, *, sums: bool = False, asleep: bool = False, counted: bool = True) -> Any:
+def kernel(
+    function: Callable[..., None] | None = None, *, sums: bool = False, asleep: bool = False, counted: bool = True, streams: bool = False
+) -> Any:
     """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order.
 
     `asleep`: its parts go to the threads that sleep when they have nothing to do. OpenMP's wait busily for some milliseconds, on the cores where a BLAS wants to multiply.
     `counted=False`: a slice of an array counts no reference, which costs an atomic operation on a number that all threads share; such a function makes no arrays.
+    `streams`: its time is that of memory. Every other call goes from the end of each part to its beginning, and so meets first what the call before it
+    (the same on other data, or the one that made its data) left in the caches.
     """
     if function is None:
-        return partial(kernel, sums=sums, asleep=asleep, counted=counted)
-    return Kernel(function, sums, asleep, counted)
+        return partial(kernel, sums=sums, asleep=asleep, counted=counted, streams=streams)
+    return Kernel(function, sums, asleep, counted, streams)
 
 
 def device(function: Callable[..., Any] | None = None, *, sums: bool = False, counted: bool = True) -> Any:
@@ -188,6 +194,17 @@ def device(function: Callable[..., Any] | None = None, *, sums: bool = False, co
     if function is None:
         return partial(device, sums=sums, counted=counted)
     return _njit(nogil=True, error_model="numpy", forceinline=True, fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
+
+
+@cast(Any, intrinsic)
+def wide(typing: Any) -> Any:
+    """Let the loops of the function in which this stands use the longest vectors: LLVM takes half of them on processors that some of its users found slowed by the whole."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite's own `add` knows no attributes that have values
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 class Driver(Protocol):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In1, In2, Integers1, Out2, OutDoubles1, driver, kernel
+from dnnarray._cpu.compiled.kernel import In1, In2, Integers1, Out2, OutDoubles1, driver, kernel, wide
+from dnnarray._cpu.compiled.memory import row_after
 from dnnarray._cpu.compiled.rows import exponential_sum, exponentials, row_max, scale
 from dnnarray._cpu.loss_rows import Statistics, labels, losses, reduce, row_factors
 from dnnarray._problems.loss import ScoresProblem
@@ -17,21 +18,23 @@ Array = np.ndarray
 _WORK = 6
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _statistics(start: int, stop: int, z: In2, label: Integers1, peak: OutDoubles1, log_sum: OutDoubles1, picked: OutDoubles1) -> None:
+    wide()
     for r in range(start, stop):
         high = row_max(z[r])
         peak[r] = high
-        log_sum[r] = math.log(exponential_sum(z[r], high))
+        log_sum[r] = math.log(exponential_sum(z[r], high, row_after(z, r, stop)))
         picked[r] = float(z[r, label[r]]) - float(high)
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _gradient(start: int, stop: int, z: In2, label: Integers1, lse: In1, both: In1, hard: In1, dz: Out2) -> None:
+    wide()
     for r in range(start, stop):
         shift = lse[r] if lse.size else row_max(z[r])
         # The sum is 1 up to rounding where the log-sum-exp is given, and divided by all the same: 1e4 in float32 is only exact to 1e-3.
-        total = exponentials(z[r], shift, dz[r])
+        total = exponentials(z[r], shift, dz[r], row_after(z, r, stop))
         scale(dz[r], z.dtype.type(both[r] / total))
         dz[r, label[r]] -= hard[r]
 

@@ -8,13 +8,16 @@ rstd (h - average(h) - u average(h u)); for RMS norm without average(h).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import norm_forms
-from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In1, In2, In3, Out1, Out2, Out3, device, driver, kernel
+from dnnarray._cpu.compiled import arithmetic
+from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
+from dnnarray._cpu.compiled.kernel import In1, In2, In3, Out1, Out2, Out3, device, driver, kernel, wide
+from dnnarray._cpu.compiled.memory import row_after
 from dnnarray._cpu.compiled.scalar import const, fma
 from dnnarray._cpu.compiled.sums import row_moments, row_products, row_sum, weighted_products
 from dnnarray._cpu.norm_sums import move
@@ -30,11 +33,11 @@ Array = np.ndarray
 
 
 @device
-def _statistics(x: Any, eps: Any, centred: Any) -> Any:
-    """(mean, rest, variance, rstd) of a row: the mean is mean + rest."""
+def _statistics(x: Any, eps: Any, centred: Any, ahead: Any) -> Any:
+    """(mean, rest, variance, rstd) of a row: the mean is mean + rest. `ahead` is where the next row lies."""
     count = len(x)
     mean = x.dtype.type(row_sum(x) / count if centred else 0.0)
-    total, squares = row_moments(x, mean)
+    total, squares = row_moments(x, mean, ahead)
     rest = total / count if centred else 0.0
     variance = squares / count - rest * rest
     variance = 0.0 if variance < 0.0 else variance
@@ -95,7 +98,7 @@ def _settle(run: Any, total: Any) -> Any:
 # --- by rows ----------------------------------------------------------------------------------------------------------
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _rows(
     start: int,
     stop: int,
@@ -110,10 +113,11 @@ def _rows(
     eps: float,
     centred: bool,
 ) -> None:
+    wide()
     pieces = x.shape[1] // inner
     for r in range(start, stop):
         row, out = x[r], y[r]
-        m, rest, v, s = _statistics(row, eps, centred)
+        m, rest, v, s = _statistics(row, eps, centred, row_after(x, r, stop))
         if mean.size:
             mean[r] = m + rest
         if rstd.size:
@@ -130,11 +134,12 @@ def _rows(
                 _affine(row[a : a + inner], centre, scale, x.dtype.type(bias[base + k] - offset * scale), out[a : a + inner])
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _rows_backward(
     start: int, stop: int, g: In2, x: In2, weight: In1, mean: In1, rstd: In1, dx: Out2, dweight: Out2, dbias: Out2, weight_run: Out2,
     bias_run: Out2, period: int, inner: int, eps: float, centred: bool,
 ) -> None:  # fmt: skip
+    wide()
     rows, length = x.shape
     pieces = length // inner
     zero = x.dtype.type(0)
@@ -146,7 +151,7 @@ def _rows_backward(
             row, grad, out = x[r], g[r], dx[r]
             m, s = zero, zero
             if (mean.size == 0 and centred) or rstd.size == 0:
-                m, rest, _, s = _statistics(row, eps, centred)
+                m, rest, _, s = _statistics(row, eps, centred, row_after(x, r, last))
                 m = m + rest
             if mean.size:
                 m = mean[r]
@@ -184,87 +189,99 @@ def _or(array: Array | None, size: int, dtype: Any, value: float) -> Array:
     return np.full(size, value, dtype) if array is None else taken(array, (-1,))
 
 
-def _by_rows(
-    problem: NormProblem, x: Array, y: Array, weight: Array | None, bias: Array | None, mean: Array | None = None, rstd: Array | None = None
-) -> None:
-    form = norm_forms.rows(problem)
+def _by_rows(problem: NormProblem) -> Callable[..., None]:
+    """``run(x, weight, bias, y, mean, rstd)`` on contiguous arrays, None for what is left out."""
+    form, dtype = norm_forms.rows(problem), arithmetic(problem)
     assert form is not None  # `accepts` has looked
-    shape, nothing = (form.rows, form.length), np.empty(0, x.dtype)
-    count = form.parameters
-    with Written((y, mean, rstd)) as (y_, mean_, rstd_):
-        _rows(
-            form.rows, taken(x, shape), _or(weight, count, x.dtype, 1), _or(bias, count, x.dtype, 0), y_.reshape(shape),
-            *(nothing if a is None else a.reshape(-1) for a in (mean_, rstd_)), form.period, form.inner, problem.eps, problem.centred,
-            work=_WORK * x.size,
-        )  # fmt: skip
+    shape, work, nothing = (form.rows, form.length), _WORK * form.rows * form.length, np.empty(0, dtype)
+    ones, zeros = _or(None, form.parameters, dtype, 1), _or(None, form.parameters, dtype, 0)
+    rest = (form.period, form.inner, problem.eps, problem.centred)
+
+    def run(x: Array, weight: Array | None, bias: Array | None, y: Array, mean: Array | None = None, rstd: Array | None = None) -> None:
+        found = (nothing if mean is None else mean.reshape(-1), nothing if rstd is None else rstd.reshape(-1))
+        parameters = (ones if weight is None else weight.reshape(-1), zeros if bias is None else bias.reshape(-1))
+        _rows(form.rows, x.reshape(shape), *parameters, y.reshape(shape), *found, *rest, work=work)
+
+    return run
 
 
-def _by_rows_backward(
-    problem: NormProblem, outputs: tuple[Any, ...], grad: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array | None
-) -> None:
-    form = norm_forms.rows(problem)
+@kernel(asleep=True, counted=False)
+def _totals(start: int, stop: int, parts: In2, total: Out1) -> None:
+    """The sums of the columns of `parts`, one row after the other."""
+    for part in range(len(parts)):
+        row = parts[part]
+        for i in range(start, stop):
+            total[i] = total[i] + row[i] if part else row[i]
+
+
+def _by_rows_backward(problem: NormProblem) -> Callable[..., None]:
+    """``run(grad, x, weight, mean, rstd, dx, dweight, dbias)`` on contiguous arrays, None for what is left out."""
+    form, dtype = norm_forms.rows(problem), arithmetic(problem)
     assert form is not None
-    gx, of_weight, of_bias = outputs
-    shape, nothing = (form.rows, form.length), np.empty(0, x.dtype)
-    sums = np.empty((4, min(_BLOCKS, form.rows), form.parameters), x.dtype)
-    with Written((gx,)) as (dx,):
-        _rows_backward(
-            sums.shape[1], taken(grad, shape), taken(x, shape), _or(weight, form.parameters, x.dtype, 1),
-            *(nothing if a is None else taken(a, (-1,)) for a in (mean, rstd)), dx.reshape(shape), *sums, form.period, form.inner,
-            problem.eps, problem.centred, work=2 * _WORK * x.size,
-        )  # fmt: skip
-    for parameter, parts in ((of_weight, sums[0]), (of_bias, sums[1])):
-        if parameter is not None:
-            parameter[...] = parts.sum(axis=0).reshape(parameter.shape)
+    shape, work, nothing = (form.rows, form.length), 2 * _WORK * form.rows * form.length, np.empty(0, dtype)
+    ones, rest = _or(None, form.parameters, dtype, 1), (form.period, form.inner, problem.eps, problem.centred)
+
+    def run(grad: Array, x: Array, weight: Any, mean: Any, rstd: Any, dx: Array, dweight: Any, dbias: Any) -> None:
+        sums = np.empty((4, min(_BLOCKS, form.rows), form.parameters), dtype)
+        inputs = (grad.reshape(shape), x.reshape(shape), ones if weight is None else weight.reshape(-1))
+        found = (nothing if a is None else a.reshape(-1) for a in (mean, rstd))
+        _rows_backward(sums.shape[1], *inputs, *found, dx.reshape(shape), *sums, *rest, work=work)
+        for parameter, parts in ((dweight, sums[0]), (dbias, sums[1])):
+            if parameter is not None:
+                _totals(form.parameters, parts, parameter.reshape(-1))
+
+    return run
 
 
-@driver(_rows)
-def layer_norm(problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Array | None, bias: Array | None) -> None:
-    y, mean, rstd = outputs
-    _by_rows(problem, x, y, weight, bias, mean, rstd)
+@planned(_rows)
+def layer_norm(problem: NormProblem) -> Plan:
+    return _by_rows(problem), None
 
 
-@driver(_rows)
-def rms_norm(problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Array | None) -> None:
-    y, rstd = outputs
-    _by_rows(problem, x, y, weight, None, None, rstd)
+@planned(_rows)
+def rms_norm(problem: NormProblem) -> Plan:
+    run = _by_rows(problem)
+    return lambda x, weight, y, rstd: run(x, weight, None, y, None, rstd), None
 
 
 @driver(_rows)
 def add_norm(
     problem: NormProblem, outputs: Any, scratch: Any, x: Array, residual: Array, weight: Array | None, bias: Array | None = None
 ) -> None:
-    y, total = outputs
-    _by_rows(problem, np.add(x, residual, out=total), y, weight, bias)
+    with Written(outputs) as (y, total):
+        arrays = (None if a is None else taken(a) for a in (weight, bias))
+        _by_rows(problem)(np.add(x, residual, out=total), *arrays, y)
 
 
-@driver(_rows)
-def group_norm(problem: NormProblem, outputs: Any, scratch: Any, x: Array, weight: Array | None, bias: Array | None) -> None:
-    _by_rows(problem, x, outputs[0], weight, bias)
+@planned(_rows)
+def group_norm(problem: NormProblem) -> Plan:
+    return _by_rows(problem), None
 
 
-@driver(_rows_backward)
-def layer_norm_backward(
-    problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Array | None, bias: Any, mean: Any, rstd: Any
-) -> None:
-    _by_rows_backward(problem, outputs, grad, x, weight, mean, rstd)
+@planned(_rows_backward, _totals)
+def layer_norm_backward(problem: NormProblem) -> Plan:
+    run = _by_rows_backward(problem)
+    return lambda grad, x, weight, bias, *others: run(grad, x, weight, *others), None
 
 
-@driver(_rows_backward)
-def rms_norm_backward(problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Array | None, rstd: Any) -> None:
-    _by_rows_backward(problem, (*outputs, None), grad, x, weight, None, rstd)
+@planned(_rows_backward, _totals)
+def rms_norm_backward(problem: NormProblem) -> Plan:
+    run = _by_rows_backward(problem)
+    return lambda grad, x, weight, rstd, dx, dweight: run(grad, x, weight, None, rstd, dx, dweight, None), None
 
 
-@driver(_rows_backward)
-def group_norm_backward(problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Array | None, bias: Any) -> None:
-    _by_rows_backward(problem, outputs, grad, x, weight, None, None)
+@planned(_rows_backward, _totals)
+def group_norm_backward(problem: NormProblem) -> Plan:
+    run = _by_rows_backward(problem)
+    return lambda grad, x, weight, bias, *outputs: run(grad, x, weight, None, None, *outputs), None
 
 
 # --- by planes of channels --------------------------------------------------------------------------------------------
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean: Out1, rstd: Out1, variance: Out1, eps: float) -> None:
+    wide()
     outer, _, inner = x.shape
     count = outer * inner
     for c in range(start, stop):
@@ -274,7 +291,7 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
         m = x.dtype.type(total / count)
         total, squares = 0.0, 0.0
         for n in range(outer):
-            part, square = row_moments(x[n, c], m)
+            part, square = row_moments(x[n, c], m, 0)
             total += part
             squares += square
         rest = total / count
@@ -289,10 +306,11 @@ def _planes(start: int, stop: int, x: In3, weight: In1, bias: In1, y: Out3, mean
             _affine(x[n, c], centre, scale, shift, y[n, c])
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _planes_backward(
     start: int, stop: int, g: In3, x: In3, weight: In1, mean: In1, rstd: In1, dx: Out3, dweight: Out1, dbias: Out1
 ) -> None:
+    wide()
     outer, _, inner = x.shape
     count = outer * inner
     for c in range(start, stop):
@@ -309,16 +327,18 @@ def _planes_backward(
             _gradient(g[n, c], x[n, c], m, s, scale, average, projection, dx[n, c])
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _planes_affine(start: int, stop: int, x: In2, centre: In1, scale: In1, shift: In1, y: Out2) -> None:
+    wide()
     channels = len(centre)
     for r in range(start, stop):
         c = r % channels
         _affine(x[r], centre[c], scale[c], shift[c], y[r])
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _columns_affine(start: int, stop: int, x: In2, centre: In1, scale: In1, shift: In1, y: Out2) -> None:
+    wide()
     for r in range(start, stop):
         row, out = x[r], y[r]
         for c in range(len(centre)):
@@ -343,19 +363,20 @@ def _form(problem: NormProblem) -> tuple[norm_forms.Planes, tuple[int, int, int]
     return form, (form.outer, form.channels, form.inner)
 
 
-@driver(_coefficients, _planes_affine, _columns_affine)
-def batch_norm(
-    problem: NormProblem, outputs: Any, scratch: Any, x: Array, mean: Array, variance: Array, weight: Any, bias: Any, residual: Any
-) -> None:
-    form, _ = _form(problem)
+@planned(_coefficients, _planes_affine, _columns_affine)
+def batch_norm(problem: NormProblem) -> Plan:
+    (form, _), dtype = _form(problem), arithmetic(problem)
     rows = (form.outer, form.channels) if form.inner == 1 else (form.outer * form.channels, form.inner)
-    parameters = (_or(weight, form.channels, x.dtype, 1), _or(bias, form.channels, x.dtype, 0))
-    coefficients = np.empty((3, form.channels), x.dtype)
-    _coefficients(form.channels, taken(mean, (-1,)), taken(variance, (-1,)), *parameters, problem.eps, *coefficients)
-    run = _columns_affine if form.inner == 1 else _planes_affine
-    with Written(outputs, form.order) as (y,):
-        source = taken(x, rows, form.order)
-        run(rows[0], source, *coefficients, y.reshape(rows), work=x.size)
+    affine = _columns_affine if form.inner == 1 else _planes_affine
+    ones, zeros = _or(None, form.channels, dtype, 1), _or(None, form.channels, dtype, 0)
+
+    def run(x: Array, mean: Array, variance: Array, weight: Array | None, bias: Array | None, residual: None, y: Array) -> None:
+        parameters = (ones if weight is None else weight.reshape(-1), zeros if bias is None else bias.reshape(-1))
+        coefficients = np.empty((3, form.channels), dtype)
+        _coefficients(form.channels, mean.reshape(-1), variance.reshape(-1), *parameters, problem.eps, *coefficients)
+        affine(rows[0], x.reshape(rows), *coefficients, y.reshape(rows), work=x.size)
+
+    return run, form.order
 
 
 @driver(_planes)
@@ -373,18 +394,15 @@ def batch_norm_train(
     move(next_var, running_var, found[2], problem.momentum, problem.geometry.count / max(problem.geometry.count - 1, 1))
 
 
-@driver(_planes_backward)
-def batch_norm_train_backward(
-    problem: NormProblem, outputs: Any, scratch: Any, grad: Array, x: Array, weight: Any, bias: Any, running_mean: Any, running_var: Any,
-    residual: Any, mean: Array, rstd: Array,
-) -> None:  # fmt: skip
-    form, shape = _form(problem)
-    gx, of_weight, of_bias = outputs
-    sums = np.empty((2, form.channels), x.dtype)
-    inputs = (taken(grad, shape, form.order), taken(x, shape, form.order), _or(weight, form.channels, x.dtype, 1))
-    with Written((gx,), form.order) as (dx,):
-        statistics = (taken(mean, (-1,)), taken(rstd, (-1,)))
-        _planes_backward(form.channels, *inputs, *statistics, dx.reshape(shape), *sums, work=2 * _WORK * x.size)
-    for parameter, found in ((of_weight, sums[0]), (of_bias, sums[1])):
-        if parameter is not None:
-            parameter[...] = found
+@planned(_planes_backward)
+def batch_norm_train_backward(problem: NormProblem) -> Plan:
+    (form, shape), dtype = _form(problem), arithmetic(problem)
+    ones, work = _or(None, form.channels, dtype, 1), 2 * _WORK * math.prod(shape)
+
+    def run(grad: Array, x: Array, weight: Any, *others: Any) -> None:
+        mean, rstd, dx, dweight, dbias = others[-5:]
+        parameters = (np.empty(form.channels, dtype) if a is None else a.reshape(-1) for a in (dweight, dbias))
+        inputs = (grad.reshape(shape), x.reshape(shape), ones if weight is None else weight.reshape(-1))
+        _planes_backward(form.channels, *inputs, mean.reshape(-1), rstd.reshape(-1), dx.reshape(shape), *parameters, work=work)
+
+    return run, form.order

@@ -6,12 +6,14 @@ its windows: loops over whole rows, which run in vectors. Where channels are las
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import pool_forms
-from dnnarray._cpu.compiled.dense import Written, taken
+from dnnarray._cpu.compiled import arithmetic
+from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
 from dnnarray._cpu.compiled.kernel import (
     In1,
     In2,
@@ -155,7 +157,7 @@ def _padded_row(x: Any, y: Any, horizontal: Any, value: Any) -> Any:
     return row
 
 
-@kernel
+@kernel(streams=True)
 def _max_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1) -> None:
     _maxima(start, stop, x, y, vertical, horizontal, _padded_row(x, y, horizontal, -np.inf))
 
@@ -191,7 +193,7 @@ def _fours(x: Any, y: Any, vertical: Any, horizontal: Any) -> bool:
     return pairs and 2 * y.shape[1] <= x.shape[1] and 2 * y.shape[2] <= x.shape[2] and y.shape[2] >= BYTES // x.itemsize
 
 
-@kernel
+@kernel(streams=True)
 def _sum_planes(start: int, stop: int, x: In3, y: Out3, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
     if _fours(x, y, vertical, horizontal):
         item, source, into = x.itemsize, x.ctypes.data, y.ctypes.data
@@ -226,7 +228,7 @@ def _sums(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any,
             _divided(y[n, p], rows[p], columns)
 
 
-@kernel
+@kernel(streams=True)
 def _argmax_planes(
     start: int, stop: int, x: In3, y: Out3, places: OutIntegers3, vertical: Integers1, stride: int, columns: Integers2
 ) -> None:
@@ -251,7 +253,7 @@ def _places(start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, s
             _copied(where, places[n, p])
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _reach(start: int, stop: int, places: Integers2, reach: OutIntegers2) -> None:
     """The smallest and the largest number of each row."""
     for n in range(start, stop):
@@ -262,7 +264,7 @@ def _reach(start: int, stop: int, places: Integers2, reach: OutIntegers2) -> Non
         reach[n, 0], reach[n, 1] = low, high
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) -> None:
     for n in range(start, stop):
         plane, where = dx[n], places[n]
@@ -272,7 +274,7 @@ def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) 
                 plane[where[i]] += g[n, i]
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _max_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
@@ -290,7 +292,7 @@ def _max_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, hor
                         _larger(x[n, h, w], 1, out)
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _sum_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, horizontal: Integers1, rows: In1, columns: In1) -> None:
     step, top, spread, taps = vertical
     stride, left, dilation, window = horizontal
@@ -318,27 +320,30 @@ def _taps(form: pool_forms.Form) -> tuple[Array, Array]:
     return rows, columns
 
 
-def _reduce(problem: PoolProblem, outputs: tuple[Array, ...], x: Array, planes: Kernel, pixels: Kernel, *counts: Array) -> None:
+def _reduce(problem: PoolProblem, planes: Kernel, pixels: Kernel, *counts: Array) -> Plan:
     form = pool_forms.form(problem)
     assert form is not None  # `accepts` has looked
-    work = x.size + outputs[0].size * form.taps
-    with Written(outputs, form.order) as (y,):
-        kernel, y = (planes if form.planes else pixels), y.reshape(form.output_shape)
-        total = len(y) if form.planes else y.shape[0] * y.shape[1]
-        kernel(total, taken(x, form.input_shape, form.order), y, *_taps(form), *counts, work=work)
+    kernel, into = planes if form.planes else pixels, form.output_shape
+    total, work = (into[0] if form.planes else into[0] * into[1]), math.prod(form.input_shape) + math.prod(into) * form.taps
+    constants = (*_taps(form), *counts)
+
+    def run(x: Array, y: Array) -> None:
+        kernel(total, x.reshape(form.input_shape), y.reshape(into), *constants, work=work)
+
+    return run, form.order
 
 
-@driver(_max_planes, _max_pixels)
-def max_pool(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
-    _reduce(problem, outputs, x, _max_planes, _max_pixels)
+@planned(_max_planes, _max_pixels)
+def max_pool(problem: PoolProblem) -> Plan:
+    return _reduce(problem, _max_planes, _max_pixels)
 
 
-@driver(_sum_planes, _sum_pixels)
-def avg_pool(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
+@planned(_sum_planes, _sum_pixels)
+def avg_pool(problem: PoolProblem) -> Plan:
     form = pool_forms.form(problem)
     assert form is not None
-    counts = (np.maximum(np.array(a.counts(problem.padded)), 1).astype(x.dtype) for a in form.axes)
-    _reduce(problem, outputs, x, _sum_planes, _sum_pixels, *counts)
+    counts = (np.maximum(np.array(a.counts(problem.padded)), 1).astype(arithmetic(problem)) for a in form.axes)
+    return _reduce(problem, _sum_planes, _sum_pixels, *counts)
 
 
 def _argmax(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:

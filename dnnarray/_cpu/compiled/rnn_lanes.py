@@ -178,17 +178,3 @@ lstm_units, gru_units = (_units_intrinsic(body, False) for body in (_lstm_units,
 masked_lstm_units, masked_gru_units = (_units_intrinsic(body, True) for body in (_lstm_units, _gru_units))
 lstm_slopes, gru_slopes = (_slopes_intrinsic(body, False) for body in (_lstm_slopes, _gru_slopes))
 masked_lstm_slopes, masked_gru_slopes = (_slopes_intrinsic(body, True) for body in (_lstm_slopes, _gru_slopes))
-
-
-@intrinsic
-def fetch(typing: Any, address: Any) -> Any:
-    """Have the cache line at an address brought near."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        pointer = ir.PointerType(ir.IntType(8))
-        kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(arguments[0], pointer), _INT(0), _INT(3), _INT(1)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dnnarray._cpu.compiled.conv_copy import copy, turn_rows
 from dnnarray._cpu.compiled.kernel import Integers1, Integers2, Out1, device, kernel
+from dnnarray._cpu.compiled.memory import fetch
 from dnnarray._cpu.compiled.rnn_lanes import (
-    fetch,
     gru_slopes,
     gru_units,
     lstm_slopes,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cpu.compiled.kernel import device
+from dnnarray._cpu.compiled.memory import fetch_run
 from dnnarray._cpu.compiled.scalar import exp, from_order_key, order_key
 
 _RUN = 1024  # elements whose sum is taken in the dtype; sums of sums are float64
+_FETCHED = 256  # the same where the next row is brought near beside it: so many lines at a time wait for no others
 
 
 @device
@@ -31,11 +33,12 @@ def row_min(x: Any) -> Any:
 
 
 @device(sums=True, counted=False)
-def exponentials(x: Any, peak: Any, y: Any) -> Any:
-    """y = exp(x - peak); returns the sum."""
+def exponentials(x: Any, peak: Any, y: Any, ahead: Any) -> Any:
+    """y = exp(x - peak); returns the sum. `ahead` is where the next row lies, as for all that follow here."""
     total = 0.0
-    for first in range(0, len(x), _RUN):
-        x_, y_ = x[first : first + _RUN], y[first : first + _RUN]
+    for first in range(0, len(x), _FETCHED):
+        x_, y_ = x[first : first + _FETCHED], y[first : first + _FETCHED]
+        fetch_run(ahead, first, x_)
         part = x.dtype.type(0)
         for i in range(len(y_)):
             e = exp(x_[i] - peak)
@@ -46,11 +49,12 @@ def exponentials(x: Any, peak: Any, y: Any) -> Any:
 
 
 @device(sums=True, counted=False)
-def falling_exponentials(x: Any, low: Any, y: Any) -> Any:
+def falling_exponentials(x: Any, low: Any, y: Any, ahead: Any) -> Any:
     """y = exp(low - x); returns the sum."""
     total = 0.0
-    for first in range(0, len(x), _RUN):
-        x_, y_ = x[first : first + _RUN], y[first : first + _RUN]
+    for first in range(0, len(x), _FETCHED):
+        x_, y_ = x[first : first + _FETCHED], y[first : first + _FETCHED]
+        fetch_run(ahead, first, x_)
         part = x.dtype.type(0)
         for i in range(len(y_)):
             e = exp(low - x_[i])
@@ -61,11 +65,12 @@ def falling_exponentials(x: Any, low: Any, y: Any) -> Any:
 
 
 @device(sums=True, counted=False)
-def exponential_sum(x: Any, peak: Any) -> Any:
+def exponential_sum(x: Any, peak: Any, ahead: Any) -> Any:
     """The sum of exp(x - peak)."""
     total = 0.0
-    for first in range(0, len(x), _RUN):
-        x_ = x[first : first + _RUN]
+    for first in range(0, len(x), _FETCHED):
+        x_ = x[first : first + _FETCHED]
+        fetch_run(ahead, first, x_)
         part = x.dtype.type(0)
         for i in range(len(x_)):
             part += exp(x_[i] - peak)

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from dnnarray._cpu.compiled.coefficients import GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_ROOT
+from dnnarray._cpu.compiled.coefficients import GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_FOURTH_ROOT
 from dnnarray._cpu.compiled.kernel import device
 
 # (exp(r) - 1 - r) / r^2, the highest power first: for |r| <= ln(2) / 2 minimax with relative error 2e-10 in exp, and Taylor's to the last bit.
@@ -176,7 +176,7 @@ _atanh_ratio = _polynomial(_ATANH_SINGLE, _ATANH_DOUBLE)
 _tanh_ratio = _polynomial(_TANH_DOUBLE, _TANH_DOUBLE)
 gelu_slope_p = _polynomial(GELU_SLOPE_P, GELU_SLOPE_P)
 gelu_slope_q = _polynomial(GELU_SLOPE_Q, GELU_SLOPE_Q)
-gelu_tail_root = _polynomial(GELU_TAIL_ROOT, GELU_TAIL_ROOT)
+gelu_tail_fourth_root = _polynomial(GELU_TAIL_FOURTH_ROOT, GELU_TAIL_FOURTH_ROOT)
 
 
 def _limits(x: Any) -> Any:
@@ -209,6 +209,17 @@ def _least(x: Any) -> Any:
 def _least_by_type(x: Any) -> Any:
     least = types.float32(-87.33) if x == types.float32 else -708.39
     return lambda x: least
+
+
+def _most(x: Any) -> Any:
+    """The largest number of a type."""
+    raise NotImplementedError
+
+
+@overload(_most, inline="always", strict=False)
+def _most_by_type(x: Any) -> Any:
+    most = types.float32(np.finfo(np.float32).max) if x == types.float32 else np.finfo(np.float64).max
+    return lambda x: most
 
 
 @device
@@ -273,9 +284,10 @@ def sigmoid(x: Any) -> Any:
 @device
 def times_sigmoid(x: Any, y: Any) -> Any:
     """x times the logistic function of y: above 0 by what it lacks, so that all roundings but the last are those of a small number."""
-    zero, share = const(x, 0.0), _lesser_share(y)
-    less = x if share == zero else fma(-x, share, x)  # infinity less 0 times infinity
-    return x * share if y < zero else less
+    zero, share, most = const(x, 0.0), _lesser_share(y), _most(x)
+    finite = most if x > most else x  # infinity less 0 times infinity is infinity; NaN stays NaN
+    finite = -most if finite < -most else finite
+    return x * share if y < zero else fma(-finite, share, x)
 
 
 @device
@@ -347,7 +359,7 @@ def softplus(x: Any) -> Any:
 
 
 def gelu(x: Any) -> Any:
-    """x times the share of the normal distribution below it; in float32 as NumPy's form computes it, without an exponential."""
+    """x times the share of the normal distribution below it; in float32 without an exponential."""
     raise NotImplementedError
 
 
@@ -362,10 +374,9 @@ def _gelu(x: Any) -> Any:
 def _gelu_single(x: Any) -> Any:
     far, zero = const(x, 20.0), const(x, 0.0)
     magnitude = abs(far if x > far else x)
-    root = gelu_tail_root(magnitude)
+    root = gelu_tail_fourth_root(magnitude)
     square = root * root
-    fourth = square * square
-    return (x if x > zero else zero) - magnitude / (fourth * fourth)
+    return (x if x > zero else zero) - magnitude / (square * square)
 
 
 def gelu_slope(x: Any) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In2, Kernel, Out2, device, driver, kernel
+from dnnarray._cpu.compiled.dense import Plan, planned
+from dnnarray._cpu.compiled.kernel import In2, Kernel, Out2, device, kernel, wide
+from dnnarray._cpu.compiled.memory import row_after
 from dnnarray._cpu.compiled.rows import dot, exponential_sum, exponentials, falling_exponentials, row_max, row_min, scale
 from dnnarray._cpu.compiled.scalar import exp
 from dnnarray._cpu.compiled.sums import row_sum
@@ -18,25 +19,28 @@ Array = np.ndarray
 _WORK = 6  # an exponential and three passes
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _softmax(start: int, stop: int, x: In2, y: Out2) -> None:
+    wide()
     for r in range(start, stop):
-        total = exponentials(x[r], row_max(x[r]), y[r])
+        total = exponentials(x[r], row_max(x[r]), y[r], row_after(x, r, stop))
         scale(y[r], x.dtype.type(1.0 / total))
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _softmin(start: int, stop: int, x: In2, y: Out2) -> None:
+    wide()
     for r in range(start, stop):
-        total = falling_exponentials(x[r], row_min(x[r]), y[r])
+        total = falling_exponentials(x[r], row_min(x[r]), y[r], row_after(x, r, stop))
         scale(y[r], x.dtype.type(1.0 / total))
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _log_softmax(start: int, stop: int, x: In2, y: Out2) -> None:
+    wide()
     for r in range(start, stop):
         peak = row_max(x[r])
-        _subtract(x[r], peak, x.dtype.type(math.log(exponential_sum(x[r], peak))), y[r])
+        _subtract(x[r], peak, x.dtype.type(math.log(exponential_sum(x[r], peak, row_after(x, r, stop)))), y[r])
 
 
 @device
@@ -45,8 +49,9 @@ def _subtract(x: Any, peak: Any, rest: Any, y: Any) -> Any:
         y[i] = (x[i] - peak) - rest
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _softmax_gradient(start: int, stop: int, g: In2, y: In2, dx: Out2, sign: float) -> None:
+    wide()
     for r in range(start, stop):
         _project(g[r], y[r], x_type(g, dot(g[r], y[r])), x_type(g, sign), dx[r])
 
@@ -63,8 +68,9 @@ def _project(g: Any, y: Any, total: Any, sign: Any, dx: Any) -> Any:
         dx[i] = sign * ((g[i] - total) * y[i])
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _log_softmax_gradient(start: int, stop: int, g: In2, y: In2, dx: Out2) -> None:
+    wide()
     for r in range(start, stop):
         _less_share(g[r], y[r], x_type(g, row_sum(g[r])), dx[r])
 
@@ -81,28 +87,34 @@ def _shape(problem: SoftmaxProblem) -> tuple[int, int]:
 
 
 def _forward(rows: Kernel) -> Any:
-    @driver(rows)
-    def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
+    @planned(rows)
+    def plan(problem: SoftmaxProblem) -> Plan:
         shape = _shape(problem)
-        with Written(outputs) as (y,):
-            rows(shape[0], taken(x, shape), y.reshape(shape), work=_WORK * x.size)
 
-    return run
+        def run(x: Array, y: Array) -> None:
+            rows(shape[0], x.reshape(shape), y.reshape(shape), work=_WORK * x.size)
+
+        return run, None
+
+    return plan
 
 
 def _backward(rows: Kernel, gradient: Kernel, *sign: float) -> Any:
     """The gradient from the output, which is found again where it was not saved."""
 
-    @driver(rows, gradient)
-    def run(problem: SoftmaxProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, y: Array | None) -> None:
-        shape, work = _shape(problem), _WORK * x.size
-        result = np.empty(shape, x.dtype) if y is None else taken(y, shape)
-        if y is None:
-            rows(shape[0], taken(x, shape), result, work=work)
-        with Written(outputs) as (dx,):
-            gradient(shape[0], taken(grad, shape), result, dx.reshape(shape), *sign, work=work)
+    @planned(rows, gradient)
+    def plan(problem: SoftmaxProblem) -> Plan:
+        shape = _shape(problem)
 
-    return run
+        def run(grad: Array, x: Array, y: Array | None, dx: Array) -> None:
+            work = _WORK * x.size
+            if y is None:
+                rows(shape[0], x.reshape(shape), y := np.empty(shape, x.dtype), work=work)
+            gradient(shape[0], grad.reshape(shape), y.reshape(shape), dx.reshape(shape), *sign, work=work)
+
+        return run, None
+
+    return plan
 
 
 softmax, softmax_backward = _forward(_softmax), _backward(_softmax, _softmax_gradient, 1.0)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel
+from dnnarray._cpu import threads
+from dnnarray._cpu.compiled import arithmetic
+from dnnarray._cpu.compiled.conv_copy import turn_rows
+from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
+from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel, wide
+from dnnarray._cpu.compiled.memory import fetch_run
 from dnnarray._cpu.compiled.scalar import fma
+from dnnarray._cpu.compiled.tile import BYTES
 from dnnarray._cpu.spatial_common import buffer
 from dnnarray._cpu.spatial_resize import Taps, taps_of
 from dnnarray._problems.spatial_grid import GridSampleProblem
@@ -69,7 +76,7 @@ def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
         out[q] = fma(b, other[q], a * row[q])
 
 
-@kernel
+@kernel(streams=True)
 def _resize(
     start: int,
     stop: int,
@@ -86,23 +93,30 @@ def _resize(
 
 
 @device(counted=False)
+def _resized_row(row: Any, column_index: Any, column_weight: Any, doubles: Any, out: Any) -> Any:
+    """A row of a plane with its columns resized."""
+    if doubles:
+        _doubled(row, column_weight[0], column_weight[1], out)
+        for q in (0, 1, len(out) - 2, len(out) - 1):
+            out[q] = fma(column_weight[1, q], row[column_index[1, q]], column_weight[0, q] * row[column_index[0, q]])
+    elif len(column_index) == 2:
+        _gathered_pair(row, column_index[0], column_weight[0], column_index[1], column_weight[1], out)
+    else:
+        for k in range(len(column_index)):
+            _gathered(row, column_index[k], column_weight[k], k == 0, out)
+
+
+@device(counted=False)
 def _resize_planes(
     start: Any, stop: Any, x: Any, y: Any, row_index: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, wide: Any
 ) -> None:
     for n in range(start, stop):
-        for h in range(x.shape[1]):
-            if doubles:
-                _doubled(x[n, h], column_weight[0], column_weight[1], wide[h])
-                for part in (slice(0, 2), slice(y.shape[2] - 2, y.shape[2])):
-                    _gathered_pair(
-                        x[n, h], column_index[0, part], column_weight[0, part], column_index[1, part], column_weight[1, part], wide[h, part]
-                    )
-            elif len(column_index) == 2:
-                _gathered_pair(x[n, h], column_index[0], column_weight[0], column_index[1], column_weight[1], wide[h])
-            else:
-                for k in range(len(column_index)):
-                    _gathered(x[n, h], column_index[k], column_weight[k], k == 0, wide[h])
+        done = 0  # rows of the plane, each just before it is wanted: reading, arithmetic and writing take turns at short intervals
         for p in range(y.shape[1]):
+            for k in range(len(row_index)):
+                while done <= row_index[k, p]:
+                    _resized_row(x[n, done], column_index, column_weight, doubles, wide[done])
+                    done += 1
             if len(row_index) == 2:
                 _weighted_pair(wide[row_index[0, p]], row_weight[0, p], wide[row_index[1, p]], row_weight[1, p], y[n, p])
             else:
@@ -121,20 +135,26 @@ def _matrix(taps: Taps, extent: int, dtype: np.dtype) -> tuple[Array, Array]:
     return np.take_along_axis(index, order, 0), np.take_along_axis(weight, order, 0)
 
 
-@driver(_resize)
-def interpolate(problem: InterpolateProblem, outputs: tuple[Array, ...], scratch: Any, *arrays: Array) -> None:
-    source, extents = arrays[0], outputs[0].shape[2:]
-    found = [taps_of(resize, problem.transposed, source.dtype) for resize in problem.resizes]
-    matrices = [_matrix(t, n, source.dtype) for t, n in zip(found, extents, strict=True)]
-    x = taken(source, (source.shape[0] * source.shape[1], *_plane(source.shape[2:])))
+@planned(_resize)
+def interpolate(problem: InterpolateProblem) -> Plan:
+    source, extents, dtype = problem.inputs[0], problem.result.shape[2:], np.dtype(arithmetic(problem))
+    found = [taps_of(resize, problem.transposed, dtype) for resize in problem.resizes]
+    matrices = [_matrix(t, n, dtype) for t, n in zip(found, extents, strict=True)]
+    planes = source.shape[0] * source.shape[1]
+    shape, into = (planes, *_plane(source.shape[2:])), (planes, *_plane(extents))
     if len(matrices) == 1:
-        matrices = [(np.zeros((1, 1), np.int64), np.ones((1, 1), source.dtype)), *matrices]
-    with Written(outputs) as (y,):
-        planes = y.reshape(len(x), *_plane(extents))
-        _resize(len(x), x, planes, *matrices[0], *matrices[1], _doubles(*matrices[1]), work=2 * (x.size + y.size) * len(matrices[1][0]))
-        for axis, taps in zip(problem.axes, found, strict=True):
-            if taps.unread is not None:
-                y[(slice(None),) * axis + (taps.unread,)] = 0  # infinity times 0 would be NaN
+        matrices = [(np.zeros((1, 1), np.int64), np.ones((1, 1), dtype)), *matrices]
+    constants = (*matrices[0], *matrices[1], _doubles(*matrices[1]))
+    work = 2 * (math.prod(shape) + math.prod(into)) * len(matrices[1][0])
+    unread = [((slice(None),) * axis + (taps.unread,)) for axis, taps in zip(problem.axes, found, strict=True) if taps.unread is not None]
+
+    def run(x: Array, *others: Array) -> None:
+        y = others[-1]
+        _resize(planes, x.reshape(shape), y.reshape(into), *constants, work=work)
+        for place in unread:
+            y[place] = 0  # infinity times 0 would be NaN
+
+    return run, None
 
 
 def _doubles(index: Array, weight: Array) -> bool:
@@ -174,14 +194,22 @@ def _whole(low: Any, extent: Any) -> Any:
     return int(low) if (low >= 0) & (low <= extent - 1) else -1
 
 
-@kernel(counted=False)
+@device(counted=False)
+def _turned(x: Any, n: Any, first: Any, last: Any, table: Any, slot: Any) -> Any:
+    """Pixels `first` to `last` of image n, with all their channels, to table[slot]."""
+    channels, size, item = x.shape[1], x.shape[2] * x.shape[3], x.itemsize
+    source = x.ctypes.data + (n * channels * size + first) * item
+    target = table.ctypes.data + (slot * size + first) * channels * item
+    turn_rows(x.dtype.type(0), source, size * item, target, channels * item, channels, last - first, item, BYTES // item)
+
+
+@kernel(counted=False, streams=True)
 def _pixels(start: int, stop: int, x: In4, table: Out4) -> None:
-    for row in range(start, stop):
-        n, h = row // x.shape[2], row % x.shape[2]
-        for w in range(x.shape[3]):
-            pixel = table[n, h, w]
-            for c in range(len(pixel)):
-                pixel[c] = x[n, c, h, w]
+    """Rows of the images, counted through all of them."""
+    height, width = x.shape[2:]
+    for n in range(start // height, (stop - 1) // height + 1):
+        first, last = max(start - n * height, 0), min(stop - n * height, height)
+        _turned(x, n, first * width, last * width, table, n)
 
 
 @device
@@ -200,69 +228,118 @@ def _blend(top: Any, bottom: Any, left: Any, u: Any, v: Any, out: Any) -> Any:
         out[i] = (wa * a[i] + wb * b[i]) + (wc * c[i] + wd * d[i])
 
 
+_RUN = 256  # elements of a row that are copied at a time
+_PLACES = 256  # of results that go to their planes together: lines that follow each other, which the processor sees coming
+
+
+@kernel(streams=True)
+def _sample(start: int, stop: int, table: In4, grid: In3, y: Out3, align_corners: bool, border: bool) -> None:
+    """Blocks of places, counted through all images."""
+    wide()
+    blocks, found = -(-y.shape[2] // _PLACES), np.empty((_PLACES, table.shape[3]), table.dtype)
+    for block in range(start, stop):
+        n, first = block // blocks, block % blocks * _PLACES
+        _sample_block(table[n], grid[n], y, n, first, min(first + _PLACES, y.shape[2]), align_corners, border, found)
+
+
 @kernel
-def _sample(start: int, stop: int, table: In4, grid: In4, y: Out4, align_corners: bool, border: bool) -> None:
-    found = np.empty((y.shape[3], table.shape[3]), table.dtype)  # a line of results, pixel by pixel
-    _sample_lines(start, stop, table, grid, y, align_corners, border, found)
+def _sample_images(start: int, stop: int, x: In4, grid: In3, table: Out4, y: Out3, share: int, align_corners: bool, border: bool) -> None:
+    """Shares of so many whole images: the pixels of all images of a share take turns in one place, where they do not leave the second-level cache."""
+    wide()
+    found = np.empty((_PLACES, table.shape[3]), table.dtype)
+    for n in range(start * share, stop * share):
+        slot = n // share
+        _turned(x, n, 0, x.shape[2] * x.shape[3], table, slot)
+        for first in range(0, y.shape[2], _PLACES):
+            _sample_block(table[slot], grid[n], y, n, first, min(first + _PLACES, y.shape[2]), align_corners, border, found)
 
 
 @device(counted=False)
-def _sample_lines(start: Any, stop: Any, table: Any, grid: Any, y: Any, align_corners: Any, border: Any, found: Any) -> None:
-    height, width, channels = table.shape[1:]
-    lines, places = y.shape[2:]
-    one, zero = table.dtype.type(1), table.dtype.type(0)
-    for line in range(start, stop):
-        n, p = line // lines, line % lines
-        for q in range(places):
-            w, h = _place(grid[n, p, q, 0:1], width, align_corners, border), _place(grid[n, p, q, 1:2], height, align_corners, border)
-            left, top = np.floor(w), np.floor(h)
-            u, v = w - left, h - top
-            columns = (_whole(left, width), _whole(left + one, width))
-            rows = (_whole(top, height), _whole(top + one, height))
-            if min(rows) >= 0 and min(columns) >= 0:
-                _blend(table[n, rows[0]], table[n, rows[1]], columns[0], u, v, found[q])
-            else:
-                found[q, :] = zero
-                for k in range(4):
-                    row, column = rows[k // 2], columns[k % 2]
-                    weight = (v if k // 2 else one - v) * (u if k % 2 else one - u)
-                    if row >= 0 and column >= 0:
-                        _add_weighted(table[n, row, column], weight, found[q])
-                    elif weight != weight:  # a place that is NaN
-                        found[q, :] = weight
-        for c in range(channels):
-            out = y[n, c, p]
-            for q in range(places):
-                out[q] = found[q, c]
+def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
+    """Places `first` to `last` of image n."""
+    height, width, channels = image.shape
+    one, zero = image.dtype.type(1), image.dtype.type(0)
+    for q in range(last - first):
+        place = grid[first + q]
+        w, h = _place(place[0:1], width, align_corners, border), _place(place[1:2], height, align_corners, border)
+        left, top = np.floor(w), np.floor(h)
+        u, v = w - left, h - top
+        columns = (_whole(left, width), _whole(left + one, width))
+        rows = (_whole(top, height), _whole(top + one, height))
+        if min(rows) >= 0 and min(columns) >= 0:
+            _blend(image[rows[0]], image[rows[1]], columns[0], u, v, found[q])
+        else:
+            found[q, :] = zero
+            for k in range(4):
+                row, column = rows[k // 2], columns[k % 2]
+                weight = (v if k // 2 else one - v) * (u if k % 2 else one - u)
+                if row >= 0 and column >= 0:
+                    _add_weighted(image[row, column], weight, found[q])
+                elif weight != weight:  # a place that is NaN
+                    found[q, :] = weight
+    item, lanes, size = y.itemsize, BYTES // y.itemsize, y.shape[2]
+    for c in range(0, channels, lanes):
+        at = max(min(c, channels - lanes), 0)  # the last channels overlap those before them
+        into = y.ctypes.data + ((n * channels + at) * size + first) * item
+        turn_rows(zero, found.ctypes.data + at * item, channels * item, into, size * item, last - first, min(channels, lanes), item, lanes)
 
 
-@driver(_pixels, _sample)
-def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, grid: Array) -> None:
+def _sampled(problem: GridSampleProblem, x: Array, grid: Array, y: Array, scratch: Array | None) -> None:
+    """On contiguous arrays: as many images as the threads share evenly one by one, the rows of the others over all threads."""
     images, channels, height, width = x.shape
-    pixels = (images, height, width, channels)
+    grid, y = grid.reshape(images, -1, 2), y.reshape(images, channels, -1)
+    options, work, blocks = (problem.align_corners, problem.padding_mode == "border"), 8 * y.size, -(-y.shape[2] // _PLACES)
     if channels == 1:
-        table = taken(x, pixels)
-    else:
-        table = buffer(scratch, 0, pixels, x.dtype)
-        _pixels(images * height, taken(x), table, work=2 * x.size)
+        _sample(images * blocks, x.reshape(images, height, width, 1), grid, y, *options, work=work)
+        return
+    parts = min(threads.worth(work), threads.cores())
+    table, whole = buffer(scratch, 0, (min(images, threads.cores()), height, width, channels), x.dtype), images - images % parts
+    if whole:
+        _sample_images(parts, x, grid, table, y, whole // parts, *options, work=work)
+    if whole < images:
+        x, grid, y = x[whole:], grid[whole:], y[whole:]
+        _pixels(len(x) * height, x, table, work=2 * x.size)
+        _sample(len(x) * blocks, table[: len(x)], grid, y, *options, work=8 * y.size)
+
+
+@driver(_pixels, _sample, _sample_images)
+def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, grid: Array) -> None:
     with Written(outputs) as (y,):
-        lines = y.shape[0] * y.shape[2]
-        _sample(lines, table, taken(grid), y, problem.align_corners, problem.padding_mode == "border", work=8 * y.size)
+        _sampled(problem, taken(x), taken(grid), y, scratch)
+
+
+def _sampled_direct(problem: GridSampleProblem) -> Callable[..., None] | None:
+    """As that of `planned`, with scratch memory of its own."""
+    if any(spec is not None and spec.strides is not None for spec in (*problem.inputs, *problem.outputs)):
+        return None
+    return lambda x, grid, y: _sampled(problem, x, grid, y, None)
+
+
+grid_sample.direct = _sampled_direct  # type: ignore[attr-defined]
 
 
 # --- embedding --------------------------------------------------------------------------------------------------------
 
 
-@kernel(counted=False)
+@kernel(counted=False, streams=True)
 def _rows(start: int, stop: int, index: Integers1, weight: In2, y: Out2) -> None:
+    length = weight.shape[1]
     for r in range(start, stop):
         source, target = weight[index[r]], y[r]
-        for i in range(len(target)):
-            target[i] = source[i]
+        ahead = weight.ctypes.data + index[r + 1] * length * weight.itemsize if r + 1 < stop else 0  # no processor sees that row coming
+        for first in range(0, length, _RUN):
+            part, run = target[first : first + _RUN], source[first : first + _RUN]
+            fetch_run(ahead, first, run)
+            for i in range(len(part)):
+                part[i] = run[i]
 
 
-@driver(_rows)
-def embedding(problem: EmbeddingProblem, outputs: tuple[Array, ...], scratch: Any, indices: Array, weight: Array) -> None:
-    with Written(outputs) as (y,):
-        index = taken(indices.astype(np.int64, copy=False), (-1,))
-        _rows(index.size, index, taken(weight), y.reshape(index.size, weight.shape[1]), work=2 * y.size)
+@planned(_rows)
+def embedding(problem: EmbeddingProblem) -> Plan:
+    indices, weight = problem.inputs
+    shape, work = (indices.size, weight.shape[1]), 2 * indices.size * weight.shape[1]
+
+    def run(indices: Array, weight: Array, y: Array) -> None:
+        _rows(shape[0], indices.astype(np.int64, copy=False).reshape(-1), weight, y.reshape(shape), work=work)
+
+    return run, None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cpu.compiled.kernel import device
+from dnnarray._cpu.compiled.memory import fetch_run
 
-_RUN = 1024
+_RUN, _FETCHED = 1024, 256  # as in `rows`
 
 
 @device(sums=True, counted=False)
@@ -23,11 +24,12 @@ def row_sum(x: Any) -> Any:
 
 
 @device(sums=True, counted=False)
-def row_moments(x: Any, mean: Any) -> Any:
-    """The sums of x - mean and of its square."""
+def row_moments(x: Any, mean: Any, ahead: Any) -> Any:
+    """The sums of x - mean and of its square, while the row at `ahead` is brought near."""
     total, squares = 0.0, 0.0
-    for first in range(0, len(x), _RUN):
-        run = x[first : first + _RUN]
+    for first in range(0, len(x), _FETCHED):
+        run = x[first : first + _FETCHED]
+        fetch_run(ahead, first, run)
         part = x.dtype.type(0)
         square = x.dtype.type(0)
         for i in range(len(run)):
