@@ -191,9 +191,12 @@ __device__ __forceinline__ int vectors_of(long long row, long long rows, long lo
   return static_cast<int>(before * kBatch + min((left + kSteps - 1) / kSteps, static_cast<long long>(kBatch)));
 }
 
+// Blocks of a multiprocessor that registers leave room for without a spill; 0 leaves it to the compiler.
+constexpr int kResident = kCurved ? 2 : kOwn <= 4 ? 0 : kThreads == 128 && __CUDA_ARCH__ < 1000 ? 5 : 4;
+
 // `partial` takes the sums of x, `gradients` those of the gradient. Null: grad, residual, more and coefficients where there are none. `per_batch` says that instances are (outer, channel), not channel.
 // Without an activation `coefficients` may be the means alone, `mean_step` numbers apart.
-extern "C" __global__ void __launch_bounds__(kThreads, kCurved ? 2 : kOwn > 4 ? kThreads == 128 ? 5 : 4 : 0)
+extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     DNNARRAY_ENTRY(const T* __restrict__ x, const T* __restrict__ grad, const T* __restrict__ residual,
                    const A* __restrict__ coefficients, T* __restrict__ more, Shares* __restrict__ partial, Shares* __restrict__ gradients,
                    long long outer, long long channels, long long inner, long long outer_step, long long inner_step, long long inner_parts, long long members, long long per_batch,
