@@ -13,7 +13,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cpu import blas, compiled, threads
 from dnnarray._cpu.compiled import compiler
-from tests.support import call_by
+from tests.support import DTYPES, call_by
 
 needs_numba = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 _ROOT = Path(dnn.__file__).parents[1]
@@ -388,3 +388,50 @@ def test_a_call_that_met_the_compiler_is_made_again():
     run.__dict__["function"] = lambda *arguments: 1 // 0
     with pytest.raises(ZeroDivisionError):
         run(None, (), None)
+
+
+# --- dropout: the same bits -------------------------------------------------------------------------------------------
+
+_DROPPED = {
+    "dropout": lambda x: (x,),
+    "dropout_backward": lambda x: (x, x),
+    "bias_dropout_add": lambda x: (x, x[0] + 1, x[::-1].copy()),
+    "bias_dropout_add_backward": lambda x: (x, x, x[0], x),
+}
+_OFFSETS = [0, 1, 29, 2**34 - 130, 2**34 + 3, 2**64 - 1]  # inside of a group, before and behind a counter of more than 32 bits, the largest
+_LENGTHS = [1, 3, 4, 5, 15, 17, 31, 32, 33, 127, 255, 256, 257, 1031]  # around a block of four, the vector, a group, a run
+
+
+@needs_numba
+@pytest.mark.parametrize("offset", _OFFSETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dropout_keeps_what_numpy_keeps_whatever_the_place_in_the_stream(dtype, offset):
+    for op, given in _DROPPED.items():
+        for length in (*_LENGTHS, *_RNG.integers(1, 2000, 3)):
+            arrays = given(_RNG.standard_normal((3, length)).astype(dtype))
+            options = {"p": float(_RNG.uniform()), "seed": int(_RNG.integers(2**64, dtype=np.uint64)), "offset": offset}
+            assert _bits(call_by("compiled", op, arrays, options)) == _bits(call_by("philox", op, arrays, options))
+
+
+@needs_numba
+@pytest.mark.parametrize("p", [0.0, 2**-33, 0.3, 1 - 2**-33, 1.0])
+@pytest.mark.parametrize("op", _DROPPED)
+def test_dropout_keeps_what_numpy_keeps_whatever_the_threads(op, p):
+    arrays, options = _DROPPED[op](_WIDE), {"p": p, "seed": 2**64 - 5, "offset": 2**34 + 3}
+    expected = _bits(call_by("philox", op, arrays, options))
+    for count in (1, 2, 8):
+        with dnn.options(threads=count):
+            assert [_bits(call_by("compiled", op, arrays, options)) for _ in range(2)] == [expected] * 2
+
+
+@needs_numba
+def test_dropout_writes_nothing_beside_its_result():
+    memory, options = np.full(400, 7, np.float32), {"p": 0.5, "seed": 1, "offset": 2**34 + 3}
+    for first, last in ((0, 0), (5, 6), (5, 36), (5, 37), (6, 262), (6, 263), (3, 390)):
+        memory[...] = 7
+        x = np.ones(last - first, np.float32)
+        out = memory[first:last]
+        call_by("compiled", "dropout", (x,), options, out)
+        np.testing.assert_array_equal(out, call_by("philox", "dropout", (x,), options))
+        assert (memory[:first] == 7).all()
+        assert (memory[last:] == 7).all()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import philox
+from dnnarray._cpu import compiled, philox
 from dnnarray._cpu.blocks import slabs
 from dnnarray._problems.dropout import DropoutProblem
 from dnnarray._select import Method
@@ -73,10 +73,19 @@ def _bias_dropout_add_backward(
     residual_out[...] = grad
 
 
+_CALLS = 100  # ten rounds of Philox, and what is around them
+
+
+def _entries(name: str, run: Callable[..., None], summary: str) -> tuple[Method, ...]:
+    """NumPy's entry and the compiled one."""
+    numpy_entry = Method("philox", run, summary, cost=compiled.numpy_cost(_CALLS))
+    return numpy_entry, compiled.method("compiled", "dropout", name, "compiled: the mask drawn in vectors, over all threads")
+
+
 _SUMMARY = "the mask drawn again in cache-sized blocks"
 ALGORITHMS = {
-    "dropout": (Method("philox", _dropout, "the mask drawn in cache-sized blocks"),),
-    "dropout_backward": (Method("philox", _dropout_backward, _SUMMARY),),
-    "bias_dropout_add": (Method("philox", _bias_dropout_add, "the mask drawn in cache-sized blocks"),),
-    "bias_dropout_add_backward": (Method("philox", _bias_dropout_add_backward, _SUMMARY),),
+    "dropout": _entries("dropout", _dropout, "the mask drawn in cache-sized blocks"),
+    "dropout_backward": _entries("dropout_backward", _dropout_backward, _SUMMARY),
+    "bias_dropout_add": _entries("bias_dropout_add", _bias_dropout_add, "the mask drawn in cache-sized blocks"),
+    "bias_dropout_add_backward": _entries("bias_dropout_add_backward", _bias_dropout_add_backward, _SUMMARY),
 }

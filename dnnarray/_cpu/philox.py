@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key between two rounds
+ROUNDS = 10
 # Constants are arrays without axes: NumPy takes them faster than its own scalars, which is what small calls spend their time on.
-_MULTIPLIERS = (np.array(0xD2511F53, np.uint64), np.array(0xCD9E8D57, np.uint64))
-_WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key between two rounds
-_ROUNDS = 10
+_FIRST, _SECOND = (np.array(m, np.uint64) for m in MULTIPLIERS)
 _WORD = np.array(0xFFFFFFFF, np.uint64)
 _HALF = np.array(32, np.uint64)
 _COUNTERS = 8192  # in a block of work: the intermediate arrays stay in the cache
@@ -31,8 +32,8 @@ def philox(counter: tuple[np.ndarray, ...], key: tuple[int, int]) -> tuple[np.nd
     a, b, c, d = (word.copy() for word in counter)
     first, second = np.empty_like(a), np.empty_like(a)
     for k, m in _schedule(key):
-        np.multiply(a, _MULTIPLIERS[0], out=first)
-        np.multiply(c, _MULTIPLIERS[1], out=second)
+        np.multiply(a, _FIRST, out=first)
+        np.multiply(c, _SECOND, out=second)
         np.right_shift(second, _HALF, out=a)
         np.bitwise_xor(a, b, out=a)
         np.bitwise_xor(a, k, out=a)
@@ -47,7 +48,7 @@ def philox(counter: tuple[np.ndarray, ...], key: tuple[int, int]) -> tuple[np.nd
 @lru_cache(maxsize=64)
 def _schedule(key: tuple[int, int]) -> tuple[tuple[np.ndarray, ...], ...]:
     """The two words of the key of each round."""
-    words = [[(k + r * w) & 0xFFFFFFFF for k, w in zip(key, _WEYL, strict=True)] for r in range(_ROUNDS)]
+    words = [[(k + r * w) & 0xFFFFFFFF for k, w in zip(key, WEYL, strict=True)] for r in range(ROUNDS)]
     return tuple(tuple(np.array(word, np.uint64) for word in pair) for pair in words)
 
 
@@ -58,7 +59,7 @@ def numbers(seed: int, start: int, count: int) -> np.ndarray:
 
 def bernoulli_keep(seed: int, start: int, count: int, p: float) -> np.ndarray:
     """For `count` elements from element `start` of the stream: True with probability 1 - p."""
-    threshold = _threshold(p)
+    threshold = keep_threshold(p)
     return _stream(seed, start, count, np.dtype(np.bool_), lambda words, out: np.greater_equal(words, threshold, out=out))
 
 
@@ -66,7 +67,7 @@ def keep_mask(seed: int, indices: np.ndarray, p: float) -> np.ndarray:
     """`bernoulli_keep` for elements in any order: `indices` holds their places in the stream, any integer dtype, 0 or more."""
     flat = indices.reshape(-1)
     result = np.empty(flat.size, np.bool_)
-    threshold = _threshold(p)
+    threshold = keep_threshold(p)
     for i in range(0, flat.size, _COUNTERS):
         part = flat[i : i + _COUNTERS].astype(np.uint64)
         words = _block(part >> np.uint64(2), seed)
@@ -85,7 +86,7 @@ def keep_rows(seed: int, starts: np.ndarray, count: int, p: float) -> np.ndarray
     blocks = -(-(first + count) // 4)
     words = _block((starts >> np.uint64(2))[..., None] + np.arange(blocks, dtype=np.uint64), seed)
     kept = np.empty((*words[0].shape, 4), np.bool_)
-    threshold = _threshold(p)
+    threshold = keep_threshold(p)
     for n, word in enumerate(words):
         np.greater_equal(word, threshold, out=kept[..., n])
     kept = kept.reshape(*starts.shape, blocks * 4)
@@ -113,5 +114,6 @@ def _block(counters: np.ndarray, seed: int) -> tuple[np.ndarray, ...]:
     return philox((counters & _WORD, counters >> _HALF, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
 
 
-def _threshold(p: float) -> np.uint64:
+def keep_threshold(p: float) -> np.uint64:
+    """The least number whose element is kept."""
     return np.uint64(math.floor(p * 2**32))
