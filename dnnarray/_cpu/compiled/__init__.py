@@ -50,7 +50,7 @@ class Compiled:
         """``start(arrays, outputs)`` for arrays that lie as the problem says: the kernels without anything that depends on the problem alone. It says whether
         it could, having done nothing where not; None where the driver has no plan for such arrays.
         """
-        plan = getattr(self.function, "direct", None)
+        plan = self.function.direct
         if plan is None or (run := plan(problem)) is None:
             return None
 

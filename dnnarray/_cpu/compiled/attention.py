@@ -296,7 +296,7 @@ def _direct(problem: AttentionProblem) -> Callable[..., None] | None:
     return run
 
 
-attention.direct = _direct  # type: ignore[attr-defined]
+attention.direct = _direct
 
 
 def _tiles(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, lse: np.ndarray, reach: Any, work: int) -> None:

@@ -71,7 +71,7 @@ def planned(*kernels: Kernel) -> Callable[[Callable[[Any], Plan]], Driver]:
             with Written(outputs, order) as results:
                 run(*[None if a is None else taken(a, None, _order_of(a, order)) for a in arrays], *results)
 
-        through.direct = lambda problem: _direct(problem, *plan(problem))  # type: ignore[attr-defined]
+        through.direct = lambda problem: _direct(problem, *plan(problem))
         return through
 
     return mark

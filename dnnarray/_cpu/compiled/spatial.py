@@ -315,7 +315,7 @@ def _sampled_direct(problem: GridSampleProblem) -> Callable[..., None] | None:
     return lambda x, grid, y: _sampled(problem, x, grid, y, None)
 
 
-grid_sample.direct = _sampled_direct  # type: ignore[attr-defined]
+grid_sample.direct = _sampled_direct
 
 
 # --- embedding --------------------------------------------------------------------------------------------------------
