@@ -113,9 +113,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) DNNARRAY_ENTRY(
         for (int i = 0; i < kPixels; ++i) {
           const Vec<float, kQuad> v = load<float, kQuad>(reinterpret_cast<const float*>(from[i] + offset));
 #pragma unroll
-          for (int ci = 0; ci < kQuad; ++ci) {
+          for (int j = 0; j < kQuad; ++j) {  // a sum of an item's own: one chain of all products would round each of them to the whole sum
+            float of_item = v.at[0] * w[0].at[j];
 #pragma unroll
-            for (int j = 0; j < kQuad; ++j) sum[i][j] += v.at[ci] * w[ci].at[j];
+            for (int ci = 1; ci < kQuad; ++ci) of_item += v.at[ci] * w[ci].at[j];
+            sum[i][j] += of_item;
           }
         }
       }
