@@ -2,56 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import compiled, matrix_unit
 from dnnarray._cpu.activation import apply, apply_gradient
 from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._cpu.products import multiply
 from dnnarray._problems.linear import LinearProblem
-from dnnarray._select import Method
+from dnnarray._select import Cost, Device, Method
 
 # All leading axes count as one, so that there is one matrix product.
 
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # of matrices a and b, written to a third
 
-def _before_activation(problem: LinearProblem, out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any) -> None:
+
+def _before_activation(
+    product: Product, problem: LinearProblem, out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any
+) -> None:
     """out = x weight^T + bias + residual, `out` and x with one axis of rows."""
-    multiply(x, weight.T, out)
+    product(x, weight.T, out)
     if bias is not None:
         np.add(out, bias, out=out)
     if residual is not None:
         np.add(out, residual.reshape(out.shape), out=out)
 
 
-def _linear(problem: LinearProblem, outputs: Any, scratch: Any, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any) -> None:
+def linear(product: Product, problem: LinearProblem, outputs: Any, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any) -> None:
     y, rows = outputs[0], (problem.rows, problem.outs)
     flat = y.reshape(rows) if y.flags.c_contiguous else np.empty(rows, y.dtype)
-    _before_activation(problem, flat, x.reshape(problem.rows, problem.features), weight, bias, residual)
+    _before_activation(product, problem, flat, x.reshape(problem.rows, problem.features), weight, bias, residual)
     apply(problem.activation, flat, flat)
     if not y.flags.c_contiguous:
         y[...] = flat.reshape(y.shape)
 
 
-def _linear_backward(
-    problem: LinearProblem, outputs: Any, scratch: Any, grad: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any
+def linear_backward(
+    product: Product, problem: LinearProblem, outputs: Any, grad: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any
 ) -> None:
     dx, dweight, dbias, *rest = outputs
     rows = x.reshape(problem.rows, problem.features)
     slope = grad.reshape(problem.rows, problem.outs)
     if problem.activation is not None:
         before = np.empty(slope.shape, slope.dtype)
-        _before_activation(problem, before, rows, weight, bias, residual)
+        _before_activation(product, problem, before, rows, weight, bias, residual)
         slope = apply_gradient(problem.activation, slope, before)
-    dx[...] = multiply(slope, weight, np.empty(rows.shape, dx.dtype)).reshape(dx.shape)
-    multiply(slope.T, rows, dweight)
+    flat = dx.reshape(rows.shape) if dx.flags.c_contiguous else np.empty(rows.shape, dx.dtype)
+    product(slope, weight, flat)
+    if not dx.flags.c_contiguous:
+        dx[...] = flat.reshape(dx.shape)
+    product(slope.T, rows, dweight)
     if dbias is not None:
         of_rows(slope, dbias)
     if rest:
         rest[0][...] = slope.reshape(rest[0].shape)
 
 
+def _gemm(run: Callable[..., None]) -> Callable[..., None]:
+    return lambda problem, outputs, scratch, *arrays: run(multiply, problem, outputs, *arrays)
+
+
+# --- on the matrix unit -----------------------------------------------------------------------------------------------
+
+
+def _products(problem: LinearProblem) -> list[tuple[int, int, int]]:
+    """Rows, columns and depth of each matrix product."""
+    m, k, n = problem.rows, problem.features, problem.outs
+    forward, gradients = [(m, n, k)], [(m, k, n), (n, k, m)]
+    return {1: forward, 2: gradients, 3: [*forward, *gradients]}[problem.products]
+
+
+def _refuses(problem: LinearProblem, device: Device) -> str | None:
+    if 0 in (problem.rows, problem.features, problem.outs):
+        return "there is nothing to multiply"
+    return matrix_unit.refuses(compiled.arithmetic(problem))
+
+
+def _split_workspace(problem: LinearProblem) -> int:
+    """Asked for only where Numba has compiled it."""
+    plan = import_module("dnnarray._cpu.compiled.split_product").split_plan
+    return max(plan(*sizes).memory for sizes in _products(problem))
+
+
+def _split_cost(problem: LinearProblem, device: Device) -> Cost:
+    flops = sum(matrix_unit.product_flops(*sizes) for sizes in _products(problem))
+    return Cost(flops, problem.bytes, launches=6 * problem.products)
+
+
+def _split(op: str) -> Method:
+    return compiled.method(
+        "split_gemm", "linear", op, matrix_unit.SUMMARY, accepts=_refuses, cost=_split_cost, workspace=_split_workspace,
+        target=matrix_unit.refuses, precision=matrix_unit.PRECISION,
+    )  # fmt: skip
+
+
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    "linear": (Method("gemm", _linear, "one matrix product over all rows"),),
-    "linear_backward": (Method("gemm", _linear_backward, "one matrix product for each gradient"),),
+    "linear": (Method("gemm", _gemm(linear), "one matrix product over all rows"), _split("linear")),
+    "linear_backward": (Method("gemm", _gemm(linear_backward), "one matrix product for each gradient"), _split("linear_backward")),
 }

@@ -34,6 +34,7 @@ class Compiled:
     module: str
     driver: str
     accepts: Callable[[Any, Device], str | None]
+    target: Callable[[str], str | None]  # why its kernels cannot be compiled for a dtype on this machine, or None
 
     def __call__(self, problem: Problem, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
         """Run the driver. Once more where Numba was met while it compiled one of the kernels for another dtype: nothing was done then."""
@@ -112,11 +113,14 @@ def method(
     summary: str,
     *,
     accepts: Callable[[Any, Device], str | None] = lambda problem, device: None,
+    target: Callable[[str], str | None] = lambda dtype: None,
     cost: Callable[[Any, Device], Cost] = compiled_cost,
     **attributes: Any,
 ) -> Method:
-    """A table's entry. `accepts(problem, device)` gives None, or why the kernels cannot do this problem; the rest is as in `Method`."""
-    run = Compiled(module, driver, accepts)
+    """A table's entry. `accepts(problem, device)` gives None, or why the kernels cannot do this problem, `target(dtype)` the same of all problems that compute in
+    this dtype; the rest is as in `Method`.
+    """
+    run = Compiled(module, driver, accepts, target)
     return Method(name, run, summary, rejects=run.rejects, cost=cost, **attributes)
 
 

@@ -88,7 +88,7 @@ class Unit:
                     self._build()
 
     def _build(self) -> None:
-        if (reason := import_numba()) is not None:
+        if (reason := import_numba() or self.run.target(self.dtype)) is not None:
             self.state, self.error = FAILED, reason
             return
         try:

@@ -1,0 +1,295 @@
+"""Matrix products of float32 on the matrix unit, for linear layers and convolutions with windows of one pixel. Imports Numba.
+
+``out[i, p, n] = sum over k of rows[i, p, k] * columns[n, k]``: the columns (a weight) are split and packed first, as strips of 16 over the whole depth.
+A task takes a block of the rows of all images, one strip behind the other, and some of the columns. It splits a pass of the depth of its rows, which
+stay in the second-level cache while all columns pass by, and keeps its sums in tiles beside it until the last pass.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnarray._cpu import threads
+from dnnarray._cpu.compiled.conv_copy import clear, copy, line_of
+from dnnarray._cpu.compiled.kernel import Integers1, OutIntegers1, kernel
+from dnnarray._cpu.compiled.memory import ALIGNMENT, address
+from dnnarray._cpu.compiled.split_tile import (
+    BLOCK,
+    DEPTH,
+    LINE,
+    PIECES,
+    SIDE,
+    TILE,
+    configure,
+    multiply_tiles,
+    release,
+    split_across,
+    split_along,
+    sums_outside,
+)
+from dnnarray._cpu.compiled.tile import apart, copy_vector, routine, turn_square
+
+ITEM = 4  # bytes of a float32
+_STRIPS = 16  # of rows in a task, which share a trip of the columns
+_COLUMNS = 64  # strips of columns in a task: its sums stay in the second-level cache
+PASS = 4  # blocks of the depth between two trips: two strips of columns stay in the first-level cache
+_BESIDE = BLOCK + SIDE * PASS * DEPTH * ITEM  # bytes: a block to be turned, and numbers with 0 around them
+_MACS = 16  # for an element of a light operation
+
+# Where the kernels find their numbers.
+ROWS_AT, PLANE_AT, DEPTH_AT, COLUMNS_AT = range(4)
+(IMAGE_STEP_AT, ROW_STEP_AT, STEP_AT) = range(4, 7)
+(OUT_IMAGE_AT, OUT_ROW_AT, OUT_COLUMN_AT) = range(7, 10)
+TASK_STRIPS_AT, TASK_COLUMNS_AT, SHARES_AT, TASKS_AT, PARTS_AT, SCRATCH_AT = range(10, 16)
+
+
+# --- packing ----------------------------------------------------------------------------------------------------------
+
+
+@routine
+def _gather(source, row_step, step, rows, depth, along, target, first):
+    """`rows` of a strip from row `first` of `target` on: [row][step], or [step][row] where rows follow each other."""
+    apart()
+    like = np.float32(0)
+    if along:
+        for row in range(rows):
+            copy(like, source + row * row_step, step, target + (first + row) * PASS * DEPTH * ITEM, ITEM, depth, ITEM, SIDE)
+    else:
+        for k in range(depth):
+            copy(like, source + k * step, row_step, target + (k * SIDE + first) * ITEM, ITEM, rows, ITEM, SIDE)
+
+
+@routine
+def _split(source, row_step, step, blocks, turned, target, beside):
+    """A whole strip: blocks of pieces, as the side wants them for which its steps (or its rows) follow each other, else turned."""
+    apart()
+    like, outside = np.float32(0), 0
+    for block in range(blocks):
+        at, into = source + block * DEPTH * step, beside if turned else target + block * BLOCK
+        for line in range(SIDE):
+            if step == ITEM:
+                outside |= split_along(at + line * row_step, into + line * LINE)
+            else:
+                outside |= split_across(at + 2 * line * step, at + (2 * line + 1) * step, into + line * LINE)
+        if turned:
+            for piece in range(PIECES):
+                turn_square(like, beside + piece * TILE, LINE, target + block * BLOCK + piece * TILE, LINE)
+    return outside
+
+
+@routine
+def _pack(source, row_step, step, rows, depth, left, target, beside):
+    """A strip of `rows` (16 at most) over a pass of the depth, 0 behind both; `left` says for which side."""
+    apart()
+    along, numbers = step == ITEM, beside + BLOCK
+    if rows < SIDE or depth % DEPTH:
+        clear(np.float32(0), numbers, SIDE * PASS * DEPTH, ITEM)
+        _gather(source, row_step, step, rows, depth, along, numbers, 0)
+        source, row_step, step = numbers, PASS * DEPTH * ITEM if along else ITEM, ITEM if along else SIDE * ITEM
+    return _split(source, row_step, step, (depth + DEPTH - 1) // DEPTH, along != left, target, beside)
+
+
+@routine
+def _pack_of_images(geo, rows, strip, k, depth, left, target, beside):
+    """The same of a strip of rows of all images, which may begin in one image and end in another."""
+    apart()
+    plane, row_step, step = geo[PLANE_AT], geo[ROW_STEP_AT], geo[STEP_AT]
+    first, last = strip * SIDE, min((strip + 1) * SIDE, geo[ROWS_AT])
+    image, offset = first // plane, first % plane
+    source = rows + image * geo[IMAGE_STEP_AT] + offset * row_step + k * step
+    if offset + last - first <= plane:
+        return _pack(source, row_step, step, last - first, depth, left, target, beside)
+    along, numbers, done = step == ITEM, beside + BLOCK, 0
+    clear(np.float32(0), numbers, SIDE * PASS * DEPTH, ITEM)
+    while first + done < last:
+        image, offset = (first + done) // plane, (first + done) % plane
+        run = min(plane - offset, last - first - done)
+        source = rows + image * geo[IMAGE_STEP_AT] + offset * row_step + k * step
+        _gather(source, row_step, step, run, depth, along, numbers, done)
+        done += run
+    beyond = (depth + DEPTH - 1) // DEPTH * DEPTH
+    if along:
+        return _pack(numbers, PASS * DEPTH * ITEM, ITEM, SIDE, beyond, left, target, beside)
+    return _pack(numbers, ITEM, SIDE * ITEM, SIDE, beyond, left, target, beside)
+
+
+@kernel
+def pack_columns(
+    start: int, stop: int, columns: int, column_step: int, step: int, geo: Integers1, left: bool, packed: int, told: OutIntegers1, beside: int
+) -> None:
+    """Strips of columns from `start` to `stop`, whole depth; `beside` has room for each of them."""
+    depth, room = geo[DEPTH_AT], beside + start * _BESIDE
+    blocks = (depth + DEPTH - 1) // DEPTH
+    for strip in range(start, stop):
+        some, outside = min(SIDE, geo[COLUMNS_AT] - strip * SIDE), 0
+        for k in range(0, depth, PASS * DEPTH):
+            source, target = columns + strip * SIDE * column_step + k * step, packed + (strip * blocks + k // DEPTH) * BLOCK
+            outside |= _pack(source, column_step, step, some, min(PASS * DEPTH, depth - k), left, target, room)
+        told[strip] = outside
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+@routine
+def _put_rows(geo, sums, out, first, some, column, columns):
+    """A tile whose rows are rows of the result."""
+    apart()
+    like, outside, plane = np.float32(0), 0, geo[PLANE_AT]
+    for r in range(some):
+        outside |= sums_outside(sums + r * LINE)
+        target = out + (first + r) // plane * geo[OUT_IMAGE_AT] + (first + r) % plane * geo[OUT_ROW_AT] + column * ITEM
+        if columns == SIDE:
+            copy_vector(like, sums + r * LINE, target)
+        else:
+            copy(like, sums + r * LINE, ITEM, target, ITEM, columns, ITEM, SIDE)
+    return outside
+
+
+@routine
+def _put_columns(geo, sums, out, first, some, column, columns):
+    """A tile whose columns are rows of the result, pixels that lie side by side."""
+    apart()
+    like, outside, plane, done = np.float32(0), 0, geo[PLANE_AT], 0
+    while done < some:
+        image, offset = (first + done) // plane, (first + done) % plane
+        run = min(plane - offset, some - done)
+        target = out + image * geo[OUT_IMAGE_AT] + column * geo[OUT_COLUMN_AT] + offset * ITEM
+        for c in range(columns):
+            outside |= sums_outside(sums + c * LINE)
+            if run == SIDE:
+                copy_vector(like, sums + c * LINE, target + c * geo[OUT_COLUMN_AT])
+            else:
+                copy(like, sums + c * LINE + done * ITEM, ITEM, target + c * geo[OUT_COLUMN_AT], ITEM, run, ITEM, SIDE)
+        done += run
+    return outside
+
+
+@routine
+def _put_tiles(geo, sums, out, left, strips, strip, across, column_strip):
+    """Up to two by two tiles to where they belong."""
+    apart()
+    outside = 0
+    for i in range(strips):
+        first = (strip + i) * SIDE
+        some = min(SIDE, geo[ROWS_AT] - first)
+        for j in range(across):
+            column = (column_strip + j) * SIDE
+            columns = min(SIDE, geo[COLUMNS_AT] - column)
+            if left:
+                outside |= _put_rows(geo, sums + (2 * i + j) * TILE, out, first, some, column, columns)
+            else:
+                outside |= _put_columns(geo, sums + (2 * j + i) * TILE, out, first, some, column, columns)
+    return outside
+
+
+@routine
+def _trip(geo, packed, strips, weight, column, columns, blocks, depth_blocks, left, sums, add):
+    """The products of a pass: all strips of the task with all its columns."""
+    apart()
+    for j in range(0, columns, 2):
+        across, other = min(2, columns - j), weight + (column + j) * depth_blocks * BLOCK
+        for i in range(0, strips, 2):
+            down, own = min(2, strips - i), packed + i * PASS * BLOCK
+            into = sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
+            if left:
+                multiply_tiles(down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add)
+            else:
+                multiply_tiles(across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add)
+
+
+@kernel
+def multiply_images(
+    start: int, stop: int, rows: int, weight: int, out: int, geo: Integers1, left: bool, told: OutIntegers1, scratch: int
+) -> None:
+    """The tasks of the parts from `start` to `stop`; rows, weight (packed), out and scratch are addresses. `left` says that rows are the left side."""
+    depth, shares = geo[DEPTH_AT], geo[SHARES_AT]
+    depth_blocks, all_strips = (depth + DEPTH - 1) // DEPTH, (geo[ROWS_AT] + SIDE - 1) // SIDE
+    all_columns = (geo[COLUMNS_AT] + SIDE - 1) // SIDE
+    for part in range(start, stop):
+        beside, outside = scratch + part * geo[SCRATCH_AT], 0
+        packed = beside + _BESIDE
+        sums = packed + geo[TASK_STRIPS_AT] * PASS * BLOCK
+        configure()
+        for task in range(geo[TASKS_AT] * part // geo[PARTS_AT], geo[TASKS_AT] * (part + 1) // geo[PARTS_AT]):
+            strip, column = task // shares * geo[TASK_STRIPS_AT], task % shares * geo[TASK_COLUMNS_AT]
+            strips, columns = min(geo[TASK_STRIPS_AT], all_strips - strip), min(geo[TASK_COLUMNS_AT], all_columns - column)
+            for k in range(0, depth, PASS * DEPTH):
+                some = min(PASS * DEPTH, depth - k)
+                for i in range(strips):
+                    outside |= _pack_of_images(geo, rows, strip + i, k, some, left, packed + i * PASS * BLOCK, beside)
+                source, blocks = weight + k // DEPTH * BLOCK, (some + DEPTH - 1) // DEPTH
+                _trip(geo, packed, strips, source, column, columns, blocks, depth_blocks, left, sums, k > 0)
+            for j in range(0, columns, 2):
+                for i in range(0, strips, 2):
+                    source = sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
+                    outside |= _put_tiles(geo, source, out, left, min(2, strips - i), strip + i, min(2, columns - j), column + j)
+        release()
+        told[part] = outside
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+class SplitPlan(NamedTuple):
+    """How rows and columns are cut."""
+
+    strips: int  # of columns
+    blocks: int  # of the depth
+    task_strips: int
+    task_columns: int
+    shares: int  # tasks of the same rows
+    tasks: int
+    parts: int
+    part: int  # bytes of scratch of a part
+
+    @property
+    def weight(self) -> int:
+        """Bytes of the packed columns."""
+        return self.strips * self.blocks * BLOCK
+
+    @property
+    def memory(self) -> int:
+        """Bytes of scratch of all."""
+        return self.weight + max(self.parts * self.part, self.strips * _BESIDE) + ALIGNMENT
+
+
+@lru_cache(maxsize=1024)
+def split_plan(rows: int, columns: int, depth: int) -> SplitPlan:
+    """The plan for a product of so many rows of all images."""
+    cores, strips, across = threads.cores(), -(-rows // SIDE), -(-columns // SIDE)
+    blocks = -(-strips // _STRIPS)
+    blocks = min(-(-blocks // cores) * cores, -(-strips // 2))
+    task_strips = -(-strips // blocks)
+    blocks = -(-strips // task_strips)
+    shares = max(-(-across // _COLUMNS), min(-(-cores // blocks), -(-across // 2)))
+    task_columns = -(-across // shares)
+    shares = -(-across // task_columns)
+    part = _BESIDE + task_strips * PASS * BLOCK + (-(-task_strips // 2)) * (-(-task_columns // 2)) * 4 * TILE
+    return SplitPlan(across, -(-depth // DEPTH), task_strips, task_columns, shares, blocks * shares, min(cores, blocks * shares), part)
+
+
+def fits(matrix: np.ndarray) -> bool:
+    """Whether the kernels take a matrix that lies like this one: its rows or its columns follow each other."""
+    return ITEM in matrix.strides[-2:] and matrix.flags.aligned
+
+
+def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> bool:
+    """out (images, rows, columns) = rows (images, rows, depth) columns (columns, depth) transposed, each of which `fits`.
+
+    Gives whether all numbers were such as the pieces can hold. Where not, `out` holds anything.
+    """
+    images, plane, depth = rows.shape
+    p = split_plan(images * plane, columns.shape[0], depth)
+    left, work = out.strides[2] == ITEM, images * plane * columns.shape[0] * depth // _MACS
+    numbers = (images * plane, plane, depth, columns.shape[0], *rows.strides, *out.strides)
+    geo = np.array((*numbers, p.task_strips, p.task_columns, p.shares, p.tasks, p.parts, p.part), np.int64)
+    told, weight = np.zeros(max(p.strips, p.parts), np.int64), line_of(scratch)
+    pack_columns(p.strips, address(columns), *columns.strides, geo, not left, weight, told, weight + p.weight, work=8 * columns.size)
+    if told.any():
+        return False
+    multiply_images(p.parts, address(rows), weight, address(out), geo, left, told, weight + p.weight, work=work)
+    return not told.any()

@@ -1,0 +1,218 @@
+"""Products of float32 matrices on a matrix unit that takes bfloat16 (AMX): numbers in three pieces, tiles of 16 rows of 64 bytes. Imports Numba.
+
+A float32 is the sum of three bfloat16 (8 bits of 24 each), and of the nine products of two such sums the six that are not below its last bit are added
+up in float32 (Henry, Tang, Heinecke: Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations, 2019). The unit adds each
+16 products of a tile in two short chains and those to the sum, so that long sums round less than in one chain.
+
+What the pieces cannot hold is told, not computed: numbers from 2^128 - 2^119 on with infinity and NaN, and tiny ones, for the unit takes all below 2^-126 for 0.
+
+A block of 32 steps of a depth is three tiles, one for each piece: on the left side [row][step], on the right side [pair of steps][column][of the pair].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from dnnarray._cpu.compiled.tile import intrinsic, load_at, store_at
+
+SIDE = 16  # rows or columns of a tile of sums
+DEPTH = 32  # steps of a block
+TILE = 1024  # bytes
+PIECES = 3
+BLOCK = PIECES * TILE
+LINE = 64  # bytes of a tile's row
+
+_BYTE, _HALF, _INT, _WORD = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_FLOATS, _INTS, _HALVES = (ir.VectorType(kind, SIDE) for kind in (ir.FloatType(), _INT, _HALF))
+_LEFT, _RIGHT = 4, 6  # first registers of the two sides; the sums are before them
+# (piece of the left side, of the right side): each differs from the one before on one side, which alone is loaded.
+_PRODUCTS = ((0, 2), (0, 0), (0, 1), (1, 1), (1, 0), (2, 0))
+_LARGE, _TINY, _TINY_SUM = 0x7F7F8000, (127 - 108) << 23, (127 - 90) << 23  # bits of the least number too large; of 2^-108 and 2^-90
+
+
+def _constant(value: int) -> ir.Constant:
+    return ir.Constant(_INTS, [value] * SIDE)
+
+
+def _plus(builder: ir.IRBuilder, address: Any, step: int) -> Any:
+    return builder.add(address, _WORD(step)) if step else address
+
+
+def _call(builder: ir.IRBuilder, name: str, *arguments: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [a.type for a in arguments])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), arguments)
+
+
+def _pointer(builder: ir.IRBuilder, address: Any) -> Any:
+    return builder.inttoptr(address, ir.PointerType(_BYTE))
+
+
+def _void(*arguments: Any) -> Any:
+    return types.void(*arguments)
+
+
+# --- the unit ---------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def configure(typing: Any) -> Any:
+    """Give all eight registers of this thread 16 rows of 64 bytes, until `release`."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        settings = bytearray(LINE)
+        settings[0] = 1  # the palette
+        settings[16:32] = LINE.to_bytes(2, "little") * 8
+        settings[48:56] = bytes([SIDE]) * 8
+        place = cgutils.global_constant(builder.module, "dnnarray_tiles", ir.Constant(ir.ArrayType(_BYTE, LINE), settings))
+        _call(builder, "ldtilecfg", builder.bitcast(place, ir.PointerType(_BYTE)))
+        return context.get_dummy_value()
+
+    return _void(), generate
+
+
+@intrinsic
+def release(typing: Any) -> Any:
+    """Give the registers back: a thread that holds them costs the system 8 KB at each change of threads."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        _call(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return _void(), generate
+
+
+class _Sums:
+    """The body for so many tiles down and across, one or two of each."""
+
+    def __init__(self, builder: ir.IRBuilder, down: int, across: int) -> None:
+        self.builder, self.down, self.across = builder, down, across
+        self.places = [(i, j, 2 * i + j) for i in range(down) for j in range(across)]
+
+    def emit(self, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, add: Any) -> None:
+        builder = self.builder
+        with builder.if_else(add) as (there, new):
+            with there:
+                self._each_sum("tileloadd64", sums)
+            with new:
+                for _, _, register in self.places:
+                    _call(builder, "tilezero", _BYTE(register))
+        lefts = [builder.add(left, builder.mul(left_strip, _WORD(i))) for i in range(self.down)]
+        rights = [builder.add(right, builder.mul(right_strip, _WORD(j))) for j in range(self.across)]
+        with cgutils.for_range(builder, blocks, intp=_WORD) as block:
+            at = builder.mul(block.index, _WORD(BLOCK))
+            self._block([builder.add(a, at) for a in lefts], [builder.add(a, at) for a in rights])
+        self._each_sum("tilestored64", sums)
+
+    def _each_sum(self, name: str, sums: Any) -> None:
+        for _, _, register in self.places:
+            _call(self.builder, name, _BYTE(register), _pointer(self.builder, _plus(self.builder, sums, register * TILE)), _WORD(LINE))
+
+    def _block(self, lefts: list[Any], rights: list[Any]) -> None:
+        before: tuple[int | None, int | None] = (None, None)
+        for pieces in _PRODUCTS:
+            for first, strips, piece, there in zip((_LEFT, _RIGHT), (lefts, rights), pieces, before, strict=True):
+                if piece != there:
+                    self._load(first, strips, piece)
+            before = pieces
+            for i, j, register in self.places:
+                _call(self.builder, "tdpbf16ps", _BYTE(register), _BYTE(_LEFT + i), _BYTE(_RIGHT + j))
+
+    def _load(self, first: int, strips: list[Any], piece: int) -> None:
+        for i, strip in enumerate(strips):
+            _call(self.builder, "tileloadd64", _BYTE(first + i), _pointer(self.builder, _plus(self.builder, strip, piece * TILE)), _WORD(LINE))
+
+
+@intrinsic
+def multiply_tiles(
+    typing: Any, down: Any, across: Any, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, add: Any
+) -> Any:
+    """One or two strips of each side over some blocks: tile (i, j) of the sums lies at ``sums + (2 i + j) TILE``; what is there is added where `add`.
+
+    The blocks of a strip follow each other, strips lie `left_strip` and `right_strip` bytes apart.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        count = builder.add(builder.mul(arguments[0], _WORD(2)), arguments[1])
+        end = builder.append_basic_block("multiplied")
+        switch = builder.switch(count, end)
+        for i in (1, 2):
+            for j in (1, 2):
+                block = builder.append_basic_block(f"tiles{i}x{j}")
+                switch.add_case(_WORD(2 * i + j), block)
+                builder.position_at_end(block)
+                _Sums(builder, i, j).emit(*arguments[2:])
+                builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return _void(*[types.int64] * 8, types.boolean), generate
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def _outside(builder: ir.IRBuilder, value: Any, least: int) -> Any:
+    """Lanes whose size is at `_LARGE` or more, or below `least` and not 0."""
+    size = builder.and_(builder.bitcast(value, _INTS), _constant(0x7FFFFFFF))
+    beyond = builder.icmp_unsigned(">=", builder.sub(size, _constant(least)), _constant(_LARGE - least))
+    return builder.and_(beyond, builder.icmp_unsigned("!=", size, _constant(0)))
+
+
+def _told(builder: ir.IRBuilder, lanes: Any) -> Any:
+    """The lanes as a number that is 0 where none is set."""
+    return builder.zext(builder.bitcast(lanes, _HALF), _WORD)
+
+
+def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
+    """The bits of three bfloat16, in the upper halves of 32, that add up to the value: each the nearest to what is left."""
+    found = []
+    for _ in range(PIECES):
+        bits = builder.bitcast(value, _INTS)
+        piece = builder.and_(builder.add(bits, _constant(0x8000)), _constant(0xFFFF0000))
+        value = builder.fsub(value, builder.bitcast(piece, _FLOATS))
+        found.append(piece)
+    return found
+
+
+@intrinsic
+def split_along(typing: Any, source: Any, target: Any) -> Any:
+    """32 numbers that follow each other to a row of each piece's tile, [row][step]. Gives 0, or another number where the pieces cannot hold one of them."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        outside = []
+        for half in range(2):
+            value = load_at(builder, _plus(builder, arguments[0], half * LINE), _FLOATS, 4)
+            outside.append(_outside(builder, value, _TINY))
+            for i, piece in enumerate(_pieces(builder, value)):
+                upper = builder.trunc(builder.lshr(piece, _constant(16)), _HALVES)
+                store_at(builder, upper, _plus(builder, arguments[1], i * TILE + half * LINE // 2), 2)
+        return _told(builder, builder.or_(*outside))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def split_across(typing: Any, first: Any, second: Any, target: Any) -> Any:
+    """16 numbers of a step and 16 of the next to a row of each piece's tile, [pair of steps][column]. Gives what `split_along` gives."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        values = [load_at(builder, address, _FLOATS, 4) for address in arguments[:2]]
+        for i, (low, high) in enumerate(zip(*(_pieces(builder, v) for v in values), strict=True)):
+            store_at(builder, builder.or_(builder.lshr(low, _constant(16)), high), _plus(builder, arguments[2], i * TILE), 4)
+        return _told(builder, builder.or_(*(_outside(builder, v, _TINY) for v in values)))
+
+    return types.int64(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def sums_outside(typing: Any, source: Any) -> Any:
+    """Not 0 where one of 16 sums is not finite, or so small that what the unit took for 0 may be missed."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return _told(builder, _outside(builder, load_at(builder, arguments[0], _FLOATS, 4), _TINY_SUM))
+
+    return types.int64(types.int64), generate

@@ -1,0 +1,60 @@
+"""Whether this processor's matrix unit (AMX, tiles of bfloat16) may be used. Imports no Numba."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from dnnarray._spec import FLOAT32
+
+SUMMARY = "float32 in three pieces of bfloat16, multiplied by the processor's matrix unit (AMX)"
+PRECISION = "highest"  # three pieces hold all bits of a float32, and the sums are short
+_SIDE, _DEPTH = 16, 32  # of a tile
+_EFFICIENCY = 1.75  # of products of split matrices, where those of float32 vectors have about 1
+_SPLITTING = 80  # operations that splitting an element is worth
+_SUM = 20  # that writing a sum is
+_FEATURES = "amx_tile", "amx_bf16"
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+
+
+def missing() -> str | None:
+    """Why the unit cannot be used in this process, or None."""
+    if any(name in os.environ for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")):  # a target of the user's own: that of another machine, or less of this one
+        if "+amx-bf16" not in os.environ.get("NUMBA_CPU_FEATURES", ""):
+            return "the processor that NUMBA_CPU_NAME or NUMBA_CPU_FEATURES names has no matrix unit (amx-bf16)"
+    return _found()
+
+
+def refuses(dtype: str) -> str | None:
+    """Why arithmetic in this dtype is not for the unit, or None."""
+    return missing() if dtype == FLOAT32.name else f"{dtype}: the matrix unit multiplies float32 in pieces"
+
+
+def product_flops(rows: int, columns: int, depth: int) -> float:
+    """What a product by the unit is worth, in operations of float32 vectors."""
+    rows, columns, deep = (-(-size // side) * side for size, side in ((rows, _SIDE), (columns, _SIDE), (depth, _DEPTH)))
+    return 2 * rows * columns * deep / _EFFICIENCY + _SPLITTING * (rows + columns) * deep + _SUM * rows * columns
+
+
+@lru_cache(maxsize=1)
+def _found() -> str | None:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return "the matrix unit (amx-bf16) is used on x86-64 under Linux alone"
+    if not set(_FEATURES) <= _flags():
+        return "this processor has no matrix unit (amx-bf16)"
+    if ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA):  # a process asks once, for all its threads
+        return f"the system does not let this process use the matrix unit ({os.strerror(ctypes.get_errno())})"
+    return None
+
+
+def _flags() -> set[str]:
+    """What the system says the first processor has."""
+    try:
+        with Path("/proc/cpuinfo").open() as lines:
+            return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+    except OSError:
+        return set()
