@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import activation, compiled, threads
+from dnnarray._cpu import activation, compiled, matrix_unit, threads
 from dnnarray._cpu.conv_blocks import Shape, Way, at, carve, image_view, scratch_bytes, weight_view
 from dnnarray._cpu.conv_channel_lanes import SUMMARY_LANES, channel_lanes_cost
 from dnnarray._cpu.conv_depthwise import DEPTHWISE
@@ -16,6 +16,8 @@ from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
+from dnnarray._cpu.conv_split import rejects as rejects_split
+from dnnarray._cpu.conv_split import split_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
 from dnnarray._cpu.conv_winograd import (
     SUMMARY_4X4,
@@ -303,6 +305,8 @@ class _CompiledWay(NamedTuple):
     rejects: Callable[[Geometry], str | None]
     strided: bool = True  # a gradient's phases are written one after the other, each to every so many pixels
     precision: Callable[[Geometry], str] = lambda g: "highest"  # the class of its numerics in float32
+    target: Callable[[str], str | None] = lambda dtype: None  # why it cannot be compiled for a dtype on this machine
+    weighs: bool = True  # it stands beside a gradient of the weight, too
 
     def way(self, weighs: bool) -> Way:
         """Asked for only where Numba has compiled it."""
@@ -319,7 +323,7 @@ class _CompiledWay(NamedTuple):
 
         def accepts(problem: ConvProblem, device: Device) -> str | None:
             found = _correlations(_maps(op, problem), problem.geometry)
-            reason = next((r for r in map(self.rejects, found) if r is not None), None)
+            reason = next((r for r in map(self.rejects, found) if r is not None), None) or self.target(compiled.arithmetic(problem))
             return huge(problem.geometry) if weighs and reason is None else reason
 
         def workspace(problem: ConvProblem) -> int:
@@ -341,7 +345,7 @@ class _CompiledWay(NamedTuple):
 
         module, driver = ("conv_backward", f"{self.name}_{op}") if weighs else (self.module, op)
         return compiled.method(
-            self.name, module, driver, self.summary, accepts=accepts, cost=cost, workspace=workspace, precision=precision
+            self.name, module, driver, self.summary, accepts=accepts, target=self.target, cost=cost, workspace=workspace, precision=precision
         )
 
 
@@ -383,9 +387,10 @@ _COMPILED_WEIGHTS = (
     _CompiledWeight("shifted", "conv_weight", SUMMARY_WEIGHT, shifted_weight_cost, huge),
 )
 _COMPILED_WAYS = (
-    _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4),
+    _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4, weighs=False),
     _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
     _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, huge, strided=False),
+    _CompiledWay("split_gemm", "conv_split", matrix_unit.SUMMARY, split_cost, rejects_split, target=matrix_unit.refuses, weighs=False),
 )
 
 
@@ -393,7 +398,7 @@ def _compiled(op: str) -> tuple[Method, ...]:
     """A backward by Winograd would gain nothing beside the gradient of the weight, and round thrice as much."""
     if op == "conv_backward_weight":
         return tuple(way.method() for way in _COMPILED_WEIGHTS)
-    return tuple(way.method(op) for way in _COMPILED_WAYS if way.name != "winograd_4x4" or _WEIGHT not in _OPERATIONS[op][0])
+    return tuple(way.method(op) for way in _COMPILED_WAYS if way.weighs or _WEIGHT not in _OPERATIONS[op][0])
 
 
 ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *_compiled(op)) for op in _OPERATIONS}

@@ -25,12 +25,12 @@ from dnnarray._cpu.compiled.split_tile import (
     TILE,
     configure,
     multiply_tiles,
+    put_tile,
     release,
     split_across,
     split_along,
-    sums_outside,
 )
-from dnnarray._cpu.compiled.tile import apart, copy_vector, routine, turn_square
+from dnnarray._cpu.compiled.tile import apart, routine, turn_square
 
 ITEM = 4  # bytes of a float32
 _STRIPS = 16  # of rows in a task, which share a trip of the columns
@@ -69,11 +69,7 @@ def _split(source, row_step, step, blocks, turned, target, beside):
     like, outside = np.float32(0), 0
     for block in range(blocks):
         at, into = source + block * DEPTH * step, beside if turned else target + block * BLOCK
-        for line in range(SIDE):
-            if step == ITEM:
-                outside |= split_along(at + line * row_step, into + line * LINE)
-            else:
-                outside |= split_across(at + 2 * line * step, at + (2 * line + 1) * step, into + line * LINE)
+        outside |= split_along(at, row_step, into) if step == ITEM else split_across(at, step, into)
         if turned:
             for piece in range(PIECES):
                 turn_square(like, beside + piece * TILE, LINE, target + block * BLOCK + piece * TILE, LINE)
@@ -135,41 +131,43 @@ def pack_columns(
 
 
 @routine
-def _put_rows(geo, sums, out, first, some, column, columns):
+def _put_rows(geo, sums, beside, out, first, some, column, columns):
     """A tile whose rows are rows of the result."""
     apart()
-    like, outside, plane = np.float32(0), 0, geo[PLANE_AT]
+    plane = geo[PLANE_AT]
+    image, offset = first // plane, first % plane
+    target = out + image * geo[OUT_IMAGE_AT] + offset * geo[OUT_ROW_AT] + column * ITEM
+    if columns == SIDE and offset + SIDE <= plane:
+        return put_tile(sums, target, geo[OUT_ROW_AT])
+    outside = put_tile(sums, beside, LINE)
     for r in range(some):
-        outside |= sums_outside(sums + r * LINE)
         target = out + (first + r) // plane * geo[OUT_IMAGE_AT] + (first + r) % plane * geo[OUT_ROW_AT] + column * ITEM
-        if columns == SIDE:
-            copy_vector(like, sums + r * LINE, target)
-        else:
-            copy(like, sums + r * LINE, ITEM, target, ITEM, columns, ITEM, SIDE)
+        copy(np.float32(0), beside + r * LINE, ITEM, target, ITEM, columns, ITEM, SIDE)
     return outside
 
 
 @routine
-def _put_columns(geo, sums, out, first, some, column, columns):
+def _put_columns(geo, sums, beside, out, first, some, column, columns):
     """A tile whose columns are rows of the result, pixels that lie side by side."""
     apart()
-    like, outside, plane, done = np.float32(0), 0, geo[PLANE_AT], 0
+    plane, done = geo[PLANE_AT], 0
+    image, offset = first // plane, first % plane
+    target = out + image * geo[OUT_IMAGE_AT] + column * geo[OUT_COLUMN_AT] + offset * ITEM
+    if columns == SIDE and offset + SIDE <= plane:
+        return put_tile(sums, target, geo[OUT_COLUMN_AT])
+    outside = put_tile(sums, beside, LINE)
     while done < some:
         image, offset = (first + done) // plane, (first + done) % plane
         run = min(plane - offset, some - done)
         target = out + image * geo[OUT_IMAGE_AT] + column * geo[OUT_COLUMN_AT] + offset * ITEM
         for c in range(columns):
-            outside |= sums_outside(sums + c * LINE)
-            if run == SIDE:
-                copy_vector(like, sums + c * LINE, target + c * geo[OUT_COLUMN_AT])
-            else:
-                copy(like, sums + c * LINE + done * ITEM, ITEM, target + c * geo[OUT_COLUMN_AT], ITEM, run, ITEM, SIDE)
+            copy(np.float32(0), beside + c * LINE + done * ITEM, ITEM, target + c * geo[OUT_COLUMN_AT], ITEM, run, ITEM, SIDE)
         done += run
     return outside
 
 
 @routine
-def _put_tiles(geo, sums, out, left, strips, strip, across, column_strip):
+def _put_tiles(geo, sums, beside, out, left, strips, strip, across, column_strip):
     """Up to two by two tiles to where they belong."""
     apart()
     outside = 0
@@ -180,25 +178,29 @@ def _put_tiles(geo, sums, out, left, strips, strip, across, column_strip):
             column = (column_strip + j) * SIDE
             columns = min(SIDE, geo[COLUMNS_AT] - column)
             if left:
-                outside |= _put_rows(geo, sums + (2 * i + j) * TILE, out, first, some, column, columns)
+                outside |= _put_rows(geo, sums + (2 * i + j) * TILE, beside, out, first, some, column, columns)
             else:
-                outside |= _put_columns(geo, sums + (2 * j + i) * TILE, out, first, some, column, columns)
+                outside |= _put_columns(geo, sums + (2 * j + i) * TILE, beside, out, first, some, column, columns)
     return outside
 
 
 @routine
-def _trip(geo, packed, strips, weight, column, columns, blocks, depth_blocks, left, sums, add):
-    """The products of a pass: all strips of the task with all its columns."""
+def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blocks, left, sums, beside, out, add, last):
+    """The products of a pass, all strips of the task with all its columns; after the last pass they go to where they belong while they are at hand."""
     apart()
+    outside, single = 0, last and not add
     for j in range(0, columns, 2):
         across, other = min(2, columns - j), weight + (column + j) * depth_blocks * BLOCK
         for i in range(0, strips, 2):
             down, own = min(2, strips - i), packed + i * PASS * BLOCK
-            into = sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
+            into = sums if single else sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
             if left:
                 multiply_tiles(down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add)
             else:
                 multiply_tiles(across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add)
+            if last:
+                outside |= _put_tiles(geo, into, beside, out, left, down, strip + i, across, column + j)
+    return outside
 
 
 @kernel
@@ -222,11 +224,8 @@ def multiply_images(
                 for i in range(strips):
                     outside |= _pack_of_images(geo, rows, strip + i, k, some, left, packed + i * PASS * BLOCK, beside)
                 source, blocks = weight + k // DEPTH * BLOCK, (some + DEPTH - 1) // DEPTH
-                _trip(geo, packed, strips, source, column, columns, blocks, depth_blocks, left, sums, k > 0)
-            for j in range(0, columns, 2):
-                for i in range(0, strips, 2):
-                    source = sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
-                    outside |= _put_tiles(geo, source, out, left, min(2, strips - i), strip + i, min(2, columns - j), column + j)
+                last = k + some == depth
+                outside |= _trip(geo, packed, strip, strips, source, column, columns, blocks, depth_blocks, left, sums, beside, out, k > 0, last)
         release()
         told[part] = outside
 
@@ -268,7 +267,8 @@ def split_plan(rows: int, columns: int, depth: int) -> SplitPlan:
     shares = max(-(-across // _COLUMNS), min(-(-cores // blocks), -(-across // 2)))
     task_columns = -(-across // shares)
     shares = -(-across // task_columns)
-    part = _BESIDE + task_strips * PASS * BLOCK + (-(-task_strips // 2)) * (-(-task_columns // 2)) * 4 * TILE
+    pairs = -(-task_strips // 2) * -(-task_columns // 2)
+    part = _BESIDE + task_strips * PASS * BLOCK + 4 * pairs * TILE
     return SplitPlan(across, -(-depth // DEPTH), task_strips, task_columns, shares, blocks * shares, min(cores, blocks * shares), part)
 
 

@@ -155,16 +155,29 @@ def multiply_tiles(
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _outside(builder: ir.IRBuilder, value: Any, least: int) -> Any:
-    """Lanes whose size is at `_LARGE` or more, or below `least` and not 0."""
-    size = builder.and_(builder.bitcast(value, _INTS), _constant(0x7FFFFFFF))
-    beyond = builder.icmp_unsigned(">=", builder.sub(size, _constant(least)), _constant(_LARGE - least))
-    return builder.and_(beyond, builder.icmp_unsigned("!=", size, _constant(0)))
+class _Watch:
+    """The least and the largest size of the numbers that went by in a loop, lane by lane; 0 is not looked at."""
 
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        self.builder = builder
+        self.least, self.largest = (cgutils.alloca_once(builder, _INTS) for _ in range(2))
+        builder.store(_constant(0xFFFFFFFF), self.least)
+        builder.store(_constant(0), self.largest)
 
-def _told(builder: ir.IRBuilder, lanes: Any) -> Any:
-    """The lanes as a number that is 0 where none is set."""
-    return builder.zext(builder.bitcast(lanes, _HALF), _WORD)
+    def see(self, value: Any) -> None:
+        builder = self.builder
+        size = builder.and_(builder.bitcast(value, _INTS), _constant(0x7FFFFFFF))
+        before = builder.sub(size, _constant(1))  # that of 0 is the largest there is
+        for place, new, which in ((self.least, before, "<"), (self.largest, size, ">")):
+            old = builder.load(place)
+            builder.store(builder.select(builder.icmp_unsigned(which, new, old), new, old), place)
+
+    def outside(self, tiny: int) -> Any:
+        """The lanes that saw less than `tiny`, or `_LARGE` and more, as a number: 0 where none did."""
+        builder = self.builder
+        small = builder.icmp_unsigned("<", builder.load(self.least), _constant(tiny - 1))
+        large = builder.icmp_unsigned(">=", builder.load(self.largest), _constant(_LARGE))
+        return builder.zext(builder.bitcast(builder.or_(small, large), _HALF), _WORD)
 
 
 def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
@@ -178,41 +191,58 @@ def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
     return found
 
 
+def _split_along(builder: ir.IRBuilder, watch: _Watch, line: Any, step: Any, source: Any, target: Any) -> None:
+    """32 numbers that follow each other to a row of each piece's tile, [row][step]."""
+    first, into = builder.add(source, builder.mul(line, step)), builder.add(target, builder.mul(line, _WORD(LINE)))
+    for half in range(2):
+        value = load_at(builder, _plus(builder, first, half * LINE), _FLOATS, 4)
+        watch.see(value)
+        for i, piece in enumerate(_pieces(builder, value)):
+            upper = builder.trunc(builder.lshr(piece, _constant(16)), _HALVES)
+            store_at(builder, upper, _plus(builder, into, i * TILE + half * LINE // 2), 2)
+
+
+def _split_across(builder: ir.IRBuilder, watch: _Watch, line: Any, step: Any, source: Any, target: Any) -> None:
+    """16 numbers of a step and 16 of the next to a row of each piece's tile, [pair of steps][column]."""
+    first = builder.add(source, builder.mul(builder.mul(line, step), _WORD(2)))
+    into = builder.add(target, builder.mul(line, _WORD(LINE)))
+    values = [load_at(builder, address, _FLOATS, 4) for address in (first, builder.add(first, step))]
+    for value in values:
+        watch.see(value)
+    for i, (low, high) in enumerate(zip(*(_pieces(builder, v) for v in values), strict=True)):
+        store_at(builder, builder.or_(builder.lshr(low, _constant(16)), high), _plus(builder, into, i * TILE), 4)
+
+
+def _split(each: Any) -> Any:
+    def typed(typing: Any, source: Any, step: Any, target: Any) -> Any:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            source, step, target = arguments
+            watch = _Watch(builder)
+            with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+                each(builder, watch, line.index, step, source, target)
+            return watch.outside(_TINY)
+
+        return types.int64(*[types.int64] * 3), generate
+
+    return intrinsic(typed)
+
+
+# A block of 16 rows `step` bytes apart, or of 32 steps so far apart, in pieces. Gives 0, or another number where the pieces cannot hold what was there.
+split_along = _split(_split_along)
+split_across = _split(_split_across)
+
+
 @intrinsic
-def split_along(typing: Any, source: Any, target: Any) -> Any:
-    """32 numbers that follow each other to a row of each piece's tile, [row][step]. Gives 0, or another number where the pieces cannot hold one of them."""
+def put_tile(typing: Any, sums: Any, target: Any, step: Any) -> Any:
+    """A tile of sums to rows `step` bytes apart. Not 0 where one is not finite, or so small that what the unit took for 0 may be missed."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        outside = []
-        for half in range(2):
-            value = load_at(builder, _plus(builder, arguments[0], half * LINE), _FLOATS, 4)
-            outside.append(_outside(builder, value, _TINY))
-            for i, piece in enumerate(_pieces(builder, value)):
-                upper = builder.trunc(builder.lshr(piece, _constant(16)), _HALVES)
-                store_at(builder, upper, _plus(builder, arguments[1], i * TILE + half * LINE // 2), 2)
-        return _told(builder, builder.or_(*outside))
+        sums, target, step = arguments
+        watch = _Watch(builder)
+        with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+            value = load_at(builder, builder.add(sums, builder.mul(line.index, _WORD(LINE))), _FLOATS, 4)
+            watch.see(value)
+            store_at(builder, value, builder.add(target, builder.mul(line.index, step)), 4)
+        return watch.outside(_TINY_SUM)
 
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def split_across(typing: Any, first: Any, second: Any, target: Any) -> Any:
-    """16 numbers of a step and 16 of the next to a row of each piece's tile, [pair of steps][column]. Gives what `split_along` gives."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        values = [load_at(builder, address, _FLOATS, 4) for address in arguments[:2]]
-        for i, (low, high) in enumerate(zip(*(_pieces(builder, v) for v in values), strict=True)):
-            store_at(builder, builder.or_(builder.lshr(low, _constant(16)), high), _plus(builder, arguments[2], i * TILE), 4)
-        return _told(builder, builder.or_(*(_outside(builder, v, _TINY) for v in values)))
-
-    return types.int64(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def sums_outside(typing: Any, source: Any) -> Any:
-    """Not 0 where one of 16 sums is not finite, or so small that what the unit took for 0 may be missed."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return _told(builder, _outside(builder, load_at(builder, arguments[0], _FLOATS, 4), _TINY_SUM))
-
-    return types.int64(types.int64), generate
+    return types.int64(*[types.int64] * 3), generate
