@@ -345,7 +345,15 @@ class _CompiledWay(NamedTuple):
 
         module, driver = ("conv_backward", f"{self.name}_{op}") if weighs else (self.module, op)
         return compiled.method(
-            self.name, module, driver, self.summary, accepts=accepts, target=self.target, cost=cost, workspace=workspace, precision=precision
+            self.name,
+            module,
+            driver,
+            self.summary,
+            accepts=accepts,
+            target=self.target,
+            cost=cost,
+            workspace=workspace,
+            precision=precision,
         )
 
 

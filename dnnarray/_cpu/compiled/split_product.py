@@ -114,7 +114,16 @@ def _pack_of_images(geo, rows, strip, k, depth, left, target, beside):
 
 @kernel
 def pack_columns(
-    start: int, stop: int, columns: int, column_step: int, step: int, geo: Integers1, left: bool, packed: int, told: OutIntegers1, beside: int
+    start: int,
+    stop: int,
+    columns: int,
+    column_step: int,
+    step: int,
+    geo: Integers1,
+    left: bool,
+    packed: int,
+    told: OutIntegers1,
+    beside: int,
 ) -> None:
     """Strips of columns from `start` to `stop`, whole depth; `beside` has room for each of them."""
     depth, room = geo[DEPTH_AT], beside + start * _BESIDE
@@ -225,7 +234,9 @@ def multiply_images(
                     outside |= _pack_of_images(geo, rows, strip + i, k, some, left, packed + i * PASS * BLOCK, beside)
                 source, blocks = weight + k // DEPTH * BLOCK, (some + DEPTH - 1) // DEPTH
                 last = k + some == depth
-                outside |= _trip(geo, packed, strip, strips, source, column, columns, blocks, depth_blocks, left, sums, beside, out, k > 0, last)
+                outside |= _trip(
+                    geo, packed, strip, strips, source, column, columns, blocks, depth_blocks, left, sums, beside, out, k > 0, last
+                )
         release()
         told[part] = outside
 

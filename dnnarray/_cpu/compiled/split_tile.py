@@ -123,7 +123,9 @@ class _Sums:
 
     def _load(self, first: int, strips: list[Any], piece: int) -> None:
         for i, strip in enumerate(strips):
-            _call(self.builder, "tileloadd64", _BYTE(first + i), _pointer(self.builder, _plus(self.builder, strip, piece * TILE)), _WORD(LINE))
+            _call(
+                self.builder, "tileloadd64", _BYTE(first + i), _pointer(self.builder, _plus(self.builder, strip, piece * TILE)), _WORD(LINE)
+            )
 
 
 @intrinsic
