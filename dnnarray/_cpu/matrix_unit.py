@@ -23,11 +23,9 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x8
 
 def missing() -> str | None:
     """Why the unit cannot be used in this process, or None."""
-    if any(
-        name in os.environ for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
-    ):  # a target of the user's own: that of another machine, or less of this one
-        if "+amx-bf16" not in os.environ.get("NUMBA_CPU_FEATURES", ""):
-            return "the processor that NUMBA_CPU_NAME or NUMBA_CPU_FEATURES names has no matrix unit (amx-bf16)"
+    named = any(name in os.environ for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"))
+    if named and "+amx-bf16" not in os.environ.get("NUMBA_CPU_FEATURES", ""):
+        return "the processor that NUMBA_CPU_NAME or NUMBA_CPU_FEATURES names has no matrix unit (amx-bf16)"
     return _found()
 
 

@@ -36,7 +36,8 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
     rows = _matrices(x.copy(), images) if rows is None else rows
     out = _matrices(target, images) if out is None else out
     columns = columns if fits(columns) else columns.copy()
-    assert rows is not None and out is not None
+    assert rows is not None
+    assert out is not None
     if not multiply(rows, columns, out, buffers[0].view(np.uint8)):
         for a, b in zip(rows, out, strict=True):
             products.multiply(a, columns.T, b)
