@@ -16,8 +16,8 @@ from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
+from dnnarray._cpu.conv_split import SUMMARY_SHIFTS, rejects_shifts, shifts_cost, split_cost
 from dnnarray._cpu.conv_split import rejects as rejects_split
-from dnnarray._cpu.conv_split import split_cost
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
 from dnnarray._cpu.conv_winograd import (
     SUMMARY_4X4,
@@ -398,7 +398,8 @@ _COMPILED_WAYS = (
     _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4, weighs=False),
     _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
     _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, huge, strided=False),
-    _CompiledWay("split_gemm", "conv_split", matrix_unit.SUMMARY, split_cost, rejects_split, target=matrix_unit.refuses, weighs=False),
+    _CompiledWay("split_gemm", "conv_split", matrix_unit.SUMMARY, split_cost, rejects_split, target=matrix_unit.refuses),
+    _CompiledWay("split_shifted", "conv_split_shifts", SUMMARY_SHIFTS, shifts_cost, rejects_shifts, target=matrix_unit.refuses),
 )
 
 

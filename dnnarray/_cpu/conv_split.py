@@ -1,19 +1,42 @@
-"""`split_gemm`: what the tables say of convolutions on the processor's matrix unit; the kernels stand in ``compiled/conv_split.py``. Imports no Numba."""
+"""What the tables say of convolutions on the processor's matrix unit; the kernels stand in ``compiled/conv_split*.py``. Imports no Numba.
+
+`split_gemm` takes windows of one pixel as matrix products, `split_shifted` any windows as shifts of an image.
+"""
 
 from __future__ import annotations
 
 from dnnarray._cpu import matrix_unit
+from dnnarray._cpu.conv_shifted import huge
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
+SUMMARY_SHIFTS = "taps as shifts of an image, without im2col, in three pieces of bfloat16 on the processor's matrix unit (AMX)"
+_SPLITTING, _WEIGHT = 40, 100  # operations that an element of the image is worth, and one of the weight
+_SUM = 20  # and one of the result
+
 
 def rejects(g: Geometry) -> str | None:
-    """Why a geometry is not for it, or None."""
+    """Why a geometry is not for products of whole images, or None."""
     still = g.taps == g.groups == 1 and g.stride == (1, 1, 1) and g.before == (0, 0, 0) and g.out == g.space
     return None if still else "it takes windows of one pixel at every pixel, in one group"
 
 
 def split_cost(g: Geometry, itemsize: int) -> Cost:
-    """Of a correlation."""
+    """Of a correlation by `split_gemm`."""
     x, w, y = g.sizes
     return Cost(matrix_unit.product_flops(g.n * g.pixels, g.k, g.c), (x + w + y) * itemsize, 1.0, 12)
+
+
+def rejects_shifts(g: Geometry) -> str | None:
+    """Why a geometry is not for shifts, or None."""
+    if rejects(g) is None:
+        return "such windows are a matrix product: split_gemm"
+    return "it takes one group" if g.groups > 1 else huge(g)
+
+
+def shifts_cost(g: Geometry, itemsize: int) -> Cost:
+    """Of a correlation by `split_shifted`: over whole blocks of channels, and with the gaps between the rows."""
+    x, w, y = g.sizes
+    line = 1 + (g.window[2] - 1) * g.dilation[2] / (g.stride[2] * g.out[2])
+    products = matrix_unit.tile_flops(g.n * g.pixels, g.k, g.c) * g.taps * min(line, 2.0)
+    return Cost(products + _SPLITTING * x + _WEIGHT * w + _SUM * y, (x + w + y) * itemsize, 1.0, 12)

@@ -34,10 +34,15 @@ def refuses(dtype: str) -> str | None:
     return missing() if dtype == FLOAT32.name else f"{dtype}: the matrix unit multiplies float32 in pieces"
 
 
+def tile_flops(rows: int, columns: int, depth: int) -> float:
+    """What the products of whole tiles are worth, in operations of float32 vectors."""
+    rows, columns, depth = (-(-size // side) * side for size, side in ((rows, _SIDE), (columns, _SIDE), (depth, _DEPTH)))
+    return 2 * rows * columns * depth / _EFFICIENCY
+
+
 def product_flops(rows: int, columns: int, depth: int) -> float:
-    """What a product by the unit is worth, in operations of float32 vectors."""
-    rows, columns, deep = (-(-size // side) * side for size, side in ((rows, _SIDE), (columns, _SIDE), (depth, _DEPTH)))
-    return 2 * rows * columns * deep / _EFFICIENCY + _SPLITTING * (rows + columns) * deep + _SUM * rows * columns
+    """What a product of two matrices is worth, splitting both of them included."""
+    return tile_flops(rows, columns, depth) + _SPLITTING * (rows + columns) * depth + _SUM * rows * columns
 
 
 @lru_cache(maxsize=1)

@@ -9,14 +9,13 @@ the image ends inside of it), they are either gathered or computed together with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cpu import conv as numpy_conv
 from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of
 from dnnarray._cpu.compiled.conv_depthwise import correlate_planes, depthwise, fits
+from dnnarray._cpu.compiled.conv_drivers import correlations
 from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
 from dnnarray._cpu.compiled.conv_plan import (
     BEFORE_AT,
@@ -59,7 +58,7 @@ from dnnarray._cpu.compiled.conv_plan import (
 )
 from dnnarray._cpu.compiled.conv_pointwise import correlate_pixels, pointwise, pointwise_buffers
 from dnnarray._cpu.compiled.conv_pointwise import fits as fits_pointwise
-from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, driver, kernel
+from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import (
     ROWS,
@@ -74,7 +73,6 @@ from dnnarray._cpu.compiled.tile import (
 )
 from dnnarray._cpu.conv_blocks import Shape, Way, never
 from dnnarray._cpu.conv_shifted import shifted_cost, suits
-from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 _PACK, _MACS = 2, 16  # elements of a light operation: an element of the weight packed; so many multiply-adds
@@ -301,16 +299,4 @@ def _buffers(g: Geometry) -> Sequence[Shape]:
 
 
 WAY = Way("shifted", "", never, _buffers, _correlate, shifted_cost, correlate_back=_correlate_back)
-
-
-def _driver(operation: Callable[..., None]) -> Callable[..., None]:
-    @driver(pack_weight, correlate, depthwise, pointwise)
-    def run(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, *arrays: Any) -> None:
-        operation(WAY, problem, outputs, scratch, *arrays)
-
-    return run
-
-
-conv = _driver(numpy_conv.conv)
-conv_backward_input = _driver(numpy_conv.conv_backward_input)
-conv_transpose = _driver(numpy_conv.conv_transpose)
+conv, conv_backward_input, conv_transpose = correlations(WAY, pack_weight, correlate, depthwise, pointwise)

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any
-
-import numpy as np
 
 from dnnarray._cpu import conv as numpy_conv
-from dnnarray._cpu.compiled import conv, conv_lanes, conv_weight
-from dnnarray._cpu.compiled.kernel import Driver, driver
-from dnnarray._problems.conv import ConvProblem
+from dnnarray._cpu.compiled import conv, conv_lanes, conv_split, conv_split_shifts, conv_weight
+from dnnarray._cpu.compiled.conv_drivers import bound
+from dnnarray._cpu.compiled.kernel import Driver
 
 _WEIGHT = {"weight_buffers": conv_weight.WAY.weight_buffers, "weight_gradient": conv_weight.WAY.weight_gradient}
-WAYS = {module.WAY.name: module.WAY._replace(**_WEIGHT) for module in (conv, conv_lanes)}
+WAYS = {module.WAY.name: module.WAY._replace(**_WEIGHT) for module in (conv, conv_lanes, conv_split, conv_split_shifts)}
 
 
 def _drivers(module: ModuleType) -> tuple[Driver, Driver]:
     """Of a convolution, and of a transposed one."""
-    way = WAYS[module.WAY.name]
-
-    def bound(operation: Callable[..., None]) -> Driver:
-        @driver(*module.conv.kernels, *conv_weight.conv_backward_weight.kernels)
-        def run(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, *arrays: Any) -> None:
-            operation(way, problem, outputs, scratch, *arrays)
-
-        return run
-
-    return bound(numpy_conv.conv_backward), bound(numpy_conv.conv_transpose_backward)
+    kernels = (*module.conv.kernels, *conv_weight.conv_backward_weight.kernels)
+    operations = (numpy_conv.conv_backward, numpy_conv.conv_transpose_backward)
+    back, transposed_back = (bound(WAYS[module.WAY.name], operation, *kernels) for operation in operations)
+    return back, transposed_back
 
 
 shifted_conv_backward, shifted_conv_transpose_backward = _drivers(conv)
 channel_lanes_conv_backward, channel_lanes_conv_transpose_backward = _drivers(conv_lanes)
+split_gemm_conv_backward, split_gemm_conv_transpose_backward = _drivers(conv_split)
+split_shifted_conv_backward, split_shifted_conv_transpose_backward = _drivers(conv_split_shifts)

@@ -7,14 +7,14 @@ where they belong. So a stride costs nothing, and the phases of an input's gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import conv as numpy_conv
 from dnnarray._cpu.compiled.ahead import WORDS, ask_for
 from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy_rows, line_of, turn_rows
+from dnnarray._cpu.compiled.conv_drivers import correlations
 from dnnarray._cpu.compiled.conv_lanes_plan import (
     AHEAD_AT,
     APART_AT,
@@ -56,13 +56,12 @@ from dnnarray._cpu.compiled.conv_lanes_plan import (
     forward_plan,
     gradient_plan,
 )
-from dnnarray._cpu.compiled.kernel import Integers1, Integers2, Out1, device, driver, kernel
+from dnnarray._cpu.compiled.kernel import Integers1, Integers2, Out1, device, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import VECTORS, apart, read, routine, write, write_word
 from dnnarray._cpu.compiled.tile_pixels import MOST_PIXELS, POINT_BYTES, multiply_block
 from dnnarray._cpu.conv_blocks import Way, at, never
 from dnnarray._cpu.conv_channel_lanes import channel_lanes_cost
-from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 _PACK, _MACS = 2, 16  # elements of a light operation: an element of the weight packed; so many multiply-adds
@@ -332,16 +331,4 @@ def _gradient_buffers(g: Geometry) -> Any:
 WAY = Way(
     "channel_lanes", "", never, buffers, _correlate, channel_lanes_cost, input_gradient=_input_gradient, input_buffers=_gradient_buffers
 )
-
-
-def _driver(operation: Callable[..., None]) -> Callable[..., None]:
-    @driver(pack_lanes, correlate_lanes)
-    def run(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, *arrays: Any) -> None:
-        operation(WAY, problem, outputs, scratch, *arrays)
-
-    return run
-
-
-conv = _driver(numpy_conv.conv)
-conv_backward_input = _driver(numpy_conv.conv_backward_input)
-conv_transpose = _driver(numpy_conv.conv_transpose)
+conv, conv_backward_input, conv_transpose = correlations(WAY, pack_lanes, correlate_lanes)

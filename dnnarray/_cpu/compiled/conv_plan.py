@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     shapes: tuple[Shape, ...]  # of scratch: the packed weight, each part's memory, each part's table of 64-bit integers
 
 
-def _even(extent: int, size: int) -> int:
+def even_extent(extent: int, size: int) -> int:
     """The size nearest to `size` that cuts the extent into nearly equal blocks."""
     return -(-extent // max(round(extent / size), 1))
 
@@ -83,10 +83,10 @@ def _even(extent: int, size: int) -> int:
 def _blocking(g: Geometry, flat: bool) -> tuple[int, Triple]:
     """Images and output extents of a block."""
     n, *extents = block_extents(g, max(_BLOCK_ELEMENTS // max(g.c * math.prod(g.stride), g.k), _MIN_PIXELS))
-    d, h, w = (_even(m, b) for m, b in zip(g.out, extents, strict=True))
+    d, h, w = (even_extent(m, b) for m, b in zip(g.out, extents, strict=True))
     if flat:
         return 1, (d if g.stride[1:] == (1, 1) else 1, h, w)  # else the other phases lie between two planes
-    return _even(g.n, n), (d, h, w)
+    return even_extent(g.n, n), (d, h, w)
 
 
 @lru_cache(maxsize=1024)

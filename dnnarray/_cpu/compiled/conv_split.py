@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cpu import conv as numpy_conv
-from dnnarray._cpu import products
-from dnnarray._cpu.compiled.kernel import Driver, driver
+from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
 from dnnarray._cpu.compiled.split_product import ITEM, fits, multiply, multiply_images, pack_columns, split_plan
 from dnnarray._cpu.conv_blocks import Shape, Way
 from dnnarray._cpu.conv_split import rejects, split_cost
-from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 
@@ -39,9 +35,8 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
     assert rows is not None
     assert out is not None
     if not multiply(rows, columns, out, buffers[0].view(np.uint8)):
-        for a, b in zip(rows, out, strict=True):
-            products.multiply(a, columns.T, b)
-    if target is not y:
+        by_definition(g, x, w, y)
+    elif target is not y:
         y[...] = target
 
 
@@ -50,16 +45,4 @@ def _buffers(g: Geometry) -> Sequence[Shape]:
 
 
 WAY = Way("split_gemm", "", rejects, _buffers, _correlate, split_cost)
-
-
-def _driver(operation: Callable[..., None]) -> Driver:
-    @driver(pack_columns, multiply_images)
-    def run(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, *arrays: Any) -> None:
-        operation(WAY, problem, outputs, scratch, *arrays)
-
-    return run
-
-
-conv = _driver(numpy_conv.conv)
-conv_backward_input = _driver(numpy_conv.conv_backward_input)
-conv_transpose = _driver(numpy_conv.conv_transpose)
+conv, conv_backward_input, conv_transpose = correlations(WAY, pack_columns, multiply_images)

@@ -11,7 +11,8 @@ A block of 32 steps of a depth is three tiles, one for each piece: on the left s
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -51,10 +52,6 @@ def _pointer(builder: ir.IRBuilder, address: Any) -> Any:
     return builder.inttoptr(address, ir.PointerType(_BYTE))
 
 
-def _void(*arguments: Any) -> Any:
-    return types.void(*arguments)
-
-
 # --- the unit ---------------------------------------------------------------------------------------------------------
 
 
@@ -71,7 +68,7 @@ def configure(typing: Any) -> Any:
         _call(builder, "ldtilecfg", builder.bitcast(place, ir.PointerType(_BYTE)))
         return context.get_dummy_value()
 
-    return _void(), generate
+    return types.void(), generate
 
 
 @intrinsic
@@ -82,50 +79,72 @@ def release(typing: Any) -> Any:
         _call(builder, "tilerelease")
         return context.get_dummy_value()
 
-    return _void(), generate
+    return types.void(), generate
 
 
-class _Sums:
+class _Tiles(NamedTuple):
+    """Where the tiles of a few strips lie: the first of each strip, the bytes from row to row."""
+
+    strips: list[Any]
+    row: Any
+
+    def each(self, builder: ir.IRBuilder, name: str, first: int, offset: Any) -> None:
+        """Load or store the tiles so far behind the first ones, by the registers from `first` on."""
+        for i, strip in enumerate(self.strips):
+            _call(builder, name, _BYTE(first + i), _pointer(builder, builder.add(strip, offset)), self.row)
+
+
+class _Product:
     """The body for so many tiles down and across, one or two of each."""
 
     def __init__(self, builder: ir.IRBuilder, down: int, across: int) -> None:
         self.builder, self.down, self.across = builder, down, across
-        self.places = [(i, j, 2 * i + j) for i in range(down) for j in range(across)]
+        self.registers = [(i, j, i * across + j) for i in range(down) for j in range(across)]
 
-    def emit(self, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, add: Any) -> None:
+    def strips(self, first: Any, step: Any, count: int) -> list[Any]:
+        return [self.builder.add(first, self.builder.mul(step, _WORD(i))) for i in range(count)]
+
+    def sums(self, first: Any, down: Any, across: Any, row: Any) -> _Tiles:
+        """Those that lie so many bytes apart downwards and across."""
+        places = [self.strips(strip, across, self.across) for strip in self.strips(first, down, self.down)]
+        return _Tiles([place for line in places for place in line], row)
+
+    def emit(self, sums: _Tiles, add: Any, blocks: Any, sides: Callable[[Any], Sequence[tuple[_Tiles, Any]]]) -> None:
+        """`sides(block)` gives the tiles of both sides and the bytes from piece to piece of each."""
         builder = self.builder
         with builder.if_else(add) as (there, new):
             with there:
-                self._each_sum("tileloadd64", sums)
+                sums.each(builder, "tileloadd64", 0, _WORD(0))
             with new:
-                for _, _, register in self.places:
+                for _, _, register in self.registers:
                     _call(builder, "tilezero", _BYTE(register))
-        lefts = [builder.add(left, builder.mul(left_strip, _WORD(i))) for i in range(self.down)]
-        rights = [builder.add(right, builder.mul(right_strip, _WORD(j))) for j in range(self.across)]
         with cgutils.for_range(builder, blocks, intp=_WORD) as block:
-            at = builder.mul(block.index, _WORD(BLOCK))
-            self._block([builder.add(a, at) for a in lefts], [builder.add(a, at) for a in rights])
-        self._each_sum("tilestored64", sums)
+            self._block(sides(block.index))
+        sums.each(builder, "tilestored64", 0, _WORD(0))
 
-    def _each_sum(self, name: str, sums: Any) -> None:
-        for _, _, register in self.places:
-            _call(self.builder, name, _BYTE(register), _pointer(self.builder, _plus(self.builder, sums, register * TILE)), _WORD(LINE))
-
-    def _block(self, lefts: list[Any], rights: list[Any]) -> None:
+    def _block(self, sides: Sequence[tuple[_Tiles, Any]]) -> None:
         before: tuple[int | None, int | None] = (None, None)
         for pieces in _PRODUCTS:
-            for first, strips, piece, there in zip((_LEFT, _RIGHT), (lefts, rights), pieces, before, strict=True):
+            for first, (tiles, step), piece, there in zip((_LEFT, _RIGHT), sides, pieces, before, strict=True):
                 if piece != there:
-                    self._load(first, strips, piece)
+                    tiles.each(self.builder, "tileloadd64", first, self.builder.mul(step, _WORD(piece)))
             before = pieces
-            for i, j, register in self.places:
+            for i, j, register in self.registers:
                 _call(self.builder, "tdpbf16ps", _BYTE(register), _BYTE(_LEFT + i), _BYTE(_RIGHT + j))
 
-    def _load(self, first: int, strips: list[Any], piece: int) -> None:
-        for i, strip in enumerate(strips):
-            _call(
-                self.builder, "tileloadd64", _BYTE(first + i), _pointer(self.builder, _plus(self.builder, strip, piece * TILE)), _WORD(LINE)
-            )
+
+def _for_each_size(builder: ir.IRBuilder, down: Any, across: Any, emit: Callable[[_Product], None]) -> None:
+    """The body for the one or two strips of each side that a call has."""
+    end = builder.append_basic_block("multiplied")
+    switch = builder.switch(builder.add(builder.mul(down, _WORD(2)), across), end)
+    for i in (1, 2):
+        for j in (1, 2):
+            block = builder.append_basic_block(f"tiles{i}x{j}")
+            switch.add_case(_WORD(2 * i + j), block)
+            builder.position_at_end(block)
+            emit(_Product(builder, i, j))
+            builder.branch(end)
+    builder.position_at_end(end)
 
 
 @intrinsic
@@ -138,20 +157,58 @@ def multiply_tiles(
     """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        count = builder.add(builder.mul(arguments[0], _WORD(2)), arguments[1])
-        end = builder.append_basic_block("multiplied")
-        switch = builder.switch(count, end)
-        for i in (1, 2):
-            for j in (1, 2):
-                block = builder.append_basic_block(f"tiles{i}x{j}")
-                switch.add_case(_WORD(2 * i + j), block)
-                builder.position_at_end(block)
-                _Sums(builder, i, j).emit(*arguments[2:])
-                builder.branch(end)
-        builder.position_at_end(end)
+        down, across, left, left_strip, right, right_strip, blocks, sums, add = arguments
+
+        def emit(product: _Product) -> None:
+            def sides(block: Any) -> Sequence[tuple[_Tiles, Any]]:
+                at = builder.mul(block, _WORD(BLOCK))
+                firsts = ((left, left_strip, product.down), (right, right_strip, product.across))
+                return [(_Tiles(product.strips(builder.add(a, at), step, n), _WORD(LINE)), _WORD(TILE)) for a, step, n in firsts]
+
+            product.emit(product.sums(sums, _WORD(2 * TILE), _WORD(TILE), _WORD(LINE)), add, blocks, sides)
+
+        _for_each_size(builder, down, across, emit)
         return context.get_dummy_value()
 
-    return _void(*[types.int64] * 8, types.boolean), generate
+    return types.void(*[types.int64] * 8, types.boolean), generate
+
+
+@intrinsic
+def multiply_shifts(
+    typing: Any,
+    down: Any,
+    across: Any,
+    left: Any,
+    offsets: Any,
+    row: Any,
+    piece: Any,
+    right: Any,
+    right_strip: Any,
+    blocks: Any,
+    sums: Any,
+    add: Any,
+) -> Any:
+    """The same with a left side of which block b lies at ``left + offsets[b]``: shifts of an image, whose rows lie `row` bytes apart, its pieces `piece`.
+
+    The rows of a second strip follow those of the first.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        down, across, left, offsets, row, piece, right, right_strip, blocks, sums, add = arguments
+
+        def emit(product: _Product) -> None:
+            def sides(block: Any) -> Sequence[tuple[_Tiles, Any]]:
+                at = builder.add(left, load_at(builder, builder.add(offsets, builder.mul(block, _WORD(8))), _WORD, 8))
+                lefts = product.strips(at, builder.mul(row, _WORD(SIDE)), product.down)
+                rights = product.strips(builder.add(right, builder.mul(block, _WORD(BLOCK))), right_strip, product.across)
+                return (_Tiles(lefts, row), piece), (_Tiles(rights, _WORD(LINE)), _WORD(TILE))
+
+            product.emit(product.sums(sums, _WORD(2 * TILE), _WORD(TILE), _WORD(LINE)), add, blocks, sides)
+
+        _for_each_size(builder, down, across, emit)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 10, types.boolean), generate
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
@@ -193,45 +250,46 @@ def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
     return found
 
 
-def _split_along(builder: ir.IRBuilder, watch: _Watch, line: Any, step: Any, source: Any, target: Any) -> None:
+def _split_along(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any) -> None:
     """32 numbers that follow each other to a row of each piece's tile, [row][step]."""
-    first, into = builder.add(source, builder.mul(line, step)), builder.add(target, builder.mul(line, _WORD(LINE)))
     for half in range(2):
         value = load_at(builder, _plus(builder, first, half * LINE), _FLOATS, 4)
         watch.see(value)
         for i, piece in enumerate(_pieces(builder, value)):
             upper = builder.trunc(builder.lshr(piece, _constant(16)), _HALVES)
-            store_at(builder, upper, _plus(builder, into, i * TILE + half * LINE // 2), 2)
+            place = builder.add(into, builder.mul(piece_step, _WORD(i)))
+            store_at(builder, upper, _plus(builder, place, half * LINE // 2), 2)
 
 
-def _split_across(builder: ir.IRBuilder, watch: _Watch, line: Any, step: Any, source: Any, target: Any) -> None:
+def _split_across(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any) -> None:
     """16 numbers of a step and 16 of the next to a row of each piece's tile, [pair of steps][column]."""
-    first = builder.add(source, builder.mul(builder.mul(line, step), _WORD(2)))
-    into = builder.add(target, builder.mul(line, _WORD(LINE)))
     values = [load_at(builder, address, _FLOATS, 4) for address in (first, builder.add(first, step))]
     for value in values:
         watch.see(value)
     for i, (low, high) in enumerate(zip(*(_pieces(builder, v) for v in values), strict=True)):
-        store_at(builder, builder.or_(builder.lshr(low, _constant(16)), high), _plus(builder, into, i * TILE), 4)
+        place = builder.add(into, builder.mul(piece_step, _WORD(i)))
+        store_at(builder, builder.or_(builder.lshr(low, _constant(16)), high), place, 4)
 
 
-def _split(each: Any) -> Any:
-    def typed(typing: Any, source: Any, step: Any, target: Any) -> Any:
+def _split(each: Callable[..., None], steps: int) -> Any:
+    def typed(typing: Any, source: Any, step: Any, target: Any, line_step: Any, piece_step: Any) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-            source, step, target = arguments
+            source, step, target, line_step, piece_step = arguments
             watch = _Watch(builder)
             with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
-                each(builder, watch, line.index, step, source, target)
+                first = builder.add(source, builder.mul(builder.mul(line.index, step), _WORD(steps)))
+                each(builder, watch, first, step, builder.add(target, builder.mul(line.index, line_step)), piece_step)
             return watch.outside(_TINY)
 
-        return types.int64(*[types.int64] * 3), generate
+        return types.int64(*[types.int64] * 5), generate
 
     return intrinsic(typed)
 
 
-# A block of 16 rows `step` bytes apart, or of 32 steps so far apart, in pieces. Gives 0, or another number where the pieces cannot hold what was there.
-split_along = _split(_split_along)
-split_across = _split(_split_across)
+# A block of 16 rows `step` bytes apart, or of 32 steps so far apart, to pieces whose lines lie `line_step` bytes apart, and the pieces `piece_step`.
+# Gives 0, or another number where the pieces cannot hold what was there.
+split_along = _split(_split_along, 1)
+split_across = _split(_split_across, 2)
 
 
 @intrinsic
@@ -248,3 +306,37 @@ def put_tile(typing: Any, sums: Any, target: Any, step: Any) -> Any:
         return watch.outside(_TINY_SUM)
 
     return types.int64(*[types.int64] * 3), generate
+
+
+@intrinsic
+def sums_outside(typing: Any, sums: Any) -> Any:
+    """The same of a tile that stays where it is."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        watch = _Watch(builder)
+        with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+            watch.see(load_at(builder, builder.add(arguments[0], builder.mul(line.index, _WORD(LINE))), _FLOATS, 4))
+        return watch.outside(_TINY_SUM)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def put_lanes(typing: Any, source: Any, target: Any, step: Any, rows: Any, first: Any, count: Any) -> Any:
+    """`count` numbers, from the `first` on, of each of some rows of a tile to rows `step` bytes apart: the first of them to `target`."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        source, target, step, rows, first, count = arguments
+        wanted = builder.shl(builder.sub(builder.shl(_INT(1), builder.trunc(count, _INT)), _INT(1)), builder.trunc(first, _INT))
+        mask = builder.bitcast(builder.trunc(wanted, _HALF), ir.VectorType(ir.IntType(1), SIDE))
+        start = builder.sub(target, builder.mul(first, _WORD(4)))
+        pointer = ir.PointerType(_FLOATS)
+        kind = ir.FunctionType(ir.VoidType(), [_FLOATS, pointer, _INT, mask.type])
+        store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16f32.p0")
+        with cgutils.for_range(builder, rows, intp=_WORD) as row:
+            value = load_at(builder, builder.add(source, builder.mul(row.index, _WORD(LINE))), _FLOATS, 4)
+            place = builder.inttoptr(builder.add(start, builder.mul(row.index, step)), pointer)
+            builder.call(store, [value, place, _INT(4), mask])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), generate

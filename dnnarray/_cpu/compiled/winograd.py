@@ -7,16 +7,16 @@ go back to the image. So what is transformed stays in the caches. A NaN or an in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import conv as numpy_conv
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, copy, line_of
-from dnnarray._cpu.compiled.kernel import Integers1, Out1, Out2, device, driver, kernel
+from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
+from dnnarray._cpu.compiled.kernel import Integers1, Out1, Out2, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
 from dnnarray._cpu.compiled.winograd_lanes import (
@@ -29,9 +29,8 @@ from dnnarray._cpu.compiled.winograd_lanes import (
     transform_rows,
     transform_weight,
 )
-from dnnarray._cpu.conv_blocks import Shape, Way, carve
+from dnnarray._cpu.conv_blocks import Shape, Way
 from dnnarray._cpu.conv_winograd import cost_4x4, rejects
-from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 _FACTORS = REACH * REACH
@@ -305,21 +304,8 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
         work=g.macs // _MACS,
     )  # fmt: skip
     if not np.isfinite(finite).all():
-        direct = numpy_conv.DIRECT  # so that NaN and infinity stay where the definition puts them
-        direct.correlate(g, carve(None, direct.buffers(g), y.dtype), x, w, y)
+        by_definition(g, x, w, y)
 
 
 WAY = Way("winograd_4x4", "", rejects, _buffers, _correlate, cost_4x4)
-
-
-def _driver(operation: Callable[..., None]) -> Callable[..., None]:
-    @driver(transform_weights, winograd)
-    def run(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, *arrays: Any) -> None:
-        operation(WAY, problem, outputs, scratch, *arrays)
-
-    return run
-
-
-conv = _driver(numpy_conv.conv)
-conv_backward_input = _driver(numpy_conv.conv_backward_input)
-conv_transpose = _driver(numpy_conv.conv_transpose)
+conv, conv_backward_input, conv_transpose = correlations(WAY, transform_weights, winograd)

@@ -1,0 +1,334 @@
+"""Convolution on the matrix unit without im2col: taps as shifts of an image in pieces. Imports Numba.
+
+A task is a block of output pixels, gaps between the rows included, and some output channels. What it reads is split into an image of its own, zero-padded and
+with its rows apart by the phases of the stride: [32 channels][piece][pixel][channel], a line of the cache for each pixel, so that 16 pixels of a row or of
+neighbouring rows are a tile wherever they begin, at steps of the stride. The weight's rows are the other side, a block for each 32 channels of each tap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnarray._cpu import threads
+from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy, line_of
+from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
+from dnnarray._cpu.compiled.conv_plan import channel_shares, even_extent
+from dnnarray._cpu.compiled.kernel import Integers1, OutIntegers1, device, kernel
+from dnnarray._cpu.compiled.memory import ALIGNMENT, address
+from dnnarray._cpu.compiled.split_product import ITEM
+from dnnarray._cpu.compiled.split_tile import (
+    BLOCK,
+    DEPTH,
+    LINE,
+    PIECES,
+    SIDE,
+    TILE,
+    configure,
+    multiply_shifts,
+    put_lanes,
+    release,
+    split_across,
+    split_along,
+    sums_outside,
+)
+from dnnarray._cpu.compiled.tile import apart, routine, turn_square
+from dnnarray._cpu.conv_blocks import Shape, Way, block_extents
+from dnnarray._cpu.conv_split import rejects_shifts, shifts_cost
+from dnnarray._problems.conv_geometry import Geometry, Triple
+
+_PASS = 5  # blocks of the depth between two trips over the pixels: two strips of the weight stay in the first-level cache
+_IMAGE = 1 << 18  # bytes of a task's image: it shares the second-level cache with the sums and the weight
+_MIN_PIXELS = 256  # of a task, which share the weight's trips
+_BESIDE = 2 * BLOCK + SIDE * DEPTH * ITEM  # bytes: a block before it is turned, after it, and numbers with 0 around them
+_MACS = 32  # for an element of a light operation
+
+# Where the kernels find their numbers; three entries for the axes D H W from `SPACE_AT` on.
+(C_AT, K_AT, CHANNEL_TASKS_AT, CHANNEL_ROWS_AT, TASKS_AT, PARTS_AT, SCRATCH_AT, BLOCKS_AT, GROUPS_AT, PIECE_AT, STRIPS_AT) = range(11)
+SPACE_AT, OUT_AT, STRIDE_AT, BEFORE_AT, COVERED_AT, PHASE_AT, BLOCK_AT, WINDOW_AT = range(11, 35, 3)
+XN, XC, XD, XH, XW, YN, YK, YD, YH, YW = 0, 2, 3, 4, 5, 6, 8, 9, 10, 11  # byte strides
+
+
+# --- the weight -------------------------------------------------------------------------------------------------------
+
+
+@routine
+def _turn(source, target, step):
+    """A block's pieces turned, to pieces `step` bytes apart."""
+    apart()
+    for piece in range(PIECES):
+        turn_square(np.float32(0), source + piece * TILE, LINE, target + piece * step, LINE)
+
+
+@kernel
+def split_weight(
+    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, packed: int, told: OutIntegers1, beside: int
+) -> None:
+    """Strips of output channels from `start` to `stop`: [strip][32 channels][tap][piece], 0 in what is missing; `beside` has room for each of them."""
+    window, taps = geo[WINDOW_AT : WINDOW_AT + 3], geo[WINDOW_AT] * geo[WINDOW_AT + 1] * geo[WINDOW_AT + 2]
+    zero = np.float32(0)
+    for strip in range(start, stop):
+        block, outside = beside + strip * _BESIDE, 0
+        numbers, first = block + BLOCK, weight + strip * SIDE * strides[1]
+        clear(zero, numbers, SIDE * DEPTH, ITEM)
+        for number in range(geo[BLOCKS_AT]):
+            c, tap = number // taps * DEPTH, number % taps
+            depth = min(DEPTH, geo[C_AT] - c)
+            if depth < DEPTH and tap == 0:
+                clear(zero, numbers, SIDE * DEPTH, ITEM)
+            place = tap // (window[1] * window[2]) * strides[3] + tap // window[2] % window[1] * strides[4] + tap % window[2] * strides[5]
+            for row in range(min(SIDE, geo[K_AT] - strip * SIDE)):
+                copy(
+                    zero,
+                    first + row * strides[1] + c * strides[2] + place,
+                    strides[2],
+                    numbers + row * DEPTH * ITEM,
+                    ITEM,
+                    depth,
+                    ITEM,
+                    SIDE,
+                )
+            outside |= split_along(numbers, DEPTH * ITEM, block, LINE, TILE)
+            _turn(block, packed + (strip * geo[BLOCKS_AT] + number) * BLOCK, TILE)
+        told[strip] = outside
+
+
+# --- the image --------------------------------------------------------------------------------------------------------
+
+
+@routine
+def _split_few(strides, source, count, channels, target, piece, beside):
+    """Some pixels, or some channels: by way of numbers with 0 around them."""
+    apart()
+    zero, along, turned = np.float32(0), strides[XC] == ITEM, beside + BLOCK
+    numbers = turned + BLOCK
+    clear(zero, numbers, SIDE * DEPTH, ITEM)
+    if along:
+        for pixel in range(count):
+            copy(zero, source + pixel * strides[XW], ITEM, numbers + pixel * DEPTH * ITEM, ITEM, channels, ITEM, SIDE)
+        outside = split_along(numbers, DEPTH * ITEM, turned, LINE, TILE)
+    else:
+        for c in range(channels):
+            copy(zero, source + c * strides[XC], strides[XW], numbers + c * SIDE * ITEM, ITEM, count, ITEM, SIDE)
+        outside = split_across(numbers, SIDE * ITEM, beside, LINE, TILE)
+        _turn(beside, turned, TILE)
+    for i in range(PIECES):
+        copy(zero, turned + i * TILE, ITEM, target + i * piece, ITEM, count * SIDE, ITEM, SIDE)
+    return outside
+
+
+@routine
+def _split_row(strides, source, count, channels, target, piece, beside):
+    """`count` pixels of a row, 32 channels at most."""
+    apart()
+    outside = 0
+    if count < SIDE or channels < DEPTH or (strides[XC] != ITEM and strides[XW] != ITEM):
+        for at in range(0, count, SIDE):
+            outside |= _split_few(strides, source + at * strides[XW], min(SIDE, count - at), channels, target + at * LINE, piece, beside)
+        return outside
+    for i in range(0, count, SIDE):
+        at = min(i, count - SIDE)  # the last ones overlap those before them
+        if strides[XC] == ITEM:
+            outside |= split_along(source + at * strides[XW], strides[XW], target + at * LINE, LINE, piece)
+        else:
+            outside |= split_across(source + at * ITEM, strides[XC], beside, LINE, TILE)
+            _turn(beside, target + at * LINE, piece)
+    return outside
+
+
+@device(counted=False)
+def _clear_pixels(target, count, piece):
+    """Pixels outside of the image."""
+    if count > 0:
+        for i in range(PIECES):
+            clear(np.float32(0), target + i * piece, count * SIDE, ITEM)
+
+
+@routine
+def _split_image(geo, strides, x, low, extents, image, beside):
+    """What the block reads, from position `low` on; x is the address of the image's first pixel."""
+    apart()
+    outside, piece, width = 0, geo[PIECE_AT], geo[PHASE_AT + 2]
+    depth, height = (extents[0] - 1) * geo[STRIDE_AT] + geo[COVERED_AT], (extents[1] - 1) * geo[STRIDE_AT + 1] + geo[COVERED_AT + 1]
+    sd, sh = geo[STRIDE_AT], geo[STRIDE_AT + 1]
+    begin = min(max(-low[2], 0), width)
+    end = max(min(geo[SPACE_AT + 2] - low[2], width), begin)
+    for group in range(geo[GROUPS_AT]):
+        channels, pieces = min(DEPTH, geo[C_AT] - group * DEPTH), image + group * PIECES * piece
+        for d in range(depth):
+            for h in range(height):
+                at_d, at_h = low[0] + d, low[1] + h
+                row = ((d % sd * geo[PHASE_AT] + d // sd) * sh + h % sh) * geo[PHASE_AT + 1] + h // sh
+                target = pieces + row * width * LINE
+                if not (0 <= at_d < geo[SPACE_AT] and 0 <= at_h < geo[SPACE_AT + 1]):
+                    _clear_pixels(target, width, piece)
+                    continue
+                _clear_pixels(target, begin, piece)
+                _clear_pixels(target + end * LINE, width - end, piece)
+                source = x + group * DEPTH * strides[XC] + at_d * strides[XD] + at_h * strides[XH] + (low[2] + begin) * strides[XW]
+                outside |= _split_row(strides, source, end - begin, channels, target + begin * LINE, piece, beside)
+    return outside
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+@device(counted=False)
+def _put_run(strides, sums, turned, first, count, channels, target):
+    """Neighbouring pixels of a tile; `turned` is the same tile with a row for each channel."""
+    if strides[YK] == ITEM:
+        put_lanes(sums + first * LINE, target, strides[YW], count, 0, channels)
+    elif strides[YW] == ITEM:
+        put_lanes(turned, target, strides[YK], channels, first, count)
+    else:
+        for c in range(channels):
+            copy(np.float32(0), turned + c * LINE + first * ITEM, ITEM, target + c * strides[YK], strides[YW], count, ITEM, SIDE)
+
+
+@routine
+def _put_tile(geo, strides, sums, strip, pixels, extents, channels, y, beside):
+    """A tile of sums to the pixels of y that its rows are, without the gaps."""
+    apart()
+    line = geo[PHASE_AT + 2] // geo[STRIDE_AT + 2]
+    plane = line * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1]
+    if strides[YK] != ITEM:
+        turn_square(np.float32(0), sums, LINE, beside, LINE)
+    pixel, last = strip * SIDE, min((strip + 1) * SIDE, pixels)
+    while pixel < last:
+        d, rest = pixel // plane, pixel % plane
+        h, w = rest // line, rest % line
+        if w >= extents[2]:
+            pixel += line - w
+        elif h >= extents[1]:
+            pixel += plane - rest
+        else:
+            count = min(extents[2] - w, last - pixel)
+            target = y + d * strides[YD] + h * strides[YH] + w * strides[YW]
+            _put_run(strides, sums, beside, pixel - strip * SIDE, count, channels, target)
+            pixel += count
+    return sums_outside(sums)
+
+
+@routine
+def _multiply(geo, image, offsets, strips, weight, columns, sums):
+    """All pixels for so many strips of output channels, the depth in passes."""
+    apart()
+    blocks, row = geo[BLOCKS_AT], geo[STRIDE_AT + 2] * LINE
+    for first in range(0, blocks, _PASS):
+        some = min(_PASS, blocks - first)
+        for column in range(0, columns, 2):
+            across, other = min(2, columns - column), weight + (column * blocks + first) * BLOCK
+            for strip in range(0, strips, 2):
+                into, source = sums + (column // 2 * ((strips + 1) // 2) + strip // 2) * 4 * TILE, image + strip * SIDE * row
+                down = min(2, strips - strip)
+                multiply_shifts(down, across, source, offsets + first * 8, row, geo[PIECE_AT], other, blocks * BLOCK, some, into, first > 0)
+
+
+@kernel
+def correlate_shifts(
+    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, told: OutIntegers1, scratch: int
+) -> None:
+    """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of the blocks) and scratch are addresses."""
+    low, extents = np.empty(3, np.int64), np.empty(3, np.int64)
+    for part in range(start, stop):
+        beside, outside = scratch + part * geo[SCRATCH_AT], 0
+        image = beside + _BESIDE
+        sums = image + geo[GROUPS_AT] * PIECES * geo[PIECE_AT]
+        clear(np.float32(0), image, (sums - image) // ITEM, ITEM)  # what no task writes is multiplied, too, for sums that nobody wants
+        configure()
+        for task in range(part, geo[TASKS_AT], geo[PARTS_AT]):
+            k0 = task % geo[CHANNEL_TASKS_AT] * geo[CHANNEL_ROWS_AT]
+            first = box_of(task // geo[CHANNEL_TASKS_AT], geo, OUT_AT, BLOCK_AT, low, extents)
+            target = y + first * strides[YN] + k0 * strides[YK] + low[0] * strides[YD] + low[1] * strides[YH] + low[2] * strides[YW]
+            for axis in range(3):
+                low[axis] = low[axis] * geo[STRIDE_AT + axis] - geo[BEFORE_AT + axis]
+            outside |= _split_image(geo, strides, x + first * strides[XN], low, extents, image, beside)
+            line = geo[PHASE_AT + 2] // geo[STRIDE_AT + 2]
+            pixels = ((extents[0] - 1) * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1] + extents[1] - 1) * line + extents[2]
+            k, strips = min(geo[CHANNEL_ROWS_AT], geo[K_AT] - k0), (pixels + SIDE - 1) // SIDE
+            columns = (k + SIDE - 1) // SIDE
+            _multiply(geo, image, offsets, strips, weight + k0 // SIDE * geo[BLOCKS_AT] * BLOCK, columns, sums)
+            for column in range(columns):
+                for strip in range(strips):
+                    tile = sums + ((column // 2 * ((strips + 1) // 2) + strip // 2) * 4 + strip % 2 * 2 + column % 2) * TILE
+                    into, channels = target + column * SIDE * strides[YK], min(SIDE, k - column * SIDE)
+                    outside |= _put_tile(geo, strides, tile, strip, pixels, extents, channels, into, beside)
+        release()
+        told[part] = outside
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+class ShiftsPlan(NamedTuple):
+    """How a geometry is cut into tasks."""
+
+    numbers: np.ndarray  # what the kernels call `geo`
+    offsets: np.ndarray  # bytes, of each block in the image
+    parts: int
+    strips: int  # of output channels
+    weight: int  # bytes of the packed weight
+    memory: int  # bytes of scratch of all
+
+
+def _blocking(g: Geometry) -> Triple:
+    """Output extents of a task; with a stride along H the rows of its other phases lie between two planes."""
+    pixels = max(_IMAGE // (2 * PIECES * g.c * math.prod(g.stride)), _MIN_PIXELS)
+    d, h, w = (even_extent(m, b) for m, b in zip(g.out, block_extents(g, pixels)[1:], strict=True))
+    return (d if g.stride[1] == 1 else 1, h, w)
+
+
+def _offsets(g: Geometry, phases: Triple, piece: int) -> np.ndarray:
+    """Of each 32 channels and tap: a tap stands in its phase of the stride along D and H."""
+    d, h, w = (np.arange(m) * step for m, step in zip(g.window, g.dilation, strict=True))
+    rows = ((d % g.stride[0] * phases[0] + d // g.stride[0]) * g.stride[1])[:, None] + h % g.stride[1]
+    taps = ((rows * phases[1] + h // g.stride[1])[:, :, None] * phases[2] + w).reshape(-1) * LINE
+    return (np.arange(-(-g.c // DEPTH))[:, None] * PIECES * piece + taps).reshape(-1)
+
+
+@lru_cache(maxsize=1024)
+def shifts_plan(g: Geometry) -> ShiftsPlan:
+    """The plan for a geometry of one group that has no extent of 0."""
+    block, groups, strips = _blocking(g), -(-g.c // DEPTH), -(-g.k // SIDE)
+    reach = g.reach(block)
+    depth, height, width = (-(-m // s) for m, s in zip(reach, g.stride, strict=True))
+    phases = depth, height, width * g.stride[2]
+    piece = (math.prod(phases) * g.stride[0] * g.stride[1] + SIDE * g.stride[2]) * LINE
+    line = phases[2] // g.stride[2]
+    pixels = ((block[0] - 1) * phases[1] * g.stride[1] + block[1] - 1) * line + block[2]
+    tasks = g.n * math.prod(-(-m // b) for m, b in zip(g.out, block, strict=True))
+    shares, rows = channel_shares(g, tasks, 2 * SIDE)
+    parts = min(threads.cores(), tasks * shares)
+    pairs = -(-pixels // (2 * SIDE)) * -(-rows // (2 * SIDE))
+    part = _BESIDE + groups * PIECES * piece + pairs * 4 * TILE
+    numbers = (
+        *(g.c, g.k, shares, rows, tasks * shares, parts, part, groups * g.taps, groups, piece, strips),
+        *(*g.space, *g.out, *g.stride, *g.before, *g.reach((1, 1, 1)), *phases, *block, *g.window),
+    )
+    weight = strips * groups * g.taps * BLOCK
+    memory = weight + max(parts * part, strips * _BESIDE) + ALIGNMENT
+    return ShiftsPlan(np.array(numbers, np.int64), _offsets(g, phases, piece), parts, strips, weight, memory)
+
+
+def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    p, x, w = shifts_plan(g), aligned_array(x), aligned_array(w)
+    told, weight = np.zeros(max(p.strips, p.parts), np.int64), line_of(buffers[0])
+    memory, strides = weight + p.weight, np.array(x.strides + y.strides, np.int64)
+    split_weight(p.strips, address(w), np.array(w.strides, np.int64), p.numbers, weight, told, memory, work=16 * w.size)
+    if not told.any():
+        arguments = (address(x), address(y), strides, weight, address(p.offsets), p.numbers, told, memory)
+        correlate_shifts(p.parts, *arguments, work=g.macs // _MACS)
+    if told.any():
+        by_definition(g, x, w, y)
+
+
+def _buffers(g: Geometry) -> Sequence[Shape]:
+    return ((-(-shifts_plan(g).memory // ITEM),),)
+
+
+WAY = Way("split_shifted", "", rejects_shifts, _buffers, _correlate, shifts_cost)
+conv, conv_backward_input, conv_transpose = correlations(WAY, split_weight, correlate_shifts)
