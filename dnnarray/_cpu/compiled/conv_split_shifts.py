@@ -8,7 +8,7 @@ neighbouring rows are a tile wherever they begin, at steps of the stride. The we
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy, line_of
 from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
 from dnnarray._cpu.compiled.conv_plan import channel_shares, even_extent
-from dnnarray._cpu.compiled.kernel import Integers1, OutIntegers1, device, kernel
+from dnnarray._cpu.compiled.kernel import Integers1, Integers2, OutIntegers1, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.split_product import ITEM
 from dnnarray._cpu.compiled.split_tile import (
@@ -31,15 +31,17 @@ from dnnarray._cpu.compiled.split_tile import (
     configure,
     multiply_shifts,
     put_lanes,
+    put_lanes_apart,
     release,
     split_across,
     split_along,
     sums_outside,
 )
 from dnnarray._cpu.compiled.tile import apart, routine, turn_square
-from dnnarray._cpu.conv_blocks import Shape, Way, block_extents
+from dnnarray._cpu.conv_blocks import Shape, Way, at, block_extents
 from dnnarray._cpu.conv_split import rejects_shifts, shifts_cost
 from dnnarray._problems.conv_geometry import Geometry, Triple
+from dnnarray._records import changed
 
 _PASS = 5  # blocks of the depth between two trips over the pixels: two strips of the weight stay in the first-level cache
 _IMAGE = 1 << 18  # bytes of a task's image: it shares the second-level cache with the sums and the weight
@@ -48,8 +50,11 @@ _BESIDE = 2 * BLOCK + SIDE * DEPTH * ITEM  # bytes: a block before it is turned,
 _MACS = 32  # for an element of a light operation
 
 # Where the kernels find their numbers; three entries for the axes D H W from `SPACE_AT` on.
-(C_AT, K_AT, CHANNEL_TASKS_AT, CHANNEL_ROWS_AT, TASKS_AT, PARTS_AT, SCRATCH_AT, BLOCKS_AT, GROUPS_AT, PIECE_AT, STRIPS_AT) = range(11)
-SPACE_AT, OUT_AT, STRIDE_AT, BEFORE_AT, COVERED_AT, PHASE_AT, BLOCK_AT, WINDOW_AT = range(11, 35, 3)
+(C_AT, K_AT, CHANNEL_TASKS_AT, CHANNEL_ROWS_AT, TASKS_AT, PARTS_AT, SCRATCH_AT, GROUPS_AT, PIECE_AT, ROWS_AT) = range(10)
+SPACE_AT, OUT_AT, STRIDE_AT, BEFORE_AT, COVERED_AT, PHASE_AT, BLOCK_AT = range(10, 31, 3)
+# Those of a map (the forward one, or a phase of the gradient): blocks of its depth, the first of them in the table and in the weight, where its results begin.
+BLOCKS_AT, FIRST_AT, START_AT = range(3)
+WINDOW_AT, EXTENT_AT = 3, 6  # axes
 XN, XC, XD, XH, XW, YN, YK, YD, YH, YW = 0, 2, 3, 4, 5, 6, 8, 9, 10, 11  # byte strides
 
 
@@ -66,16 +71,16 @@ def _turn(source, target, step):
 
 @kernel
 def split_weight(
-    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, packed: int, told: OutIntegers1, beside: int
+    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, window: Integers1, packed: int, told: OutIntegers1, beside: int
 ) -> None:
     """Strips of output channels from `start` to `stop`: [strip][32 channels][tap][piece], 0 in what is missing; `beside` has room for each of them."""
-    window, taps = geo[WINDOW_AT : WINDOW_AT + 3], geo[WINDOW_AT] * geo[WINDOW_AT + 1] * geo[WINDOW_AT + 2]
-    zero = np.float32(0)
+    taps, zero = window[0] * window[1] * window[2], np.float32(0)
+    blocks = geo[GROUPS_AT] * taps
     for strip in range(start, stop):
         block, outside = beside + strip * _BESIDE, 0
         numbers, first = block + BLOCK, weight + strip * SIDE * strides[1]
         clear(zero, numbers, SIDE * DEPTH, ITEM)
-        for number in range(geo[BLOCKS_AT]):
+        for number in range(blocks):
             c, tap = number // taps * DEPTH, number % taps
             depth = min(DEPTH, geo[C_AT] - c)
             if depth < DEPTH and tap == 0:
@@ -93,8 +98,8 @@ def split_weight(
                     SIDE,
                 )
             outside |= split_along(numbers, DEPTH * ITEM, block, LINE, TILE)
-            _turn(block, packed + (strip * geo[BLOCKS_AT] + number) * BLOCK, TILE)
-        told[strip] = outside
+            _turn(block, packed + (strip * blocks + number) * BLOCK, TILE)
+        told[strip] |= outside
 
 
 # --- the image --------------------------------------------------------------------------------------------------------
@@ -184,6 +189,8 @@ def _put_run(strides, sums, turned, first, count, channels, target):
         put_lanes(sums + first * LINE, target, strides[YW], count, 0, channels)
     elif strides[YW] == ITEM:
         put_lanes(turned, target, strides[YK], channels, first, count)
+    elif strides[YW] == 2 * ITEM:
+        put_lanes_apart(turned, target, strides[YK], channels, first, count)
     else:
         for c in range(channels):
             copy(np.float32(0), turned + c * LINE + first * ITEM, ITEM, target + c * strides[YK], strides[YW], count, ITEM, SIDE)
@@ -214,10 +221,10 @@ def _put_tile(geo, strides, sums, strip, pixels, extents, channels, y, beside):
 
 
 @routine
-def _multiply(geo, image, offsets, strips, weight, columns, sums):
+def _multiply(geo, image, offsets, strips, blocks, weight, columns, sums):
     """All pixels for so many strips of output channels, the depth in passes."""
     apart()
-    blocks, row = geo[BLOCKS_AT], geo[STRIDE_AT + 2] * LINE
+    row = geo[STRIDE_AT + 2] * LINE
     for first in range(0, blocks, _PASS):
         some = min(_PASS, blocks - first)
         for column in range(0, columns, 2):
@@ -228,12 +235,36 @@ def _multiply(geo, image, offsets, strips, weight, columns, sums):
                 multiply_shifts(down, across, source, offsets + first * 8, row, geo[PIECE_AT], other, blocks * BLOCK, some, into, first > 0)
 
 
+@routine
+def _map(geo, strides, phase, low, extents, image, offsets, weight, k, y, beside, sums):
+    """The outputs of a map in the block from position `low` on, for `k` channels."""
+    apart()
+    outside, line = 0, geo[PHASE_AT + 2] // geo[STRIDE_AT + 2]
+    inside = (
+        min(extents[0], phase[EXTENT_AT] - low[0]),
+        min(extents[1], phase[EXTENT_AT + 1] - low[1]),
+        min(extents[2], phase[EXTENT_AT + 2] - low[2]),
+    )
+    if min(inside) <= 0:
+        return 0
+    pixels = ((inside[0] - 1) * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1] + inside[1] - 1) * line + inside[2]
+    strips, columns = (pixels + SIDE - 1) // SIDE, (k + SIDE - 1) // SIDE
+    _multiply(geo, image, offsets + phase[FIRST_AT] * 8, strips, phase[BLOCKS_AT], weight, columns, sums)
+    target = y + phase[START_AT] + low[0] * strides[YD] + low[1] * strides[YH] + low[2] * strides[YW]
+    for column in range(columns):
+        for strip in range(strips):
+            tile = sums + ((column // 2 * ((strips + 1) // 2) + strip // 2) * 4 + strip % 2 * 2 + column % 2) * TILE
+            into, channels = target + column * SIDE * strides[YK], min(SIDE, k - column * SIDE)
+            outside |= _put_tile(geo, strides, tile, strip, pixels, inside, channels, into, beside)
+    return outside
+
+
 @kernel
 def correlate_shifts(
-    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, told: OutIntegers1, scratch: int
-) -> None:
+    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, maps: Integers2, told: OutIntegers1, scratch: int
+) -> None:  # fmt: skip
     """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of the blocks) and scratch are addresses."""
-    low, extents = np.empty(3, np.int64), np.empty(3, np.int64)
+    low, first, extents = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
     for part in range(start, stop):
         beside, outside = scratch + part * geo[SCRATCH_AT], 0
         image = beside + _BESIDE
@@ -242,93 +273,139 @@ def correlate_shifts(
         configure()
         for task in range(part, geo[TASKS_AT], geo[PARTS_AT]):
             k0 = task % geo[CHANNEL_TASKS_AT] * geo[CHANNEL_ROWS_AT]
-            first = box_of(task // geo[CHANNEL_TASKS_AT], geo, OUT_AT, BLOCK_AT, low, extents)
-            target = y + first * strides[YN] + k0 * strides[YK] + low[0] * strides[YD] + low[1] * strides[YH] + low[2] * strides[YW]
+            number = box_of(task // geo[CHANNEL_TASKS_AT], geo, OUT_AT, BLOCK_AT, low, extents)
             for axis in range(3):
-                low[axis] = low[axis] * geo[STRIDE_AT + axis] - geo[BEFORE_AT + axis]
-            outside |= _split_image(geo, strides, x + first * strides[XN], low, extents, image, beside)
-            line = geo[PHASE_AT + 2] // geo[STRIDE_AT + 2]
-            pixels = ((extents[0] - 1) * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1] + extents[1] - 1) * line + extents[2]
-            k, strips = min(geo[CHANNEL_ROWS_AT], geo[K_AT] - k0), (pixels + SIDE - 1) // SIDE
-            columns = (k + SIDE - 1) // SIDE
-            _multiply(geo, image, offsets, strips, weight + k0 // SIDE * geo[BLOCKS_AT] * BLOCK, columns, sums)
-            for column in range(columns):
-                for strip in range(strips):
-                    tile = sums + ((column // 2 * ((strips + 1) // 2) + strip // 2) * 4 + strip % 2 * 2 + column % 2) * TILE
-                    into, channels = target + column * SIDE * strides[YK], min(SIDE, k - column * SIDE)
-                    outside |= _put_tile(geo, strides, tile, strip, pixels, extents, channels, into, beside)
+                first[axis] = low[axis] * geo[STRIDE_AT + axis] - geo[BEFORE_AT + axis]
+            outside |= _split_image(geo, strides, x + number * strides[XN], first, extents, image, beside)
+            target, k = y + number * strides[YN] + k0 * strides[YK], min(geo[CHANNEL_ROWS_AT], geo[K_AT] - k0)
+            for i in range(len(maps)):
+                rows = (
+                    weight + (maps[i, FIRST_AT] // geo[GROUPS_AT] * geo[ROWS_AT] * geo[GROUPS_AT] + k0 // SIDE * maps[i, BLOCKS_AT]) * BLOCK
+                )
+                outside |= _map(geo, strides, maps[i], low, extents, image, offsets, rows, k, target, beside, sums)
         release()
-        told[part] = outside
+        told[part] |= outside
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
 class ShiftsPlan(NamedTuple):
-    """How a geometry is cut into tasks."""
+    """How the maps of a geometry are cut into tasks."""
 
     numbers: np.ndarray  # what the kernels call `geo`
-    offsets: np.ndarray  # bytes, of each block in the image
+    maps: np.ndarray
+    offsets: np.ndarray  # bytes, of each block of each map in the image
     parts: int
     strips: int  # of output channels
-    weight: int  # bytes of the packed weight
+    weight: int  # bytes of the packed weights
     memory: int  # bytes of scratch of all
 
 
-def _blocking(g: Geometry) -> Triple:
+def _blocking(g: Geometry, out: Triple) -> Triple:
     """Output extents of a task; with a stride along H the rows of its other phases lie between two planes."""
     pixels = max(_IMAGE // (2 * PIECES * g.c * math.prod(g.stride)), _MIN_PIXELS)
-    d, h, w = (even_extent(m, b) for m, b in zip(g.out, block_extents(g, pixels)[1:], strict=True))
+    d, h, w = (even_extent(m, b) for m, b in zip(out, block_extents(changed(g, out=out), pixels)[1:], strict=True))
     return (d if g.stride[1] == 1 else 1, h, w)
 
 
-def _offsets(g: Geometry, phases: Triple, piece: int) -> np.ndarray:
-    """Of each 32 channels and tap: a tap stands in its phase of the stride along D and H."""
-    d, h, w = (np.arange(m) * step for m, step in zip(g.window, g.dilation, strict=True))
+def _offsets(g: Geometry, before: Triple, phases: Triple, piece: int) -> np.ndarray:
+    """Of each 32 channels and tap in an image that begins `before` the first pixel: a tap stands in its phase of the stride along D and H."""
+    d, h, w = (np.arange(m) * step + ahead - own for m, step, ahead, own in zip(g.window, g.dilation, before, g.before, strict=True))
     rows = ((d % g.stride[0] * phases[0] + d // g.stride[0]) * g.stride[1])[:, None] + h % g.stride[1]
     taps = ((rows * phases[1] + h // g.stride[1])[:, :, None] * phases[2] + w).reshape(-1) * LINE
     return (np.arange(-(-g.c // DEPTH))[:, None] * PIECES * piece + taps).reshape(-1)
 
 
+def _each_axis(values: Iterable[Triple]) -> Triple:
+    """The largest along each axis."""
+    d, h, w = (max(v) for v in zip(*values, strict=True))
+    return d, h, w
+
+
 @lru_cache(maxsize=1024)
-def shifts_plan(g: Geometry) -> ShiftsPlan:
-    """The plan for a geometry of one group that has no extent of 0."""
-    block, groups, strips = _blocking(g), -(-g.c // DEPTH), -(-g.k // SIDE)
-    reach = g.reach(block)
-    depth, height, width = (-(-m // s) for m, s in zip(reach, g.stride, strict=True))
+def shifts_plan(geometries: tuple[Geometry, ...]) -> ShiftsPlan:
+    """The plan for maps of one image: geometries of one group that have no extent of 0, and differ in their windows alone."""
+    g, out, before = geometries[0], _each_axis(m.out for m in geometries), _each_axis(m.before for m in geometries)
+    covered = _each_axis(
+        (
+            m.reach((1, 1, 1))[0] + before[0] - m.before[0],
+            m.reach((1, 1, 1))[1] + before[1] - m.before[1],
+            m.reach((1, 1, 1))[2] + before[2] - m.before[2],
+        )
+        for m in geometries
+    )
+    block, groups, strips = _blocking(g, out), -(-g.c // DEPTH), -(-g.k // SIDE)
+    depth, height, width = (-(-((m - 1) * s + c) // s) for m, s, c in zip(block, g.stride, covered, strict=True))
     phases = depth, height, width * g.stride[2]
     piece = (math.prod(phases) * g.stride[0] * g.stride[1] + SIDE * g.stride[2]) * LINE
-    line = phases[2] // g.stride[2]
-    pixels = ((block[0] - 1) * phases[1] * g.stride[1] + block[1] - 1) * line + block[2]
-    tasks = g.n * math.prod(-(-m // b) for m, b in zip(g.out, block, strict=True))
+    pixels = ((block[0] - 1) * height * g.stride[1] + block[1] - 1) * width + block[2]
+    tasks = g.n * math.prod(-(-m // b) for m, b in zip(out, block, strict=True))
     shares, rows = channel_shares(g, tasks, 2 * SIDE)
     parts = min(threads.cores(), tasks * shares)
     pairs = -(-pixels // (2 * SIDE)) * -(-rows // (2 * SIDE))
     part = _BESIDE + groups * PIECES * piece + pairs * 4 * TILE
     numbers = (
-        *(g.c, g.k, shares, rows, tasks * shares, parts, part, groups * g.taps, groups, piece, strips),
-        *(*g.space, *g.out, *g.stride, *g.before, *g.reach((1, 1, 1)), *phases, *block, *g.window),
+        *(g.c, g.k, shares, rows, tasks * shares, parts, part, groups, piece, strips),
+        *(*g.space, *out, *g.stride, *before, *covered, *phases, *block),
     )
-    weight = strips * groups * g.taps * BLOCK
+    counts = [groups * m.taps for m in geometries]
+    maps = [(count, sum(counts[:i]), 0, *m.window, *m.out) for i, (m, count) in enumerate(zip(geometries, counts, strict=True))]
+    weight = strips * sum(counts) * BLOCK
     memory = weight + max(parts * part, strips * _BESIDE) + ALIGNMENT
-    return ShiftsPlan(np.array(numbers, np.int64), _offsets(g, phases, piece), parts, strips, weight, memory)
+    offsets = np.concatenate([_offsets(m, before, phases, piece) for m in geometries])
+    return ShiftsPlan(np.array(numbers, np.int64), np.array(maps, np.int64), offsets, parts, strips, weight, memory)
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+
+def _run(
+    geometries: tuple[Geometry, ...], scratch: np.ndarray, x: np.ndarray, weights: Sequence[np.ndarray], results: Sequence[np.ndarray]
+) -> bool:
+    """The maps of x, and whether all numbers were such as the pieces can hold; where not, the results hold anything."""
+    p = shifts_plan(geometries)
+    told, packed = np.zeros(max(p.strips, p.parts), np.int64), line_of(scratch)
+    memory, strides, maps = packed + p.weight, np.array(x.strides + results[0].strides, np.int64), p.maps.copy()
+    for number, (w, y) in enumerate(zip(weights, results, strict=True)):
+        place, window = packed + int(maps[number, FIRST_AT]) * p.strips * BLOCK, maps[number, WINDOW_AT : WINDOW_AT + 3]
+        split_weight(p.strips, address(w), np.array(w.strides, np.int64), p.numbers, window, place, told, memory, work=16 * w.size)
+        maps[number, START_AT] = address(y) - address(results[0])
+    if told.any():
+        return False
+    arguments = (address(x), address(results[0]), strides, packed, address(p.offsets), p.numbers, maps, told, memory)
+    correlate_shifts(p.parts, *arguments, work=sum(m.macs for m in geometries) // _MACS)
+    return not told.any()
 
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    p, x, w = shifts_plan(g), aligned_array(x), aligned_array(w)
-    told, weight = np.zeros(max(p.strips, p.parts), np.int64), line_of(buffers[0])
-    memory, strides = weight + p.weight, np.array(x.strides + y.strides, np.int64)
-    split_weight(p.strips, address(w), np.array(w.strides, np.int64), p.numbers, weight, told, memory, work=16 * w.size)
-    if not told.any():
-        arguments = (address(x), address(y), strides, weight, address(p.offsets), p.numbers, told, memory)
-        correlate_shifts(p.parts, *arguments, work=g.macs // _MACS)
-    if told.any():
+    if not _run((g,), buffers[0], aligned_array(x), (aligned_array(w),), (y,)):
         by_definition(g, x, w, y)
 
 
-def _buffers(g: Geometry) -> Sequence[Shape]:
-    return ((-(-shifts_plan(g).memory // ITEM),),)
+def _phases(g: Geometry) -> tuple[Geometry, ...]:
+    return tuple(p.geometry for p in g.phases)
 
 
-WAY = Way("split_shifted", "", rejects_shifts, _buffers, _correlate, shifts_cost)
+def _input_gradient(g: Geometry, buffers: Sequence[np.ndarray], grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
+    """All phases of the stride: they read one image."""
+    if not g.phases_cover:
+        x[...] = 0
+    if not g.phases:
+        return
+    turned = aligned_array(w).transpose(0, 2, 1, 3, 4, 5)
+    weights, results = [turned[at(p.taps)] for p in g.phases], [x[at(p.target)] for p in g.phases]
+    if not _run(_phases(g), buffers[0], aligned_array(grad), weights, results):
+        for p, weight, result in zip(g.phases, weights, results, strict=True):
+            by_definition(p.geometry, grad, weight, result)
+
+
+def _elements(geometries: tuple[Geometry, ...]) -> Sequence[Shape]:
+    return ((-(-shifts_plan(geometries).memory // ITEM),),) if geometries else ((0,),)
+
+
+WAY = Way(
+    "split_shifted", "", rejects_shifts, lambda g: _elements((g,)), _correlate, shifts_cost, input_gradient=_input_gradient,
+    input_buffers=lambda g: _elements(_phases(g)),
+)  # fmt: skip
 conv, conv_backward_input, conv_transpose = correlations(WAY, split_weight, correlate_shifts)

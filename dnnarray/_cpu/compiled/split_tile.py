@@ -321,22 +321,39 @@ def sums_outside(typing: Any, sums: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic
-def put_lanes(typing: Any, source: Any, target: Any, step: Any, rows: Any, first: Any, count: Any) -> Any:
-    """`count` numbers, from the `first` on, of each of some rows of a tile to rows `step` bytes apart: the first of them to `target`."""
+def _masked_store(builder: ir.IRBuilder, value: Any, place: Any, mask: Any) -> None:
+    pointer = ir.PointerType(_FLOATS)
+    kind = ir.FunctionType(ir.VoidType(), [_FLOATS, pointer, _INT, mask.type])
+    store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16f32.p0")
+    builder.call(store, [value, builder.inttoptr(place, pointer), _INT(4), mask])
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        source, target, step, rows, first, count = arguments
-        wanted = builder.shl(builder.sub(builder.shl(_INT(1), builder.trunc(count, _INT)), _INT(1)), builder.trunc(first, _INT))
-        mask = builder.bitcast(builder.trunc(wanted, _HALF), ir.VectorType(ir.IntType(1), SIDE))
-        start = builder.sub(target, builder.mul(first, _WORD(4)))
-        pointer = ir.PointerType(_FLOATS)
-        kind = ir.FunctionType(ir.VoidType(), [_FLOATS, pointer, _INT, mask.type])
-        store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16f32.p0")
-        with cgutils.for_range(builder, rows, intp=_WORD) as row:
-            value = load_at(builder, builder.add(source, builder.mul(row.index, _WORD(LINE))), _FLOATS, 4)
-            place = builder.inttoptr(builder.add(start, builder.mul(row.index, step)), pointer)
-            builder.call(store, [value, place, _INT(4), mask])
-        return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), generate
+def _put(apart: int) -> Any:
+    def spread(builder: ir.IRBuilder, value: Any, part: int) -> Any:
+        """Lanes that go to a line of the target, each to its place; 0 between them."""
+        taken = [SIDE // apart * part + i // apart if i % apart == 0 else SIDE for i in range(SIDE)]
+        return builder.shuffle_vector(value, ir.Constant(value.type, None), ir.Constant(_INTS, taken))
+
+    def typed(typing: Any, source: Any, target: Any, step: Any, rows: Any, first: Any, count: Any) -> Any:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            source, target, step, rows, first, count = arguments
+            ones = builder.sub(builder.shl(_INT(1), builder.trunc(count, _INT)), _INT(1))
+            lanes = builder.bitcast(builder.trunc(builder.shl(ones, builder.trunc(first, _INT)), _HALF), ir.VectorType(ir.IntType(1), SIDE))
+            masks = [spread(builder, lanes, part) for part in range(apart)]
+            start = builder.sub(target, builder.mul(first, _WORD(4 * apart)))
+            with cgutils.for_range(builder, rows, intp=_WORD) as row:
+                value = load_at(builder, builder.add(source, builder.mul(row.index, _WORD(LINE))), _FLOATS, 4)
+                place = builder.add(start, builder.mul(row.index, step))
+                for part, mask in enumerate(masks):
+                    _masked_store(builder, spread(builder, value, part), _plus(builder, place, part * LINE), mask)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), generate
+
+    return intrinsic(typed)
+
+
+# `count` numbers, from the `first` on, of each of some rows of a tile to rows `step` bytes apart: the first of them to `target`, the others behind it,
+# or to every second place there.
+put_lanes = _put(1)
+put_lanes_apart = _put(2)
