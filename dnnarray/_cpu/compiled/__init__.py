@@ -34,7 +34,7 @@ class Compiled:
     module: str
     driver: str
     accepts: Callable[[Any, Device], str | None]
-    target: Callable[[str], str | None]  # why its kernels cannot be compiled for a dtype on this machine, or None
+    target: Callable[[str], str | None] = lambda dtype: None  # why its kernels cannot be compiled for a dtype on this machine
 
     def __call__(self, problem: Problem, outputs: Any, scratch: Any, *arrays: Any, **runtime: Any) -> None:
         """Run the driver. Once more where Numba was met while it compiled one of the kernels for another dtype: nothing was done then."""
