@@ -23,6 +23,7 @@ from dnnarray._cpu.compiled.split_tile import (
     PIECES,
     SIDE,
     TILE,
+    TOLD,
     configure,
     multiply_tiles,
     put_tile,
@@ -140,6 +141,12 @@ def pack_columns(
 
 
 @routine
+def _lanes(count):
+    """The bits of so many lanes in what `put_tile` gives."""
+    return ((1 << count) - 1) * (1 + (1 << SIDE))
+
+
+@routine
 def _put_rows(geo, sums, beside, out, first, some, column, columns):
     """A tile whose rows are rows of the result."""
     apart()
@@ -147,8 +154,8 @@ def _put_rows(geo, sums, beside, out, first, some, column, columns):
     image, offset = first // plane, first % plane
     target = out + image * geo[OUT_IMAGE_AT] + offset * geo[OUT_ROW_AT] + column * ITEM
     if columns == SIDE and offset + SIDE <= plane:
-        return put_tile(sums, target, geo[OUT_ROW_AT])
-    outside = put_tile(sums, beside, LINE)
+        return put_tile(sums, target, geo[OUT_ROW_AT], SIDE)
+    outside = put_tile(sums, beside, LINE, some) & _lanes(columns)
     for r in range(some):
         target = out + (first + r) // plane * geo[OUT_IMAGE_AT] + (first + r) % plane * geo[OUT_ROW_AT] + column * ITEM
         copy(np.float32(0), beside + r * LINE, ITEM, target, ITEM, columns, ITEM, SIDE)
@@ -163,8 +170,8 @@ def _put_columns(geo, sums, beside, out, first, some, column, columns):
     image, offset = first // plane, first % plane
     target = out + image * geo[OUT_IMAGE_AT] + column * geo[OUT_COLUMN_AT] + offset * ITEM
     if columns == SIDE and offset + SIDE <= plane:
-        return put_tile(sums, target, geo[OUT_COLUMN_AT])
-    outside = put_tile(sums, beside, LINE)
+        return put_tile(sums, target, geo[OUT_COLUMN_AT], SIDE)
+    outside = put_tile(sums, beside, LINE, columns) & _lanes(some)
     while done < some:
         image, offset = (first + done) // plane, (first + done) % plane
         run = min(plane - offset, some - done)
@@ -214,14 +221,16 @@ def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blo
 
 @kernel
 def multiply_images(
-    start: int, stop: int, rows: int, weight: int, out: int, geo: Integers1, left: bool, told: OutIntegers1, scratch: int
+    start: int, stop: int, rows: int, weight: int, out: int, geo: Integers1, left: bool, small: bool, told: OutIntegers1, scratch: int
 ) -> None:
-    """The tasks of the parts from `start` to `stop`; rows, weight (packed), out and scratch are addresses. `left` says that rows are the left side."""
+    """The tasks of the parts from `start` to `stop`; rows, weight (packed), out and scratch are addresses. `left` says that rows are the left side,
+    `small` that there are small numbers in the weight.
+    """
     depth, shares = geo[DEPTH_AT], geo[SHARES_AT]
     depth_blocks, all_strips = (depth + DEPTH - 1) // DEPTH, (geo[ROWS_AT] + SIDE - 1) // SIDE
     all_columns = (geo[COLUMNS_AT] + SIDE - 1) // SIDE
     for part in range(start, stop):
-        beside, outside = scratch + part * geo[SCRATCH_AT], 0
+        beside, outside, put = scratch + part * geo[SCRATCH_AT], 0, 0
         packed = beside + _BESIDE
         sums = packed + geo[TASK_STRIPS_AT] * PASS * BLOCK
         configure()
@@ -234,11 +243,13 @@ def multiply_images(
                     outside |= _pack_of_images(geo, rows, strip + i, k, some, left, packed + i * PASS * BLOCK, beside)
                 source, blocks = weight + k // DEPTH * BLOCK, (some + DEPTH - 1) // DEPTH
                 last = k + some == depth
-                outside |= _trip(
+                put |= _trip(
                     geo, packed, strip, strips, source, column, columns, blocks, depth_blocks, left, sums, beside, out, k > 0, last
                 )
         release()
-        told[part] = outside
+        told[part] = (outside | put) & TOLD
+        if small or outside > TOLD:
+            told[part] |= put  # with its sums of 0
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
@@ -300,7 +311,8 @@ def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np
     geo = np.array((*numbers, p.task_strips, p.task_columns, p.shares, p.tasks, p.parts, p.part), np.int64)
     told, weight = np.zeros(max(p.strips, p.parts), np.int64), line_of(scratch)
     pack_columns(p.strips, address(columns), *columns.strides, geo, not left, weight, told, weight + p.weight, work=8 * columns.size)
-    if told.any():
+    if (told & TOLD).any():
         return False
-    multiply_images(p.parts, address(rows), weight, address(out), geo, left, told, weight + p.weight, work=work)
-    return not told.any()
+    small = bool(told.any())
+    multiply_images(p.parts, address(rows), weight, address(out), geo, left, small, told[: p.parts], weight + p.weight, work=work)
+    return not told[: p.parts].any()

@@ -4,7 +4,8 @@ A float32 is the sum of three bfloat16 (8 bits of 24 each), and of the nine prod
 up in float32 (Henry, Tang, Heinecke: Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations, 2019). The unit adds each
 16 products of a tile in two short chains and those to the sum, so that long sums round less than in one chain.
 
-What the pieces cannot hold is told, not computed: numbers from 2^128 - 2^119 on with infinity and NaN, and tiny ones, for the unit takes all below 2^-126 for 0.
+What the pieces cannot hold is told, not computed: numbers from 2^128 - 2^119 on with infinity and NaN, and tiny ones, for the unit takes all below 2^-126 for 0:
+a float32 from 2^-103 on ends there, and so do its pieces. A sum of 0 may be one of products that were taken for 0 where a number is below 2^-51.
 
 A block of 32 steps of a depth is three tiles, one for each piece: on the left side [row][step], on the right side [pair of steps][column][of the pair].
 """
@@ -31,7 +32,9 @@ _FLOATS, _INTS, _HALVES = (ir.VectorType(kind, SIDE) for kind in (ir.FloatType()
 _LEFT, _RIGHT = 4, 6  # first registers of the two sides; the sums are before them
 # (piece of the left side, of the right side): each differs from the one before on one side, which alone is loaded.
 _PRODUCTS = ((0, 2), (0, 0), (0, 1), (1, 1), (1, 0), (2, 0))
-_LARGE, _TINY, _TINY_SUM = 0x7F7F8000, (127 - 108) << 23, (127 - 90) << 23  # bits of the least number too large; of 2^-108 and 2^-90
+_LARGE = 0x7F7F8000  # bits of the least number too large
+_TINY, _SMALL, _TINY_SUM = ((127 - power) << 23 for power in (103, 51, 90))  # those of 2^-103, ...
+TOLD = 0xFFFF  # what is told of 16 lanes; the 16 bits above say in which of them numbers are small, or sums 0
 
 
 def _constant(value: int) -> ir.Constant:
@@ -158,28 +161,36 @@ def multiply_tiles(
 
 
 class _Watch:
-    """The least and the largest size of the numbers that went by in a loop, lane by lane; 0 is not looked at."""
+    """The least, the least but 0 and the largest size of the numbers that went by in a loop, lane by lane."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.builder = builder
-        self.least, self.largest = (cgutils.alloca_once(builder, _INTS) for _ in range(2))
-        builder.store(_constant(0xFFFFFFFF), self.least)
-        builder.store(_constant(0), self.largest)
+        self.least, self.least_but_0, self.largest = (cgutils.alloca_once(builder, _INTS) for _ in range(3))
+        for place, first in ((self.least, 0xFFFFFFFF), (self.least_but_0, 0xFFFFFFFF), (self.largest, 0)):
+            builder.store(_constant(first), place)
 
     def see(self, value: Any) -> None:
         builder = self.builder
         size = builder.and_(builder.bitcast(value, _INTS), _constant(0x7FFFFFFF))
         before = builder.sub(size, _constant(1))  # that of 0 is the largest there is
-        for place, new, which in ((self.least, before, "<"), (self.largest, size, ">")):
+        for place, new, which in ((self.least, size, "<"), (self.least_but_0, before, "<"), (self.largest, size, ">")):
             old = builder.load(place)
             builder.store(builder.select(builder.icmp_unsigned(which, new, old), new, old), place)
 
-    def outside(self, tiny: int) -> Any:
-        """The lanes that saw less than `tiny`, or `_LARGE` and more, as a number: 0 where none did."""
+    def below(self, bits: int) -> Any:
+        """The lanes that saw a number but 0 below that of these bits."""
+        return self.builder.icmp_unsigned("<", self.builder.load(self.least_but_0), _constant(bits - 1))
+
+    def zero(self) -> Any:
+        """The lanes that saw 0."""
+        return self.builder.icmp_unsigned("==", self.builder.load(self.least), _constant(0))
+
+    def result(self, tiny: int, above: Any) -> Any:
+        """`TOLD` of the lanes that saw less than `tiny`, or `_LARGE` and more, and the lanes `above` in the bits above."""
         builder = self.builder
-        small = builder.icmp_unsigned("<", builder.load(self.least), _constant(tiny - 1))
         large = builder.icmp_unsigned(">=", builder.load(self.largest), _constant(_LARGE))
-        return builder.zext(builder.bitcast(builder.or_(small, large), _HALF), _WORD)
+        told, other = (builder.zext(builder.bitcast(m, _HALF), _WORD) for m in (builder.or_(self.below(tiny), large), above))
+        return builder.or_(told, builder.shl(other, _WORD(SIDE)))
 
 
 def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
@@ -222,29 +233,32 @@ def _split(each: Any) -> Any:
             watch = _Watch(builder)
             with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
                 each(builder, watch, line.index, step, source, target)
-            return watch.outside(_TINY)
+            return watch.result(_TINY, watch.below(_SMALL))
 
         return types.int64(*[types.int64] * 3), generate
 
     return intrinsic(typed)
 
 
-# A block of 16 rows `step` bytes apart, or of 32 steps so far apart, in pieces. Gives 0, or another number where the pieces cannot hold what was there.
+# A block of 16 rows `step` bytes apart, or of 32 steps so far apart, in pieces. Gives bits of `TOLD` where they cannot hold what was there, others above
+# where a number is so small that products with it may be taken for 0.
 split_along = _split(_split_along)
 split_across = _split(_split_across)
 
 
 @intrinsic
-def put_tile(typing: Any, sums: Any, target: Any, step: Any) -> Any:
-    """A tile of sums to rows `step` bytes apart. Not 0 where one is not finite, or so small that what the unit took for 0 may be missed."""
+def put_tile(typing: Any, sums: Any, target: Any, step: Any, rows: Any) -> Any:
+    """The first rows of a tile of sums to rows `step` bytes apart. Gives bits of `TOLD` in the lanes where a sum is not finite, or so small that what the unit
+    took for 0 may be missed, others above where one is 0.
+    """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        sums, target, step = arguments
+        sums, target, step, rows = arguments
         watch = _Watch(builder)
-        with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+        with cgutils.for_range(builder, rows, intp=_WORD) as line:
             value = load_at(builder, builder.add(sums, builder.mul(line.index, _WORD(LINE))), _FLOATS, 4)
             watch.see(value)
             store_at(builder, value, builder.add(target, builder.mul(line.index, step)), 4)
-        return watch.outside(_TINY_SUM)
+        return watch.result(_TINY_SUM, watch.zero())
 
-    return types.int64(*[types.int64] * 3), generate
+    return types.int64(*[types.int64] * 4), generate
