@@ -37,7 +37,7 @@ ITEM = 4  # bytes of a float32
 _STRIPS = 16  # of rows in a task, which share a trip of the columns
 _COLUMNS = 64  # strips of columns in a task: its sums stay in the second-level cache
 PASS = 4  # blocks of the depth between two trips: two strips of columns stay in the first-level cache
-_BESIDE = BLOCK + SIDE * PASS * DEPTH * ITEM  # bytes: a block to be turned, and numbers with 0 around them
+_BESIDE = BLOCK + SIDE * PASS * DEPTH * ITEM  # bytes: a block to be turned, and numbers with 0 around them (or the sums of a trip)
 _MACS = 16  # for an element of a light operation
 
 # Where the kernels find their numbers.
@@ -211,9 +211,9 @@ def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blo
             down, own = min(2, strips - i), packed + i * PASS * BLOCK
             into = sums if single else sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
             if left:
-                multiply_tiles(down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add)
+                multiply_tiles(down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add, beside + BLOCK)
             else:
-                multiply_tiles(across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add)
+                multiply_tiles(across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add, beside + BLOCK)
             if last:
                 outside |= _put_tiles(geo, into, beside, out, left, down, strip + i, across, column + j)
     return outside

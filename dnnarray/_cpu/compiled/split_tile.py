@@ -95,24 +95,34 @@ class _Sums:
         self.builder, self.down, self.across = builder, down, across
         self.places = [(i, j, 2 * i + j) for i in range(down) for j in range(across)]
 
-    def emit(self, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, add: Any) -> None:
+    def emit(self, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, add: Any, beside: Any) -> None:
         builder = self.builder
-        with builder.if_else(add) as (there, new):
-            with there:
-                self._each_sum("tileloadd64", sums)
-            with new:
-                for _, _, register in self.places:
-                    _call(builder, "tilezero", _BYTE(register))
+        for _, _, register in self.places:
+            _call(builder, "tilezero", _BYTE(register))
         lefts = [builder.add(left, builder.mul(left_strip, _WORD(i))) for i in range(self.down)]
         rights = [builder.add(right, builder.mul(right_strip, _WORD(j))) for j in range(self.across)]
         with cgutils.for_range(builder, blocks, intp=_WORD) as block:
             at = builder.mul(block.index, _WORD(BLOCK))
             self._block([builder.add(a, at) for a in lefts], [builder.add(a, at) for a in rights])
-        self._each_sum("tilestored64", sums)
+        with builder.if_else(add) as (there, new):
+            with there:
+                self._store(beside)
+                self._add(beside, sums)
+            with new:
+                self._store(sums)
 
-    def _each_sum(self, name: str, sums: Any) -> None:
+    def _store(self, sums: Any) -> None:
         for _, _, register in self.places:
-            _call(self.builder, name, _BYTE(register), _pointer(self.builder, _plus(self.builder, sums, register * TILE)), _WORD(LINE))
+            target = _pointer(self.builder, _plus(self.builder, sums, register * TILE))
+            _call(self.builder, "tilestored64", _BYTE(register), target, _WORD(LINE))
+
+    def _add(self, source: Any, target: Any) -> None:
+        builder = self.builder
+        with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+            at = builder.mul(line.index, _WORD(LINE))
+            for _, _, register in self.places:
+                one, other = (_plus(builder, builder.add(a, at), register * TILE) for a in (source, target))
+                store_at(builder, builder.fadd(load_at(builder, one, _FLOATS, 4), load_at(builder, other, _FLOATS, 4)), other, 4)
 
     def _block(self, lefts: list[Any], rights: list[Any]) -> None:
         before: tuple[int | None, int | None] = (None, None)
@@ -133,9 +143,20 @@ class _Sums:
 
 @intrinsic
 def multiply_tiles(
-    typing: Any, down: Any, across: Any, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, add: Any
+    typing: Any,
+    down: Any,
+    across: Any,
+    left: Any,
+    left_strip: Any,
+    right: Any,
+    right_strip: Any,
+    blocks: Any,
+    sums: Any,
+    add: Any,
+    beside: Any,
 ) -> Any:
-    """One or two strips of each side over some blocks: tile (i, j) of the sums lies at ``sums + (2 i + j) TILE``; what is there is added where `add`.
+    """One or two strips of each side over some blocks: tile (i, j) of the sums lies at ``sums + (2 i + j) TILE``; what is there is added where `add`, at the end
+    and by vectors, for each of the unit's additions to a long sum would be rounded as that is. Room for four tiles lies at `beside`.
 
     The blocks of a strip follow each other, strips lie `left_strip` and `right_strip` bytes apart.
     """
@@ -154,7 +175,7 @@ def multiply_tiles(
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return _void(*[types.int64] * 8, types.boolean), generate
+    return _void(*[types.int64] * 8, types.boolean, types.int64), generate
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
