@@ -263,7 +263,6 @@ class SplitPlan(NamedTuple):
     task_strips: int
     task_columns: int
     shares: int  # tasks of the same rows
-    tasks: int
     parts: int
     part: int  # bytes of scratch of a part
 
@@ -291,12 +290,20 @@ def split_plan(rows: int, columns: int, depth: int) -> SplitPlan:
     shares = -(-across // task_columns)
     pairs = -(-task_strips // 2) * -(-task_columns // 2)
     part = _BESIDE + task_strips * PASS * BLOCK + 4 * pairs * TILE
-    return SplitPlan(across, -(-depth // DEPTH), task_strips, task_columns, shares, blocks * shares, min(cores, blocks * shares), part)
+    return SplitPlan(across, -(-depth // DEPTH), task_strips, task_columns, shares, min(cores, blocks * shares), part)
 
 
 def fits(matrix: np.ndarray) -> bool:
     """Whether the kernels take a matrix that lies like this one: its rows or its columns follow each other."""
     return ITEM in matrix.strides[-2:] and matrix.flags.aligned
+
+
+def product_numbers(p: SplitPlan, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """What the kernels ask of a product, by a plan for so many rows or more."""
+    images, plane, depth = rows.shape
+    tasks = -(-images * plane // (SIDE * p.task_strips)) * p.shares
+    numbers = (images * plane, plane, depth, out.shape[2], *rows.strides, *out.strides)
+    return np.array((*numbers, p.task_strips, p.task_columns, p.shares, tasks, p.parts, p.part), np.int64)
 
 
 def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> bool:
@@ -307,8 +314,7 @@ def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np
     images, plane, depth = rows.shape
     p = split_plan(images * plane, columns.shape[0], depth)
     left, work = out.strides[2] == ITEM, images * plane * columns.shape[0] * depth // _MACS
-    numbers = (images * plane, plane, depth, columns.shape[0], *rows.strides, *out.strides)
-    geo = np.array((*numbers, p.task_strips, p.task_columns, p.shares, p.tasks, p.parts, p.part), np.int64)
+    geo = product_numbers(p, rows, out)
     told, weight = np.zeros(max(p.strips, p.parts), np.int64), line_of(scratch)
     pack_columns(p.strips, address(columns), *columns.strides, geo, not left, weight, told, weight + p.weight, work=8 * columns.size)
     if (told & TOLD).any():
