@@ -375,7 +375,7 @@ def test_tanh_in_float32_is_rounded_once():
 
 
 def test_a_call_that_met_the_compiler_is_made_again():
-    run, calls = compiled.Compiled("none", "none", lambda problem, device: None), []
+    run, calls = compiled.Compiled("none", "none", lambda problem, device: None, lambda dtype: None), []
 
     def driver(problem, outputs, scratch, *arrays):
         calls.append(arrays)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import compiled
+from dnnarray._cpu import compiled, matrix_unit
 from dnnarray._cpu.rnn_sequence import BY_STEPS, Gradients, Layers, Packing, Run, block_steps, carve, drop, run_layer, unrolled, workspace
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 from dnnarray._select import Cost, Device, Method
@@ -68,9 +69,34 @@ def _side_by_side(problem: RecurrentProblem, *names: str) -> Plan:
     return {name: (problem.directions, *shape) for name, shape in _states(problem, *names).items()}
 
 
+def by_pieces(problem: RecurrentProblem, features: int) -> bool:
+    """Whether the matrix unit is faster with the products of a layer's inputs, all of its steps."""
+    rows, columns = problem.steps * problem.batch, GATES[problem.cell.kind] * problem.hidden
+    if not rows * features or matrix_unit.refuses(problem.dtype.name) is not None:
+        return False
+    return matrix_unit.product_flops(rows, columns, features) < 2.0 * rows * columns * features
+
+
+def rows_at_once(problem: RecurrentProblem, taped: bool) -> int:
+    """The most rows whose gates are computed from the input in one go."""
+    return (problem.steps if taped else min(problem.steps, block_steps(problem))) * problem.batch
+
+
+def _pieces(problem: RecurrentProblem, taped: bool) -> Plan:
+    """Scratch of the matrix unit, for each direction; asked for only where Numba has compiled the layers."""
+    layers = (problem.features, problem.width)[: problem.layers]
+    inputs = [features for features in layers if by_pieces(problem, features)]
+    if not inputs:
+        return {}
+    plan = import_module("dnnarray._cpu.compiled.split_product").split_plan
+    columns = GATES[problem.cell.kind] * problem.hidden
+    needed = max(plan(rows_at_once(problem, taped), columns, features).memory for features in inputs)
+    return {"pieces": (problem.directions, -(-needed // problem.dtype.itemsize))}
+
+
 def fused_forward_plan(problem: RecurrentProblem) -> Plan:
     """As `_forward_plan` for directions side by side; `fresh` is a state on its way."""
-    plan = _forward_plan(problem) | _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh")
+    plan = _forward_plan(problem) | _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh") | _pieces(problem, problem.taped)
     return plan if problem.taped else plan | {"gates": (problem.directions, *plan["gates"])}
 
 
@@ -78,7 +104,7 @@ def fused_backward_plan(problem: RecurrentProblem) -> Plan:
     """As `_backward_plan` for directions side by side. `both` holds the gradients that a GRU's weight meets."""
     plan = _backward_plan(problem) | _side_by_side(problem, "dh", "dc")
     if not problem.taped:
-        plan |= _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh")
+        plan |= _side_by_side(problem, "h", "c") | _side_by_side(problem, "fresh") | _pieces(problem, True)
     if problem.cell.kind == "gru":
         plan |= {"both": (problem.directions, problem.batch, GATES["gru"] * problem.hidden)}
     return plan

@@ -20,7 +20,7 @@ from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
 from dnnarray._cpu.compiled.conv_plan import channel_shares, even_extent
 from dnnarray._cpu.compiled.kernel import Integers1, Integers2, OutIntegers1, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
-from dnnarray._cpu.compiled.split_product import ITEM
+from dnnarray._cpu.compiled.split_product import ITEM, lanes_of, told_of
 from dnnarray._cpu.compiled.split_tile import (
     BLOCK,
     DEPTH,
@@ -28,14 +28,15 @@ from dnnarray._cpu.compiled.split_tile import (
     PIECES,
     SIDE,
     TILE,
+    TOLD,
     configure,
     multiply_shifts,
     put_lanes,
     put_lanes_apart,
     release,
+    see_sums,
     split_across,
     split_along,
-    sums_outside,
 )
 from dnnarray._cpu.compiled.tile import apart, routine, turn_square
 from dnnarray._cpu.conv_blocks import Shape, Way, at, block_extents
@@ -184,7 +185,7 @@ def _split_image(geo, strides, x, low, extents, image, beside):
 
 @device(counted=False)
 def _put_run(strides, sums, turned, first, count, channels, target):
-    """Neighbouring pixels of a tile; `turned` is the same tile with a row for each channel."""
+    """Neighbouring pixels of a tile; `turned` is the same tile with a row for each channel. Gives what `see_sums` does."""
     if strides[YK] == ITEM:
         put_lanes(sums + first * LINE, target, strides[YW], count, 0, channels)
     elif strides[YW] == ITEM:
@@ -194,6 +195,7 @@ def _put_run(strides, sums, turned, first, count, channels, target):
     else:
         for c in range(channels):
             copy(np.float32(0), turned + c * LINE + first * ITEM, ITEM, target + c * strides[YK], strides[YW], count, ITEM, SIDE)
+    return see_sums(sums + first * LINE, count) & lanes_of(channels)
 
 
 @routine
@@ -204,7 +206,7 @@ def _put_tile(geo, strides, sums, strip, pixels, extents, channels, y, beside):
     plane = line * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1]
     if strides[YK] != ITEM:
         turn_square(np.float32(0), sums, LINE, beside, LINE)
-    pixel, last = strip * SIDE, min((strip + 1) * SIDE, pixels)
+    pixel, last, put = strip * SIDE, min((strip + 1) * SIDE, pixels), 0
     while pixel < last:
         d, rest = pixel // plane, pixel % plane
         h, w = rest // line, rest % line
@@ -215,13 +217,13 @@ def _put_tile(geo, strides, sums, strip, pixels, extents, channels, y, beside):
         else:
             count = min(extents[2] - w, last - pixel)
             target = y + d * strides[YD] + h * strides[YH] + w * strides[YW]
-            _put_run(strides, sums, beside, pixel - strip * SIDE, count, channels, target)
+            put |= _put_run(strides, sums, beside, pixel - strip * SIDE, count, channels, target)
             pixel += count
-    return sums_outside(sums)
+    return put
 
 
 @routine
-def _multiply(geo, image, offsets, strips, blocks, weight, columns, sums):
+def _multiply(geo, image, offsets, strips, blocks, weight, columns, sums, beside):
     """All pixels for so many strips of output channels, the depth in passes."""
     apart()
     row = geo[STRIDE_AT + 2] * LINE
@@ -232,14 +234,16 @@ def _multiply(geo, image, offsets, strips, blocks, weight, columns, sums):
             for strip in range(0, strips, 2):
                 into, source = sums + (column // 2 * ((strips + 1) // 2) + strip // 2) * 4 * TILE, image + strip * SIDE * row
                 down = min(2, strips - strip)
-                multiply_shifts(down, across, source, offsets + first * 8, row, geo[PIECE_AT], other, blocks * BLOCK, some, into, first > 0)
+                multiply_shifts(
+                    down, across, source, offsets + first * 8, row, geo[PIECE_AT], other, blocks * BLOCK, some, into, first > 0, beside
+                )
 
 
 @routine
 def _map(geo, strides, phase, low, extents, image, offsets, weight, k, y, beside, sums):
     """The outputs of a map in the block from position `low` on, for `k` channels."""
     apart()
-    outside, line = 0, geo[PHASE_AT + 2] // geo[STRIDE_AT + 2]
+    put, line = 0, geo[PHASE_AT + 2] // geo[STRIDE_AT + 2]
     inside = (
         min(extents[0], phase[EXTENT_AT] - low[0]),
         min(extents[1], phase[EXTENT_AT + 1] - low[1]),
@@ -249,24 +253,27 @@ def _map(geo, strides, phase, low, extents, image, offsets, weight, k, y, beside
         return 0
     pixels = ((inside[0] - 1) * geo[PHASE_AT + 1] * geo[STRIDE_AT + 1] + inside[1] - 1) * line + inside[2]
     strips, columns = (pixels + SIDE - 1) // SIDE, (k + SIDE - 1) // SIDE
-    _multiply(geo, image, offsets + phase[FIRST_AT] * 8, strips, phase[BLOCKS_AT], weight, columns, sums)
+    _multiply(geo, image, offsets + phase[FIRST_AT] * 8, strips, phase[BLOCKS_AT], weight, columns, sums, beside)
     target = y + phase[START_AT] + low[0] * strides[YD] + low[1] * strides[YH] + low[2] * strides[YW]
     for column in range(columns):
         for strip in range(strips):
             tile = sums + ((column // 2 * ((strips + 1) // 2) + strip // 2) * 4 + strip % 2 * 2 + column % 2) * TILE
             into, channels = target + column * SIDE * strides[YK], min(SIDE, k - column * SIDE)
-            outside |= _put_tile(geo, strides, tile, strip, pixels, inside, channels, into, beside)
-    return outside
+            put |= _put_tile(geo, strides, tile, strip, pixels, inside, channels, into, beside)
+    return put
 
 
 @kernel
 def correlate_shifts(
-    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, maps: Integers2, told: OutIntegers1, scratch: int
+    start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, maps: Integers2, small: bool, told: OutIntegers1,
+    scratch: int,
 ) -> None:  # fmt: skip
-    """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of the blocks) and scratch are addresses."""
+    """The tasks of the parts from `start` to `stop`; x, y, weight (packed), offsets (of the blocks) and scratch are addresses, `small` says that there are small
+    numbers in the weight.
+    """
     low, first, extents = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
     for part in range(start, stop):
-        beside, outside = scratch + part * geo[SCRATCH_AT], 0
+        beside, outside, put = scratch + part * geo[SCRATCH_AT], 0, 0
         image = beside + _BESIDE
         sums = image + geo[GROUPS_AT] * PIECES * geo[PIECE_AT]
         clear(np.float32(0), image, (sums - image) // ITEM, ITEM)  # what no task writes is multiplied, too, for sums that nobody wants
@@ -282,9 +289,9 @@ def correlate_shifts(
                 rows = (
                     weight + (maps[i, FIRST_AT] // geo[GROUPS_AT] * geo[ROWS_AT] * geo[GROUPS_AT] + k0 // SIDE * maps[i, BLOCKS_AT]) * BLOCK
                 )
-                outside |= _map(geo, strides, maps[i], low, extents, image, offsets, rows, k, target, beside, sums)
+                put |= _map(geo, strides, maps[i], low, extents, image, offsets, rows, k, target, beside, sums)
         release()
-        told[part] |= outside
+        told[part] = told_of(outside, put, small)
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
@@ -371,11 +378,22 @@ def _run(
         place, window = packed + int(maps[number, FIRST_AT]) * p.strips * BLOCK, maps[number, WINDOW_AT : WINDOW_AT + 3]
         split_weight(p.strips, address(w), np.array(w.strides, np.int64), p.numbers, window, place, told, memory, work=16 * w.size)
         maps[number, START_AT] = address(y) - address(results[0])
-    if told.any():
+    if (told & TOLD).any():
         return False
-    arguments = (address(x), address(results[0]), strides, packed, address(p.offsets), p.numbers, maps, told, memory)
+    arguments = (
+        address(x),
+        address(results[0]),
+        strides,
+        packed,
+        address(p.offsets),
+        p.numbers,
+        maps,
+        bool(told.any()),
+        told[: p.parts],
+        memory,
+    )
     correlate_shifts(p.parts, *arguments, work=sum(m.macs for m in geometries) // _MACS)
-    return not told.any()
+    return not told[: p.parts].any()
 
 
 def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:

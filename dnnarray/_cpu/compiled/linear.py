@@ -18,8 +18,11 @@ def _product(scratch: np.ndarray) -> numpy_linear.Product:
 
     def product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         rows, columns = (m if fits(m) else np.ascontiguousarray(m) for m in (a, b.T))
-        if not multiply(rows[None], columns, out[None], scratch):
+        target = out if fits(out) else np.empty(out.shape, out.dtype)
+        if not multiply(rows[None], columns, target[None], scratch):
             products.multiply(a, b, out)
+        elif target is not out:
+            out[...] = target
 
     return product
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray._cpu import matrix_unit, threads
 from dnnarray._cpu import rnn as numpy_rnn
-from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.dense import taken
 from dnnarray._cpu.compiled.kernel import Kernel, driver
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 from dnnarray._cpu.compiled.rnn_products import SPAN, chunk, columns_room, room, rows_with_columns, sum_rows
+from dnnarray._cpu.compiled.rnn_split import KERNELS, Split
 from dnnarray._cpu.compiled.rnn_steps import BATCH, backward_steps, forward_steps, pack_columns, pack_turned
+from dnnarray._cpu.compiled.split_product import fits
 from dnnarray._cpu.compiled.tile import BYTES, VECTORS, lanes
 from dnnarray._cpu.products import multiply
 from dnnarray._cpu.rnn_cells import Layer, Tape, layer
@@ -102,8 +104,9 @@ def _forward(run: Run, number: int, x: np.ndarray, y: np.ndarray, finals: tuple[
     bias = np.stack([_gates_bias(w) for w in weights.layers])
     states = _first_states(run, weights.entries, ("h", "c"), run.states)
     out = y if y.flags.carray else np.empty_like(y)
+    split = _split(run, weights, x, taped)
     for blocks in zip(*(_blocks(run, k, taped) for k in weights.entries), strict=True):
-        _forward_block(run, number, weights, bias, list(blocks), x, out, taped)
+        _forward_block(run, number, weights, split, bias, list(blocks), x, out, taped)
     if out is not y:
         y[...] = out
     for state, final in zip(states, finals, strict=False):
@@ -131,13 +134,29 @@ def _first_states(run: Run, entries: range, names: tuple[str, ...], given: tuple
     return own
 
 
+def _split(run: Run, weights: _Weights, x: np.ndarray, taped: bool) -> Split | None:
+    """The input's weights for the matrix unit, where that is faster."""
+    if not (numpy_rnn.by_pieces(run.problem, x.shape[1]) and fits(x)):
+        return None
+    memory = run.memory["pieces"]
+    return Split([w.w_ih for w in weights.layers], numpy_rnn.rows_at_once(run.problem, taped), memory)
+
+
 def _forward_block(
-    run: Run, number: int, weights: _Weights, bias: np.ndarray, blocks: list[range], x: np.ndarray, y: np.ndarray, taped: bool
+    run: Run,
+    number: int,
+    weights: _Weights,
+    split: Split | None,
+    bias: np.ndarray,
+    blocks: list[range],
+    x: np.ndarray,
+    y: np.ndarray,
+    taped: bool,
 ) -> None:
     memory, spans = run.memory, [run.packing.span(steps) for steps in blocks]
     gates = memory[f"gates{number}" if taped else "gates"]
     low = np.array([0 if taped else span[0] for span in spans])
-    _input_products(run, weights, spans, low, x, gates)
+    _input_products(run, weights, split, spans, low, x, gates)
     at, running = _table(run, blocks)
     lstm, hidden = run.problem.cell.kind == "lstm", run.problem.hidden
     work = _work(run, len(blocks[0]))
@@ -152,15 +171,22 @@ def _forward_block(
     )  # fmt: skip
 
 
-def _input_products(run: Run, weights: _Weights, spans: list[tuple[int, int]], low: np.ndarray, x: np.ndarray, gates: np.ndarray) -> None:
+def _input_products(
+    run: Run, weights: _Weights, split: Split | None, spans: list[tuple[int, int]], low: np.ndarray, x: np.ndarray, gates: np.ndarray
+) -> None:
     """The input's share of the gates of a block, some of its rows in each thread."""
     work = _product_work(run, spans[0][1] - spans[0][0], x.shape[1])
+    rows = [x[first:last] for first, last in spans]
+    shares = [into[first - base : last - base] for (first, last), base, into in zip(spans, low, gates, strict=True)]
+    held = [False] * len(rows) if split is None else split.multiply(rows, shares, work)
     items = [
-        (x[first + a : first + b], w.w_ih.T, into[first - base + a : first - base + b])
-        for w, (first, last), base, into in zip(weights.layers, spans, low, gates, strict=True)
-        for a, b in threads.split(last - first, _slices(run, work))
+        (own[a:b], w.w_ih.T, into[a:b])
+        for w, own, into, done in zip(weights.layers, rows, shares, held, strict=True)
+        if not done
+        for a, b in threads.split(len(own), _slices(run, work))
     ]
-    threads.each(multiply, items, work=work, products=True)
+    if items:
+        threads.each(multiply, items, work=work, products=True)
 
 
 def _product_work(run: Run, rows: int, depth: int) -> int:
@@ -278,8 +304,9 @@ def _with_shares(run: Callable[..., None], plan: Callable[..., Any]) -> Callable
 
 _forwards = _with_shares(numpy_rnn.forward, numpy_rnn.fused_forward_plan)
 _backwards = _with_shares(numpy_rnn.backward, numpy_rnn.fused_backward_plan)
-lstm = driver(pack_turned, forward_steps)(_forwards)
-gru = driver(pack_turned, forward_steps)(_forwards)
-_BACKWARD = (pack_turned, forward_steps, pack_columns, backward_steps, sum_rows, rows_with_columns)
+_FORWARD = (pack_turned, forward_steps, *(KERNELS if matrix_unit.missing() is None else ()))
+lstm = driver(*_FORWARD)(_forwards)
+gru = driver(*_FORWARD)(_forwards)
+_BACKWARD = (*_FORWARD, pack_columns, backward_steps, sum_rows, rows_with_columns)
 lstm_backward = driver(*_BACKWARD)(_backwards)
 gru_backward = driver(*_BACKWARD)(_backwards)

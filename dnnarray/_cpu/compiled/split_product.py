@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import clear, copy, line_of
-from dnnarray._cpu.compiled.kernel import Integers1, OutIntegers1, kernel
+from dnnarray._cpu.compiled.kernel import Integers1, OutIntegers1, device, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.split_tile import (
     BLOCK,
@@ -23,6 +23,7 @@ from dnnarray._cpu.compiled.split_tile import (
     PIECES,
     SIDE,
     TILE,
+    TOLD,
     configure,
     multiply_tiles,
     put_tile,
@@ -36,7 +37,7 @@ ITEM = 4  # bytes of a float32
 _STRIPS = 16  # of rows in a task, which share a trip of the columns
 _COLUMNS = 64  # strips of columns in a task: its sums stay in the second-level cache
 PASS = 4  # blocks of the depth between two trips: two strips of columns stay in the first-level cache
-_BESIDE = BLOCK + SIDE * PASS * DEPTH * ITEM  # bytes: a block to be turned, and numbers with 0 around them
+_BESIDE = BLOCK + SIDE * PASS * DEPTH * ITEM  # bytes: a block to be turned, and numbers with 0 around them (or the sums of a trip)
 _MACS = 16  # for an element of a light operation
 
 # Where the kernels find their numbers.
@@ -139,6 +140,19 @@ def pack_columns(
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
+@device(counted=False)
+def lanes_of(count):
+    """The bits of so many lanes in what `put_tile` and `see_sums` give."""
+    return ((1 << count) - 1) * (1 + (1 << SIDE))
+
+
+@device(counted=False)
+def told_of(outside, put, small):
+    """What a part tells, from what was said of its numbers and of its sums; `small` says that there are small numbers on the other side. Then sums of 0 count, too."""
+    told = (outside | put) & TOLD
+    return told | put if small or outside > TOLD else told
+
+
 @routine
 def _put_rows(geo, sums, beside, out, first, some, column, columns):
     """A tile whose rows are rows of the result."""
@@ -147,8 +161,8 @@ def _put_rows(geo, sums, beside, out, first, some, column, columns):
     image, offset = first // plane, first % plane
     target = out + image * geo[OUT_IMAGE_AT] + offset * geo[OUT_ROW_AT] + column * ITEM
     if columns == SIDE and offset + SIDE <= plane:
-        return put_tile(sums, target, geo[OUT_ROW_AT])
-    outside = put_tile(sums, beside, LINE)
+        return put_tile(sums, target, geo[OUT_ROW_AT], SIDE)
+    outside = put_tile(sums, beside, LINE, some) & lanes_of(columns)
     for r in range(some):
         target = out + (first + r) // plane * geo[OUT_IMAGE_AT] + (first + r) % plane * geo[OUT_ROW_AT] + column * ITEM
         copy(np.float32(0), beside + r * LINE, ITEM, target, ITEM, columns, ITEM, SIDE)
@@ -163,8 +177,8 @@ def _put_columns(geo, sums, beside, out, first, some, column, columns):
     image, offset = first // plane, first % plane
     target = out + image * geo[OUT_IMAGE_AT] + column * geo[OUT_COLUMN_AT] + offset * ITEM
     if columns == SIDE and offset + SIDE <= plane:
-        return put_tile(sums, target, geo[OUT_COLUMN_AT])
-    outside = put_tile(sums, beside, LINE)
+        return put_tile(sums, target, geo[OUT_COLUMN_AT], SIDE)
+    outside = put_tile(sums, beside, LINE, columns) & lanes_of(some)
     while done < some:
         image, offset = (first + done) // plane, (first + done) % plane
         run = min(plane - offset, some - done)
@@ -204,9 +218,9 @@ def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blo
             down, own = min(2, strips - i), packed + i * PASS * BLOCK
             into = sums if single else sums + (j // 2 * ((strips + 1) // 2) + i // 2) * 4 * TILE
             if left:
-                multiply_tiles(down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add)
+                multiply_tiles(down, across, own, PASS * BLOCK, other, depth_blocks * BLOCK, blocks, into, add, beside + BLOCK)
             else:
-                multiply_tiles(across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add)
+                multiply_tiles(across, down, other, depth_blocks * BLOCK, own, PASS * BLOCK, blocks, into, add, beside + BLOCK)
             if last:
                 outside |= _put_tiles(geo, into, beside, out, left, down, strip + i, across, column + j)
     return outside
@@ -214,14 +228,16 @@ def _trip(geo, packed, strip, strips, weight, column, columns, blocks, depth_blo
 
 @kernel
 def multiply_images(
-    start: int, stop: int, rows: int, weight: int, out: int, geo: Integers1, left: bool, told: OutIntegers1, scratch: int
+    start: int, stop: int, rows: int, weight: int, out: int, geo: Integers1, left: bool, small: bool, told: OutIntegers1, scratch: int
 ) -> None:
-    """The tasks of the parts from `start` to `stop`; rows, weight (packed), out and scratch are addresses. `left` says that rows are the left side."""
+    """The tasks of the parts from `start` to `stop`; rows, weight (packed), out and scratch are addresses. `left` says that rows are the left side,
+    `small` that there are small numbers in the weight.
+    """
     depth, shares = geo[DEPTH_AT], geo[SHARES_AT]
     depth_blocks, all_strips = (depth + DEPTH - 1) // DEPTH, (geo[ROWS_AT] + SIDE - 1) // SIDE
     all_columns = (geo[COLUMNS_AT] + SIDE - 1) // SIDE
     for part in range(start, stop):
-        beside, outside = scratch + part * geo[SCRATCH_AT], 0
+        beside, outside, put = scratch + part * geo[SCRATCH_AT], 0, 0
         packed = beside + _BESIDE
         sums = packed + geo[TASK_STRIPS_AT] * PASS * BLOCK
         configure()
@@ -234,11 +250,11 @@ def multiply_images(
                     outside |= _pack_of_images(geo, rows, strip + i, k, some, left, packed + i * PASS * BLOCK, beside)
                 source, blocks = weight + k // DEPTH * BLOCK, (some + DEPTH - 1) // DEPTH
                 last = k + some == depth
-                outside |= _trip(
+                put |= _trip(
                     geo, packed, strip, strips, source, column, columns, blocks, depth_blocks, left, sums, beside, out, k > 0, last
                 )
         release()
-        told[part] = outside
+        told[part] = told_of(outside, put, small)
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
@@ -252,7 +268,6 @@ class SplitPlan(NamedTuple):
     task_strips: int
     task_columns: int
     shares: int  # tasks of the same rows
-    tasks: int
     parts: int
     part: int  # bytes of scratch of a part
 
@@ -280,12 +295,20 @@ def split_plan(rows: int, columns: int, depth: int) -> SplitPlan:
     shares = -(-across // task_columns)
     pairs = -(-task_strips // 2) * -(-task_columns // 2)
     part = _BESIDE + task_strips * PASS * BLOCK + 4 * pairs * TILE
-    return SplitPlan(across, -(-depth // DEPTH), task_strips, task_columns, shares, blocks * shares, min(cores, blocks * shares), part)
+    return SplitPlan(across, -(-depth // DEPTH), task_strips, task_columns, shares, min(cores, blocks * shares), part)
 
 
 def fits(matrix: np.ndarray) -> bool:
     """Whether the kernels take a matrix that lies like this one: its rows or its columns follow each other."""
     return ITEM in matrix.strides[-2:] and matrix.flags.aligned
+
+
+def product_numbers(p: SplitPlan, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """What the kernels ask of a product, by a plan for so many rows or more."""
+    images, plane, depth = rows.shape
+    tasks = -(-images * plane // (SIDE * p.task_strips)) * p.shares
+    numbers = (images * plane, plane, depth, out.shape[2], *rows.strides, *out.strides)
+    return np.array((*numbers, p.task_strips, p.task_columns, p.shares, tasks, p.parts, p.part), np.int64)
 
 
 def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> bool:
@@ -296,11 +319,11 @@ def multiply(rows: np.ndarray, columns: np.ndarray, out: np.ndarray, scratch: np
     images, plane, depth = rows.shape
     p = split_plan(images * plane, columns.shape[0], depth)
     left, work = out.strides[2] == ITEM, images * plane * columns.shape[0] * depth // _MACS
-    numbers = (images * plane, plane, depth, columns.shape[0], *rows.strides, *out.strides)
-    geo = np.array((*numbers, p.task_strips, p.task_columns, p.shares, p.tasks, p.parts, p.part), np.int64)
+    geo = product_numbers(p, rows, out)
     told, weight = np.zeros(max(p.strips, p.parts), np.int64), line_of(scratch)
     pack_columns(p.strips, address(columns), *columns.strides, geo, not left, weight, told, weight + p.weight, work=8 * columns.size)
-    if told.any():
+    if (told & TOLD).any():
         return False
-    multiply_images(p.parts, address(rows), weight, address(out), geo, left, told, weight + p.weight, work=work)
-    return not told.any()
+    small = bool(told.any())
+    multiply_images(p.parts, address(rows), weight, address(out), geo, left, small, told[: p.parts], weight + p.weight, work=work)
+    return not told[: p.parts].any()

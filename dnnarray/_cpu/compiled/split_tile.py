@@ -4,7 +4,8 @@ A float32 is the sum of three bfloat16 (8 bits of 24 each), and of the nine prod
 up in float32 (Henry, Tang, Heinecke: Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations, 2019). The unit adds each
 16 products of a tile in two short chains and those to the sum, so that long sums round less than in one chain.
 
-What the pieces cannot hold is told, not computed: numbers from 2^128 - 2^119 on with infinity and NaN, and tiny ones, for the unit takes all below 2^-126 for 0.
+What the pieces cannot hold is told, not computed: numbers from 2^128 - 2^119 on with infinity and NaN, and tiny ones, for the unit takes all below 2^-126 for 0:
+a float32 from 2^-103 on ends there, and so do its pieces. A sum of 0 may be one of products that were taken for 0 where a number is below 2^-51.
 
 A block of 32 steps of a depth is three tiles, one for each piece: on the left side [row][step], on the right side [pair of steps][column][of the pair].
 """
@@ -32,7 +33,9 @@ _FLOATS, _INTS, _HALVES = (ir.VectorType(kind, SIDE) for kind in (ir.FloatType()
 _LEFT, _RIGHT = 4, 6  # first registers of the two sides; the sums are before them
 # (piece of the left side, of the right side): each differs from the one before on one side, which alone is loaded.
 _PRODUCTS = ((0, 2), (0, 0), (0, 1), (1, 1), (1, 0), (2, 0))
-_LARGE, _TINY, _TINY_SUM = 0x7F7F8000, (127 - 108) << 23, (127 - 90) << 23  # bits of the least number too large; of 2^-108 and 2^-90
+_LARGE = 0x7F7F8000  # bits of the least number too large
+_TINY, _SMALL, _TINY_SUM = ((127 - power) << 23 for power in (103, 51, 90))  # those of 2^-103, ...
+TOLD = 0xFFFF  # what is told of 16 lanes; the 16 bits above say in which of them numbers are small, or sums 0
 
 
 def _constant(value: int) -> ir.Constant:
@@ -104,23 +107,33 @@ class _Product:
     def strips(self, first: Any, step: Any, count: int) -> list[Any]:
         return [self.builder.add(first, self.builder.mul(step, _WORD(i))) for i in range(count)]
 
-    def sums(self, first: Any, down: Any, across: Any, row: Any) -> _Tiles:
-        """Those that lie so many bytes apart downwards and across."""
-        places = [self.strips(strip, across, self.across) for strip in self.strips(first, down, self.down)]
-        return _Tiles([place for line in places for place in line], row)
-
-    def emit(self, sums: _Tiles, add: Any, blocks: Any, sides: Callable[[Any], Sequence[tuple[_Tiles, Any]]]) -> None:
-        """`sides(block)` gives the tiles of both sides and the bytes from piece to piece of each."""
+    def emit(self, sums: Any, add: Any, beside: Any, blocks: Any, sides: Callable[[Any], Sequence[tuple[_Tiles, Any]]]) -> None:
+        """`sides(block)` gives the tiles of both sides and the bytes from piece to piece of each. What is at `sums` is added at the end: in one chain with it long
+        sums would round more."""
         builder = self.builder
-        with builder.if_else(add) as (there, new):
-            with there:
-                sums.each(builder, "tileloadd64", 0, _WORD(0))
-            with new:
-                for _, _, register in self.registers:
-                    _call(builder, "tilezero", _BYTE(register))
+        for _, _, register in self.registers:
+            _call(builder, "tilezero", _BYTE(register))
         with cgutils.for_range(builder, blocks, intp=_WORD) as block:
             self._block(sides(block.index))
-        sums.each(builder, "tilestored64", 0, _WORD(0))
+        with builder.if_else(add) as (there, new):
+            with there:
+                self._store(beside)
+                self._add(beside, sums)
+            with new:
+                self._store(sums)
+
+    def _store(self, sums: Any) -> None:
+        _Tiles([_plus(self.builder, sums, (2 * i + j) * TILE) for i, j, _ in self.registers], _WORD(LINE)).each(
+            self.builder, "tilestored64", 0, _WORD(0)
+        )
+
+    def _add(self, source: Any, target: Any) -> None:
+        builder = self.builder
+        with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+            at = builder.mul(line.index, _WORD(LINE))
+            for i, j, _ in self.registers:
+                one, other = (_plus(builder, builder.add(a, at), (2 * i + j) * TILE) for a in (source, target))
+                store_at(builder, builder.fadd(load_at(builder, one, _FLOATS, 4), load_at(builder, other, _FLOATS, 4)), other, 4)
 
     def _block(self, sides: Sequence[tuple[_Tiles, Any]]) -> None:
         before: tuple[int | None, int | None] = (None, None)
@@ -149,15 +162,26 @@ def _for_each_size(builder: ir.IRBuilder, down: Any, across: Any, emit: Callable
 
 @intrinsic
 def multiply_tiles(
-    typing: Any, down: Any, across: Any, left: Any, left_strip: Any, right: Any, right_strip: Any, blocks: Any, sums: Any, add: Any
+    typing: Any,
+    down: Any,
+    across: Any,
+    left: Any,
+    left_strip: Any,
+    right: Any,
+    right_strip: Any,
+    blocks: Any,
+    sums: Any,
+    add: Any,
+    beside: Any,
 ) -> Any:
-    """One or two strips of each side over some blocks: tile (i, j) of the sums lies at ``sums + (2 i + j) TILE``; what is there is added where `add`.
+    """One or two strips of each side over some blocks: tile (i, j) of the sums lies at ``sums + (2 i + j) TILE``; what is there is added where `add`, at the end
+    and by vectors, for each of the unit's additions to a long sum would be rounded as that is. Room for four tiles lies at `beside`.
 
     The blocks of a strip follow each other, strips lie `left_strip` and `right_strip` bytes apart.
     """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        down, across, left, left_strip, right, right_strip, blocks, sums, add = arguments
+        down, across, left, left_strip, right, right_strip, blocks, sums, add, beside = arguments
 
         def emit(product: _Product) -> None:
             def sides(block: Any) -> Sequence[tuple[_Tiles, Any]]:
@@ -165,12 +189,12 @@ def multiply_tiles(
                 firsts = ((left, left_strip, product.down), (right, right_strip, product.across))
                 return [(_Tiles(product.strips(builder.add(a, at), step, n), _WORD(LINE)), _WORD(TILE)) for a, step, n in firsts]
 
-            product.emit(product.sums(sums, _WORD(2 * TILE), _WORD(TILE), _WORD(LINE)), add, blocks, sides)
+            product.emit(sums, add, beside, blocks, sides)
 
         _for_each_size(builder, down, across, emit)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 8, types.boolean), generate
+    return types.void(*[types.int64] * 8, types.boolean, types.int64), generate
 
 
 @intrinsic
@@ -187,6 +211,7 @@ def multiply_shifts(
     blocks: Any,
     sums: Any,
     add: Any,
+    beside: Any,
 ) -> Any:
     """The same with a left side of which block b lies at ``left + offsets[b]``: shifts of an image, whose rows lie `row` bytes apart, its pieces `piece`.
 
@@ -194,7 +219,7 @@ def multiply_shifts(
     """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        down, across, left, offsets, row, piece, right, right_strip, blocks, sums, add = arguments
+        down, across, left, offsets, row, piece, right, right_strip, blocks, sums, add, beside = arguments
 
         def emit(product: _Product) -> None:
             def sides(block: Any) -> Sequence[tuple[_Tiles, Any]]:
@@ -203,40 +228,48 @@ def multiply_shifts(
                 rights = product.strips(builder.add(right, builder.mul(block, _WORD(BLOCK))), right_strip, product.across)
                 return (_Tiles(lefts, row), piece), (_Tiles(rights, _WORD(LINE)), _WORD(TILE))
 
-            product.emit(product.sums(sums, _WORD(2 * TILE), _WORD(TILE), _WORD(LINE)), add, blocks, sides)
+            product.emit(sums, add, beside, blocks, sides)
 
         _for_each_size(builder, down, across, emit)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 10, types.boolean), generate
+    return types.void(*[types.int64] * 10, types.boolean, types.int64), generate
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
 class _Watch:
-    """The least and the largest size of the numbers that went by in a loop, lane by lane; 0 is not looked at."""
+    """The least, the least but 0 and the largest size of the numbers that went by in a loop, lane by lane."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.builder = builder
-        self.least, self.largest = (cgutils.alloca_once(builder, _INTS) for _ in range(2))
-        builder.store(_constant(0xFFFFFFFF), self.least)
-        builder.store(_constant(0), self.largest)
+        self.least, self.least_but_0, self.largest = (cgutils.alloca_once(builder, _INTS) for _ in range(3))
+        for place, first in ((self.least, 0xFFFFFFFF), (self.least_but_0, 0xFFFFFFFF), (self.largest, 0)):
+            builder.store(_constant(first), place)
 
     def see(self, value: Any) -> None:
         builder = self.builder
         size = builder.and_(builder.bitcast(value, _INTS), _constant(0x7FFFFFFF))
         before = builder.sub(size, _constant(1))  # that of 0 is the largest there is
-        for place, new, which in ((self.least, before, "<"), (self.largest, size, ">")):
+        for place, new, which in ((self.least, size, "<"), (self.least_but_0, before, "<"), (self.largest, size, ">")):
             old = builder.load(place)
             builder.store(builder.select(builder.icmp_unsigned(which, new, old), new, old), place)
 
-    def outside(self, tiny: int) -> Any:
-        """The lanes that saw less than `tiny`, or `_LARGE` and more, as a number: 0 where none did."""
+    def below(self, bits: int) -> Any:
+        """The lanes that saw a number but 0 below that of these bits."""
+        return self.builder.icmp_unsigned("<", self.builder.load(self.least_but_0), _constant(bits - 1))
+
+    def zero(self) -> Any:
+        """The lanes that saw 0."""
+        return self.builder.icmp_unsigned("==", self.builder.load(self.least), _constant(0))
+
+    def result(self, tiny: int, above: Any) -> Any:
+        """`TOLD` of the lanes that saw less than `tiny`, or `_LARGE` and more, and the lanes `above` in the bits above."""
         builder = self.builder
-        small = builder.icmp_unsigned("<", builder.load(self.least), _constant(tiny - 1))
         large = builder.icmp_unsigned(">=", builder.load(self.largest), _constant(_LARGE))
-        return builder.zext(builder.bitcast(builder.or_(small, large), _HALF), _WORD)
+        told, other = (builder.zext(builder.bitcast(m, _HALF), _WORD) for m in (builder.or_(self.below(tiny), large), above))
+        return builder.or_(told, builder.shl(other, _WORD(SIDE)))
 
 
 def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
@@ -279,7 +312,7 @@ def _split(each: Callable[..., None], steps: int) -> Any:
             with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
                 first = builder.add(source, builder.mul(builder.mul(line.index, step), _WORD(steps)))
                 each(builder, watch, first, step, builder.add(target, builder.mul(line.index, line_step)), piece_step)
-            return watch.outside(_TINY)
+            return watch.result(_TINY, watch.below(_SMALL))
 
         return types.int64(*[types.int64] * 5), generate
 
@@ -287,38 +320,40 @@ def _split(each: Callable[..., None], steps: int) -> Any:
 
 
 # A block of 16 rows `step` bytes apart, or of 32 steps so far apart, to pieces whose lines lie `line_step` bytes apart, and the pieces `piece_step`.
-# Gives 0, or another number where the pieces cannot hold what was there.
+# Gives bits of `TOLD` where they cannot hold what was there, others above where a number is so small that products with it may be taken for 0.
 split_along = _split(_split_along, 1)
 split_across = _split(_split_across, 2)
 
 
 @intrinsic
-def put_tile(typing: Any, sums: Any, target: Any, step: Any) -> Any:
-    """A tile of sums to rows `step` bytes apart. Not 0 where one is not finite, or so small that what the unit took for 0 may be missed."""
+def put_tile(typing: Any, sums: Any, target: Any, step: Any, rows: Any) -> Any:
+    """The first rows of a tile of sums to rows `step` bytes apart. Gives bits of `TOLD` in the lanes where a sum is not finite, or so small that what the unit
+    took for 0 may be missed, others above where one is 0.
+    """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        sums, target, step = arguments
+        sums, target, step, rows = arguments
         watch = _Watch(builder)
-        with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+        with cgutils.for_range(builder, rows, intp=_WORD) as line:
             value = load_at(builder, builder.add(sums, builder.mul(line.index, _WORD(LINE))), _FLOATS, 4)
             watch.see(value)
             store_at(builder, value, builder.add(target, builder.mul(line.index, step)), 4)
-        return watch.outside(_TINY_SUM)
+        return watch.result(_TINY_SUM, watch.zero())
 
-    return types.int64(*[types.int64] * 3), generate
+    return types.int64(*[types.int64] * 4), generate
 
 
 @intrinsic
-def sums_outside(typing: Any, sums: Any) -> Any:
-    """The same of a tile that stays where it is."""
+def see_sums(typing: Any, sums: Any, rows: Any) -> Any:
+    """The same of rows that stay where they are."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         watch = _Watch(builder)
-        with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+        with cgutils.for_range(builder, arguments[1], intp=_WORD) as line:
             watch.see(load_at(builder, builder.add(arguments[0], builder.mul(line.index, _WORD(LINE))), _FLOATS, 4))
-        return watch.outside(_TINY_SUM)
+        return watch.result(_TINY_SUM, watch.zero())
 
-    return types.int64(types.int64), generate
+    return types.int64(types.int64, types.int64), generate
 
 
 def _masked_store(builder: ir.IRBuilder, value: Any, place: Any, mask: Any) -> None:
