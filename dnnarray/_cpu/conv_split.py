@@ -11,9 +11,8 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 SUMMARY_SHIFTS = "taps as shifts of an image, without im2col, in three pieces of bfloat16 on the processor's matrix unit (AMX)"
-_SPLITTING, _WEIGHT = 40, 100  # operations that an element of the image is worth, and one of the weight
-_SUM = 20  # and one of the result
-_TURNS = 0.4  # taps that turning the blocks and the sums is worth
+_SPLITTING, _WEIGHT = 100, 100  # operations that an element of the image is worth, and one of the weight
+_SUM = 60  # and one of the result, which is turned
 
 
 def rejects(g: Geometry) -> str | None:
@@ -37,5 +36,5 @@ def shifts_cost(g: Geometry, itemsize: int) -> Cost:
     """Of a correlation by `split_shifted`: over whole blocks of channels, and with the gaps between the rows."""
     x, w, y = g.sizes
     line = 1 + (g.window[2] - 1) * g.dilation[2] / (g.stride[2] * g.out[2])
-    products = matrix_unit.tile_flops(g.n * g.pixels, g.k, g.c) * (g.taps + _TURNS) * min(line, 2.0)
+    products = matrix_unit.tile_flops(g.n * g.pixels, g.k, g.c) * g.taps * min(line, 2.0)
     return Cost(products + _SPLITTING * x + _WEIGHT * w + _SUM * y, (x + w + y) * itemsize, 1.0, 12)

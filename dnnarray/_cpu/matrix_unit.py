@@ -14,9 +14,9 @@ from dnnarray._spec import FLOAT32
 SUMMARY = "float32 in three pieces of bfloat16, multiplied by the processor's matrix unit (AMX)"
 PRECISION = "highest"  # three pieces hold all bits of a float32, and the sums are short
 _SIDE, _DEPTH = 16, 32  # of a tile
-_EFFICIENCY = 1.75  # of products of split matrices, where those of float32 vectors have about 1
-_SPLITTING = 80  # operations that splitting an element is worth
-_SUM = 20  # that writing a sum is
+_EFFICIENCY = 1.45  # of products of split matrices, where those of float32 vectors have about 1
+_SPLITTING = 70  # operations that splitting an element is worth
+_SUM = 8  # that writing a sum is
 _FEATURES = "amx_tile", "amx_bf16"
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
 
