@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import dnnarray as dnn
 from dnnarray._cpu import conv as conv_engine
-from dnnarray._cpu import threads
+from dnnarray._cpu import conv_maps, threads
 from dnnarray._problems.conv_geometry import Geometry
 from tests.cases.conv import CASES
 from tests.oracles import conv as oracle
@@ -536,9 +536,9 @@ def test_scratch_of_another_number_of_threads_will_do(monkeypatch):
         return [(1000,)]  # however few the groups are: together the shares need more than the whole
 
     with dnn.options(threads=4):
-        conv_engine._spread(conv_engine.WAYS[0], run, geometry, shapes, np.empty(8000, np.uint8), (x,), w)
+        conv_maps._spread(conv_engine.WAYS[0], run, geometry, shapes, np.empty(8000, np.uint8), (x,), w)
         assert seen == [(8, 1000, 8, 8)]
-        conv_engine._spread(conv_engine.WAYS[0], run, geometry, shapes, np.empty(40000, np.uint8), (x,), w)
+        conv_maps._spread(conv_engine.WAYS[0], run, geometry, shapes, np.empty(40000, np.uint8), (x,), w)
         assert seen[1:] == [(2, 1000, 2, 2)] * 4
-        conv_engine._spread(conv_engine.DIRECT, run, geometry, shapes, np.empty(40000, np.uint8), (x,), w)
+        conv_maps._spread(conv_engine.DIRECT, run, geometry, shapes, np.empty(40000, np.uint8), (x,), w)
     assert seen[5:] == [(8, 1000, 8, 8)]  # a way that does not say so stays in one piece

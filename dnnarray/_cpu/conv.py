@@ -8,13 +8,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import activation, compiled, matrix_unit, threads
-from dnnarray._cpu.conv_blocks import Shape, Way, at, carve, image_view, scratch_bytes, weight_view
+from dnnarray._cpu import compiled, matrix_unit
+from dnnarray._cpu.conv_blocks import Way, scratch_bytes
 from dnnarray._cpu.conv_channel_lanes import SUMMARY_LANES, channel_lanes_cost
 from dnnarray._cpu.conv_depthwise import DEPTHWISE
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
+from dnnarray._cpu.conv_maps import (
+    Scratch,
+    conv,
+    conv_backward,
+    conv_backward_input,
+    conv_backward_weight,
+    conv_transpose,
+    conv_transpose_backward,
+    scratch_of,
+)
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
 from dnnarray._cpu.conv_split import SUMMARY_SHIFTS, rejects_shifts, shifts_cost, split_cost
 from dnnarray._cpu.conv_split import rejects as rejects_split
@@ -35,167 +45,6 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
 
 WAYS = tuple(way._replace(spreads=True) for way in (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED))
-Scratch = np.ndarray | None
-_MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included
-
-
-# --- the three maps ---------------------------------------------------------------------------------------------------
-
-
-class _Share(NamedTuple):
-    """Some of the groups, as a problem of its own for one thread, and where its scratch starts."""
-
-    groups: slice
-    geometry: Geometry
-    start: int
-
-
-def _shares(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> tuple[list[_Share], int]:
-    """The groups spread over threads where there is enough to do, and the bytes of scratch of all."""
-    parts = min(threads.worth(g.macs // _MACS), g.groups) if way.spreads else 1
-    shares, start = [], 0
-    for low, high in threads.split(g.groups, parts):
-        part = g.of_groups(slice(low, high))
-        shares.append(_Share(slice(low, high), part, start))
-        start += scratch_bytes(shapes(part), itemsize)
-    return shares, start
-
-
-def _spread(
-    way: Way,
-    run: Callable[..., None],
-    g: Geometry,
-    shapes: Callable[[Geometry], Sequence[Shape]],
-    scratch: Scratch,
-    images: Sequence[np.ndarray],
-    w: np.ndarray,
-) -> None:
-    """``run(geometry, buffers, groups' parts of the images and of w)``; as one where the scratch is that of another number of threads."""
-    shares, needed = _shares(way, g, shapes, w.itemsize) if way.spreads else ([], 0)
-    if len(shares) < 2 or scratch is None or needed > scratch.size:
-        run(g, carve(scratch, shapes(g), w.dtype), *images, w)
-        return
-
-    def share(part: _Share) -> None:
-        buffers = carve(scratch[part.start :], shapes(part.geometry), w.dtype)
-        run(part.geometry, buffers, *(a[:, part.groups] for a in images), w[part.groups])
-
-    threads.each(share, ((part,) for part in shares), work=g.macs, products=True)
-
-
-def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    """y from x; sums over nothing are 0."""
-    if not (x.size and w.size):
-        y[...] = 0
-    elif y.size:
-        _spread(way, lambda g, buffers, x, y, w: way.correlate(g, buffers, x, w, y), g, way.buffers, scratch, (x, y), w)
-
-
-def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
-    """x, the gradient of the input, from that of the output: a correlation for each phase of the stride, unless the way does them together."""
-    if way.input_gradient is not None and way.input_buffers is not None and grad.size and w.size and x.size:
-        way.input_gradient(g, carve(scratch, way.input_buffers(g), x.dtype), grad, w, x)
-        return
-    w, way = w.transpose(0, 2, 1, 3, 4, 5), way._replace(correlate=way.correlate_back or way.correlate)
-    if not g.phases_cover:
-        x[...] = 0
-    for phase in g.phases:
-        _correlate(way, phase.geometry, scratch, grad, w[at(phase.taps)], x[at(phase.target)])
-
-
-def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
-    """w, the gradient of the weight."""
-    if not (x.size and grad.size):
-        w[...] = 0
-    elif w.size:
-        _spread(way, way.weight_gradient, g, way.weight_buffers, scratch, (x, grad), w)  # type: ignore[arg-type]
-
-
-def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:
-    """Bias and residual, in place."""
-    if bias is not None:
-        np.add(y, bias if problem.layout == "channels_last" else bias.reshape(-1, *(1,) * problem.rank), out=y)
-    if residual is not None:
-        np.add(y, residual, out=y)
-
-
-def _bias_gradient(problem: ConvProblem, grad: np.ndarray, bias: np.ndarray) -> None:
-    channel = grad.ndim - 1 if problem.layout == "channels_last" else 1
-    np.sum(grad, axis=tuple(i for i in range(grad.ndim) if i != channel), out=bias)
-
-
-def _views(problem: ConvProblem, *images: np.ndarray) -> list[np.ndarray]:
-    return [image_view(a, problem.layout, problem.geometry.groups) for a in images]
-
-
-def _weight(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
-    return weight_view(w, problem.layout, problem.geometry.groups, problem.flip)
-
-
-# --- the operations ---------------------------------------------------------------------------------------------------
-# Each is run(way, problem, outputs, scratch, *arrays); `_table` binds the way.
-
-
-def _before_activation(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any, y: Any) -> None:
-    source, target = _views(problem, x, y)
-    _correlate(way, problem.geometry, scratch, source, _weight(problem, weight), target)
-    _epilogue(problem, y, bias, residual)
-
-
-def conv(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any, residual: Any) -> None:
-    y = outputs[0]
-    _before_activation(way, problem, scratch, x, weight, bias, residual, y)
-    activation.apply(problem.activation, y, y)
-
-
-def conv_backward_input(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, weight: Any) -> None:
-    dy, dx = _views(problem, grad, outputs[0])
-    _input_gradient(way, problem.geometry, scratch, dy, _weight(problem, weight), dx)
-
-
-def conv_backward_weight(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any) -> None:
-    dy, x = _views(problem, grad, x)
-    _weight_gradient(way, problem.geometry, scratch, x, dy, _weight(problem, outputs[0]))
-
-
-def conv_backward(
-    way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any, weight: Any, bias: Any, residual: Any
-) -> None:
-    if problem.activation is not None:
-        y = np.empty_like(grad)
-        _before_activation(way, problem, scratch, x, weight, bias, residual, y)
-        grad = activation.apply_gradient(problem.activation, grad, y)
-    conv_backward_input(way, problem, outputs[:1], scratch, grad, weight)
-    conv_backward_weight(way, problem, outputs[1:2], scratch, grad, x)
-    if bias is not None:
-        _bias_gradient(problem, grad, outputs[2])
-    if residual is not None:
-        outputs[3][...] = grad
-
-
-def _transposed(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, y: Any) -> None:
-    conv_backward_input(way, problem, (y,), scratch, x, weight)
-    _epilogue(problem, y, bias, None)
-
-
-def conv_transpose(way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, x: Any, weight: Any, bias: Any) -> None:
-    y = outputs[0]
-    _transposed(way, problem, scratch, x, weight, bias, y)
-    activation.apply(problem.activation, y, y)
-
-
-def conv_transpose_backward(
-    way: Way, problem: ConvProblem, outputs: Any, scratch: Scratch, grad: Any, x: Any, weight: Any, bias: Any
-) -> None:
-    if problem.activation is not None:
-        y = np.empty_like(grad)
-        _transposed(way, problem, scratch, x, weight, bias, y)
-        grad = activation.apply_gradient(problem.activation, grad, y)
-    dy, x, dx = _views(problem, grad, x, outputs[0])
-    _correlate(way, problem.geometry, scratch, dy, _weight(problem, weight), dx)
-    _weight_gradient(way, problem.geometry, scratch, dy, x, _weight(problem, outputs[1]))
-    if bias is not None:
-        _bias_gradient(problem, grad, outputs[2])
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -262,7 +111,7 @@ def _method(op: str, way: Way) -> Method:
             needed = [(c, way.buffers) for c in _correlations(maps(problem), g)]
         if _WEIGHT in always:
             needed.append((g, way.weight_buffers))  # type: ignore[arg-type]
-        return max((_scratch(way, c, shapes, problem.itemsize) for c, shapes in needed), default=0)
+        return max((scratch_of(way, c, shapes, problem.itemsize) for c, shapes in needed), default=0)
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry
@@ -280,11 +129,6 @@ def _method(op: str, way: Way) -> Method:
             run(way, problem, outputs, scratch, *arrays)
 
     return Method(way.name, bound, way.summary, rejects, workspace, cost, precision=way.precision)
-
-
-def _scratch(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> int:
-    """Bytes for the groups spread over the threads of now, or all of them as one."""
-    return max(scratch_bytes(shapes(g), itemsize), _shares(way, g, shapes, itemsize)[1])
 
 
 def _total(costs: Sequence[Cost]) -> Cost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dnnarray._cpu import conv as numpy_conv
+from dnnarray._cpu import conv_maps
 from dnnarray._cpu.compiled import conv, conv_lanes, conv_split, conv_split_shifts, conv_weight
 from dnnarray._cpu.compiled.conv_drivers import bound
 from dnnarray._cpu.compiled.kernel import Driver
@@ -16,7 +16,7 @@ WAYS = {module.WAY.name: module.WAY._replace(**_WEIGHT) for module in (conv, con
 def _drivers(module: ModuleType) -> tuple[Driver, Driver]:
     """Of a convolution, and of a transposed one."""
     kernels = (*module.conv.kernels, *conv_weight.conv_backward_weight.kernels)
-    operations = (numpy_conv.conv_backward, numpy_conv.conv_transpose_backward)
+    operations = (conv_maps.conv_backward, conv_maps.conv_transpose_backward)
     back, transposed_back = (bound(WAYS[module.WAY.name], operation, *kernels) for operation in operations)
     return back, transposed_back
 

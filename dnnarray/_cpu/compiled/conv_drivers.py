@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import conv as numpy_conv
+from dnnarray._cpu import conv_maps
 from dnnarray._cpu.compiled.kernel import Driver, Kernel, driver
 from dnnarray._cpu.conv_blocks import Way, carve
 from dnnarray._cpu.conv_gemm import DIRECT
@@ -32,6 +32,6 @@ def bound(way: Way, operation: Callable[..., None], *kernels: Kernel) -> Driver:
 
 def correlations(way: Way, *kernels: Kernel) -> tuple[Driver, Driver, Driver]:
     """Of `conv`, `conv_backward_input` and `conv_transpose`."""
-    operations = (numpy_conv.conv, numpy_conv.conv_backward_input, numpy_conv.conv_transpose)
+    operations = (conv_maps.conv, conv_maps.conv_backward_input, conv_maps.conv_transpose)
     forward, back, transposed = (bound(way, operation, *kernels) for operation in operations)
     return forward, back, transposed

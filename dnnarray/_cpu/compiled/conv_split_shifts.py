@@ -7,19 +7,50 @@ neighbouring rows are a tile wherever they begin, at steps of the stride. The we
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cpu import threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, box_of, clear, copy, line_of
 from dnnarray._cpu.compiled.conv_drivers import by_definition, correlations
-from dnnarray._cpu.compiled.conv_plan import channel_shares, even_extent
+from dnnarray._cpu.compiled.conv_split_plan import (
+    BEFORE_AT,
+    BESIDE,
+    BLOCK_AT,
+    BLOCKS_AT,
+    C_AT,
+    CHANNEL_ROWS_AT,
+    CHANNEL_TASKS_AT,
+    COVERED_AT,
+    EXTENT_AT,
+    FIRST_AT,
+    GROUPS_AT,
+    K_AT,
+    OUT_AT,
+    PARTS_AT,
+    PHASE_AT,
+    PIECE_AT,
+    ROWS_AT,
+    SCRATCH_AT,
+    SPACE_AT,
+    START_AT,
+    STRIDE_AT,
+    TASKS_AT,
+    WINDOW_AT,
+    XC,
+    XD,
+    XH,
+    XN,
+    XW,
+    YD,
+    YH,
+    YK,
+    YN,
+    YW,
+    shifts_plan,
+)
 from dnnarray._cpu.compiled.kernel import Integers1, Integers2, OutIntegers1, device, kernel
-from dnnarray._cpu.compiled.memory import ALIGNMENT, address
+from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.split_product import ITEM, lanes_of, told_of
 from dnnarray._cpu.compiled.split_tile import (
     BLOCK,
@@ -39,25 +70,12 @@ from dnnarray._cpu.compiled.split_tile import (
     split_along,
 )
 from dnnarray._cpu.compiled.tile import apart, routine, turn_square
-from dnnarray._cpu.conv_blocks import Shape, Way, at, block_extents
+from dnnarray._cpu.conv_blocks import Shape, Way, at
 from dnnarray._cpu.conv_split import rejects_shifts, shifts_cost
-from dnnarray._problems.conv_geometry import Geometry, Triple
-from dnnarray._records import changed
+from dnnarray._problems.conv_geometry import Geometry
 
 _PASS = 5  # blocks of the depth between two trips over the pixels: two strips of the weight stay in the first-level cache
-_IMAGE = 1 << 18  # bytes of a task's image: it shares the second-level cache with the sums and the weight
-_MIN_PIXELS = 256  # of a task, which share the weight's trips
-_BESIDE = 2 * BLOCK + SIDE * DEPTH * ITEM  # bytes: a block before it is turned, after it, and numbers with 0 around them
 _MACS = 32  # for an element of a light operation
-
-# Where the kernels find their numbers; three entries for the axes D H W from `SPACE_AT` on.
-(C_AT, K_AT, CHANNEL_TASKS_AT, CHANNEL_ROWS_AT, TASKS_AT, PARTS_AT, SCRATCH_AT, GROUPS_AT, PIECE_AT, ROWS_AT) = range(10)
-SPACE_AT, OUT_AT, STRIDE_AT, BEFORE_AT, COVERED_AT, PHASE_AT, BLOCK_AT = range(10, 31, 3)
-# Those of a map (the forward one, or a phase of the gradient): blocks of its depth, the first of them in the table and in the weight, where its results begin.
-BLOCKS_AT, FIRST_AT, START_AT = range(3)
-WINDOW_AT, EXTENT_AT = 3, 6  # axes
-XN, XC, XD, XH, XW, YN, YK, YD, YH, YW = 0, 2, 3, 4, 5, 6, 8, 9, 10, 11  # byte strides
-
 
 # --- the weight -------------------------------------------------------------------------------------------------------
 
@@ -78,7 +96,7 @@ def split_weight(
     taps, zero = window[0] * window[1] * window[2], np.float32(0)
     blocks = geo[GROUPS_AT] * taps
     for strip in range(start, stop):
-        block, outside = beside + strip * _BESIDE, 0
+        block, outside = beside + strip * BESIDE, 0
         numbers, first = block + BLOCK, weight + strip * SIDE * strides[1]
         clear(zero, numbers, SIDE * DEPTH, ITEM)
         for number in range(blocks):
@@ -274,7 +292,7 @@ def correlate_shifts(
     low, first, extents = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
     for part in range(start, stop):
         beside, outside, put = scratch + part * geo[SCRATCH_AT], 0, 0
-        image = beside + _BESIDE
+        image = beside + BESIDE
         sums = image + geo[GROUPS_AT] * PIECES * geo[PIECE_AT]
         clear(np.float32(0), image, (sums - image) // ITEM, ITEM)  # what no task writes is multiplied, too, for sums that nobody wants
         configure()
@@ -292,76 +310,6 @@ def correlate_shifts(
                 put |= _map(geo, strides, maps[i], low, extents, image, offsets, rows, k, target, beside, sums)
         release()
         told[part] = told_of(outside, put, small)
-
-
-# --- the plan ---------------------------------------------------------------------------------------------------------
-
-
-class ShiftsPlan(NamedTuple):
-    """How the maps of a geometry are cut into tasks."""
-
-    numbers: np.ndarray  # what the kernels call `geo`
-    maps: np.ndarray
-    offsets: np.ndarray  # bytes, of each block of each map in the image
-    parts: int
-    strips: int  # of output channels
-    weight: int  # bytes of the packed weights
-    memory: int  # bytes of scratch of all
-
-
-def _blocking(g: Geometry, out: Triple) -> Triple:
-    """Output extents of a task; with a stride along H the rows of its other phases lie between two planes."""
-    pixels = max(_IMAGE // (2 * PIECES * g.c * math.prod(g.stride)), _MIN_PIXELS)
-    d, h, w = (even_extent(m, b) for m, b in zip(out, block_extents(changed(g, out=out), pixels)[1:], strict=True))
-    return (d if g.stride[1] == 1 else 1, h, w)
-
-
-def _offsets(g: Geometry, before: Triple, phases: Triple, piece: int) -> np.ndarray:
-    """Of each 32 channels and tap in an image that begins `before` the first pixel: a tap stands in its phase of the stride along D and H."""
-    d, h, w = (np.arange(m) * step + ahead - own for m, step, ahead, own in zip(g.window, g.dilation, before, g.before, strict=True))
-    rows = ((d % g.stride[0] * phases[0] + d // g.stride[0]) * g.stride[1])[:, None] + h % g.stride[1]
-    taps = ((rows * phases[1] + h // g.stride[1])[:, :, None] * phases[2] + w).reshape(-1) * LINE
-    return (np.arange(-(-g.c // DEPTH))[:, None] * PIECES * piece + taps).reshape(-1)
-
-
-def _each_axis(values: Iterable[Triple]) -> Triple:
-    """The largest along each axis."""
-    d, h, w = (max(v) for v in zip(*values, strict=True))
-    return d, h, w
-
-
-@lru_cache(maxsize=1024)
-def shifts_plan(geometries: tuple[Geometry, ...]) -> ShiftsPlan:
-    """The plan for maps of one image: geometries of one group that have no extent of 0, and differ in their windows alone."""
-    g, out, before = geometries[0], _each_axis(m.out for m in geometries), _each_axis(m.before for m in geometries)
-    covered = _each_axis(
-        (
-            m.reach((1, 1, 1))[0] + before[0] - m.before[0],
-            m.reach((1, 1, 1))[1] + before[1] - m.before[1],
-            m.reach((1, 1, 1))[2] + before[2] - m.before[2],
-        )
-        for m in geometries
-    )
-    block, groups, strips = _blocking(g, out), -(-g.c // DEPTH), -(-g.k // SIDE)
-    depth, height, width = (-(-((m - 1) * s + c) // s) for m, s, c in zip(block, g.stride, covered, strict=True))
-    phases = depth, height, width * g.stride[2]
-    piece = (math.prod(phases) * g.stride[0] * g.stride[1] + SIDE * g.stride[2]) * LINE
-    pixels = ((block[0] - 1) * height * g.stride[1] + block[1] - 1) * width + block[2]
-    tasks = g.n * math.prod(-(-m // b) for m, b in zip(out, block, strict=True))
-    shares, rows = channel_shares(g, tasks, 2 * SIDE)
-    parts = min(threads.cores(), tasks * shares)
-    pairs = -(-pixels // (2 * SIDE)) * -(-rows // (2 * SIDE))
-    part = _BESIDE + groups * PIECES * piece + pairs * 4 * TILE
-    numbers = (
-        *(g.c, g.k, shares, rows, tasks * shares, parts, part, groups, piece, strips),
-        *(*g.space, *out, *g.stride, *before, *covered, *phases, *block),
-    )
-    counts = [groups * m.taps for m in geometries]
-    maps = [(count, sum(counts[:i]), 0, *m.window, *m.out) for i, (m, count) in enumerate(zip(geometries, counts, strict=True))]
-    weight = strips * sum(counts) * BLOCK
-    memory = weight + max(parts * part, strips * _BESIDE) + ALIGNMENT
-    offsets = np.concatenate([_offsets(m, before, phases, piece) for m in geometries])
-    return ShiftsPlan(np.array(numbers, np.int64), np.array(maps, np.int64), offsets, parts, strips, weight, memory)
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import conv as numpy_conv
+from dnnarray._cpu import conv_maps
 from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy, line_of
 from dnnarray._cpu.compiled.conv_depthwise_weight import fits_nine, nine_weight, nine_weight_gradient
 from dnnarray._cpu.compiled.conv_load import load_image, place_pixels, task_box
@@ -41,6 +41,7 @@ from dnnarray._cpu.compiled.kernel import Integers1, Out1, driver, kernel
 from dnnarray._cpu.compiled.memory import address
 from dnnarray._cpu.compiled.tile import DOTS, apart, dots, read, routine, write
 from dnnarray._cpu.conv_blocks import Shape, carve
+from dnnarray._cpu.conv_gemm import DIRECT
 from dnnarray._cpu.conv_shifted import outputs_fill_lanes
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
@@ -143,7 +144,7 @@ def _depthwise(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, grad: 
     if np.isfinite(np.sum(weight)):
         w[...] = weight.reshape(w.shape)
     else:  # gaps between the rows times what is no number: the definition says where it belongs
-        direct = numpy_conv.DIRECT
+        direct = DIRECT
         assert direct.weight_gradient
         assert direct.weight_buffers
         direct.weight_gradient(g, carve(None, direct.weight_buffers(g), w.dtype), x, grad, w)
@@ -154,9 +155,9 @@ def _weight_gradient(g: Geometry, scratch: Sequence[np.ndarray], x: np.ndarray, 
     run(g, scratch, x, grad, w)
 
 
-WAY = numpy_conv.DIRECT._replace(weight_buffers=weight_buffers, weight_gradient=_weight_gradient)
+WAY = DIRECT._replace(weight_buffers=weight_buffers, weight_gradient=_weight_gradient)
 
 
 @driver(depthwise_weight, nine_weight, dense_weight, collect, lanes_weight, collect_lanes)
 def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
-    numpy_conv.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)
+    conv_maps.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)

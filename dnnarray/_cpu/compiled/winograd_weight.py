@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import conv as numpy_conv
-from dnnarray._cpu import threads
+from dnnarray._cpu import conv_maps, threads
 from dnnarray._cpu.compiled.conv_copy import aligned_array, clear, copy_rows, line_of, turn_rows
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, driver, kernel
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address
 from dnnarray._cpu.compiled.tile import ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
 from dnnarray._cpu.compiled.winograd_lanes import REACH, TAPS, TILE, gradient_factors, input_factors, weight_taps
 from dnnarray._cpu.conv_blocks import Shape, carve, even_parts
+from dnnarray._cpu.conv_gemm import DIRECT
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
@@ -256,15 +256,15 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         g.groups * g.k, address(sums), p.numbers, memory, scratch, address(w), np.array(w.strides, np.int64), work=_BACK * w.size
     )
     if not np.isfinite(np.sum(w)):  # so that NaN and infinity stay where the definition puts them
-        direct = numpy_conv.DIRECT
+        direct = DIRECT
         assert direct.weight_gradient
         assert direct.weight_buffers
         direct.weight_gradient(g, carve(None, direct.weight_buffers(g), w.dtype), x, grad, w)
 
 
-WAY = numpy_conv.DIRECT._replace(weight_buffers=_buffers, weight_gradient=_weight_gradient)
+WAY = DIRECT._replace(weight_buffers=_buffers, weight_gradient=_weight_gradient)
 
 
 @driver(winograd_weight, collect_windows)
 def conv_backward_weight(problem: ConvProblem, outputs: Any, scratch: np.ndarray | None, grad: np.ndarray, x: np.ndarray) -> None:
-    numpy_conv.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)
+    conv_maps.conv_backward_weight(WAY, problem, outputs, scratch, grad, x)
