@@ -114,10 +114,10 @@ def check() -> Report:
     >>> import dnnarray as dnn
     >>> report = dnn.check()
     >>> [item.name for item in report.items]
-    ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'Numba', 'CUDA']
+    ['numpy', 'ml-dtypes', 'BLAS core type', 'threads', 'Numba', 'matrix unit', 'CUDA']
     """
     versions = (_check_version(name, least) for name, least in _REQUIRED.items())
-    return Report((*versions, _check_core_type(), _check_threads(), _check_numba(), *_check_cuda()))
+    return Report((*versions, _check_core_type(), _check_threads(), _check_numba(), _check_matrix_unit(), *_check_cuda()))
 
 
 def _version(package: str) -> str | None:
@@ -202,6 +202,15 @@ def _check_numba() -> Item:
     if reason is not None:
         return Item("Numba", False, f"{reason}. {_NUMBA_BRINGS}", "pip install --upgrade 'dnnarray[cpu]'.")
     return Item("Numba", True, f"{_version('numba')}, {compiler.where()}")
+
+
+def _check_matrix_unit() -> Item:
+    """Most processors have none, which is no problem."""
+    from dnnarray._cpu import matrix_unit
+    from dnnarray._cpu.compiled import compiler
+
+    reason = compiler.missing() or matrix_unit.missing()
+    return Item("matrix unit", True, "used for products of float32 (Intel AMX)" if reason is None else f"not used: {reason}")
 
 
 def _check_cuda() -> tuple[Item, ...]:
