@@ -27,14 +27,23 @@ def split_cost(g: Geometry, itemsize: int) -> Cost:
     return Cost(matrix_unit.product_flops(g.n * g.pixels, g.k, g.c), (x + w + y) * itemsize, 1.0, 12)
 
 
+def lane(g: Geometry) -> int:
+    """Channels that a pixel has room for in an image in pieces: 32 fill a line, of fewer several neighbouring pixels are one, with the taps that meet them."""
+    if g.window[2] == 1 or g.dilation[2] > 1:
+        return matrix_unit.DEPTH
+    return next((size for size in (4, 8, 16) if g.c <= size), matrix_unit.DEPTH)
+
+
 def rejects_shifts(g: Geometry) -> str | None:
     """Why a geometry is not for shifts, or None."""
-    return "it takes one group" if g.groups > 1 else huge(g)
+    return huge(g)
 
 
 def shifts_cost(g: Geometry, itemsize: int) -> Cost:
-    """Of a correlation by `split_shifted`: over whole blocks of channels, and with the gaps between the rows."""
+    """Of a correlation by `split_shifted`: over whole blocks of channels and taps, and with the gaps between the rows."""
     x, w, y = g.sizes
+    channels = lane(g)
     line = 1 + (g.window[2] - 1) * g.dilation[2] / (g.stride[2] * g.out[2])
-    products = matrix_unit.tile_flops(g.n * g.pixels, g.k, g.c) * g.taps * min(line, 2.0)
+    taps = g.taps // g.window[2] * -(-g.window[2] * channels // matrix_unit.DEPTH)
+    products = g.groups * matrix_unit.tile_flops(g.n * g.pixels, g.k, g.c) * taps * min(line, 2.0)
     return Cost(products + _SPLITTING * x + _WEIGHT * w + _SUM * y, (x + w + y) * itemsize, 1.0, 12)

@@ -13,7 +13,8 @@ from dnnarray._spec import FLOAT32
 
 SUMMARY = "float32 in three pieces of bfloat16, multiplied by the processor's matrix unit (AMX)"
 PRECISION = "highest"  # three pieces hold all bits of a float32, and the sums are short
-_SIDE, _DEPTH = 16, 32  # of a tile
+DEPTH = 32  # of a tile, in steps
+_SIDE = 16
 _EFFICIENCY = 1.45  # of products of split matrices, where those of float32 vectors have about 1
 _SPLITTING = 70  # operations that splitting an element is worth
 _SUM = 8  # that writing a sum is
@@ -36,7 +37,7 @@ def refuses(dtype: str) -> str | None:
 
 def tile_flops(rows: int, columns: int, depth: int) -> float:
     """What the products of whole tiles are worth, in operations of float32 vectors."""
-    rows, columns, depth = (-(-size // side) * side for size, side in ((rows, _SIDE), (columns, _SIDE), (depth, _DEPTH)))
+    rows, columns, depth = (-(-size // side) * side for size, side in ((rows, _SIDE), (columns, _SIDE), (depth, DEPTH)))
     return 2 * rows * columns * depth / _EFFICIENCY
 
 

@@ -30,8 +30,10 @@ from dnnarray._cpu.compiled.conv_split_plan import (
     PARTS_AT,
     PHASE_AT,
     PIECE_AT,
+    PIXEL_AT,
     ROWS_AT,
     SCRATCH_AT,
+    SETS_AT,
     SPACE_AT,
     START_AT,
     STRIDE_AT,
@@ -39,10 +41,12 @@ from dnnarray._cpu.compiled.conv_split_plan import (
     WINDOW_AT,
     XC,
     XD,
+    XG,
     XH,
     XN,
     XW,
     YD,
+    YG,
     YH,
     YK,
     YN,
@@ -64,6 +68,7 @@ from dnnarray._cpu.compiled.split_tile import (
     multiply_shifts,
     put_lanes,
     put_lanes_apart,
+    put_pairs,
     release,
     see_sums,
     split_across,
@@ -88,35 +93,37 @@ def _turn(source, target, step):
         turn_square(np.float32(0), source + piece * TILE, LINE, target + piece * step, LINE)
 
 
+@routine
+def _gather_taps(geo, window, weight, strides, number, rows, numbers):
+    """The steps of a block, [row][step]: 32 channels of a tap, or the channels of several taps of a row of the window."""
+    apart()
+    zero, lane = np.float32(0), geo[PIXEL_AT] * DEPTH // LINE
+    merged = DEPTH // lane
+    columns = (window[2] + merged - 1) // merged
+    taps = window[0] * window[1] * columns
+    c, tap = number // taps * DEPTH, number % taps
+    channels, first = min(lane, geo[C_AT] - c), tap % columns * merged
+    if channels < lane or window[2] - first < merged:
+        clear(zero, numbers, SIDE * DEPTH, ITEM)
+    place = weight + c * strides[2] + tap // columns // window[1] * strides[3] + tap // columns % window[1] * strides[4]
+    for s in range(first, min(first + merged, window[2])):
+        for row in range(rows):
+            target = numbers + (row * DEPTH + (s - first) * lane) * ITEM
+            copy(zero, place + row * strides[1] + s * strides[5], strides[2], target, ITEM, channels, ITEM, SIDE)
+
+
 @kernel
 def split_weight(
-    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, window: Integers1, packed: int, told: OutIntegers1, beside: int
-) -> None:
-    """Strips of output channels from `start` to `stop`: [strip][32 channels][tap][piece], 0 in what is missing; `beside` has room for each of them."""
-    taps, zero = window[0] * window[1] * window[2], np.float32(0)
-    blocks = geo[GROUPS_AT] * taps
+    start: int, stop: int, weight: int, strides: Integers1, geo: Integers1, window: Integers1, blocks: int, packed: int, told: OutIntegers1, beside: int
+) -> None:  # fmt: skip
+    """Strips of output channels from `start` to `stop`: [group][strip][block][piece], 0 in what is missing; `beside` has room for each of them."""
     for strip in range(start, stop):
-        block, outside = beside + strip * BESIDE, 0
-        numbers, first = block + BLOCK, weight + strip * SIDE * strides[1]
-        clear(zero, numbers, SIDE * DEPTH, ITEM)
+        block, outside, own = beside + strip * BESIDE, 0, strip % geo[ROWS_AT] * SIDE
+        numbers, first = block + BLOCK, weight + strip // geo[ROWS_AT] * strides[0] + own * strides[1]
+        clear(np.float32(0), numbers, SIDE * DEPTH, ITEM)
         for number in range(blocks):
-            c, tap = number // taps * DEPTH, number % taps
-            depth = min(DEPTH, geo[C_AT] - c)
-            if depth < DEPTH and tap == 0:
-                clear(zero, numbers, SIDE * DEPTH, ITEM)
-            place = tap // (window[1] * window[2]) * strides[3] + tap // window[2] % window[1] * strides[4] + tap % window[2] * strides[5]
-            for row in range(min(SIDE, geo[K_AT] - strip * SIDE)):
-                copy(
-                    zero,
-                    first + row * strides[1] + c * strides[2] + place,
-                    strides[2],
-                    numbers + row * DEPTH * ITEM,
-                    ITEM,
-                    depth,
-                    ITEM,
-                    SIDE,
-                )
-            outside |= split_along(numbers, DEPTH * ITEM, block, LINE, TILE)
+            _gather_taps(geo, window, first, strides, number, min(SIDE, geo[K_AT] - own), numbers)
+            outside |= split_along(numbers, DEPTH * ITEM, block, LINE, TILE, SIDE, SIDE)
             _turn(block, packed + (strip * blocks + number) * BLOCK, TILE)
         told[strip] |= outside
 
@@ -126,19 +133,23 @@ def split_weight(
 
 @routine
 def _split_few(strides, source, count, channels, target, piece, beside):
-    """Some pixels, or some channels: by way of numbers with 0 around them."""
+    """Some pixels, or some channels: by way of a block beside, or of numbers with 0 around them."""
     apart()
     zero, along, turned = np.float32(0), strides[XC] == ITEM, beside + BLOCK
     numbers = turned + BLOCK
-    clear(zero, numbers, SIDE * DEPTH, ITEM)
     if along:
+        clear(zero, numbers, SIDE * DEPTH, ITEM)
         for pixel in range(count):
             copy(zero, source + pixel * strides[XW], ITEM, numbers + pixel * DEPTH * ITEM, ITEM, channels, ITEM, SIDE)
-        outside = split_along(numbers, DEPTH * ITEM, turned, LINE, TILE)
+        outside = split_along(numbers, DEPTH * ITEM, turned, LINE, TILE, SIDE, SIDE)
     else:
-        for c in range(channels):
-            copy(zero, source + c * strides[XC], strides[XW], numbers + c * SIDE * ITEM, ITEM, count, ITEM, SIDE)
-        outside = split_across(numbers, SIDE * ITEM, beside, LINE, TILE)
+        step = strides[XC]
+        if channels < DEPTH or strides[XW] != ITEM:
+            clear(zero, numbers, SIDE * DEPTH, ITEM)
+            for c in range(channels):
+                copy(zero, source + c * step, strides[XW], numbers + c * SIDE * ITEM, ITEM, count, ITEM, SIDE)
+            source, step = numbers, SIDE * ITEM
+        outside = split_across(source, step, beside, LINE, TILE, SIDE, count)
         _turn(beside, turned, TILE)
     for i in range(PIECES):
         copy(zero, turned + i * TILE, ITEM, target + i * piece, ITEM, count * SIDE, ITEM, SIDE)
@@ -157,26 +168,70 @@ def _split_row(strides, source, count, channels, target, piece, beside):
     for i in range(0, count, SIDE):
         at = min(i, count - SIDE)  # the last ones overlap those before them
         if strides[XC] == ITEM:
-            outside |= split_along(source + at * strides[XW], strides[XW], target + at * LINE, LINE, piece)
+            outside |= split_along(source + at * strides[XW], strides[XW], target + at * LINE, LINE, piece, SIDE, SIDE)
         else:
-            outside |= split_across(source + at * ITEM, strides[XC], beside, LINE, TILE)
+            outside |= split_across(source + at * ITEM, strides[XC], beside, LINE, TILE, SIDE, SIDE)
             _turn(beside, target + at * LINE, piece)
     return outside
 
 
+@routine
+def _put_words(source, count, words, target, pixel, piece, turned):
+    """The words of `count` pixels from a row for each word of each piece to where the pixels lie."""
+    apart()
+    if words == 2:
+        for i in range(PIECES):
+            put_pairs(source + 2 * i * LINE, source + (2 * i + 1) * LINE, target + i * piece, count)
+        return
+    for square in range(0, PIECES * words, SIDE):
+        turn_square(np.float32(0), source + square * LINE, LINE, turned + square * LINE, LINE)
+    for i in range(PIECES):
+        put_lanes(turned + i * words // SIDE * TILE, target + i * piece, pixel, count, i * words % SIDE, words)
+
+
+@routine
+def _split_short(strides, source, count, channels, pixel, target, piece, beside):
+    """Sixteen pixels of a row or fewer, with so few channels that several of them fill a line; a pixel takes `pixel` bytes."""
+    apart()
+    zero, outside, words, turned = np.float32(0), 0, pixel // ITEM, beside + BLOCK
+    numbers, step, nothing = turned + BLOCK, strides[XC], turned + BLOCK + SIDE * SIDE * ITEM
+    clear(zero, nothing, SIDE, ITEM)
+    if strides[XW] != ITEM:
+        for c in range(channels):
+            copy(zero, source + c * step, strides[XW], numbers + c * SIDE * ITEM, ITEM, count, ITEM, SIDE)
+        source, step = numbers, SIDE * ITEM
+    for pair in range(words):
+        low = source + 2 * pair * step if 2 * pair < channels else nothing
+        high = low + step if 2 * pair + 1 < channels else nothing
+        outside |= split_across(low, high - low, beside + pair * LINE, LINE, words * LINE, 1, count)
+    _put_words(beside, count, words, target, pixel, piece, turned)
+    return outside
+
+
+@routine
+def _split_short_row(strides, source, count, channels, pixel, target, piece, beside):
+    """`count` pixels of a row of few channels."""
+    apart()
+    outside = 0
+    for i in range(0, count, SIDE):
+        at = max(min(i, count - SIDE), 0)  # the last ones overlap those before them
+        outside |= _split_short(strides, source + at * strides[XW], min(SIDE, count), channels, pixel, target + at * pixel, piece, beside)
+    return outside
+
+
 @device(counted=False)
-def _clear_pixels(target, count, piece):
+def _clear_bytes(target, count, piece):
     """Pixels outside of the image."""
     if count > 0:
         for i in range(PIECES):
-            clear(np.float32(0), target + i * piece, count * SIDE, ITEM)
+            clear(np.float32(0), target + i * piece, count // ITEM, ITEM)
 
 
 @routine
 def _split_image(geo, strides, x, low, extents, image, beside):
     """What the block reads, from position `low` on; x is the address of the image's first pixel."""
     apart()
-    outside, piece, width = 0, geo[PIECE_AT], geo[PHASE_AT + 2]
+    outside, piece, pixel, width = 0, geo[PIECE_AT], geo[PIXEL_AT], geo[PHASE_AT + 2]
     depth, height = (extents[0] - 1) * geo[STRIDE_AT] + geo[COVERED_AT], (extents[1] - 1) * geo[STRIDE_AT + 1] + geo[COVERED_AT + 1]
     sd, sh = geo[STRIDE_AT], geo[STRIDE_AT + 1]
     begin = min(max(-low[2], 0), width)
@@ -187,14 +242,18 @@ def _split_image(geo, strides, x, low, extents, image, beside):
             for h in range(height):
                 at_d, at_h = low[0] + d, low[1] + h
                 row = ((d % sd * geo[PHASE_AT] + d // sd) * sh + h % sh) * geo[PHASE_AT + 1] + h // sh
-                target = pieces + row * width * LINE
+                target = pieces + row * width * pixel
                 if not (0 <= at_d < geo[SPACE_AT] and 0 <= at_h < geo[SPACE_AT + 1]):
-                    _clear_pixels(target, width, piece)
+                    _clear_bytes(target, width * pixel, piece)
                     continue
-                _clear_pixels(target, begin, piece)
-                _clear_pixels(target + end * LINE, width - end, piece)
+                _clear_bytes(target, begin * pixel, piece)
+                _clear_bytes(target + end * pixel, (width - end) * pixel, piece)
                 source = x + group * DEPTH * strides[XC] + at_d * strides[XD] + at_h * strides[XH] + (low[2] + begin) * strides[XW]
-                outside |= _split_row(strides, source, end - begin, channels, target + begin * LINE, piece, beside)
+                target += begin * pixel
+                if pixel < LINE:
+                    outside |= _split_short_row(strides, source, end - begin, channels, pixel, target, piece, beside)
+                else:
+                    outside |= _split_row(strides, source, end - begin, channels, target, piece, beside)
     return outside
 
 
@@ -242,16 +301,16 @@ def _put_tile(geo, strides, sums, strip, pixels, extents, channels, y, beside):
 
 @routine
 def _multiply(geo, image, offsets, strips, blocks, weight, columns, sums, beside):
-    """All pixels for so many strips of output channels, the depth in passes."""
+    """All pixels for so many strips of output channels, the depth in passes; with one strip of channels four of pixels keep the unit busy."""
     apart()
-    row = geo[STRIDE_AT + 2] * LINE
+    row, together = geo[STRIDE_AT + 2] * geo[PIXEL_AT], 4 if columns == 1 else 2
     for first in range(0, blocks, _PASS):
         some = min(_PASS, blocks - first)
         for column in range(0, columns, 2):
             across, other = min(2, columns - column), weight + (column * blocks + first) * BLOCK
-            for strip in range(0, strips, 2):
-                into, source = sums + (column // 2 * ((strips + 1) // 2) + strip // 2) * 4 * TILE, image + strip * SIDE * row
-                down = min(2, strips - strip)
+            for strip in range(0, strips, together):
+                down, source = min(together, strips - strip), image + strip * SIDE * row
+                into = sums + (column // 2 * ((strips + 1) // 2) + strip // 2) * 4 * TILE
                 multiply_shifts(
                     down, across, source, offsets + first * 8, row, geo[PIECE_AT], other, blocks * BLOCK, some, into, first > 0, beside
                 )
@@ -281,6 +340,16 @@ def _map(geo, strides, phase, low, extents, image, offsets, weight, k, y, beside
     return put
 
 
+@device(counted=False)
+def _share(share, geo):
+    """(first group, last + 1, first output channel in it, output channels) of a task."""
+    sets, tasks = geo[SETS_AT], geo[CHANNEL_TASKS_AT]
+    if sets > 1:
+        return sets * share // tasks, sets * (share + 1) // tasks, 0, geo[K_AT]
+    k0 = share * geo[CHANNEL_ROWS_AT]
+    return 0, 1, k0, min(geo[CHANNEL_ROWS_AT], geo[K_AT] - k0)
+
+
 @kernel
 def correlate_shifts(
     start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, offsets: int, geo: Integers1, maps: Integers2, small: bool, told: OutIntegers1,
@@ -297,17 +366,19 @@ def correlate_shifts(
         clear(np.float32(0), image, (sums - image) // ITEM, ITEM)  # what no task writes is multiplied, too, for sums that nobody wants
         configure()
         for task in range(part, geo[TASKS_AT], geo[PARTS_AT]):
-            k0 = task % geo[CHANNEL_TASKS_AT] * geo[CHANNEL_ROWS_AT]
             number = box_of(task // geo[CHANNEL_TASKS_AT], geo, OUT_AT, BLOCK_AT, low, extents)
             for axis in range(3):
                 first[axis] = low[axis] * geo[STRIDE_AT + axis] - geo[BEFORE_AT + axis]
-            outside |= _split_image(geo, strides, x + number * strides[XN], first, extents, image, beside)
-            target, k = y + number * strides[YN] + k0 * strides[YK], min(geo[CHANNEL_ROWS_AT], geo[K_AT] - k0)
-            for i in range(len(maps)):
-                rows = (
-                    weight + (maps[i, FIRST_AT] // geo[GROUPS_AT] * geo[ROWS_AT] * geo[GROUPS_AT] + k0 // SIDE * maps[i, BLOCKS_AT]) * BLOCK
+            begin, end, k0, k = _share(task % geo[CHANNEL_TASKS_AT], geo)
+            for group in range(begin, end):
+                source, target = (
+                    x + number * strides[XN] + group * strides[XG],
+                    y + number * strides[YN] + group * strides[YG] + k0 * strides[YK],
                 )
-                put |= _map(geo, strides, maps[i], low, extents, image, offsets, rows, k, target, beside, sums)
+                outside |= _split_image(geo, strides, source, first, extents, image, beside)
+                for i in range(len(maps)):
+                    strip = maps[i, FIRST_AT] * geo[SETS_AT] * geo[ROWS_AT] + (group * geo[ROWS_AT] + k0 // SIDE) * maps[i, BLOCKS_AT]
+                    put |= _map(geo, strides, maps[i], low, extents, image, offsets, weight + strip * BLOCK, k, target, beside, sums)
         release()
         told[part] = told_of(outside, put, small)
 
@@ -324,7 +395,8 @@ def _run(
     memory, strides, maps = packed + p.weight, np.array(x.strides + results[0].strides, np.int64), p.maps.copy()
     for number, (w, y) in enumerate(zip(weights, results, strict=True)):
         place, window = packed + int(maps[number, FIRST_AT]) * p.strips * BLOCK, maps[number, WINDOW_AT : WINDOW_AT + 3]
-        split_weight(p.strips, address(w), np.array(w.strides, np.int64), p.numbers, window, place, told, memory, work=16 * w.size)
+        blocks, w_strides = int(maps[number, BLOCKS_AT]), np.array(w.strides, np.int64)
+        split_weight(p.strips, address(w), w_strides, p.numbers, window, blocks, place, told, memory, work=16 * w.size)
         maps[number, START_AT] = address(y) - address(results[0])
     if (told & TOLD).any():
         return False

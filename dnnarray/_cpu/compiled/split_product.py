@@ -70,7 +70,10 @@ def _split(source, row_step, step, blocks, turned, target, beside):
     like, outside = np.float32(0), 0
     for block in range(blocks):
         at, into = source + block * DEPTH * step, beside if turned else target + block * BLOCK
-        outside |= split_along(at, row_step, into, LINE, TILE) if step == ITEM else split_across(at, step, into, LINE, TILE)
+        if step == ITEM:
+            outside |= split_along(at, row_step, into, LINE, TILE, SIDE, SIDE)
+        else:
+            outside |= split_across(at, step, into, LINE, TILE, SIDE, SIDE)
         if turned:
             for piece in range(PIECES):
                 turn_square(like, beside + piece * TILE, LINE, target + block * BLOCK + piece * TILE, LINE)

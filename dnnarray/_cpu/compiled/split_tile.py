@@ -29,7 +29,7 @@ BLOCK = PIECES * TILE
 LINE = 64  # bytes of a tile's row
 
 _BYTE, _HALF, _INT, _WORD = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_FLOATS, _INTS, _HALVES = (ir.VectorType(kind, SIDE) for kind in (ir.FloatType(), _INT, _HALF))
+_FLOATS, _INTS, _HALVES, _MASK = (ir.VectorType(kind, SIDE) for kind in (ir.FloatType(), _INT, _HALF, ir.IntType(1)))
 _LEFT, _RIGHT = 4, 6  # first registers of the two sides; the sums are before them
 # (piece of the left side, of the right side): each differs from the one before on one side, which alone is loaded.
 _PRODUCTS = ((0, 2), (0, 0), (0, 1), (1, 1), (1, 0), (2, 0))
@@ -98,7 +98,7 @@ class _Tiles(NamedTuple):
 
 
 class _Product:
-    """The body for so many tiles down and across, one or two of each."""
+    """The body for so many tiles down and across: one or two of each, or four down and one across."""
 
     def __init__(self, builder: ir.IRBuilder, down: int, across: int) -> None:
         self.builder, self.down, self.across = builder, down, across
@@ -136,6 +136,9 @@ class _Product:
                 store_at(builder, builder.fadd(load_at(builder, one, _FLOATS, 4), load_at(builder, other, _FLOATS, 4)), other, 4)
 
     def _block(self, sides: Sequence[tuple[_Tiles, Any]]) -> None:
+        if self.down > 2:
+            self._long_block(*sides)
+            return
         before: tuple[int | None, int | None] = (None, None)
         for pieces in _PRODUCTS:
             for first, (tiles, step), piece, there in zip((_LEFT, _RIGHT), sides, pieces, before, strict=True):
@@ -145,18 +148,36 @@ class _Product:
             for i, j, register in self.registers:
                 _call(self.builder, "tdpbf16ps", _BYTE(register), _BYTE(_LEFT + i), _BYTE(_RIGHT + j))
 
+    def _long_block(self, left: tuple[_Tiles, Any], right: tuple[_Tiles, Any]) -> None:
+        """More strips than registers are left for: their tiles take three by turns."""
+        builder, (lefts, step), (rights, right_step), last = self.builder, left, right, _RIGHT + 1
+        before = None
+        for piece, other in _PRODUCTS:
+            if other != before:
+                rights.each(builder, "tileloadd64", last, builder.mul(right_step, _WORD(other)))
+            before = other
+            for i, strip in enumerate(lefts.strips):
+                register = _LEFT + i % (last - _LEFT)
+                _Tiles([strip], lefts.row).each(builder, "tileloadd64", register, builder.mul(step, _WORD(piece)))
+                _call(builder, "tdpbf16ps", _BYTE(i), _BYTE(register), _BYTE(last))
 
-def _for_each_size(builder: ir.IRBuilder, down: Any, across: Any, emit: Callable[[_Product], None]) -> None:
-    """The body for the one or two strips of each side that a call has."""
+
+_SIZES = tuple((i, j) for i in (1, 2) for j in (1, 2))  # tiles down and across
+_LONG_SIZES = (*_SIZES, (3, 1), (4, 1))
+
+
+def _for_each_size(
+    builder: ir.IRBuilder, down: Any, across: Any, sizes: Sequence[tuple[int, int]], emit: Callable[[_Product], None]
+) -> None:
+    """The body for the strips of each side that a call has."""
     end = builder.append_basic_block("multiplied")
     switch = builder.switch(builder.add(builder.mul(down, _WORD(2)), across), end)
-    for i in (1, 2):
-        for j in (1, 2):
-            block = builder.append_basic_block(f"tiles{i}x{j}")
-            switch.add_case(_WORD(2 * i + j), block)
-            builder.position_at_end(block)
-            emit(_Product(builder, i, j))
-            builder.branch(end)
+    for i, j in sizes:
+        block = builder.append_basic_block(f"tiles{i}x{j}")
+        switch.add_case(_WORD(2 * i + j), block)
+        builder.position_at_end(block)
+        emit(_Product(builder, i, j))
+        builder.branch(end)
     builder.position_at_end(end)
 
 
@@ -191,7 +212,7 @@ def multiply_tiles(
 
             product.emit(sums, add, beside, blocks, sides)
 
-        _for_each_size(builder, down, across, emit)
+        _for_each_size(builder, down, across, _SIZES, emit)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8, types.boolean, types.int64), generate
@@ -215,7 +236,7 @@ def multiply_shifts(
 ) -> Any:
     """The same with a left side of which block b lies at ``left + offsets[b]``: shifts of an image, whose rows lie `row` bytes apart, its pieces `piece`.
 
-    The rows of a second strip follow those of the first.
+    The rows of a second strip follow those of the first; up to four go with one strip of the right side.
     """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
@@ -230,7 +251,7 @@ def multiply_shifts(
 
             product.emit(sums, add, beside, blocks, sides)
 
-        _for_each_size(builder, down, across, emit)
+        _for_each_size(builder, down, across, _LONG_SIZES, emit)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 10, types.boolean, types.int64), generate
@@ -272,6 +293,27 @@ class _Watch:
         return builder.or_(told, builder.shl(other, _WORD(SIDE)))
 
 
+def _lanes(builder: ir.IRBuilder, first: Any, count: Any) -> Any:
+    """The mask of `count` lanes from the `first` on."""
+    ones = builder.sub(builder.shl(_INT(1), builder.trunc(count, _INT)), _INT(1))
+    return builder.bitcast(builder.trunc(builder.shl(ones, builder.trunc(first, _INT)), _HALF), _MASK)
+
+
+def _masked_load(builder: ir.IRBuilder, place: Any, mask: Any) -> Any:
+    """The lanes of the mask, 0 in the others, whose memory is not touched."""
+    pointer = ir.PointerType(_FLOATS)
+    kind = ir.FunctionType(_FLOATS, [pointer, _INT, _MASK, _FLOATS])
+    load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v16f32.p0")
+    return builder.call(load, [builder.inttoptr(place, pointer), _INT(4), mask, ir.Constant(_FLOATS, None)])
+
+
+def _masked_store(builder: ir.IRBuilder, value: Any, place: Any, mask: Any) -> None:
+    pointer = ir.PointerType(_FLOATS)
+    kind = ir.FunctionType(ir.VoidType(), [_FLOATS, pointer, _INT, _MASK])
+    store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16f32.p0")
+    builder.call(store, [value, builder.inttoptr(place, pointer), _INT(4), mask])
+
+
 def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
     """The bits of three bfloat16, in the upper halves of 32, that add up to the value: each the nearest to what is left."""
     found = []
@@ -283,7 +325,7 @@ def _pieces(builder: ir.IRBuilder, value: Any) -> list[Any]:
     return found
 
 
-def _split_along(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any) -> None:
+def _split_along(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any, lanes: Any) -> None:
     """32 numbers that follow each other to a row of each piece's tile, [row][step]."""
     for half in range(2):
         value = load_at(builder, _plus(builder, first, half * LINE), _FLOATS, 4)
@@ -294,9 +336,9 @@ def _split_along(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, in
             store_at(builder, upper, _plus(builder, place, half * LINE // 2), 2)
 
 
-def _split_across(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any) -> None:
-    """16 numbers of a step and 16 of the next to a row of each piece's tile, [pair of steps][column]."""
-    values = [load_at(builder, address, _FLOATS, 4) for address in (first, builder.add(first, step))]
+def _split_across(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, into: Any, piece_step: Any, lanes: Any) -> None:
+    """The numbers of a step and as many of the next to a row of each piece's tile, [pair of steps][column], 0 behind them."""
+    values = [_masked_load(builder, address, lanes) for address in (first, builder.add(first, step))]
     for value in values:
         watch.see(value)
     for i, (low, high) in enumerate(zip(*(_pieces(builder, v) for v in values), strict=True)):
@@ -305,22 +347,23 @@ def _split_across(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, i
 
 
 def _split(each: Callable[..., None], steps: int) -> Any:
-    def typed(typing: Any, source: Any, step: Any, target: Any, line_step: Any, piece_step: Any) -> Any:
+    def typed(typing: Any, source: Any, step: Any, target: Any, line_step: Any, piece_step: Any, lines: Any, count: Any) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-            source, step, target, line_step, piece_step = arguments
-            watch = _Watch(builder)
-            with cgutils.for_range(builder, _WORD(SIDE), intp=_WORD) as line:
+            source, step, target, line_step, piece_step, lines, count = arguments
+            watch, lanes = _Watch(builder), _lanes(builder, _WORD(0), count)
+            with cgutils.for_range(builder, lines, intp=_WORD) as line:
                 first = builder.add(source, builder.mul(builder.mul(line.index, step), _WORD(steps)))
-                each(builder, watch, first, step, builder.add(target, builder.mul(line.index, line_step)), piece_step)
+                each(builder, watch, first, step, builder.add(target, builder.mul(line.index, line_step)), piece_step, lanes)
             return watch.result(_TINY, watch.below(_SMALL))
 
-        return types.int64(*[types.int64] * 5), generate
+        return types.int64(*[types.int64] * 7), generate
 
     return intrinsic(typed)
 
 
-# A block of 16 rows `step` bytes apart, or of 32 steps so far apart, to pieces whose lines lie `line_step` bytes apart, and the pieces `piece_step`.
-# Gives bits of `TOLD` where they cannot hold what was there, others above where a number is so small that products with it may be taken for 0.
+# So many rows of 32 steps `step` bytes apart, or twice as many steps of `count` columns so far apart (a block has 16 lines), to pieces whose lines lie
+# `line_step` bytes apart, and the pieces `piece_step`. Gives bits of `TOLD` where they cannot hold what was there, others above where a number is so small
+# that products with it may be taken for 0.
 split_along = _split(_split_along, 1)
 split_across = _split(_split_across, 2)
 
@@ -356,13 +399,6 @@ def see_sums(typing: Any, sums: Any, rows: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-def _masked_store(builder: ir.IRBuilder, value: Any, place: Any, mask: Any) -> None:
-    pointer = ir.PointerType(_FLOATS)
-    kind = ir.FunctionType(ir.VoidType(), [_FLOATS, pointer, _INT, mask.type])
-    store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16f32.p0")
-    builder.call(store, [value, builder.inttoptr(place, pointer), _INT(4), mask])
-
-
 def _put(apart: int) -> Any:
     def spread(builder: ir.IRBuilder, value: Any, part: int) -> Any:
         """Lanes that go to a line of the target, each to its place; 0 between them."""
@@ -372,9 +408,7 @@ def _put(apart: int) -> Any:
     def typed(typing: Any, source: Any, target: Any, step: Any, rows: Any, first: Any, count: Any) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             source, target, step, rows, first, count = arguments
-            ones = builder.sub(builder.shl(_INT(1), builder.trunc(count, _INT)), _INT(1))
-            lanes = builder.bitcast(builder.trunc(builder.shl(ones, builder.trunc(first, _INT)), _HALF), ir.VectorType(ir.IntType(1), SIDE))
-            masks = [spread(builder, lanes, part) for part in range(apart)]
+            masks = [spread(builder, _lanes(builder, first, count), part) for part in range(apart)]
             start = builder.sub(target, builder.mul(first, _WORD(4 * apart)))
             with cgutils.for_range(builder, rows, intp=_WORD) as row:
                 value = load_at(builder, builder.add(source, builder.mul(row.index, _WORD(LINE))), _FLOATS, 4)
@@ -392,3 +426,20 @@ def _put(apart: int) -> Any:
 # or to every second place there.
 put_lanes = _put(1)
 put_lanes_apart = _put(2)
+
+
+@intrinsic
+def put_pairs(typing: Any, first: Any, second: Any, target: Any, count: Any) -> Any:
+    """`count` numbers of two rows side by side, by turns."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        first, second, target, count = arguments
+        rows = [load_at(builder, address, _FLOATS, 4) for address in (first, second)]
+        lanes = _lanes(builder, _WORD(0), count)
+        for part in range(2):
+            taken = [SIDE // 2 * part + i // 2 + i % 2 * SIDE for i in range(SIDE)]
+            mask = builder.shuffle_vector(lanes, lanes, ir.Constant(_INTS, taken))
+            _masked_store(builder, builder.shuffle_vector(*rows, ir.Constant(_INTS, taken)), _plus(builder, target, part * LINE), mask)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
