@@ -231,7 +231,8 @@ def _few_queries(
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def _log_sums(problem: AttentionProblem, lse: Any, dtype: np.dtype) -> np.ndarray:
+def log_sums_of(problem: AttentionProblem, lse: Any, dtype: np.dtype) -> np.ndarray:
+    """Where kernels put them: `lse` itself, memory beside it, or nothing."""
     if lse is None:
         return np.empty((0, 0, 0), dtype)
     return lse if lse.flags.carray else np.empty(lse.shape, dtype)
@@ -250,7 +251,7 @@ def attend(problem: AttentionProblem, q: Any, k: Any, v: Any, y: Any, log_sums: 
         if log_sums is not None:
             log_sums[...] = -np.inf
         return
-    lse, reach = _log_sums(problem, log_sums, y.dtype), reach_of(problem, causal_offset)
+    lse, reach = log_sums_of(problem, log_sums, y.dtype), reach_of(problem, causal_offset)
     if s.queries <= FEW:
         with Written((y,)) as (result,):
             _of_few(problem, reach, y.dtype)(*map(taken, (q, k, v)), result, lse)
@@ -287,7 +288,7 @@ def _direct(problem: AttentionProblem) -> Callable[..., None] | None:
     if problem.sizes.queries > FEW or problem.inputs[5] is not None or not lies or not problem.result.size:
         return None
     dtype = problem.result.dtype
-    few, nothing = _of_few(problem, reach_of(problem, None), dtype), _log_sums(problem, None, dtype)
+    few, nothing = _of_few(problem, reach_of(problem, None), dtype), log_sums_of(problem, None, dtype)
 
     def run(q: Any, k: Any, v: Any, *others: Any) -> None:
         y, log_sums = others[-2:]

@@ -43,6 +43,7 @@ from dnnarray._problems.attention import AttentionProblem
 
 _KEYS = 96  # of a block: whole tiles of 6 and of 8 rows
 _QUERIES = 64  # of a block, or the next multiple of a tile: the depth of the products for keys and values
+_CHAIN = 32  # columns whose products a score adds up in a row: it is held against a log-sum-exp that may come from another algorithm and be more exact
 _WORK = 16  # multiply-adds of a light operation
 
 _BLOCK, _PITCH, _D_PITCH, _V_PITCH, _SPLITS = range(10, 15)  # behind the numbers of both passes
@@ -73,6 +74,14 @@ def _products(like, rows, a, a_row, a_step, b, columns, steps, depth, c, c_pitch
         for row in range(0, rows, ROWS):
             target = c + row * c_pitch + at
             narrow_tile(like, vectors, min(ROWS, rows - row), a + row * a_row, a_row, a_step, b + at, steps, depth, target, c_pitch, add)
+
+
+@device
+def _scores(like, keys, rows, step, item, queries, columns, steps, d, target, pitch, sizes):
+    """Products of keys and queries, by chains of `_CHAIN` columns."""
+    for c in range(0, d, _CHAIN):
+        some, own = min(_CHAIN, d - c), steps + c * 8
+        _products(like, keys, rows + c * item, step, item, queries, columns, own, some, target, pitch, sizes, c > 0)
 
 
 @device
@@ -172,7 +181,7 @@ def backward(
                         some = min(_KEYS, high - j)
                         k_rows = k + b * strides[_K] + kv * strides[_K + 1] + j * strides[_K + 2]
                         v_rows = v + b * strides[_V] + kv * strides[_V + 1] + j * strides[_V + 2]
-                        _products(zero, some, k_rows, strides[_K + 2], item, q_across, columns, along, d, base, row, sizes, False)
+                        _scores(zero, some, k_rows, strides[_K + 2], item, q_across, columns, along, d, base, row, sizes)
                         _products(zero, some, v_rows, strides[_V + 2], item, g_across, columns, along, d_value, slopes, row, sizes, False)
                         if j < common_low or j + some > common_high:
                             hide(scores_memory[:some], j, first, last)

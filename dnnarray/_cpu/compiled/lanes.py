@@ -48,12 +48,16 @@ class Arithmetic:
         builder = self.builder
         return builder.bitcast(builder.shl(builder.add(n, self.integer(bias)), self.integer(mantissa)), self.vector)
 
-    def _reduced(self, x: Any, low: float, high: float) -> tuple[Any, Any]:
-        """(p, n): exp(x) = (1 + p) 2^n for x between the limits, as `scalar.exp` does it; NaN stays NaN."""
+    def _held(self, x: Any, low: float, high: float) -> Any:
+        """x between the limits; NaN stays NaN."""
+        builder = self.builder
+        x = builder.select(builder.fcmp_ordered("<", x, self.real(low)), self.real(low), x)
+        return builder.select(builder.fcmp_ordered(">", x, self.real(high)), self.real(high), x)
+
+    def reduced(self, x: Any) -> tuple[Any, Any]:
+        """(p, n): exp(x) = (1 + p) 2^n, as `scalar.exp` does it, for x in the range of normal numbers."""
         builder = self.builder
         _, _, magic, ln2, rest, _, _ = self.limits
-        x = builder.select(builder.fcmp_ordered("<", x, self.real(low)), self.real(low), x)
-        x = builder.select(builder.fcmp_ordered(">", x, self.real(high)), self.real(high), x)
         rounded = self.fma(x, self.real(1.4426950408889634), self.real(magic))
         n = builder.fneg(builder.fsub(rounded, self.real(magic)))
         r = self.fma(n, self.real(rest), self.fma(n, self.real(ln2), x))
@@ -67,7 +71,7 @@ class Arithmetic:
         """e to the x."""
         builder = self.builder
         low, high, _, _, _, mantissa, bias = self.limits
-        p, count = self._reduced(x, low, high)
+        p, count = self.reduced(self._held(x, low, high))
         half = builder.ashr(count, self.integer(1))
         return builder.fmul(
             builder.fmul(builder.fadd(self.real(1.0), p), self.power_of_two(half, mantissa, bias)),
@@ -82,7 +86,7 @@ class Arithmetic:
     def tanh(self, x: Any) -> Any:
         """(e - 1) / (e + 1) of e = exp(2 x), e - 1 without cancellation near 0; beyond |x| = 20 it is 1."""
         builder = self.builder
-        p, count = self._reduced(builder.fadd(x, x), -40.0, 40.0)
+        p, count = self.reduced(self._held(builder.fadd(x, x), -40.0, 40.0))
         scale = self.power_of_two(count, *self.limits[-2:])
         less = self.fma(p, scale, builder.fsub(scale, self.real(1.0)))
         return builder.fdiv(less, builder.fadd(less, self.real(2.0)))

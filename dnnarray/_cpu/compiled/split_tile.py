@@ -12,7 +12,7 @@ A block of 32 steps of a depth is three tiles, one for each piece: on the left s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -35,6 +35,7 @@ _LEFT, _RIGHT = 4, 6  # first registers of the two sides; the sums are before th
 _PRODUCTS = ((0, 2), (0, 0), (0, 1), (1, 1), (1, 0), (2, 0))
 _LARGE = 0x7F7F8000  # bits of the least number too large
 _TINY, _SMALL, _TINY_SUM = ((127 - power) << 23 for power in (103, 51, 90))  # those of 2^-103, ...
+_GREAT = (127 + 50) << 23  # those of 2^50
 TOLD = 0xFFFF  # what is told of 16 lanes; the 16 bits above say in which of them numbers are small, or sums 0
 
 
@@ -111,10 +112,9 @@ class _Product:
         """`sides(block)` gives the tiles of both sides and the bytes from piece to piece of each. What is at `sums` is added at the end: in one chain with it long
         sums would round more."""
         builder = self.builder
-        for _, _, register in self.registers:
-            _call(builder, "tilezero", _BYTE(register))
+        self.clear()
         with cgutils.for_range(builder, blocks, intp=_WORD) as block:
-            self._block(sides(block.index))
+            self.block(sides(block.index))
         with builder.if_else(add) as (there, new):
             with there:
                 self._store(beside)
@@ -122,10 +122,17 @@ class _Product:
             with new:
                 self._store(sums)
 
+    def clear(self) -> None:
+        for _, _, register in self.registers:
+            _call(self.builder, "tilezero", _BYTE(register))
+
+    def move(self, name: str, sums: Any, down_step: Any, across_step: Any) -> None:
+        """Load or store the sums, tile (i, j) at ``sums + i down_step + j across_step``."""
+        across = [self.strips(first, across_step, self.across) for first in self.strips(sums, down_step, self.down)]
+        _Tiles([tile for row in across for tile in row], _WORD(LINE)).each(self.builder, name, 0, _WORD(0))
+
     def _store(self, sums: Any) -> None:
-        _Tiles([_plus(self.builder, sums, (2 * i + j) * TILE) for i, j, _ in self.registers], _WORD(LINE)).each(
-            self.builder, "tilestored64", 0, _WORD(0)
-        )
+        self.move("tilestored64", sums, _WORD(2 * TILE), _WORD(TILE))
 
     def _add(self, source: Any, target: Any) -> None:
         builder = self.builder
@@ -135,7 +142,8 @@ class _Product:
                 one, other = (_plus(builder, builder.add(a, at), (2 * i + j) * TILE) for a in (source, target))
                 store_at(builder, builder.fadd(load_at(builder, one, _FLOATS, 4), load_at(builder, other, _FLOATS, 4)), other, 4)
 
-    def _block(self, sides: Sequence[tuple[_Tiles, Any]]) -> None:
+    def block(self, sides: Sequence[tuple[_Tiles, Any]], meanwhile: Iterator[None] | None = None) -> None:
+        """The products of a block; each step of `meanwhile` emits something that the vectors do between two of them."""
         if self.down > 2:
             self._long_block(*sides)
             return
@@ -147,6 +155,7 @@ class _Product:
             before = pieces
             for i, j, register in self.registers:
                 _call(self.builder, "tdpbf16ps", _BYTE(register), _BYTE(_LEFT + i), _BYTE(_RIGHT + j))
+                next(meanwhile or iter(()), None)
 
     def _long_block(self, left: tuple[_Tiles, Any], right: tuple[_Tiles, Any]) -> None:
         """More strips than registers are left for: their tiles take three by turns."""
@@ -285,10 +294,10 @@ class _Watch:
         """The lanes that saw 0."""
         return self.builder.icmp_unsigned("==", self.builder.load(self.least), _constant(0))
 
-    def result(self, tiny: int, above: Any) -> Any:
-        """`TOLD` of the lanes that saw less than `tiny`, or `_LARGE` and more, and the lanes `above` in the bits above."""
+    def result(self, tiny: int, above: Any, large: int = _LARGE) -> Any:
+        """`TOLD` of the lanes that saw less than `tiny`, or `large` and more, and the lanes `above` in the bits above."""
         builder = self.builder
-        large = builder.icmp_unsigned(">=", builder.load(self.largest), _constant(_LARGE))
+        large = builder.icmp_unsigned(">=", builder.load(self.largest), _constant(large))
         told, other = (builder.zext(builder.bitcast(m, _HALF), _WORD) for m in (builder.or_(self.below(tiny), large), above))
         return builder.or_(told, builder.shl(other, _WORD(SIDE)))
 
@@ -346,7 +355,7 @@ def _split_across(builder: ir.IRBuilder, watch: _Watch, first: Any, step: Any, i
         store_at(builder, builder.or_(builder.lshr(low, _constant(16)), high), place, 4)
 
 
-def _split(each: Callable[..., None], steps: int) -> Any:
+def _split(each: Callable[..., None], steps: int, large: int = _LARGE) -> Any:
     def typed(typing: Any, source: Any, step: Any, target: Any, line_step: Any, piece_step: Any, lines: Any, count: Any) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             source, step, target, line_step, piece_step, lines, count = arguments
@@ -354,7 +363,7 @@ def _split(each: Callable[..., None], steps: int) -> Any:
             with cgutils.for_range(builder, lines, intp=_WORD) as line:
                 first = builder.add(source, builder.mul(builder.mul(line.index, step), _WORD(steps)))
                 each(builder, watch, first, step, builder.add(target, builder.mul(line.index, line_step)), piece_step, lanes)
-            return watch.result(_TINY, watch.below(_SMALL))
+            return watch.result(_TINY, watch.below(_SMALL), large)
 
         return types.int64(*[types.int64] * 7), generate
 
@@ -366,6 +375,9 @@ def _split(each: Callable[..., None], steps: int) -> Any:
 # that products with it may be taken for 0.
 split_along = _split(_split_along, 1)
 split_across = _split(_split_across, 2)
+# The same, and numbers from 2^50 on are told: sums of products of any others are finite.
+split_moderate_along = _split(_split_along, 1, _GREAT)
+split_moderate_across = _split(_split_across, 2, _GREAT)
 
 
 @intrinsic
