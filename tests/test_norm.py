@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
@@ -329,6 +329,7 @@ def _channel_calls(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(_channel_calls(), st.sampled_from([None, "relu", "gelu"]), st.booleans(), st.integers(0, 99))
+@example(((1, 1), 1, 1, "channels_first"), "gelu", True, 3)  # bias and residual leave 0.002 of terms of 0.5 and more
 def test_norms_over_drawn_channels(drawn, activation, affine, seed):
     shape, c, groups, layout = drawn
     rng = np.random.default_rng(seed)
@@ -345,7 +346,10 @@ def test_norms_over_drawn_channels(drawn, activation, affine, seed):
     for name, arrays, options in calls:
         options |= {"layout": layout}
         for a, e in zip(flat(call(name, arrays, options)), flat(ORACLES[name](*arrays, **options)), strict=True):
-            assert_close(a, e, max(x.size, 1), condition=4, note=name)  # few values may lie close together: rstd grows to 1 / sqrt(eps)
+            # Few values may lie close together, and rstd grows to 1 / sqrt(eps); what is added rounds to its own size, whatever it leaves.
+            added = max((np.abs(term).max(initial=0) for term in (b, residual) if term is not None), default=0)
+            left = np.abs(e).max(initial=0)
+            assert_close(a, e, max(x.size, 1), condition=4 * max(added / left, 1) if left else 4, note=name)
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------
