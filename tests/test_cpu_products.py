@@ -1,10 +1,13 @@
 """Products of matrices whose sums are added up in parts."""
 
+import threading
+
 import numpy as np
 import pytest
 
-from dnnarray._cpu import blas
-from dnnarray._cpu.products import multiply, multiply_stack, parts_of
+import dnnarray as dnn
+from dnnarray._cpu import blas, threads
+from dnnarray._cpu.products import multiply, multiply_stack, parts_of, spread
 
 
 def _error(found, exact):
@@ -86,3 +89,52 @@ def test_nan_and_infinity():
     assert np.isnan(found[3]).all()
     assert np.isposinf(found[5]).all()
     assert (np.delete(found, (3, 5), 0) == 1024).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"), [(701, 331, 96), (96, 331, 701), (1, 4000, 9001), (9001, 4000, 1), (3, 5, 2), (0, 7, 600)]
+)
+def test_spread_over_threads(rows, terms, columns, count):
+    rng = np.random.default_rng(6)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((rows, terms), (terms, columns)))
+    kept, exact = rng.standard_normal((rows, columns)).astype(np.float32), a.astype(np.float64) @ b
+    with dnn.options(threads=count):
+        for product in (multiply, np.matmul):
+            out = np.full((rows, columns), np.nan, np.float32)
+            assert spread(a, b, out, product) is out
+            np.testing.assert_allclose(out, exact, rtol=0, atol=4e-6 * np.sqrt(terms))
+        out = kept.copy()
+        spread(a, b, out, add=True)
+    np.testing.assert_allclose(out, kept + exact, rtol=0, atol=4e-6 * np.sqrt(terms))
+
+
+def test_large_products_leave_the_threads_of_the_blas_alone():
+    """Each part on one of ours, with the BLAS at one thread; afterwards it has those it had."""
+    if blas.threads() is None:
+        pytest.skip("the BLAS behind NumPy does not say how many threads it takes")
+    before, seen = blas.threads(), []
+
+    def product(a, b, out):
+        seen.append((threading.get_ident(), blas._functions()[0](), out.shape))
+        np.matmul(a, b, out=out)
+
+    a, b, out = (np.ones(s, np.float32) for s in ((2048, 256), (256, 512), (2048, 512)))
+    with dnn.options(threads=2):
+        spread(a, b, out, product)
+    assert (out == 256).all()
+    assert len({who for who, _, _ in seen}) == 2 or threads._team is not None  # whose size is Numba's
+    assert [(held, shape) for _, held, shape in seen] == [(1, (1024, 512))] * 2
+    assert blas.threads() == blas._functions()[0]() == before
+
+
+def test_an_error_in_a_part_reaches_the_caller():
+    a = np.ones((4096, 512), np.float32)
+
+    def product(a, b, out):
+        raise ArithmeticError("in a part")
+
+    before = blas.threads()
+    with dnn.options(threads=2), pytest.raises(ArithmeticError, match="in a part"):
+        spread(a, a.T, np.empty((4096, 4096), np.float32), product)
+    assert blas.threads() == before

@@ -9,6 +9,7 @@ import numpy as np
 from dnnarray._cpu.attention_blocks import Call, compute_dtype
 from dnnarray._cpu.attention_dense import bhsd, call_of
 from dnnarray._cpu.attention_passes import Gradients, Saved, backward, forward
+from dnnarray._cpu.products import spread
 from dnnarray._problems.attention_projected import MultiHeadProblem
 
 Outputs = tuple[Any, ...]
@@ -30,10 +31,14 @@ def _layers(arrays: tuple[Any, ...]) -> _Layers:
 
 def _project(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """x @ weight.T + bias over the last axis, as one matrix product."""
-    y = _flat(x) @ weight.T
+    y = _product(_flat(x), weight.T)
     if bias is not None:
         y += bias
     return y.reshape(*x.shape[:2], len(weight))
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return spread(a, b, np.empty((len(a), b.shape[1]), a.dtype), np.matmul)
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
@@ -92,8 +97,8 @@ def multi_head_backward(
 def _layer_gradients(grad: np.ndarray, x: np.ndarray, weight: np.ndarray, grad_x: np.ndarray, grad_w: np.ndarray, grad_b: Any) -> None:
     """Write the gradients of one projection."""
     rows = _flat(grad)
-    grad_x[...] = (rows @ weight).reshape(grad_x.shape)
-    grad_w[...] = rows.T @ _flat(x)
+    grad_x[...] = _product(rows, weight).reshape(grad_x.shape)
+    grad_w[...] = _product(rows.T, _flat(x))
     if grad_b is not None:
         grad_b[...] = rows.sum(axis=0)
 

@@ -23,8 +23,8 @@ from dnnarray._cpu.conv_maps import (
     conv_backward_weight,
     conv_transpose,
     conv_transpose_backward,
-    scratch_of,
 )
+from dnnarray._cpu.conv_shares import scratch_of
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
 from dnnarray._cpu.conv_split import SUMMARY_SHIFTS, rejects_shifts, shifts_cost, split_cost
 from dnnarray._cpu.conv_split import rejects as rejects_split
@@ -44,7 +44,13 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
 
-WAYS = tuple(way._replace(spreads=True) for way in (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED))
+WAYS = (
+    *(way._replace(spreads=True, spreads_channels=True) for way in (IMPLICIT_GEMM, GEMM)),
+    DIRECT._replace(spreads=True),
+    DEPTHWISE._replace(spreads=True),
+    WINOGRAD._replace(spreads=True, spreads_channels=True),
+    *(way._replace(spreads=True) for way in (FFT, FFT_TILED)),
+)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -106,12 +112,12 @@ def _method(op: str, way: Way) -> Method:
         if _is_empty(g):
             return 0
         if way.input_buffers is not None and _INPUT in maps(problem):
-            needed = [(g, way.input_buffers)]
+            needed = [(g, way.input_buffers, False)]
         else:
-            needed = [(c, way.buffers) for c in _correlations(maps(problem), g)]
+            needed = [(c, way.buffers, False) for c in _correlations(maps(problem), g)]
         if _WEIGHT in always:
-            needed.append((g, way.weight_buffers))  # type: ignore[arg-type]
-        return max((scratch_of(way, c, shapes, problem.itemsize) for c, shapes in needed), default=0)
+            needed.append((g, way.weight_buffers, True))  # type: ignore[arg-type]
+        return max((scratch_of(way, c, shapes, problem.itemsize, weighs) for c, shapes, weighs in needed), default=0)
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
         g = problem.geometry

@@ -32,7 +32,7 @@ class Way(NamedTuple):
     `input_gradient(g, buffers, grad, w, x)` does all phases of the input's gradient at once, with `input_buffers`; without it they are correlations,
     by `correlate_back` where there is one.
     `mixes` says that outputs whose windows do not meet still share arithmetic (tiles, spectra), so that one NaN would reach them all;
-    `spreads` that its groups may be spread over the engine's threads, which a compiled way is not: it has its own.
+    `spreads` that its groups may be spread over the engine's threads, which a compiled way is not: it has its own; `spreads_channels` its images and channels, too.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Way(NamedTuple):
     correlate_back: Callable[..., None] | None = None
     input_buffers: Callable[[Geometry], Sequence[Shape]] | None = None
     spreads: bool = False
+    spreads_channels: bool = False
 
 
 def even_parts(total: int, most: int) -> int:

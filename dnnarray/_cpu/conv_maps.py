@@ -1,68 +1,21 @@
-"""The operations of convolution on NumPy arrays: the maps of a geometry by a `Way`, its groups spread over threads."""
+"""The operations of convolution on NumPy arrays: the maps of a geometry by a `Way`, spread over threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dnnarray._cpu import activation, threads
-from dnnarray._cpu.conv_blocks import Shape, Way, at, carve, image_view, scratch_bytes, weight_view
+from dnnarray._cpu import activation
+from dnnarray._cpu.conv_blocks import Way, at, carve, image_view, weight_view
+from dnnarray._cpu.conv_shares import spread
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 Scratch = np.ndarray | None
-_MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included
 
 
 # --- the three maps ---------------------------------------------------------------------------------------------------
-
-
-class _Share(NamedTuple):
-    """Some of the groups, as a problem of its own for one thread, and where its scratch starts."""
-
-    groups: slice
-    geometry: Geometry
-    start: int
-
-
-def _shares(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> tuple[list[_Share], int]:
-    """The groups spread over threads where there is enough to do, and the bytes of scratch of all."""
-    parts = min(threads.worth(g.macs // _MACS), g.groups) if way.spreads else 1
-    shares, start = [], 0
-    for low, high in threads.split(g.groups, parts):
-        part = g.of_groups(slice(low, high))
-        shares.append(_Share(slice(low, high), part, start))
-        start += scratch_bytes(shapes(part), itemsize)
-    return shares, start
-
-
-def scratch_of(way: Way, g: Geometry, shapes: Callable[[Geometry], Sequence[Shape]], itemsize: int) -> int:
-    """Bytes for the groups spread over the threads of now, or all of them as one."""
-    return max(scratch_bytes(shapes(g), itemsize), _shares(way, g, shapes, itemsize)[1])
-
-
-def _spread(
-    way: Way,
-    run: Callable[..., None],
-    g: Geometry,
-    shapes: Callable[[Geometry], Sequence[Shape]],
-    scratch: Scratch,
-    images: Sequence[np.ndarray],
-    w: np.ndarray,
-) -> None:
-    """``run(geometry, buffers, groups' parts of the images and of w)``; as one where the scratch is that of another number of threads."""
-    shares, needed = _shares(way, g, shapes, w.itemsize) if way.spreads else ([], 0)
-    if len(shares) < 2 or scratch is None or needed > scratch.size:
-        run(g, carve(scratch, shapes(g), w.dtype), *images, w)
-        return
-
-    def share(part: _Share) -> None:
-        buffers = carve(scratch[part.start :], shapes(part.geometry), w.dtype)
-        run(part.geometry, buffers, *(a[:, part.groups] for a in images), w[part.groups])
-
-    threads.each(share, ((part,) for part in shares), work=g.macs, products=True)
 
 
 def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -70,7 +23,7 @@ def _correlate(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, w: np.nda
     if not (x.size and w.size):
         y[...] = 0
     elif y.size:
-        _spread(way, lambda g, buffers, x, y, w: way.correlate(g, buffers, x, w, y), g, way.buffers, scratch, (x, y), w)
+        spread(way, lambda g, buffers, x, y, w: way.correlate(g, buffers, x, w, y), g, way.buffers, scratch, x, y, w)
 
 
 def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w: np.ndarray, x: np.ndarray) -> None:
@@ -90,7 +43,7 @@ def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, gra
     if not (x.size and grad.size):
         w[...] = 0
     elif w.size:
-        _spread(way, way.weight_gradient, g, way.weight_buffers, scratch, (x, grad), w)  # type: ignore[arg-type]
+        spread(way, way.weight_gradient, g, way.weight_buffers, scratch, x, grad, w, weighs=True)  # type: ignore[arg-type]
 
 
 def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:

@@ -11,13 +11,11 @@ import numpy as np
 from dnnarray._cpu import compiled, matrix_unit
 from dnnarray._cpu.activation import apply, apply_gradient
 from dnnarray._cpu.norm_sums import of_rows
-from dnnarray._cpu.products import multiply
+from dnnarray._cpu.products import Product, spread
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Cost, Device, Method
 
 # All leading axes count as one, so that there is one matrix product.
-
-Product = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # of matrices a and b, written to a third
 
 
 def _before_activation(
@@ -62,7 +60,7 @@ def linear_backward(
 
 
 def _gemm(run: Callable[..., None]) -> Callable[..., None]:
-    return lambda problem, outputs, scratch, *arrays: run(multiply, problem, outputs, *arrays)
+    return lambda problem, outputs, scratch, *arrays: run(spread, problem, outputs, *arrays)
 
 
 # --- on the matrix unit -----------------------------------------------------------------------------------------------

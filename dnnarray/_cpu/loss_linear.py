@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, weight_sum
+from dnnarray._cpu.products import spread
 from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
@@ -67,7 +68,7 @@ class Layer:
     def scores(self, rows: slice, classes: slice) -> np.ndarray:
         """The scores of a block, in their place."""
         z = self.place(rows, classes)
-        np.matmul(self.x[rows], self.w[classes].T, out=z)
+        spread(self.x[rows], self.w[classes].T, z, np.matmul)
         if self.bias is not None:
             z += self.bias[classes]
         return z
@@ -75,10 +76,10 @@ class Layer:
     def add_product(self, a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -> None:
         """total = a @ b for the first term of a sum, total += a @ b for the others, by way of the shared memory."""
         if first:
-            np.matmul(a, b, out=total)
+            spread(a, b, total, np.matmul)
             return
         product = self._products[: total.size].reshape(total.shape)
-        total += np.matmul(a, b, out=product)
+        total += spread(a, b, product, np.matmul)
 
 
 def _shares(block: Block, problem: LinearProblem) -> tuple[int, int, int]:

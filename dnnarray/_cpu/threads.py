@@ -64,17 +64,31 @@ def grain(size: int, least: int, *, work: int) -> int:
     return max(least, -(-share // max(-(-share // LONG), 1)))
 
 
-def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) -> None:
+def run(function: Callable[..., Any], total: int, *arguments: Any, work: int, asleep: bool = False) -> None:
     """``function(start, stop, *arguments)`` over all of range(total), cut into one part per thread.
 
-    For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin and end.
+    For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin and end. `asleep`: by the threads that sleep
+    when they have nothing to do, where much is done by one thread between this and the next.
     """
     wanted = worth(work // WAKING)
-    if wanted == 1 or len(parts := split(total, wanted)) == 1 or not _pool.serve(function, parts, arguments):
+    if wanted == 1 or len(parts := split(total, wanted)) == 1 or not _serve(function, parts, arguments, asleep):
         function(0, total, *arguments)
 
 
-def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int, products: bool = False) -> None:
+def _serve(function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...], asleep: bool) -> bool:
+    team = None if asleep else _team
+    return (team is not None and team(function, parts, arguments)) or _pool.serve(function, parts, arguments)
+
+
+def join(team: Callable[..., bool]) -> None:
+    """Give parts to other threads from now on: ``team(function, parts, arguments)`` runs them, and says False where it cannot."""
+    global _team
+    _team = team
+
+
+def each(
+    function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int, products: bool = False, asleep: bool = False
+) -> None:
     """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere.
 
     `products` says that they multiply matrices: side by side each of them takes one thread, and so does a call that is to take one thread.
@@ -91,7 +105,7 @@ def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work
 
     alone = products and (count() == 1 or worth(work // WAKING) > 1)
     with blas.single_threaded() if alone else nullcontext():
-        run(some, len(listed), work=work)
+        run(some, len(listed), work=work, asleep=asleep)
 
 
 class _Helper:
@@ -160,6 +174,7 @@ class _Pool:
 
 
 _pool = _Pool()
+_team: Callable[..., bool] | None = None  # that runs the compiled kernels, once there are any
 
 
 def _forget_pool() -> None:

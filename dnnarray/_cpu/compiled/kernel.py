@@ -94,7 +94,7 @@ class Kernel:
         if parts < 2:
             self.run(0, total, *arguments)
         elif self._spread is None or not omp_is_safe():
-            threads.run(self.run, total, *arguments, work=work)
+            threads.run(self.run, total, *arguments, work=work, asleep=True)
         elif _one_team.acquire(blocking=False):
             try:
                 pieces, self._next = self._next, self._pieces + 1 - self._next
@@ -179,7 +179,7 @@ def kernel(
 ) -> Any:
     """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order.
 
-    `asleep`: its parts go to the threads that sleep when they have nothing to do. OpenMP's wait busily for some milliseconds, on the cores where a BLAS wants to multiply.
+    `asleep`: its parts go to the threads that sleep when they have nothing to do. OpenMP's wait busily for some milliseconds, and slow down what one thread does between kernels.
     `counted=False`: a slice of an array counts no reference, which costs an atomic operation on a number that all threads share; such a function makes no arrays.
     `streams`: its time is that of memory. Every other call goes from the end of each part to its beginning, and so meets first what the call before it
     (the same on other data, or the one that made its data) left in the caches.

@@ -13,14 +13,14 @@ from dnnarray._cpu.compiled.kernel import Driver, driver
 from dnnarray._cpu.compiled.split_product import fits, multiply, multiply_images, pack_columns
 
 
-def _product(scratch: np.ndarray) -> numpy_linear.Product:
+def _product(scratch: np.ndarray) -> products.Product:
     """Products with this memory beside them, on the BLAS where the pieces cannot hold the numbers."""
 
     def product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         rows, columns = (m if fits(m) else np.ascontiguousarray(m) for m in (a, b.T))
         target = out if fits(out) else np.empty(out.shape, out.dtype)
         if not multiply(rows[None], columns, target[None], scratch):
-            products.multiply(a, b, out)
+            products.spread(a, b, out)
         elif target is not out:
             out[...] = target
 

@@ -1,0 +1,147 @@
+"""A map of a convolution as several smaller ones, each for a thread of its own: of some groups, images or channels.
+
+Matrix products are spread here and not by the BLAS, whose threads spin on after a product and keep the cores from everything that comes next; what is copied
+beside the products is spread with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnarray._cpu import blas, threads
+from dnnarray._cpu.conv_blocks import Shape, Way, carve, scratch_bytes
+from dnnarray._problems.conv_geometry import Geometry
+from dnnarray._records import changed
+
+Shapes = Callable[[Geometry], Sequence[Shape]]
+Index = tuple[slice, ...]
+_ALL = slice(None)
+_MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included
+_ALONE = 1 << 22  # multiply-adds up to which the threads of the BLAS would bring little
+_FEW = 16  # channels, fewer of which make a slow product
+_MOST_SCRATCH = 1 << 27  # bytes of all shares, unless one has more
+
+
+class Share(NamedTuple):
+    """A problem of its own: what it takes of both images and of the weight, and where its scratch starts."""
+
+    geometry: Geometry
+    x: Index
+    y: Index
+    w: Index
+    start: int
+
+
+class Shares(NamedTuple):
+    """A map in parts; none where it is done as one. `sums` is where the weight's gradients of the parts start, if they are to be added up."""
+
+    parts: tuple[Share, ...]
+    sums: int | None
+    memory: int  # bytes of scratch
+
+
+class _Cut(NamedTuple):
+    """Parts along images, groups, input and output channels."""
+
+    images: int = 1
+    groups: int = 1
+    inputs: int = 1
+    outputs: int = 1
+
+    @property
+    def parts(self) -> int:
+        return self.images * self.groups * self.inputs * self.outputs
+
+    def largest(self, g: Geometry) -> int:
+        """The work of the largest part, in channels and images."""
+        return -(-g.n // self.images) * -(-g.groups // self.groups) * -(-g.c // self.inputs) * -(-g.k // self.outputs)
+
+
+def _even(g: Geometry, cuts: list[_Cut]) -> _Cut:
+    """The cut with the smallest largest part; of equal ones the one with the most parts along images, for which nothing is laid out twice."""
+    return min(cuts, key=lambda cut: (cut.largest(g), -cut.images, cut.parts))
+
+
+def _cut(way: Way, g: Geometry, parts: int, weighs: bool) -> _Cut:
+    if g.groups >= parts or not way.spreads_channels:
+        return _Cut(groups=min(parts, g.groups))
+    outputs = range(1, min(max(g.k // _FEW, 1), parts) + 1)
+    if weighs and g.c >= parts * _FEW:  # the image of an input channel is laid out once, and there is nothing to add up
+        return _Cut(inputs=parts)
+    return _even(g, [_Cut(images=i, outputs=o) for i, o in product(range(1, min(g.n, parts) + 1), outputs) if i * o <= parts])
+
+
+def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = False) -> Shares:
+    """The work spread over the threads of now, where there is enough to do. `weighs`: it is the gradient of the weight."""
+    wanted = threads.worth(g.macs // _MACS) if way.spreads else 1
+    if wanted > 1 and way.spreads_channels:
+        wanted = max(min(wanted, _MOST_SCRATCH // max(scratch_bytes(shapes(g), itemsize), 1)), 1)
+    cut = _cut(way, g, wanted, weighs) if wanted > 1 else _Cut()
+    if cut.parts == 1:
+        return Shares((), None, 0)
+    found: list[Share] = []
+    start = 0
+    spans = (threads.split(size, count) for size, count in zip((g.n, g.groups, g.c, g.k), cut, strict=True))
+    for n, group, c, k in product(*([slice(*span) for span in along] for along in spans)):
+        part = changed(g, n=_extent(n), groups=_extent(group), c=_extent(c), k=_extent(k))
+        found.append(Share(part, (n, group, c), (n, group, k), (group, k, c), start))
+        start += scratch_bytes(shapes(part), itemsize)
+    adds = weighs and cut.images > 1
+    more = scratch_bytes([(cut.images, g.sizes[1])], itemsize) if adds else 0
+    return Shares(tuple(found), start if adds else None, start + more)
+
+
+def _extent(span: slice) -> int:
+    return int(span.stop - span.start)
+
+
+def scratch_of(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = False) -> int:
+    """Bytes for the work spread over the threads of now, or all of it as one."""
+    return max(scratch_bytes(shapes(g), itemsize), shares(way, g, shapes, itemsize, weighs).memory)
+
+
+def spread(
+    way: Way,
+    run: Callable[..., None],
+    g: Geometry,
+    shapes: Shapes,
+    scratch: np.ndarray | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    w: np.ndarray,
+    weighs: bool = False,
+) -> None:
+    """``run(geometry, buffers, x, y, w)`` of each share; as one where the scratch is that of another number of threads."""
+    found = shares(way, g, shapes, w.itemsize, weighs)
+    if not found.parts or scratch is None or found.memory > scratch.size:
+        with blas.single_threaded() if way.spreads_channels and g.macs < _ALONE else nullcontext():
+            run(g, carve(scratch, shapes(g), w.dtype), x, y, w)
+        return
+    sums = None if found.sums is None else _sums(found, g, scratch[found.sums :], w)
+
+    def share(part: Share) -> None:
+        buffers = carve(scratch[part.start :], shapes(part.geometry), w.dtype)
+        target = w if sums is None else sums[part.x[0].start]
+        run(part.geometry, buffers, x[part.x], y[part.y], target[part.w])
+
+    threads.each(share, ((part,) for part in found.parts), work=g.macs, products=True)
+    if sums is not None:
+        _add_up(list(sums.values()), w)
+
+
+def _sums(found: Shares, g: Geometry, memory: np.ndarray, w: np.ndarray) -> dict[int, np.ndarray]:
+    """A weight of its own for each part along the images, by its first image."""
+    firsts = sorted({part.x[0].start for part in found.parts})
+    (flat,) = carve(memory, [(len(firsts), w.size)], w.dtype)
+    return dict(zip(firsts, flat.reshape(len(firsts), *w.shape), strict=True))
+
+
+def _add_up(sums: list[np.ndarray], w: np.ndarray) -> None:
+    np.add(sums[0], sums[1], out=w)
+    for more in sums[2:]:
+        w += more

@@ -1,0 +1,125 @@
+"""The threads of compiled kernels, when they run parts that are Python functions."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._cpu import threads
+from dnnarray._cpu.compiled import compiler
+
+pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
+_MUCH = 1 << 40
+
+
+@pytest.fixture(autouse=True)
+def team():
+    numba, kernel, found = (pytest.importorskip(name) for name in ("numba", "dnnarray._cpu.compiled.kernel", "dnnarray._cpu.compiled.team"))
+    if not kernel.omp_is_safe() or numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("Numba has no two threads here that may be used")
+    compiler._start_team()
+    with dnn.options(threads=2):
+        yield found
+
+
+def _parts(count):
+    return [(i, i + 1) for i in range(count)]
+
+
+def test_every_part_runs_once_with_its_arguments(team):
+    seen = []
+    assert team.serve(lambda *given: seen.append(given), [(0, 3), (3, 5), (5, 5)], ("more",))
+    assert sorted(seen) == [(0, 3, "more"), (3, 5, "more"), (5, 5, "more")]
+
+
+def test_what_is_spread_runs_on_the_kernels_threads():
+    """And not on those that sleep, unless it says so."""
+    names, both = set(), threading.Barrier(2, timeout=30)
+
+    def part(start, stop):
+        both.wait()
+        names.add(threading.current_thread().name)
+
+    threads.run(part, 2, work=_MUCH)
+    assert len(names) == 2
+    assert "dnnarray" not in names
+    names.clear()
+    threads.run(part, 2, work=_MUCH, asleep=True)
+    assert "dnnarray" in names
+
+
+def test_a_thread_keeps_what_it_has_for_itself():
+    """As memory that is used again: a thread that Python has not made would lose it at the end of each part."""
+    own, both = threading.local(), threading.Barrier(2, timeout=30)
+    counts = []
+
+    def part(start, stop):
+        both.wait()
+        own.count = getattr(own, "count", 0) + 1
+        counts.append(own.count)
+
+    for _ in range(5):
+        threads.run(part, 2, work=_MUCH)
+    assert sorted(counts) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_reaches_the_caller_when_all_parts_have_ended(team, error):
+    ended = []
+
+    def part(start, stop):
+        if start == 0:
+            raise error("of a part")
+        ended.append(start)
+
+    with pytest.raises(error, match="of a part"):
+        threads.run(part, 2, work=_MUCH)
+    assert ended == [1]
+    assert team.serve(lambda start, stop: ended.append(start), _parts(2), ())
+
+
+def test_parts_that_spread_work_themselves():
+    """By themselves: there are no more cores to be had."""
+    found = []
+
+    def inner(start, stop):
+        found.append((start, stop, threading.get_ident()))
+
+    def part(start, stop):
+        threads.run(inner, 4, work=_MUCH)
+
+    threads.run(part, 2, work=_MUCH)
+    assert sum(stop - start for start, stop, _ in found) == 8
+
+
+def test_callers_with_threads_of_their_own():
+    """Each gets its own answer, whoever has the team."""
+    a = np.random.default_rng(0).standard_normal((600, 500)).astype(np.float32)
+    expected = a.astype(np.float64) @ a.T
+    wrong = []
+
+    def call():
+        for _ in range(20):
+            if not np.allclose(dnn.linear(a, a), expected, atol=1e-3):
+                wrong.append(True)
+
+    callers = [threading.Thread(target=call) for _ in range(6)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_again():
+    threads.run(lambda start, stop: None, 2, work=_MUCH)
+    child = os.fork()
+    if child == 0:
+        seen = []
+        threads.run(lambda start, stop: seen.append((start, stop)), 2, work=_MUCH)
+        os._exit(0 if sorted(seen) == [(0, 1), (1, 2)] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
