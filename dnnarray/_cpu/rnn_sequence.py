@@ -16,7 +16,7 @@ import numpy as np
 
 from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._cpu.philox import bernoulli_keep
-from dnnarray._cpu.products import Product, multiply, spread
+from dnnarray._cpu.products import multiply
 from dnnarray._cpu.rnn_cells import CELLS, Layer, Tape, layer
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 
@@ -192,7 +192,7 @@ def _run_direction(
     for steps in run.packing.blocks(backwards):
         low, high = run.packing.span(steps)
         gates = run.memory["gates"][: high - low] if tape is None else tape.gates[low:high]
-        spread(x[low:high], w.w_ih.T, gates)
+        multiply(x[low:high], w.w_ih.T, gates)
         if w.bias is not None:
             gates += w.bias
         for t in steps:
@@ -254,13 +254,13 @@ def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx:
             w.gradient = np.zeros_like(w.peephole)
         _run_direction_backward(run, w, tape, dy[:, run.columns(k)], k, gradients)
         _weight_gradients(w, tape, x, dy[:, run.columns(k)], gradients.weights[k])
-        input_gradient(w, tape, dx, k % run.problem.directions > 0, spread)
+        input_gradient(w, tape, dx, k % run.problem.directions > 0)
 
 
-def input_gradient(w: Layer, tape: Tape, dx: np.ndarray, add: bool, product: Product = multiply) -> None:
+def input_gradient(w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
     """The gradient of rows of the input, or one direction's part of it."""
     for rows in _row_blocks(tape.gates):
-        product(tape.gates[rows], w.w_ih, dx[rows], add=add)
+        multiply(tape.gates[rows], w.w_ih, dx[rows], add=add)
 
 
 def _row_blocks(gates: np.ndarray) -> Iterator[slice]:
@@ -289,8 +289,8 @@ def _run_direction_backward(run: Run, w: Layer, tape: Tape, dy: np.ndarray, k: i
 
 def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: RNNWeights) -> None:
     """One matrix product over all time steps for each of the weights."""
-    for left, right, weight, biases in weight_products(w, tape, x, out):
-        sum_up(left, right, weight, biases, spread)
+    for product in weight_products(w, tape, x, out):
+        sum_up(*product)
     if out.w_hr is not None:
         np.matmul(dh.T, tape.extra, out=out.w_hr)
     if out.peephole is not None:
@@ -308,9 +308,9 @@ def weight_products(w: Layer, tape: Tape, x: np.ndarray, out: RNNWeights) -> lis
     return found
 
 
-def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list[np.ndarray], product: Product = multiply) -> None:
+def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list[np.ndarray]) -> None:
     """One of `weight_products`."""
-    product(left.T, right, weight)
+    multiply(left.T, right, weight)
     for i, bias in enumerate(biases):
         if i:
             bias[...] = biases[0]
