@@ -611,3 +611,16 @@ def test_scratch_of_all_threads_has_a_limit():
     assert one >= 1 << 24
     assert len(found.parts) == 8
     assert found.memory <= conv_shares._MOST_SCRATCH
+
+
+def test_a_limit_of_workspace_is_for_all_threads_together():
+    """Fewer of them work where it is small, and the algorithm stays."""
+    x, w = dnn.Spec((16, 64, 56, 56), "float32"), dnn.Spec((64, 64, 3, 3), "float32")
+    with dnn.options(threads=1):
+        one = next(a for a in dnn.algorithms("conv", x, w, padding=1) if a.name == "gemm").workspace
+    for limit in (one, 2 * one, 5 * one):
+        with dnn.options(threads=16, workspace_limit=limit):
+            found = next(a for a in dnn.algorithms("conv", x, w, padding=1) if a.name == "gemm")
+            assert one <= found.workspace <= limit
+            y = dnn.conv(np.ones(x.shape, np.float32), np.ones(w.shape, np.float32), padding=1, algorithm="gemm")
+        assert (y[:, :, 1:-1, 1:-1] == 576).all()

@@ -44,12 +44,10 @@ from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device, Method
 
-WAYS = (
-    *(way._replace(spreads=True, spreads_channels=True) for way in (IMPLICIT_GEMM, GEMM)),
-    DIRECT._replace(spreads=True),
-    DEPTHWISE._replace(spreads=True),
-    WINOGRAD._replace(spreads=True, spreads_channels=True),
-    *(way._replace(spreads=True) for way in (FFT, FFT_TILED)),
+_PRODUCTS = (IMPLICIT_GEMM, GEMM, DIRECT, WINOGRAD)
+WAYS = tuple(
+    way._replace(spreads=True, spreads_channels=way in _PRODUCTS)
+    for way in (IMPLICIT_GEMM, GEMM, DIRECT, DEPTHWISE, WINOGRAD, FFT, FFT_TILED)
 )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from dnnarray._cpu import blas, threads
 from dnnarray._cpu.conv_blocks import Shape, Way, carve, scratch_bytes
+from dnnarray._options import current
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed
 
@@ -80,7 +81,9 @@ def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = 
     """The work spread over the threads of now, where there is enough to do. `weighs`: it is the gradient of the weight."""
     wanted = threads.worth(g.macs // _MACS) if way.spreads else 1
     if wanted > 1 and way.spreads_channels:
-        wanted = max(min(wanted, _MOST_SCRATCH // max(scratch_bytes(shapes(g), itemsize), 1)), 1)
+        limit = current().workspace_limit
+        most = _MOST_SCRATCH if limit is None else min(limit, _MOST_SCRATCH)
+        wanted = max(min(wanted, most // max(scratch_bytes(shapes(g), itemsize), 1)), 1)
     cut = _cut(way, g, wanted, weighs) if wanted > 1 else _Cut()
     if cut.parts == 1:
         return Shares((), None, 0)
