@@ -122,6 +122,8 @@ def _method(op: str, way: Way) -> Method:
         if _is_empty(g):
             return Cost(0, 0)
         costs = [way.cost(c, problem.itemsize) for c in _correlations(maps(problem), g)]
+        if way.input_gradient is None and _INPUT in maps(problem) and g.stride != (1, 1, 1):
+            costs.append(strided_cost(g.sizes[0], problem.itemsize))
         if _WEIGHT in always:
             costs.append(way.weight_cost(g, problem.itemsize))  # type: ignore[misc]
         return _total(costs)

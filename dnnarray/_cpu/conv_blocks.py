@@ -21,6 +21,7 @@ CHANNELS_FIRST = (0, 1, 2, 3, 4, 5)
 CHANNELS_LAST = (0, 1, 3, 4, 5, 2)
 GROUPS_LAST = (0, 2, 3, 4, 5, 1)
 _ALL = slice(None)
+START = 40  # NumPy calls that are worth as much as a plan, its buffers, and threads that are woken
 _ALIGN = 64  # bytes: a cache line
 
 

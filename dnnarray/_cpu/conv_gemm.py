@@ -17,6 +17,7 @@ import numpy as np
 from dnnarray._cpu.conv_blocks import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
+    START,
     Block,
     Shape,
     Way,
@@ -188,7 +189,7 @@ def _weight_buffers(g: Geometry, one_tap: bool) -> Sequence[Shape]:
     return padded, columns, result, (weight // g.taps if one_tap else weight,), (weight,)
 
 
-def _cost(g: Geometry, itemsize: int, one_tap: bool) -> Cost:
+def _cost(g: Geometry, itemsize: int, one_tap: bool, weighs: bool = False) -> Cost:
     plan = _plan(g, one_tap)
     x, w, y = g.sizes
     count = _block_count(g, plan)
@@ -196,10 +197,12 @@ def _cost(g: Geometry, itemsize: int, one_tap: bool) -> Cost:
     # A product is as fast as the short side of its matrices lets it be; what is gathered or summed up passes through the cache.
     efficiency = _efficiency(min(g.k, g.c if one_tap else g.c * g.taps))
     if _pointwise(g):
-        return Cost(2 * g.macs, (x + w + y) * itemsize, efficiency, g.n)
+        # Many short sums for the weight; channels of one group between those of others are gathered.
+        moved = (4 if weighs else 0) * (x + y) + ((x + y) * scatter(g) if g.groups > 1 else 0)
+        return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, START + g.n)
     # Taking single taps out of the weight misses the cache at every element.
     moved = (2 * gathered + 5 * y * (g.taps - 1) + 60 * w if one_tap else _gathering(g) * gathered + w) + 2 * x + 2 * y
-    return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, count * (10 + 4 * len(plan.chunks)))
+    return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, START + count * (10 + 4 * len(plan.chunks)))
 
 
 def _gathering(g: Geometry) -> float:
@@ -230,7 +233,7 @@ def _way(name: str, summary: str, one_tap: bool) -> Way:
         cost=lambda g, itemsize: _cost(g, itemsize, one_tap),
         weight_buffers=lambda g: _weight_buffers(g, one_tap),
         weight_gradient=partial(_weight_gradient, one_tap=one_tap),
-        weight_cost=lambda g, itemsize: _cost(g, itemsize, one_tap),
+        weight_cost=lambda g, itemsize: _cost(g, itemsize, one_tap, weighs=True),
         rejects_weight=never,
     )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu import conv_flat
-from dnnarray._cpu.conv_blocks import Block, Shape, Way, block_extents, blocks, matrices, packed, scatter
+from dnnarray._cpu.conv_blocks import START, Block, Shape, Way, block_extents, blocks, matrices, packed, scatter
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
@@ -125,7 +125,7 @@ def _cost(g: Geometry, itemsize: int) -> Cost:
     efficiency = 0.85 * min(g.k, depth) / (min(g.k, depth) + 16) * pixels / (pixels + 24)
     laid_out = x * g.window[2] // g.stride[2] * scatter(g)
     moved = 1.5 * laid_out + 1.5 * y * (rows - 1) + 80 * weight  # its rows are gathered across cache lines
-    calls = count * (10 + 4 * rows) + count * n * d * g.groups * rows // 4
+    calls = START + count * (10 + 4 * rows) + count * n * d * g.groups * rows // 4
     return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + weight + y) * itemsize, 1.0, calls)
 
 

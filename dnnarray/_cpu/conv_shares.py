@@ -22,7 +22,8 @@ from dnnarray._records import changed
 Shapes = Callable[[Geometry], Sequence[Shape]]
 Index = tuple[slice, ...]
 _ALL = slice(None)
-_MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included
+_MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included; of matrix products
+_PRODUCT_MACS = 64
 _ALONE = 1 << 22  # multiply-adds up to which the threads of the BLAS would bring little
 _FEW = 16  # channels, fewer of which make a slow product
 _MOST_SCRATCH = 1 << 27  # bytes of all shares, unless one has more
@@ -72,14 +73,14 @@ def _cut(way: Way, g: Geometry, parts: int, weighs: bool) -> _Cut:
     if g.groups >= parts or not way.spreads_channels:
         return _Cut(groups=min(parts, g.groups))
     outputs = range(1, min(max(g.k // _FEW, 1), parts) + 1)
-    if weighs and g.c >= parts * _FEW:  # the image of an input channel is laid out once, and there is nothing to add up
-        return _Cut(inputs=parts)
+    if weighs and g.c >= parts * _FEW and (g.n < parts or parts * g.sizes[1] > g.sizes[0] + g.sizes[2]):
+        return _Cut(inputs=parts)  # gradients of the images would be longer to add up than the images are
     return _even(g, [_Cut(images=i, outputs=o) for i, o in product(range(1, min(g.n, parts) + 1), outputs) if i * o <= parts])
 
 
 def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = False) -> Shares:
     """The work spread over the threads of now, where there is enough to do. `weighs`: it is the gradient of the weight."""
-    wanted = threads.worth(g.macs // _MACS) if way.spreads else 1
+    wanted = threads.worth(g.macs // (_PRODUCT_MACS if way.spreads_channels else _MACS)) if way.spreads else 1
     if wanted > 1 and way.spreads_channels:
         limit = current().workspace_limit
         most = _MOST_SCRATCH if limit is None else min(limit, _MOST_SCRATCH)
@@ -122,7 +123,8 @@ def spread(
     """``run(geometry, buffers, x, y, w)`` of each share; as one where the scratch is that of another number of threads."""
     found = shares(way, g, shapes, w.itemsize, weighs)
     if not found.parts or scratch is None or found.memory > scratch.size:
-        with blas.single_threaded() if way.spreads_channels and g.macs < _ALONE else nullcontext():
+        alone = way.spreads and (threads.count() == 1 or (way.spreads_channels and g.macs < _ALONE))
+        with blas.single_threaded() if alone else nullcontext():
             run(g, carve(scratch, shapes(g), w.dtype), x, y, w)
         return
     sums = None if found.sums is None else _sums(found, g, scratch[found.sums :], w)

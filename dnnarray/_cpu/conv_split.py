@@ -11,8 +11,8 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 SUMMARY_SHIFTS = "taps as shifts of an image, without im2col, in three pieces of bfloat16 on the processor's matrix unit (AMX)"
-_SPLITTING, _WEIGHT = 100, 100  # operations that an element of the image is worth, and one of the weight
-_SUM = 60  # and one of the result, which is turned
+_SPLITTING, _WEIGHT = 80, 80  # operations that an element of the image is worth, and one of the weight
+_SUM = 50  # and one of the result, which is turned
 
 
 def rejects(g: Geometry) -> str | None:

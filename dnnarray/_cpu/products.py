@@ -16,6 +16,7 @@ from dnnarray._cpu import blas, threads
 
 _CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
+_FEW = 1 << 18  # numbers of all parts of a product, which are made at once
 _SHARED = 1 << 18  # from which a BLAS starts threads of its own
 _SHARE = 1 << 22  # that a thread gets at the least: what wakes it is dear
 
@@ -34,11 +35,26 @@ def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, 
     if add and parts == 1:
         out += a @ b
         return out
+    if not add and parts > 1 and out.size * parts <= _FEW:
+        return _multiply_at_once(a, b, out, parts)
     edges = [terms * i // parts for i in range(parts + 1)]
     if not add:
         np.matmul(a[..., : edges[1]], b[..., : edges[1], :], out=out)
     for start, stop in pairwise(edges if add else edges[1:]):
         blas.add_product(a[:, start:stop], b[start:stop], out)
+    return out
+
+
+def _multiply_at_once(a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: int) -> np.ndarray:
+    """The product with its sums in parts, where a call for each part would take longer than the part."""
+    (rows, terms), columns = a.shape, b.shape[1]
+    (down, along), (of_b, across) = a.strides, b.strides
+    length, view = terms // parts, np.lib.stride_tricks.as_strided
+    left = view(a, (parts, rows, length), (length * along, down, along), writeable=False)
+    right = view(b, (parts, length, columns), (length * of_b, of_b, across), writeable=False)
+    np.matmul(left, right).sum(axis=0, out=out)
+    if length * parts < terms:
+        blas.add_product(a[:, length * parts :], b[length * parts :], out)
     return out
 
 
