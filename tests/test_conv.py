@@ -592,7 +592,9 @@ def test_images_and_channels_spread_over_threads(x_shape, w_shape, options, layo
         (3, 1, 64, 64, 2, False, (1, 1, 1, 2)),  # not two images and one
         (1, 1, 64, 8, 4, False, (1, 1, 1, 1)),
         (8, 32, 4, 4, 4, False, (1, 4, 1, 1)),
-        (8, 1, 64, 64, 4, True, (1, 1, 4, 1)),
+        (8, 1, 64, 64, 4, True, (4, 1, 1, 1)),
+        (8, 1, 4096, 4096, 4, True, (1, 1, 4, 1)),  # gradients of the weight that are longer to add up than images
+        (1, 1, 64, 64, 4, True, (1, 1, 4, 1)),
         (8, 1, 3, 64, 4, True, (4, 1, 1, 1)),
         (1, 1, 3, 64, 4, True, (1, 1, 1, 4)),
     ],

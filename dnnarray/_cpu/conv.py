@@ -11,7 +11,7 @@ import numpy as np
 from dnnarray._cpu import compiled, matrix_unit
 from dnnarray._cpu.conv_blocks import Way, scratch_bytes
 from dnnarray._cpu.conv_channel_lanes import SUMMARY_LANES, channel_lanes_cost
-from dnnarray._cpu.conv_depthwise import DEPTHWISE
+from dnnarray._cpu.conv_depthwise import DEPTHWISE, SUMMARY_DEPTHWISE_LANES, lanes_cost, rejects_lanes
 from dnnarray._cpu.conv_fft import FFT, FFT_TILED
 from dnnarray._cpu.conv_gemm import DIRECT, GEMM
 from dnnarray._cpu.conv_implicit_gemm import IMPLICIT_GEMM
@@ -156,7 +156,9 @@ class _CompiledWay(NamedTuple):
     strided: bool = True  # a gradient's phases are written one after the other, each to every so many pixels
     precision: Callable[[Geometry], str] = lambda g: "highest"  # the class of its numerics in float32
     target: Callable[[str], str | None] = lambda dtype: None  # why it cannot be compiled for a dtype on this machine
-    weighs: bool = True  # it stands beside a gradient of the weight, too
+    weighs: bool = True  # it stands beside a gradient of the weight, too, and these are of that one
+    rejects_weight: Callable[[Geometry], str | None] = huge
+    weight_cost: Callable[[Geometry, int], Cost] = shifted_weight_cost
 
     def way(self, weighs: bool) -> Way:
         """Asked for only where Numba has compiled it."""
@@ -174,7 +176,7 @@ class _CompiledWay(NamedTuple):
         def accepts(problem: ConvProblem, device: Device) -> str | None:
             found = _correlations(_maps(op, problem), problem.geometry)
             reason = next((r for r in map(self.rejects, found) if r is not None), None) or self.target(compiled.arithmetic(problem))
-            return huge(problem.geometry) if weighs and reason is None else reason
+            return self.rejects_weight(problem.geometry) if weighs and reason is None else reason
 
         def workspace(problem: ConvProblem) -> int:
             return _method(op, self.way(weighs)).workspace(problem)
@@ -187,7 +189,7 @@ class _CompiledWay(NamedTuple):
             if self.strided and _INPUT in maps and g.stride != (1, 1, 1):
                 costs.append(strided_cost(g.sizes[0], problem.itemsize))
             if weighs:
-                costs.append(shifted_weight_cost(g, problem.itemsize))
+                costs.append(self.weight_cost(g, problem.itemsize))
             return _total(costs)
 
         def precision(problem: ConvProblem) -> str:
@@ -242,12 +244,23 @@ class _CompiledWeight(NamedTuple):
 
 _COMPILED_WEIGHTS = (
     _CompiledWeight("winograd_4x4", "winograd_weight", SUMMARY_4X4_WEIGHT, cost_4x4_weight, rejects_winograd, precision_4x4_weight),
+    _CompiledWeight("depthwise_lanes", "conv_depthwise_lanes_weight", SUMMARY_DEPTHWISE_LANES, lanes_cost, rejects_lanes),
     _CompiledWeight("shifted", "conv_weight", SUMMARY_WEIGHT, shifted_weight_cost, huge),
 )
 _COMPILED_WAYS = (
     _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4, weighs=False),
     _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
     _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, huge, strided=False),
+    _CompiledWay(
+        "depthwise_lanes",
+        "conv_depthwise_lanes",
+        SUMMARY_DEPTHWISE_LANES,
+        lanes_cost,
+        rejects_lanes,
+        strided=False,
+        rejects_weight=rejects_lanes,
+        weight_cost=lanes_cost,
+    ),
     _CompiledWay("split_gemm", "conv_split", matrix_unit.SUMMARY, split_cost, rejects_split, target=matrix_unit.refuses),
     _CompiledWay("split_shifted", "conv_split_shifts", SUMMARY_SHIFTS, shifts_cost, rejects_shifts, target=matrix_unit.refuses),
 )

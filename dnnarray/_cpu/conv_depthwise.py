@@ -201,3 +201,25 @@ DEPTHWISE = Way(
     weight_cost=_weight_cost,
     rejects_weight=_rejects,
 )
+
+
+# --- channels in the lanes, compiled ----------------------------------------------------------------------------------
+
+SUMMARY_DEPTHWISE_LANES = "single channels that lie side by side: a tap's weights times the pixels it meets, straight from the image"
+LEAST_LANES = 4  # channels, fewer of which fill no vector
+
+
+def rejects_lanes(g: Geometry) -> str | None:
+    """Why a geometry is not for vectors of channels, or None."""
+    if not g.c == g.k == 1:
+        return f"a group has {g.c} input and {g.k} output channels, not one of each"
+    if not g.pixel_major:
+        return "its channels do not lie side by side in memory"
+    return None if g.groups >= LEAST_LANES else f"there are {g.groups} channels; it takes {LEAST_LANES} or more"
+
+
+def lanes_cost(g: Geometry, itemsize: int) -> Cost:
+    """Products from the image as it lies."""
+    x, w, y = g.sizes
+    lanes = -(-g.groups // 16) * 16 / g.groups
+    return Cost(2 * g.macs * lanes / 0.5 + 40 * y * itemsize / 4, (x + w + y) * itemsize, 1.0, 12)

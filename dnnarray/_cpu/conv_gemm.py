@@ -202,7 +202,9 @@ def _cost(g: Geometry, itemsize: int, one_tap: bool, weighs: bool = False) -> Co
         return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, START + g.n)
     # Taking single taps out of the weight misses the cache at every element.
     moved = (2 * gathered + 5 * y * (g.taps - 1) + 60 * w if one_tap else _gathering(g) * gathered + w) + 2 * x + 2 * y
-    return Cost(2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, START + count * (10 + 4 * len(plan.chunks)))
+    return Cost(
+        2 * g.macs / efficiency + 10 * moved * itemsize / 4, (x + w + y) * itemsize, 1.0, START + count * (10 + 4 * len(plan.chunks))
+    )
 
 
 def _gathering(g: Geometry) -> float:

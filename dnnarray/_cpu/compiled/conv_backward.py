@@ -5,17 +5,26 @@ from __future__ import annotations
 from types import ModuleType
 
 from dnnarray._cpu import conv_maps
-from dnnarray._cpu.compiled import conv, conv_lanes, conv_split, conv_split_shifts, conv_weight
+from dnnarray._cpu.compiled import (
+    conv,
+    conv_depthwise_lanes,
+    conv_depthwise_lanes_weight,
+    conv_lanes,
+    conv_split,
+    conv_split_shifts,
+    conv_weight,
+)
 from dnnarray._cpu.compiled.conv_drivers import bound
 from dnnarray._cpu.compiled.kernel import Driver
 
 _WEIGHT = {"weight_buffers": conv_weight.WAY.weight_buffers, "weight_gradient": conv_weight.WAY.weight_gradient}
 WAYS = {module.WAY.name: module.WAY._replace(**_WEIGHT) for module in (conv, conv_lanes, conv_split, conv_split_shifts)}
+WAYS[conv_depthwise_lanes.WAY.name] = conv_depthwise_lanes_weight.WAY
 
 
-def _drivers(module: ModuleType) -> tuple[Driver, Driver]:
+def _drivers(module: ModuleType, weight: ModuleType = conv_weight) -> tuple[Driver, Driver]:
     """Of a convolution, and of a transposed one."""
-    kernels = (*module.conv.kernels, *conv_weight.conv_backward_weight.kernels)
+    kernels = (*module.conv.kernels, *weight.conv_backward_weight.kernels)
     operations = (conv_maps.conv_backward, conv_maps.conv_transpose_backward)
     back, transposed_back = (bound(WAYS[module.WAY.name], operation, *kernels) for operation in operations)
     return back, transposed_back
@@ -23,5 +32,6 @@ def _drivers(module: ModuleType) -> tuple[Driver, Driver]:
 
 shifted_conv_backward, shifted_conv_transpose_backward = _drivers(conv)
 channel_lanes_conv_backward, channel_lanes_conv_transpose_backward = _drivers(conv_lanes)
+depthwise_lanes_conv_backward, depthwise_lanes_conv_transpose_backward = _drivers(conv_depthwise_lanes, conv_depthwise_lanes_weight)
 split_gemm_conv_backward, split_gemm_conv_transpose_backward = _drivers(conv_split)
 split_shifted_conv_backward, split_shifted_conv_transpose_backward = _drivers(conv_split_shifts)

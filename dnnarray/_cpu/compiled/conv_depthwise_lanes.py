@@ -1,0 +1,258 @@
+"""Convolution of single channels (depthwise) whose channels lie side by side: they are the lanes of the vectors. Imports Numba.
+
+A tap's weights, one for each channel, multiply the pixels that the tap meets, straight from the image; the sums of a few pixels stay in registers. Nothing is copied, and
+taps beside the image are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from dnnarray._cpu.compiled.conv_copy import aligned_array, run_start, runs_of
+from dnnarray._cpu.compiled.conv_drivers import correlations
+from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, kernel
+from dnnarray._cpu.compiled.lanes import Arithmetic
+from dnnarray._cpu.compiled.memory import address
+from dnnarray._cpu.compiled.tile import apart, intrinsic, lanes, load_at, routine, store_at, vector_of
+from dnnarray._cpu.conv_blocks import Way
+from dnnarray._cpu.conv_depthwise import LEAST_LANES, lanes_cost, rejects_lanes
+from dnnarray._problems.conv_geometry import Geometry
+
+_PIXELS, _FEW_PIXELS = 6, 3  # whose sums are in registers; of rows that are short
+_WHOLE = 3, 5, 7  # taps of a row that are done together, where they lie as far apart as the pixels
+VECTORS = 2  # in registers, for a tap of the weight's gradient
+_TASK = 1 << 14  # elements of the results of a task
+_MACS = 16  # for an element of a light operation
+_WORD, _INT = ir.IntType(64), ir.IntType(32)
+
+# Where the kernels find their numbers; three entries each for the axes D H W, then single ones.
+SPACE, OUT, STRIDE, BEFORE, WINDOW, DILATION = range(0, 18, 3)
+GROUPS, ITEM, ROWS, BLOCKS, LONG, TOGETHER = range(18, 24)
+XN, _, _, XD, XH, XW, YN, _, _, YD, YH, YW = range(12)  # byte strides
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def vectors_of(context: Any, builder: ir.IRBuilder, like: types.Float, long: bool) -> tuple[Arithmetic, ir.VectorType, int]:
+    """Vectors as long as the target has them, or of the fewest lanes that there are channels for."""
+    element, vector, item = vector_of(context, like)
+    vector = vector if long else ir.VectorType(element, LEAST_LANES)
+    return Arithmetic(builder, vector, item), vector, item
+
+
+def after(builder: ir.IRBuilder, address: Any, *steps: tuple[Any, Any]) -> Any:
+    """An address, so many steps on."""
+    for count, step in steps:
+        address = builder.add(address, builder.mul(count, step))
+    return address
+
+
+class _Sums:
+    """Window sums of neighbouring pixels in registers."""
+
+    def __init__(self, builder: ir.IRBuilder, m: Arithmetic, vector: ir.VectorType, item: int, pixels: int) -> None:
+        self.builder, self.m, self.vector, self.item = builder, m, vector, item
+        self.held = [cgutils.alloca_once(builder, vector) for _ in range(pixels)]
+
+    def load(self, place: Any) -> Any:
+        return load_at(self.builder, place, self.vector, self.item)
+
+    def add(self, p: int, factor: Any, value: Any) -> None:
+        self.builder.store(self.m.fma(factor, value, self.builder.load(self.held[p])), self.held[p])
+
+    def add_tap(self, source: Any, x_pixel: Any, weight: Any) -> None:
+        """A tap of all pixels."""
+        factor = self.load(weight)
+        for p in range(len(self.held)):
+            self.add(p, factor, self.load(after(self.builder, source, (_WORD(p), x_pixel))))
+
+    def add_row(self, source: Any, x_pixel: Any, weight: Any, w_tap: Any, taps: int) -> None:
+        """A row of so many taps, which lie as far apart as the pixels do: a pixel of the image is loaded once for all taps that meet it."""
+        factors = [self.load(after(self.builder, weight, (_WORD(s), w_tap))) for s in range(taps)]
+        for i in range(len(self.held) + taps - 1):
+            value = self.load(after(self.builder, source, (_WORD(i), x_pixel)))
+            for s in range(taps):
+                if 0 <= i - s < len(self.held):
+                    self.add(i - s, factors[s], value)
+
+
+def _sums_intrinsic(pixels: int, long: bool, whole: int = 0) -> Any:
+    """Window sums of `count` pixels, at least `pixels`, of all channels; of `whole` taps along the row, if any are said."""
+
+    def typed(
+        typing: Any, like: Any, x: Any, x_pixel: Any, planes: Any, plane: Any, rows: Any, row: Any, taps: Any, tap: Any, w: Any, w_plane: Any, w_row: Any,
+        w_tap: Any, y: Any, y_pixel: Any, count: Any, channels: Any,
+    ) -> Any:  # fmt: skip
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            m, vector, item = vectors_of(context, builder, signature.args[0], long)
+            _, x, x_pixel, planes, plane, rows, row, taps, tap, w, w_plane, w_row, w_tap, y, y_pixel, count, channels = arguments
+            sums = _Sums(builder, m, vector, item, pixels)
+
+            def add_rows(source: Any, weight: Any) -> None:
+                with cgutils.for_range(builder, planes) as t, cgutils.for_range(builder, rows) as r:
+                    line = after(builder, source, (t.index, plane), (r.index, row))
+                    factors = after(builder, weight, (t.index, w_plane), (r.index, w_row))
+                    if whole:
+                        sums.add_row(line, x_pixel, factors, w_tap, whole)
+                        return
+                    with cgutils.for_range(builder, taps) as s:
+                        sums.add_tap(after(builder, line, (s.index, tap)), x_pixel, after(builder, factors, (s.index, w_tap)))
+
+            with cgutils.for_range(builder, runs_of(builder, pixels, count)) as run:
+                first = run_start(builder, run.index, pixels, count)
+                source, target = after(builder, x, (first, x_pixel)), after(builder, y, (first, y_pixel))
+                with cgutils.for_range(builder, runs_of(builder, vector.count, channels)) as part:
+                    at = builder.mul(run_start(builder, part.index, vector.count, channels), _WORD(item))
+                    for place in sums.held:
+                        builder.store(m.real(0.0), place)
+                    add_rows(builder.add(source, at), builder.add(w, at))
+                    for p, place in enumerate(sums.held):
+                        store_at(builder, builder.load(place), after(builder, builder.add(target, at), (_WORD(p), y_pixel)), item)
+            return context.get_dummy_value()
+
+        return types.void(like, *[types.int64] * 16), generate
+
+    return intrinsic(typed)
+
+
+_long_many, _long_one, _short_many, _short_one = (_sums_intrinsic(p, long) for long in (True, False) for p in (_PIXELS, 1))
+_three_many, _five_many, _seven_many = (_sums_intrinsic(_PIXELS, True, whole) for whole in _WHOLE)
+_three_few, _five_few, _seven_few = (_sums_intrinsic(_FEW_PIXELS, True, whole) for whole in _WHOLE)
+
+
+# --- the kernel ------------------------------------------------------------------------------------------------------
+
+
+@device(counted=False)
+def begin_of(at: Any, step: Any) -> Any:
+    """The first i with at + i * step no less than 0."""
+    return max(-(at // step), 0)
+
+
+@device(counted=False)
+def end_of(at: Any, step: Any, extent: Any, count: Any) -> Any:
+    """The first i, `count` at most, with at + i * step no less than `extent`."""
+    return min(max(-((at - extent) // step), 0), count)
+
+
+@routine
+def _pixels(like, geo, strides, x, planes, rows, taps, w, y, count):
+    """`count` pixels of a row whose first tap reads the image at x, with so many taps along each axis from the one at w on."""
+    apart()
+    channels, w_tap = geo[GROUPS], geo[GROUPS] * geo[ITEM]
+    w_row, steps = (
+        w_tap * geo[WINDOW + 2],
+        (strides[XD] * geo[DILATION], strides[XH] * geo[DILATION + 1], strides[XW] * geo[DILATION + 2]),
+    )
+    x_pixel, w_plane = strides[XW] * geo[STRIDE + 2], w_row * geo[WINDOW + 1]
+    if geo[TOGETHER] and taps == geo[WINDOW + 2] and count >= _FEW_PIXELS:
+        numbers = x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
+        if count >= _PIXELS:
+            if taps == 3:
+                _three_many(like, *numbers)
+            elif taps == 5:
+                _five_many(like, *numbers)
+            else:
+                _seven_many(like, *numbers)
+        elif taps == 3:
+            _three_few(like, *numbers)
+        elif taps == 5:
+            _five_few(like, *numbers)
+        else:
+            _seven_few(like, *numbers)
+    elif geo[LONG] and count >= _PIXELS:
+        _long_many(
+            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
+        )
+    elif geo[LONG]:
+        _long_one(
+            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
+        )
+    elif count >= _PIXELS:
+        _short_many(
+            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
+        )
+    else:
+        _short_one(
+            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
+        )
+
+
+@routine
+def _row(like, geo, strides, x, w, y, depth, height):
+    """A row of outputs of an image at x, whose first windows begin at this depth and height."""
+    apart()
+    step, before, dilation, width, window = geo[STRIDE + 2], geo[BEFORE + 2], geo[DILATION + 2], geo[SPACE + 2], geo[WINDOW + 2]
+    t, r = begin_of(depth, geo[DILATION]), begin_of(height, geo[DILATION + 1])
+    planes = max(end_of(depth, geo[DILATION], geo[SPACE], geo[WINDOW]) - t, 0)
+    rows = max(end_of(height, geo[DILATION + 1], geo[SPACE + 1], geo[WINDOW + 1]) - r, 0)
+    x += (depth + t * geo[DILATION]) * strides[XD] + (height + r * geo[DILATION + 1]) * strides[XH]
+    w += (t * geo[WINDOW + 1] + r) * window * geo[GROUPS] * geo[ITEM]
+    count = geo[OUT + 2]
+    low = min(begin_of(-before, step), count)
+    high = max(end_of((window - 1) * dilation - before, step, width, count), low)
+    if high > low:
+        _pixels(like, geo, strides, x + (low * step - before) * strides[XW], planes, rows, window, w, y + low * strides[YW], high - low)
+    for outer in range(low + count - high):
+        p = outer if outer < low else outer + high - low
+        at = p * step - before
+        s = begin_of(at, dilation)
+        taps = max(end_of(at, dilation, width, window) - s, 0)
+        place = x + (at + s * dilation) * strides[XW]
+        _pixels(like, geo, strides, place, planes, rows, taps, w + s * geo[GROUPS] * geo[ITEM], y + p * strides[YW], 1)
+
+
+@kernel
+def lanes_correlate(start: int, stop: int, x: int, y: int, strides: Integers1, weight: int, geo: Integers1, like: Out1) -> None:
+    """The blocks of rows of outputs from `start` to `stop`; the weight is [tap][channel]."""
+    zero = like.dtype.type(0)
+    for task in range(start, stop):
+        block, plane = task % geo[BLOCKS], task // geo[BLOCKS]
+        n, d = plane // geo[OUT], plane % geo[OUT]
+        depth = d * geo[STRIDE] - geo[BEFORE]
+        for h in range(block * geo[ROWS], min((block + 1) * geo[ROWS], geo[OUT + 1])):
+            target = y + n * strides[YN] + d * strides[YD] + h * strides[YH]
+            _row(zero, geo, strides, x + n * strides[XN], weight, target, depth, h * geo[STRIDE + 1] - geo[BEFORE + 1])
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def rows_plan(g: Geometry, item: int) -> tuple[np.ndarray, int]:
+    """The kernels' numbers, and how many tasks there are."""
+    rows = min(max(_TASK // (g.out[2] * g.groups), 1), g.out[1])
+    blocks, long = -(-g.out[1] // rows), min(g.groups // lanes(item), VECTORS)
+    together = long > 0 and g.window[2] in _WHOLE and g.stride[2] == g.dilation[2]
+    numbers = (*g.space, *g.out, *g.stride, *g.before, *g.window, *g.dilation, g.groups, item, rows, blocks, long, together)
+    return np.array(numbers, np.int64), g.n * g.out[0] * blocks
+
+
+def side_by_side(a: np.ndarray) -> np.ndarray:
+    """An image (N, G, 1, D, H, W), or a copy, whose channels are neighbours in memory."""
+    a = aligned_array(a)
+    if a.strides[1] == a.itemsize:
+        return a
+    return np.ascontiguousarray(a.transpose(0, 2, 3, 4, 5, 1)).transpose(0, 5, 1, 2, 3, 4)
+
+
+def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    geo, tasks = rows_plan(g, y.itemsize)
+    x, target = side_by_side(x), y if y.strides[1] == y.itemsize and y.flags.aligned else side_by_side(np.empty(y.shape, y.dtype))
+    weight = np.ascontiguousarray(w.reshape(g.groups, g.taps).T)
+    strides = np.array(x.strides + target.strides, np.int64)
+    lanes_correlate(tasks, address(x), address(target), strides, address(weight), geo, weight.reshape(-1), work=g.macs // _MACS)
+    if target is not y:
+        y[...] = target
+
+
+WAY = Way("depthwise_lanes", "", rejects_lanes, lambda g: (), _correlate, lanes_cost)
+conv, conv_backward_input, conv_transpose = correlations(WAY, lanes_correlate)
