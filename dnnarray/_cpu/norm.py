@@ -200,6 +200,7 @@ def _add_norm_backward(
 _CALLS = 12  # of NumPy in one block
 _SUMMARY = "mean, then the spread around it, in blocks that stay in the cache"
 _BACKWARD_SUMMARY = "the sums first, then the gradient, in blocks that stay in the cache"
+_COLUMNS = "compiled: channels innermost in memory, statistics of blocks of rows merged"
 _COMPILED = "compiled: a statistic and its values at a time, over all threads"
 
 
@@ -207,6 +208,11 @@ def _entries(run: Any, summary: str, driver: str, accepts: Any, name: str = "two
     """NumPy's entry and the compiled one."""
     numpy_entry = Method(name, run, summary, cost=compiled.numpy_cost(_CALLS))
     return numpy_entry, compiled.method("compiled", "norm", driver, _COMPILED, accepts=accepts)
+
+
+def _by_columns(driver: str, accepts: Any = norm_forms.no_columns) -> Method:
+    """The compiled entry for channels that are innermost in memory."""
+    return compiled.method("columns", "norm_columns", driver, _COLUMNS, accepts=accepts)
 
 
 def _by_rows(run: Any, driver: str) -> tuple[Method, ...]:
@@ -218,9 +224,13 @@ ALGORITHMS = {
         _batch_norm, "given statistics: a scale and a shift per channel", "batch_norm", norm_forms.no_affine, "elementwise"
     ),
     "batch_norm_backward": (Method("elementwise", _batch_norm_backward, "a scale per channel, and the sums beside it"),),
-    "batch_norm_train": _entries(_batch_norm_train, _SUMMARY, "batch_norm_train", norm_forms.no_planes),
-    "batch_norm_train_backward": _entries(
-        _batch_norm_train_backward, _BACKWARD_SUMMARY, "batch_norm_train_backward", norm_forms.no_saved_planes
+    "batch_norm_train": (
+        *_entries(_batch_norm_train, _SUMMARY, "batch_norm_train", norm_forms.no_planes),
+        _by_columns("batch_norm_train"),
+    ),
+    "batch_norm_train_backward": (
+        *_entries(_batch_norm_train_backward, _BACKWARD_SUMMARY, "batch_norm_train_backward", norm_forms.no_saved_planes),
+        _by_columns("batch_norm_train_backward", norm_forms.no_saved_columns),
     ),
     "layer_norm": _by_rows(_layer_norm, "layer_norm"),
     "layer_norm_backward": _by_rows(_layer_norm_backward, "layer_norm_backward"),
@@ -230,10 +240,10 @@ ALGORITHMS = {
     "add_layer_norm_backward": (Method("two_pass", _add_norm_backward, _BACKWARD_SUMMARY),),
     "add_rms_norm": _by_rows(_add_norm, "add_norm"),
     "add_rms_norm_backward": (Method("two_pass", _add_norm_backward, _BACKWARD_SUMMARY),),
-    "group_norm": _by_rows(_affine_norm, "group_norm"),
-    "group_norm_backward": _by_rows(_affine_norm_backward, "group_norm_backward"),
-    "instance_norm": _by_rows(_affine_norm, "group_norm"),
-    "instance_norm_backward": _by_rows(_affine_norm_backward, "group_norm_backward"),
+    "group_norm": (*_by_rows(_affine_norm, "group_norm"), _by_columns("group_norm")),
+    "group_norm_backward": (*_by_rows(_affine_norm_backward, "group_norm_backward"), _by_columns("group_norm_backward")),
+    "instance_norm": (*_by_rows(_affine_norm, "group_norm"), _by_columns("group_norm")),
+    "instance_norm_backward": (*_by_rows(_affine_norm_backward, "group_norm_backward"), _by_columns("group_norm_backward")),
     "local_response_norm": (Method("window_sum", norm_local.forward, "one shifted addition for each channel of the window"),),
     "local_response_norm_backward": (Method("window_sum", norm_local.backward, "the same window forward and turned round"),),
 }

@@ -9,6 +9,8 @@ from typing import Any
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 
+_LEAST_CHANNELS = 8  # of columns: fewer fill no vector
+
 
 @frozen
 class Rows:
@@ -35,6 +37,17 @@ class Planes:
     outer: int
     channels: int
     inner: int
+    order: tuple[int, ...]
+
+
+@frozen
+class Columns:
+    """x in the order of its memory as (samples, rows, channels), a statistic for each of `groups` runs of neighbouring channels of a sample; `order` as in `Planes`."""
+
+    samples: int
+    rows: int
+    channels: int
+    groups: int
     order: tuple[int, ...]
 
 
@@ -77,11 +90,47 @@ def planes(problem: NormProblem) -> Planes | None:
     return Planes(math.prod(extents[:place]), extents[place], math.prod(extents[place + 1 :]), order)
 
 
+@lru_cache(maxsize=1024)
+def columns(problem: NormProblem) -> Columns | None:
+    """The form of columns, None where the problem has another, or too few channels for vectors."""
+    geometry, x = problem.geometry, x_of(problem)
+    order, kept = x.axis_order(), geometry.kept
+    if order is None or math.prod(geometry.view) == 0 or kept not in ((order[-1],), (0, order[-1])):
+        return None
+    channel, each, split = kept[-1], len(kept) == 2, len(geometry.view) > x.ndim
+    along = {channel, channel + 1} if split else {channel}
+    if (each and order[0] != 0) or any(n != 1 for i, n in enumerate(geometry.parameter) if i not in along):
+        return None
+    channels, samples = x.shape[channel], x.shape[0] if each else 1
+    rows = x.size // (samples * channels)
+    if rows < 2 or channels < _LEAST_CHANNELS:
+        return None
+    return Columns(samples, rows, channels, geometry.view[channel], order)
+
+
 def no_rows(problem: NormProblem, device: Any) -> str | None:
     """Why the kernels for rows cannot do it, or None."""
     if problem.activation is not None:
         return "it does not fuse an activation"
     return None if rows(problem) else "it takes C-contiguous arrays that are normalised along their last axes"
+
+
+def no_columns(problem: NormProblem, device: Any) -> str | None:
+    """Why the kernels for columns cannot do it, or None."""
+    train = problem.op.startswith("batch_norm_train")
+    residual = problem.inputs[6 if problem.op.endswith("_backward") else -1] if train else None
+    if problem.activation is not None or residual is not None:
+        return "it does not fuse a residual or an activation"
+    return None if columns(problem) else f"it takes dense arrays whose channels, {_LEAST_CHANNELS} or more, are innermost in memory"
+
+
+def no_saved_columns(problem: NormProblem, device: Any) -> str | None:
+    """`no_columns`, and the statistics must have been saved."""
+    return _not_saved(problem) or no_columns(problem, device)
+
+
+def _not_saved(problem: NormProblem) -> str | None:
+    return "it takes the saved mean and rstd" if problem.inputs[-1] is None or problem.inputs[-2] is None else None
 
 
 def no_affine(problem: NormProblem, device: Any) -> str | None:
@@ -102,6 +151,4 @@ def no_planes(problem: NormProblem, device: Any) -> str | None:
 
 def no_saved_planes(problem: NormProblem, device: Any) -> str | None:
     """`no_planes`, and the statistics must have been saved."""
-    if problem.inputs[-1] is None or problem.inputs[-2] is None:
-        return "it takes the saved mean and rstd"
-    return no_planes(problem, device)
+    return _not_saved(problem) or no_planes(problem, device)
