@@ -145,6 +145,7 @@ WINOGRAD = Way(
 SUMMARY_4X4 = "F(4x4, 3x3): 36 products for sixteen outputs instead of 144, in blocks of tiles that stay in the caches"
 SUMMARY_4X4_WEIGHT = "F(4x4, 3x3) read backwards: 36 products for a tile of sixteen outputs instead of 144, added up over the tiles"
 _TILES = 48  # of a block, for the estimate
+_TURNED = 180  # operations that an element is worth whose channels lie side by side, where tiles lie in the lanes
 _CHANNELS = 12  # of a sum, below which its largest error may exceed four times that of adding up one product after the other: that of the transforms stays
 _LANES, _ROWS = 16, 6  # of channels and outputs in a tile of its gradient, for the estimate
 _PIXELS = 128  # of a sum of the weight's gradient, the same
@@ -164,7 +165,8 @@ def cost_4x4(g: Geometry, itemsize: int) -> Cost:
     products = 2 * 36 * tiles * g.groups * g.c * g.k / 0.8
     transforms = vectors * 2000 * (g.c + g.k) * itemsize / 4
     weight = 36 * w / 9 * (24 + 3 * -(-tiles // _TILES)) * itemsize / 4
-    return Cost(products + transforms + weight, (x + w + y) * itemsize, 1.0, 14)
+    turned = _TURNED * (x + y) * itemsize / 4 if g.pixel_major else 0
+    return Cost(products + transforms + weight + turned, (x + w + y) * itemsize, 1.0, 14)
 
 
 def precision_4x4_weight(g: Geometry) -> str:

@@ -20,7 +20,7 @@ from dnnarray._cpu.compiled.conv_drivers import correlations
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, kernel
 from dnnarray._cpu.compiled.lanes import Arithmetic
 from dnnarray._cpu.compiled.memory import address
-from dnnarray._cpu.compiled.tile import apart, intrinsic, lanes, load_at, routine, store_at, vector_of
+from dnnarray._cpu.compiled.tile import apart, intrinsic, lanes, load_at, routine, splat, store_at, vector_of
 from dnnarray._cpu.conv_blocks import Way
 from dnnarray._cpu.conv_depthwise import LEAST_LANES, lanes_cost, rejects_lanes
 from dnnarray._problems.conv_geometry import Geometry
@@ -85,15 +85,17 @@ class _Sums:
 
 
 def _sums_intrinsic(pixels: int, long: bool, whole: int = 0) -> Any:
-    """Window sums of `count` pixels, at least `pixels`, of all channels; of `whole` taps along the row, if any are said."""
+    """Window sums of `count` pixels, at least `pixels`, of all channels, added to what is in y or not; `whole` taps along the row at once, if any are said."""
 
     def typed(
         typing: Any, like: Any, x: Any, x_pixel: Any, planes: Any, plane: Any, rows: Any, row: Any, taps: Any, tap: Any, w: Any, w_plane: Any, w_row: Any,
-        w_tap: Any, y: Any, y_pixel: Any, count: Any, channels: Any,
+        w_tap: Any, y: Any, y_pixel: Any, count: Any, channels: Any, add: Any,
     ) -> Any:  # fmt: skip
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             m, vector, item = vectors_of(context, builder, signature.args[0], long)
-            _, x, x_pixel, planes, plane, rows, row, taps, tap, w, w_plane, w_row, w_tap, y, y_pixel, count, channels = arguments
+            _, x, x_pixel, planes, plane, rows, row, taps, tap, w, w_plane, w_row, w_tap, y, y_pixel, count, channels, add = arguments
+            add = builder.icmp_signed("!=", add, _WORD(0))
+            runs = builder.sdiv(taps, _WORD(whole)) if whole else _WORD(0)
             sums = _Sums(builder, m, vector, item, pixels)
 
             def add_rows(source: Any, weight: Any) -> None:
@@ -101,29 +103,39 @@ def _sums_intrinsic(pixels: int, long: bool, whole: int = 0) -> Any:
                     line = after(builder, source, (t.index, plane), (r.index, row))
                     factors = after(builder, weight, (t.index, w_plane), (r.index, w_row))
                     if whole:
-                        sums.add_row(line, x_pixel, factors, w_tap, whole)
-                        return
-                    with cgutils.for_range(builder, taps) as s:
+                        with cgutils.for_range(builder, runs) as run:
+                            s = builder.mul(run.index, _WORD(whole))
+                            sums.add_row(after(builder, line, (s, tap)), x_pixel, after(builder, factors, (s, w_tap)), w_tap, whole)
+                    with cgutils.for_range(builder, taps, builder.mul(runs, _WORD(max(whole, 1)))) as s:
                         sums.add_tap(after(builder, line, (s.index, tap)), x_pixel, after(builder, factors, (s.index, w_tap)))
 
             with cgutils.for_range(builder, runs_of(builder, pixels, count)) as run:
                 first = run_start(builder, run.index, pixels, count)
                 source, target = after(builder, x, (first, x_pixel)), after(builder, y, (first, y_pixel))
                 with cgutils.for_range(builder, runs_of(builder, vector.count, channels)) as part:
-                    at = builder.mul(run_start(builder, part.index, vector.count, channels), _WORD(item))
-                    for place in sums.held:
-                        builder.store(m.real(0.0), place)
+                    begin = run_start(builder, part.index, vector.count, channels)
+                    at = builder.mul(begin, _WORD(item))
+                    places = [after(builder, builder.add(target, at), (_WORD(p), y_pixel)) for p in range(pixels)]
+                    before = [sums.load(place) for place in places]
+                    for value, place in zip(before, sums.held, strict=True):
+                        builder.store(builder.select(add, value, m.real(0.0)), place)
                     add_rows(builder.add(source, at), builder.add(w, at))
-                    for p, place in enumerate(sums.held):
-                        store_at(builder, builder.load(place), after(builder, builder.add(target, at), (_WORD(p), y_pixel)), item)
+                    # The last run overlaps the one before: what was added there is in y already.
+                    words = ir.VectorType(_WORD, vector.count)
+                    seen = splat(builder, builder.sub(builder.mul(part.index, _WORD(vector.count)), begin), words)
+                    fresh = builder.icmp_signed(">=", ir.Constant(words, list(range(vector.count))), seen)
+                    fresh = builder.or_(fresh, splat(builder, builder.not_(add), ir.VectorType(ir.IntType(1), vector.count)))
+                    for value, total, place in zip(before, sums.held, places, strict=True):
+                        store_at(builder, builder.select(fresh, builder.load(total), value), place, item)
             return context.get_dummy_value()
 
-        return types.void(like, *[types.int64] * 16), generate
+        return types.void(like, *[types.int64] * 17), generate
 
     return intrinsic(typed)
 
 
-_long_many, _long_one, _short_many, _short_one = (_sums_intrinsic(p, long) for long in (True, False) for p in (_PIXELS, 1))
+_long_many, _long_few, _long_one = (_sums_intrinsic(p, True) for p in (_PIXELS, _FEW_PIXELS, 1))
+_short_many, _short_few, _short_one = (_sums_intrinsic(p, False) for p in (_PIXELS, _FEW_PIXELS, 1))
 _three_many, _five_many, _seven_many = (_sums_intrinsic(_PIXELS, True, whole) for whole in _WHOLE)
 _three_few, _five_few, _seven_few = (_sums_intrinsic(_FEW_PIXELS, True, whole) for whole in _WHOLE)
 
@@ -144,53 +156,108 @@ def end_of(at: Any, step: Any, extent: Any, count: Any) -> Any:
 
 
 @routine
-def _pixels(like, geo, strides, x, planes, rows, taps, w, y, count):
+def _pixels(like, geo, strides, x, planes, rows, taps, w, y, count, add):
     """`count` pixels of a row whose first tap reads the image at x, with so many taps along each axis from the one at w on."""
     apart()
     channels, w_tap = geo[GROUPS], geo[GROUPS] * geo[ITEM]
-    w_row, steps = (
-        w_tap * geo[WINDOW + 2],
-        (strides[XD] * geo[DILATION], strides[XH] * geo[DILATION + 1], strides[XW] * geo[DILATION + 2]),
-    )
-    x_pixel, w_plane = strides[XW] * geo[STRIDE + 2], w_row * geo[WINDOW + 1]
-    if geo[TOGETHER] and taps == geo[WINDOW + 2] and count >= _FEW_PIXELS:
-        numbers = x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
-        if count >= _PIXELS:
-            if taps == 3:
-                _three_many(like, *numbers)
-            elif taps == 5:
-                _five_many(like, *numbers)
-            else:
-                _seven_many(like, *numbers)
-        elif taps == 3:
-            _three_few(like, *numbers)
-        elif taps == 5:
-            _five_few(like, *numbers)
+    w_row, plane, row = w_tap * geo[WINDOW + 2], strides[XD] * geo[DILATION], strides[XH] * geo[DILATION + 1]
+    x_pixel, x_tap, w_plane, y_pixel = strides[XW] * geo[STRIDE + 2], strides[XW] * geo[DILATION + 2], w_row * geo[WINDOW + 1], strides[YW]
+    numbers = x, x_pixel, planes, plane, rows, row, taps, x_tap, w, w_plane, w_row, w_tap, y, y_pixel, count, channels, add
+    together = geo[TOGETHER] if taps >= geo[TOGETHER] else 0
+    if count >= _PIXELS:
+        if together == 3:
+            _three_many(like, *numbers)
+        elif together == 5:
+            _five_many(like, *numbers)
+        elif together == 7:
+            _seven_many(like, *numbers)
+        elif geo[LONG]:
+            _long_many(like, *numbers)
         else:
+            _short_many(like, *numbers)
+    elif count >= _FEW_PIXELS:
+        if together == 3:
+            _three_few(like, *numbers)
+        elif together == 5:
+            _five_few(like, *numbers)
+        elif together == 7:
             _seven_few(like, *numbers)
-    elif geo[LONG] and count >= _PIXELS:
-        _long_many(
-            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
-        )
+        elif geo[LONG]:
+            _long_few(like, *numbers)
+        else:
+            _short_few(like, *numbers)
     elif geo[LONG]:
-        _long_one(
-            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
-        )
-    elif count >= _PIXELS:
-        _short_many(
-            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
-        )
+        _long_one(like, *numbers)
     else:
-        _short_one(
-            like, x, x_pixel, planes, steps[0], rows, steps[1], taps, steps[2], w, w_plane, w_row, w_tap, y, strides[YW], count, channels
+        _short_one(like, *numbers)
+
+
+@routine
+def _edge(like, geo, strides, x, planes, rows, w, y, first, last):
+    """The pixels from `first` to `last` of a row, whose windows reach over the edge: a few together with the taps that all of them have, then the others."""
+    apart()
+    step, before, dilation, width, window = geo[STRIDE + 2], geo[BEFORE + 2], geo[DILATION + 2], geo[SPACE + 2], geo[WINDOW + 2]
+    w_tap, p = geo[GROUPS] * geo[ITEM], first
+    while p < last:
+        left = last - p
+        count = _PIXELS if left >= _PIXELS else _FEW_PIXELS if left >= _FEW_PIXELS else 1
+        at = p * step - before
+        low = begin_of(at, dilation)
+        high = max(end_of(at + (count - 1) * step, dilation, width, window), low)
+        _pixels(
+            like,
+            geo,
+            strides,
+            x + (at + low * dilation) * strides[XW],
+            planes,
+            rows,
+            high - low,
+            w + low * w_tap,
+            y + p * strides[YW],
+            count,
+            0,
         )
+        for q in range(p, p + count):
+            at = q * step - before
+            start, stop = begin_of(at, dilation), end_of(at, dilation, width, window)
+            fewer = min(low, stop)
+            if fewer > start:
+                _pixels(
+                    like,
+                    geo,
+                    strides,
+                    x + (at + start * dilation) * strides[XW],
+                    planes,
+                    rows,
+                    fewer - start,
+                    w + start * w_tap,
+                    y + q * strides[YW],
+                    1,
+                    1,
+                )
+            more = max(high, start)
+            if stop > more:
+                _pixels(
+                    like,
+                    geo,
+                    strides,
+                    x + (at + more * dilation) * strides[XW],
+                    planes,
+                    rows,
+                    stop - more,
+                    w + more * w_tap,
+                    y + q * strides[YW],
+                    1,
+                    1,
+                )
+        p += count
 
 
 @routine
 def _row(like, geo, strides, x, w, y, depth, height):
     """A row of outputs of an image at x, whose first windows begin at this depth and height."""
     apart()
-    step, before, dilation, width, window = geo[STRIDE + 2], geo[BEFORE + 2], geo[DILATION + 2], geo[SPACE + 2], geo[WINDOW + 2]
+    step, before, dilation, window = geo[STRIDE + 2], geo[BEFORE + 2], geo[DILATION + 2], geo[WINDOW + 2]
     t, r = begin_of(depth, geo[DILATION]), begin_of(height, geo[DILATION + 1])
     planes = max(end_of(depth, geo[DILATION], geo[SPACE], geo[WINDOW]) - t, 0)
     rows = max(end_of(height, geo[DILATION + 1], geo[SPACE + 1], geo[WINDOW + 1]) - r, 0)
@@ -198,16 +265,11 @@ def _row(like, geo, strides, x, w, y, depth, height):
     w += (t * geo[WINDOW + 1] + r) * window * geo[GROUPS] * geo[ITEM]
     count = geo[OUT + 2]
     low = min(begin_of(-before, step), count)
-    high = max(end_of((window - 1) * dilation - before, step, width, count), low)
+    high = max(end_of((window - 1) * dilation - before, step, geo[SPACE + 2], count), low)
+    _edge(like, geo, strides, x, planes, rows, w, y, 0, low)
     if high > low:
-        _pixels(like, geo, strides, x + (low * step - before) * strides[XW], planes, rows, window, w, y + low * strides[YW], high - low)
-    for outer in range(low + count - high):
-        p = outer if outer < low else outer + high - low
-        at = p * step - before
-        s = begin_of(at, dilation)
-        taps = max(end_of(at, dilation, width, window) - s, 0)
-        place = x + (at + s * dilation) * strides[XW]
-        _pixels(like, geo, strides, place, planes, rows, taps, w + s * geo[GROUPS] * geo[ITEM], y + p * strides[YW], 1)
+        _pixels(like, geo, strides, x + (low * step - before) * strides[XW], planes, rows, window, w, y + low * strides[YW], high - low, 0)
+    _edge(like, geo, strides, x, planes, rows, w, y, high, count)
 
 
 @kernel
@@ -226,12 +288,17 @@ def lanes_correlate(start: int, stop: int, x: int, y: int, strides: Integers1, w
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
+def _together(window: int) -> int:
+    """How many taps of a row are done at once: those that leave the fewest by themselves."""
+    return min(_WHOLE, key=lambda taps: (window % taps, -taps))
+
+
 @lru_cache(maxsize=1024)
 def rows_plan(g: Geometry, item: int) -> tuple[np.ndarray, int]:
     """The kernels' numbers, and how many tasks there are."""
     rows = min(max(_TASK // (g.out[2] * g.groups), 1), g.out[1])
     blocks, long = -(-g.out[1] // rows), min(g.groups // lanes(item), VECTORS)
-    together = long > 0 and g.window[2] in _WHOLE and g.stride[2] == g.dilation[2]
+    together = _together(g.window[2]) if long and g.stride[2] == g.dilation[2] else 0
     numbers = (*g.space, *g.out, *g.stride, *g.before, *g.window, *g.dilation, g.groups, item, rows, blocks, long, together)
     return np.array(numbers, np.int64), g.n * g.out[0] * blocks
 
