@@ -7,6 +7,7 @@ import importlib
 import os
 import queue
 import threading
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -94,18 +95,19 @@ class Unit:
         try:
             for kernel in self.run.function.kernels:
                 kernel.build(self.dtype)
-            _start_team()
         except Exception as error:  # a compiler that this version of Numba cannot be: never in the way of an answer
             self.error = f"Numba could not compile it ({type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''})"
             self.state = FAILED
             return
         self.state = READY
+        _start_team()
 
 
 @lru_cache(maxsize=1)
 def _start_team() -> None:
-    """The threads of the kernels do everything that is spread over threads, once there are kernels."""
-    importlib.import_module("dnnarray._cpu.compiled.team").start()
+    """The threads of the kernels do everything that is spread over threads, once there are kernels; those that sleep go on with it where this fails."""
+    with suppress(Exception):
+        importlib.import_module("dnnarray._cpu.compiled.team").start()
 
 
 def unit(run: Compiled, dtype: str) -> Unit:
