@@ -76,12 +76,13 @@ def run(function: Callable[..., Any], total: int, *arguments: Any, work: int, as
 
 
 def _serve(function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...], asleep: bool) -> bool:
-    team = None if asleep else _team
-    return (team is not None and team(function, parts, arguments)) or _pool.serve(function, parts, arguments)
+    """Whether the parts have been run; not where those who would are at work already."""
+    served = None if asleep or _team is None else _team(function, parts, arguments)
+    return _pool.serve(function, parts, arguments) if served is None else served
 
 
-def join(team: Callable[..., bool]) -> None:
-    """Give parts to other threads from now on: ``team(function, parts, arguments)`` runs them, and says False where it cannot."""
+def join(team: Callable[..., bool | None]) -> None:
+    """Give parts to other threads from now on: ``team(function, parts, arguments)`` runs them, and says False where it is at work already, None where it cannot be used."""
     global _team
     _team = team
 
@@ -174,7 +175,7 @@ class _Pool:
 
 
 _pool = _Pool()
-_team: Callable[..., bool] | None = None  # that runs the compiled kernels, once there are any
+_team: Callable[..., bool | None] | None = None  # that runs the compiled kernels, once there are any
 
 
 def _forget_pool() -> None:

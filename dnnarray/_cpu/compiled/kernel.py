@@ -126,6 +126,11 @@ def omp_is_safe() -> bool:
     return not _forked and _layer() in ("omp", "tbb")
 
 
+def at_work() -> bool:
+    """Whether a call has Numba's threads now."""
+    return _one_team.locked()
+
+
 def _after_fork() -> None:
     global _forked, _one_team
     _forked, _one_team = True, threading.Lock()

@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dnnarray._cpu import threads
-from dnnarray._cpu.compiled.kernel import kernel, omp_is_safe
+from dnnarray._cpu.compiled.kernel import at_work, kernel, omp_is_safe
 
 _Part = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)
 _known = threading.local()
@@ -40,9 +40,11 @@ def call_parts(start: int, stop: int, function: int) -> None:
         _call(function, part)
 
 
-def serve(function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...]) -> bool:
-    """Run the parts, as `threads.Pool.serve` does; False where they cannot be run by this team now."""
+def serve(function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...]) -> bool | None:
+    """Run the parts; False where the team is at work already, None where it cannot be used."""
     if not omp_is_safe():
+        return None
+    if at_work():
         return False
     errors: list[BaseException] = []
 
