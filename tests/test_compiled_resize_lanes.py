@@ -169,3 +169,39 @@ def test_nothing_is_read_where_nothing_was_taken():
     dx = call_by("compiled", "interpolate_backward", (grad, x), {"size": (2, 3), "layout": "channels_last"})
     assert np.isinf(dx).sum() == 18
     assert (dx == 0).sum() == dx.size - 18
+
+
+# --- bilinear sampling of channels that lie side by side ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border"])
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("channels", _CHANNELS)
+def test_sampling_close_to_the_definition_and_within_its_arrays(channels, align_corners, padding_mode, at_end):
+    rng = np.random.default_rng(2)
+    options = {"padding_mode": padding_mode, "align_corners": align_corners}
+    for dtype, tolerance in (("float32", 3e-6), ("float64", 1e-14)):
+        x, grid = rng.standard_normal((3, 7, 9, channels)).astype(dtype), rng.uniform(-1.4, 1.4, (3, 5, 61, 2)).astype(dtype)
+        guarded = Guarded()
+        first = np.moveaxis(guarded.like(x, at_end), -1, 1)
+        out = np.moveaxis(guarded.like(np.full((3, 5, 61, channels), np.nan, dtype), at_end), -1, 1)
+        call_by("compiled", "grid_sample", (first, guarded.like(grid, at_end)), options, out=out)
+        exact = oracles.grid_sample(np.moveaxis(x, -1, 1).astype(np.float64), grid.astype(np.float64), **options)
+        np.testing.assert_allclose(out, exact, rtol=0, atol=tolerance)
+
+
+def test_sampling_gives_the_same_bits_in_any_order_of_memory_and_by_any_number_of_threads():
+    """Also beside infinity, outside of the image and at places that are NaN."""
+    rng = np.random.default_rng(3)
+    x, grid = rng.standard_normal((5, 33, 40, 24)).astype(np.float32), rng.uniform(-1.3, 1.3, (5, 70, 31, 2)).astype(np.float32)
+    x[1, 4, 5, 6], x[2, 7, 8] = np.inf, np.nan
+    grid[3, 2, 1, 0], grid[4, 5, 6] = np.nan, np.nan
+    last, found = np.moveaxis(x, -1, 1), []
+    for threads in (1, 2, 3, 3):
+        with dnn.options(threads=threads):
+            y = call_by("compiled", "grid_sample", (last, grid), {})
+            assert np.moveaxis(y, 1, -1).flags.c_contiguous
+            found.append(y.tobytes())
+    assert len(set(found)) == 1
+    np.testing.assert_array_equal(call_by("compiled", "grid_sample", (np.ascontiguousarray(last), grid), {}), y)

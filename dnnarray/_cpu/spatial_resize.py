@@ -11,10 +11,9 @@ import numpy as np
 
 from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.blocks import borrow, give
-from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
+from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights, lies
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
-from dnnarray._spec import Spec
 
 _CALLS = 12  # of NumPy in one block
 _LONG = 4  # times the usual block: long calls for the sake of threads
@@ -377,19 +376,9 @@ def memory_order(problem: InterpolateProblem) -> str | None:
     """Whether the channels are planes or, the innermost in memory, lanes; None where they are neither."""
     images = (problem.inputs[0], problem.result)
     planes, lanes = (0, problem.channels, *problem.axes), (0, *problem.axes, problem.channels)
-    if len(problem.axes) < 3 and all(_lies(image, planes) for image in images):
+    if len(problem.axes) < 3 and all(lies(image, planes) for image in images):
         return "planes"
-    return "lanes" if all(_lies(image, lanes) for image in images) else None
-
-
-def _lies(image: Spec, order: tuple[int, ...]) -> bool:
-    """Whether the memory is dense with the axes in this order; where an extent is 1 any stride will do."""
-    strides, step = image.strides or image.c_strides, 1
-    for axis in reversed(order):
-        if image.shape[axis] != 1 and strides[axis] != step:
-            return False
-        step *= image.shape[axis]
-    return True
+    return "lanes" if all(lies(image, lanes) for image in images) else None
 
 
 def _no_order(problem: InterpolateProblem, device: Any) -> str | None:

@@ -14,7 +14,7 @@ from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Out2, Out3, 
 from dnnarray._cpu.compiled.memory import fetch_run
 from dnnarray._cpu.compiled.scalar import fma
 from dnnarray._cpu.compiled.tile import BYTES
-from dnnarray._cpu.spatial_common import buffer
+from dnnarray._cpu.spatial_common import buffer, lies
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._problems.spatial_lookup import EmbeddingProblem
 
@@ -102,10 +102,21 @@ def _sample_images(start: int, stop: int, x: In4, grid: In3, table: Out4, y: Out
             _sample_block(table[slot], grid[n], y, n, first, min(first + _PLACES, y.shape[2]), align_corners, border, found)
 
 
+@kernel(counted=False, streams=True)
+def _sample_lanes(start: int, stop: int, table: In4, grid: In3, y: Out3, align_corners: bool, border: bool) -> None:
+    """Blocks of places, counted through all images, of which each has its channels side by side in the result too."""
+    wide()
+    blocks = -(-y.shape[1] // _PLACES)
+    for block in range(start, stop):
+        n, first = block // blocks, block % blocks * _PLACES
+        last = min(first + _PLACES, y.shape[1])
+        _sample_places(table[n], grid[n], first, last, align_corners, border, y[n, first:last])
+
+
 @device(counted=False)
-def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
-    """Places `first` to `last` of image n."""
-    height, width, channels = image.shape
+def _sample_places(image: Any, grid: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
+    """Places `first` to `last` of an image, with all their channels."""
+    height, width = image.shape[:2]
     one, zero = image.dtype.type(1), image.dtype.type(0)
     for q in range(last - first):
         place = grid[first + q]
@@ -125,11 +136,28 @@ def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, 
                     _add_weighted(image[row, column], weight, found[q])
                 elif weight != weight:  # a place that is NaN
                     found[q, :] = weight
+
+
+@device(counted=False)
+def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
+    """Places `first` to `last` of image n, to the planes of their channels."""
+    _sample_places(image, grid, first, last, align_corners, border, found)
+    channels = image.shape[2]
     item, lanes, size = y.itemsize, BYTES // y.itemsize, y.shape[2]
     for c in range(0, channels, lanes):
         at = max(min(c, channels - lanes), 0)  # the last channels overlap those before them
         into = y.ctypes.data + ((n * channels + at) * size + first) * item
-        turn_rows(zero, found.ctypes.data + at * item, channels * item, into, size * item, last - first, min(channels, lanes), item, lanes)
+        turn_rows(
+            y.dtype.type(0),
+            found.ctypes.data + at * item,
+            channels * item,
+            into,
+            size * item,
+            last - first,
+            min(channels, lanes),
+            item,
+            lanes,
+        )
 
 
 def _sampled(problem: GridSampleProblem, x: Array, grid: Array, y: Array, scratch: Array | None) -> None:
@@ -150,8 +178,20 @@ def _sampled(problem: GridSampleProblem, x: Array, grid: Array, y: Array, scratc
         _sample(len(x) * blocks, table[: len(x)], grid, y, *options, work=8 * y.size)
 
 
-@driver(_pixels, _sample, _sample_images)
+def _sampled_lanes(problem: GridSampleProblem, x: Array, grid: Array, y: Array) -> None:
+    """On contiguous arrays (N, H, W, C)."""
+    images, channels = len(x), x.shape[3]
+    options, blocks = (problem.align_corners, problem.padding_mode == "border"), -(-y.shape[1] * y.shape[2] // _PLACES)
+    _sample_lanes(images * blocks, x, grid.reshape(images, -1, 2), y.reshape(images, -1, channels), *options, work=8 * y.size)
+
+
+@driver(_pixels, _sample, _sample_images, _sample_lanes)
 def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, grid: Array) -> None:
+    if not lies(problem.x, (0, 1, 2, 3)):
+        order = (0, 2, 3, 1)
+        with Written(outputs, order) as (y,):
+            _sampled_lanes(problem, taken(x, None, order), taken(grid), y)
+        return
     with Written(outputs) as (y,):
         _sampled(problem, taken(x), taken(grid), y, scratch)
 
