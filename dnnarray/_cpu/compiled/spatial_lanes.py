@@ -2,7 +2,7 @@
 
 Along each axis an element of the result is the weighted sum of a few elements of the source, with one weight for all channels. A row of the source is resized
 along its length just before it is wanted, with those at the same place of neighbouring planes summed before that where there are three axes; the last few such
-rows wait in a ring for the sums that make rows of the result. The gradient has the same form, with the taps transposed: each element of it gathers its own.
+rows wait in a ring for the sums that make rows of the result. Where there are fewer rows than before, they are summed first. The gradient has the same form, with the taps transposed: each element of it gathers its own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _RING = 1 << 17  # bytes of rows that wait: half of a small second-level cache
 _WORD = ir.IntType(64)
 
 # Where the kernel finds its numbers: extents of source and result, channels, bytes of an element and of a row that waits, rows that wait, taps of each axis,
-# columns of a block, how many blocks, whether planes and rows are taken as they are, and bytes of a row of summed planes.
-_H, _W, _D, _O, _P, _Q, _C, _ITEM, _STEP, _SLOTS, _TD, _TH, _TW, _COLUMNS, _BLOCKS, _PLAIN, _DIRECT, _SPAN = range(18)
+# columns of a block, how many blocks, whether planes and rows are taken as they are, whether rows are summed first, and bytes of a row of sums.
+_H, _W, _D, _O, _P, _Q, _C, _ITEM, _STEP, _SLOTS, _TD, _TH, _TW, _COLUMNS, _BLOCKS, _PLAIN, _DIRECT, _SHRINKS, _SPAN = range(19)
 # Where its tables lie: byte offsets and weights of the taps of planes, rows and columns; which rows those are; of each block the first and the last column that
 # it reads, and where its own without any tap stand in the table of those; _NONE is in the place of planes and rows without any.
-_PLANES, _PLANE_WEIGHTS, _ROWS, _ROW_WEIGHTS, _PLACES, _PLACE_WEIGHTS, _WHICH, _BLOCK, _UNREAD = range(18, 27)
+_PLANES, _PLANE_WEIGHTS, _ROWS, _ROW_WEIGHTS, _PLACES, _PLACE_WEIGHTS, _WHICH, _BLOCK, _UNREAD = range(19, 28)
 _NONE = -1
 
 Array = np.ndarray
@@ -198,24 +198,46 @@ def _clear(typing: Any, like: Any, out: Any, count: Any) -> Any:
 # --- the kernel -------------------------------------------------------------------------------------------------------
 
 
+@device(counted=False)
+def _resized_columns(like, geo, base, block, out):
+    """The columns of a block from a row at `base`."""
+    item, pixel, about = geo[_ITEM], geo[_C] * geo[_ITEM], geo[_BLOCK] + 32 * block
+    first = block * geo[_COLUMNS]
+    columns, taps = min(geo[_COLUMNS], geo[_Q] - first), first * geo[_TW]
+    weighted(like, base, geo[_PLACES] + taps * 8, geo[_PLACE_WEIGHTS] + taps * item, geo[_TW], out, columns, geo[_C])
+    for k in range(read_word(about + 16), read_word(about + 24)):  # infinity times the weight 0 is NaN
+        _clear(like, out + (read_word(geo[_UNREAD] + k * 8) - first) * pixel, geo[_C])
+
+
+@device(counted=False)
+def _summed(like, geo, source, offsets, weights, taps, block, line):
+    """What a block reads of the sum of so many rows, in `line`; gives where that row would begin."""
+    about, pixel = geo[_BLOCK] + 32 * block, geo[_C] * geo[_ITEM]
+    low, high = read_word(about), read_word(about + 8)
+    weighted(like, source + low * pixel, offsets, weights, taps, line, 1, (high - low) * geo[_C])
+    return line - low * pixel
+
+
 @routine
 def _resized_row(like, geo, image, o, h, block, line, out):
     """The columns of a block of row h of plane o of the result, from the image; planes that are to be summed are summed in `line`."""
     apart()
-    item, pixel, about = geo[_ITEM], geo[_C] * geo[_ITEM], geo[_BLOCK] + 32 * block
-    first = block * geo[_COLUMNS]
-    columns = min(geo[_COLUMNS], geo[_Q] - first)
+    base = image + h * geo[_W] * geo[_C] * geo[_ITEM]
     if geo[_PLAIN]:
-        base = image + read_word(geo[_PLANES] + o * 8) + h * geo[_W] * pixel
+        base += read_word(geo[_PLANES] + o * 8)
     else:
-        low, high = read_word(about), read_word(about + 8)
-        source, taps = image + (h * geo[_W] + low) * pixel, o * geo[_TD]
-        weighted(like, source, geo[_PLANES] + taps * 8, geo[_PLANE_WEIGHTS] + taps * item, geo[_TD], line, 1, (high - low) * geo[_C])
-        base = line - low * pixel
-    taps = first * geo[_TW]
-    weighted(like, base, geo[_PLACES] + taps * 8, geo[_PLACE_WEIGHTS] + taps * item, geo[_TW], out, columns, geo[_C])
-    for k in range(read_word(about + 16), read_word(about + 24)):  # infinity times the weight 0 is NaN
-        _clear(like, out + (read_word(geo[_UNREAD] + k * 8) - first) * pixel, geo[_C])
+        taps = o * geo[_TD]
+        base = _summed(like, geo, base, geo[_PLANES] + taps * 8, geo[_PLANE_WEIGHTS] + taps * geo[_ITEM], geo[_TD], block, line)
+    _resized_columns(like, geo, base, block, out)
+
+
+@routine
+def _shrunk_row(like, geo, image, p, block, line, out):
+    """The columns of a block of row p of the result, from the image, whose rows are summed first."""
+    apart()
+    taps = p * geo[_TH]
+    base = _summed(like, geo, image, geo[_ROWS] + taps * 8, geo[_ROW_WEIGHTS] + taps * geo[_ITEM], geo[_TH], block, line)
+    _resized_columns(like, geo, base, block, out)
 
 
 @device(counted=False)
@@ -234,6 +256,9 @@ def _result_row(like, geo, x, y, plane, block, p, memory, waiting):
         return
     if geo[_DIRECT]:
         _resized_row(like, geo, image, o, read_word(which), block, line, out)
+        return
+    if geo[_SHRINKS]:
+        _shrunk_row(like, geo, image + read_word(geo[_PLANES] + o * 8), p, block, line, out)
         return
     for k in range(geo[_TH]):
         h = read_word(which + k * 8)
@@ -318,17 +343,20 @@ def lanes_plan(resizes: tuple[Resize, ...], transposed: bool, dtype: np.dtype, i
     """Of up to three axes."""
     d, h, w = (_Axis(resize, transposed, dtype) for resize in (None,) * (3 - len(resizes)) + resizes)
     pixel = channels * dtype.itemsize
-    columns = min(max(_RING // (pixel * (h.reach + (0 if d.plain else -(-w.source // w.target)))), 1), w.target)
+    shrinks = d.plain and not h.plain and h.target < h.source
+    summed = -(-w.source // w.target) if shrinks or not d.plain else 0  # columns that a block reads, for each of its own
+    columns = min(max(_RING // (pixel * ((0 if shrinks else h.reach) + summed)), 1), w.target)
     columns = -(-w.target // -(-w.target // columns))
     blocks = _blocks(w, columns)
-    span, step = _lines(0 if d.plain else int((blocks[:, 1] - blocks[:, 0]).max()) * pixel), _lines(columns * pixel)
+    span, step = _lines(int((blocks[:, 1] - blocks[:, 0]).max()) * pixel if summed else 0), _lines(columns * pixel)
+    slots = 1 if shrinks else h.reach
     tables = (
-        d.marked(d.index * (h.source * w.source * pixel)), d.weight, h.index % h.reach * step, h.weight,
-        w.index * pixel, w.weight, h.marked(h.index.copy()), blocks, w.unread,
+        d.marked(d.index * (h.source * w.source * pixel)), d.weight, h.index * (w.source * pixel) if shrinks else h.index % slots * step,
+        h.weight, w.index * pixel, w.weight, h.marked(h.index.copy()), blocks, w.unread,
     )  # fmt: skip
     numbers = (
-        h.source, w.source, d.source, d.target, h.target, w.target, channels, dtype.itemsize, step, h.reach, d.taps, h.taps, w.taps,
-        columns, len(blocks), d.plain, h.plain, span, *(address(table) for table in tables),
+        h.source, w.source, d.source, d.target, h.target, w.target, channels, dtype.itemsize, step, slots, d.taps, h.taps, w.taps,
+        columns, len(blocks), d.plain, h.plain, shrinks, span, *(address(table) for table in tables),
     )  # fmt: skip
     return LanesPlan(images * d.target * len(blocks) * h.target, w.taps, np.array(numbers, np.int64), tables)
 
