@@ -21,6 +21,16 @@ def channels_last(x: np.ndarray, channels: int) -> np.ndarray:
     return x.transpose(*range(channels), *range(channels + 1, x.ndim), channels)
 
 
+def lies(image: Spec, order: tuple[int, ...]) -> bool:
+    """Whether the memory is dense with the axes in this order; where an extent is 1 any stride will do."""
+    strides, step = image.strides or image.c_strides, 1
+    for axis in reversed(order):
+        if image.shape[axis] != 1 and strides[axis] != step:
+            return False
+        step *= image.shape[axis]
+    return True
+
+
 def table_bytes(spec: Spec, channels: int) -> int:
     """Scratch for an array as a table with the channels last: none where its memory has that order already."""
     order = (*(i for i in range(spec.ndim) if i != channels), channels)

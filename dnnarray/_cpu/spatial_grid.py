@@ -18,7 +18,7 @@ import numpy as np
 
 from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.blocks import borrow, give
-from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, channels_last, cubic_slopes, cubic_weights, table_bytes
+from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, channels_last, cubic_slopes, cubic_weights, lies, table_bytes
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
 
@@ -332,8 +332,8 @@ def _no_corners(problem: GridSampleProblem, device: Device) -> str | None:
     """Why the compiled kernel cannot do it, or None."""
     if problem.mode != "bilinear" or problem.padding_mode == "reflection" or problem.x.ndim != 4:
         return "it takes mode='bilinear' in two dimensions, without reflection"
-    if problem.x.axis_order() != (0, 1, 2, 3):
-        return "it takes arrays whose channels are planes"
+    if not any(lies(problem.x, order) and lies(problem.result, order) for order in ((0, 1, 2, 3), (0, 2, 3, 1))):
+        return "it takes dense arrays whose channels are planes or the innermost axis in memory"
     return None if problem.x.size and problem.result.size else "there is nothing to do"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.blocks import borrow, give
-from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights
+from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights, lies
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
 
@@ -372,21 +372,29 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
     threads.each(block, whole, work=_CALLS * max(source.size, out.size), products=True)
 
 
-def _no_planes(problem: InterpolateProblem, device: Any) -> str | None:
+def memory_order(problem: InterpolateProblem) -> str | None:
+    """Whether the channels are planes or, the innermost in memory, lanes; None where they are neither."""
+    images = (problem.inputs[0], problem.result)
+    planes, lanes = (0, problem.channels, *problem.axes), (0, *problem.axes, problem.channels)
+    if len(problem.axes) < 3 and all(lies(image, planes) for image in images):
+        return "planes"
+    return "lanes" if all(lies(image, lanes) for image in images) else None
+
+
+def _no_order(problem: InterpolateProblem, device: Any) -> str | None:
     """Why the compiled kernel cannot do it, or None."""
-    source = problem.inputs[0]
-    if problem.channels != 1 or source.ndim > 4 or problem.result.axis_order() != tuple(range(source.ndim)) or source.strides is not None:
-        return "it takes C-contiguous arrays whose channels are planes, with one or two spatial axes"
-    return None if source.size and problem.result.size else "there is nothing to do"
+    if memory_order(problem) is None:
+        return "it takes dense arrays whose channels are planes, with one or two spatial axes, or the innermost axis in memory"
+    return None if problem.inputs[0].size and problem.result.size else "there is nothing to do"
 
 
-_PLANES = "compiled: the rows of a plane, then its columns, over all threads"
+_PLANES = "compiled: rows, then columns, by planes or with the channels that lie side by side in vectors, over all threads"
 
 
 def _with_compiled(summary: str) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     numpy_entry = Method("separable", _interpolate, summary, cost=compiled.numpy_cost(_CALLS))
-    return numpy_entry, compiled.method("compiled", "spatial", "interpolate", _PLANES, accepts=_no_planes)
+    return numpy_entry, compiled.method("compiled", "spatial_planes", "interpolate", _PLANES, accepts=_no_order)
 
 
 ALGORITHMS = {

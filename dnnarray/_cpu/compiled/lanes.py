@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -10,7 +11,9 @@ from numba.core import cgutils
 
 from dnnarray._cpu.compiled.scalar import _EXP_DOUBLE as EXP_DOUBLE
 from dnnarray._cpu.compiled.scalar import _EXP_SINGLE as EXP_SINGLE
-from dnnarray._cpu.compiled.tile import intrinsic, load_at, store_at, vector_of
+from dnnarray._cpu.compiled.tile import intrinsic, load_at, splat, store_at, vector_of
+
+_BIT, _INT, _WORD = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
 # What exp takes (from a plain 0 to infinity), the number whose addition rounds to an integer, ln(2) in two parts, and the bits of mantissa and bias.
 _SINGLE = (-104.0, 89.0, 1.5 * 2**23, 0.693359375, -2.12194440e-4, 23, 127)
@@ -90,6 +93,40 @@ class Arithmetic:
         scale = self.power_of_two(count, *self.limits[-2:])
         less = self.fma(p, scale, builder.fsub(scale, self.real(1.0)))
         return builder.fdiv(less, builder.fadd(less, self.real(2.0)))
+
+
+class Lanes(Arithmetic):
+    """Arithmetic on vectors of which the first lanes stand in memory, all of them where `count` is None."""
+
+    def __init__(self, builder: ir.IRBuilder, vector: ir.VectorType, item: int, count: Any) -> None:
+        super().__init__(builder, vector, item)
+        self.item, self.mask = item, None
+        if count is not None:
+            words = ir.VectorType(_WORD, vector.count)
+            self.mask = builder.icmp_signed("<", ir.Constant(words, list(range(vector.count))), splat(builder, count, words))
+
+    def whole(self, address: Any) -> Any:
+        """A vector all of whose lanes stand in memory."""
+        return load_at(self.builder, address, self.vector, self.item)
+
+    def load(self, address: Any) -> Any:
+        if self.mask is None:
+            return self.whole(address)
+        function = self._masked("load", self.vector, lambda pointer, mask: [pointer, _INT, mask, self.vector])
+        pointer = self.builder.inttoptr(address, ir.PointerType(self.vector))
+        return self.builder.call(function, [pointer, _INT(self.item), self.mask, ir.Constant(self.vector, None)])
+
+    def store(self, value: Any, address: Any) -> None:
+        if self.mask is None:
+            store_at(self.builder, value, address, self.item)
+            return
+        function = self._masked("store", ir.VoidType(), lambda pointer, mask: [self.vector, pointer, _INT, mask])
+        self.builder.call(function, [value, self.builder.inttoptr(address, ir.PointerType(self.vector)), _INT(self.item), self.mask])
+
+    def _masked(self, verb: str, result: ir.Type, parameters: Callable[[ir.Type, ir.Type], list[ir.Type]]) -> ir.Function:
+        name = f"llvm.masked.{verb}.v{self.vector.count}f{8 * self.item}.p0"
+        kind = ir.FunctionType(result, parameters(ir.PointerType(self.vector), ir.VectorType(_BIT, self.vector.count)))
+        return cgutils.get_or_insert_function(self.builder.module, kind, name)
 
 
 def arithmetic(context: Any, builder: ir.IRBuilder, like: types.Float) -> tuple[Arithmetic, ir.VectorType, int]:

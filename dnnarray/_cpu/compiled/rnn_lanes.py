@@ -11,47 +11,16 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
-from dnnarray._cpu.compiled.lanes import Arithmetic, arithmetic
-from dnnarray._cpu.compiled.tile import intrinsic, load_at, splat, store_at
+from dnnarray._cpu.compiled.lanes import Lanes, arithmetic
+from dnnarray._cpu.compiled.tile import intrinsic
 
-_BIT, _INT, _WORD = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_WORD = ir.IntType(64)
 Address = Any
 
 
-class _Units(Arithmetic):
-    """Arithmetic on vectors of which the first lanes stand in memory, all of them where `count` is None."""
-
-    def __init__(self, builder: ir.IRBuilder, vector: ir.VectorType, item: int, count: Any) -> None:
-        super().__init__(builder, vector, item)
-        self.item, self.mask = item, None
-        if count is not None:
-            words = ir.VectorType(_WORD, vector.count)
-            self.mask = builder.icmp_signed("<", ir.Constant(words, list(range(vector.count))), splat(builder, count, words))
-
-    def whole(self, address: Address) -> Any:
-        """A vector all of whose lanes stand in memory."""
-        return load_at(self.builder, address, self.vector, self.item)
-
-    def load(self, address: Address) -> Any:
-        if self.mask is None:
-            return self.whole(address)
-        function = self._masked("load", self.vector, lambda pointer, mask: [pointer, _INT, mask, self.vector])
-        pointer = self.builder.inttoptr(address, ir.PointerType(self.vector))
-        return self.builder.call(function, [pointer, _INT(self.item), self.mask, ir.Constant(self.vector, None)])
-
-    def store(self, value: Any, address: Address) -> None:
-        if self.mask is None:
-            store_at(self.builder, value, address, self.item)
-            return
-        function = self._masked("store", ir.VoidType(), lambda pointer, mask: [self.vector, pointer, _INT, mask])
-        self.builder.call(function, [value, self.builder.inttoptr(address, ir.PointerType(self.vector)), _INT(self.item), self.mask])
-
-    def _masked(self, verb: str, result: ir.Type, parameters: Callable[[ir.Type, ir.Type], list[ir.Type]]) -> ir.Function:
-        name = f"llvm.masked.{verb}.v{self.vector.count}f{8 * self.item}.p0"
-        kind = ir.FunctionType(result, parameters(ir.PointerType(self.vector), ir.VectorType(_BIT, self.vector.count)))
-        return cgutils.get_or_insert_function(self.builder.module, kind, name)
+class _Units(Lanes):
+    """Arithmetic on what lies `step` bytes apart."""
 
     def after(self, first: Address, step: Any, count: int) -> list[Address]:
         """Addresses `step` bytes apart."""

@@ -1,176 +1,24 @@
-"""Resizing, bilinear sampling and embedding, by planes of channels or rows of a table."""
+"""Bilinear sampling and embedding, by planes of channels or rows of a table."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dnnarray._cpu import threads
-from dnnarray._cpu.compiled import arithmetic
 from dnnarray._cpu.compiled.conv_copy import turn_rows
 from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
-from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel, wide
+from dnnarray._cpu.compiled.kernel import In2, In3, In4, Integers1, Out2, Out3, Out4, device, driver, kernel, wide
 from dnnarray._cpu.compiled.memory import fetch_run
 from dnnarray._cpu.compiled.scalar import fma
 from dnnarray._cpu.compiled.tile import BYTES
-from dnnarray._cpu.spatial_common import buffer
-from dnnarray._cpu.spatial_resize import Taps, taps_of
+from dnnarray._cpu.spatial_common import buffer, lies
 from dnnarray._problems.spatial_grid import GridSampleProblem
 from dnnarray._problems.spatial_lookup import EmbeddingProblem
-from dnnarray._problems.spatial_resize import InterpolateProblem
 
 Array = np.ndarray
-
-# --- resizing ---------------------------------------------------------------------------------------------------------
-
-
-@device
-def _gathered(row: Any, index: Any, weight: Any, first: Any, out: Any) -> Any:
-    """out (+)= weight row[index]."""
-    if first:
-        for q in range(len(out)):
-            out[q] = weight[q] * row[index[q]]
-    else:
-        for q in range(len(out)):
-            out[q] = fma(weight[q], row[index[q]], out[q])
-
-
-@device
-def _weighted(row: Any, weight: Any, first: Any, out: Any) -> Any:
-    """out (+)= weight row."""
-    if first:
-        for q in range(len(out)):
-            out[q] = weight * row[q]
-    else:
-        for q in range(len(out)):
-            out[q] = fma(weight, row[q], out[q])
-
-
-@device
-def _gathered_pair(row: Any, i: Any, a: Any, j: Any, b: Any, out: Any) -> Any:
-    """The sum of two taps of a row in one pass."""
-    for q in range(len(out)):
-        out[q] = fma(b[q], row[j[q]], a[q] * row[i[q]])
-
-
-@device
-def _doubled(row: Any, left: Any, right: Any, out: Any) -> Any:
-    """The inner part of a row with twice the elements: `left` and `right` are the weights of the taps of the two elements that come from each.
-
-    The nearer one of two has the larger weight: its product is the one that does not round.
-    """
-    a, b, c, d = left[2], right[2], left[3], right[3]
-    for k in range(len(row) - 2):
-        out[2 * k + 2] = fma(b, row[k + 1], a * row[k])
-        out[2 * k + 3] = fma(c, row[k + 1], d * row[k + 2])
-
-
-@device
-def _weighted_pair(row: Any, a: Any, other: Any, b: Any, out: Any) -> Any:
-    """The sum of two weighted rows in one pass; the product of the larger weight does not round."""
-    row, a, other, b = (other, b, row, a) if a > b else (row, a, other, b)
-    for q in range(len(out)):
-        out[q] = fma(b, other[q], a * row[q])
-
-
-@kernel(streams=True)
-def _resize(
-    start: int,
-    stop: int,
-    x: In3,
-    y: Out3,
-    row_index: Integers2,
-    row_weight: In2,
-    column_index: Integers2,
-    column_weight: In2,
-    doubles: bool,
-) -> None:
-    wide = np.empty((x.shape[1], y.shape[2]), x.dtype)  # the plane with its rows resized
-    _resize_planes(start, stop, x, y, row_index, row_weight, column_index, column_weight, doubles, wide)
-
-
-@device(counted=False)
-def _resized_row(row: Any, column_index: Any, column_weight: Any, doubles: Any, out: Any) -> Any:
-    """A row of a plane with its columns resized."""
-    if doubles:
-        _doubled(row, column_weight[0], column_weight[1], out)
-        for q in (0, 1, len(out) - 2, len(out) - 1):
-            out[q] = fma(column_weight[1, q], row[column_index[1, q]], column_weight[0, q] * row[column_index[0, q]])
-    elif len(column_index) == 2:
-        _gathered_pair(row, column_index[0], column_weight[0], column_index[1], column_weight[1], out)
-    else:
-        for k in range(len(column_index)):
-            _gathered(row, column_index[k], column_weight[k], k == 0, out)
-
-
-@device(counted=False)
-def _resize_planes(
-    start: Any, stop: Any, x: Any, y: Any, row_index: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, wide: Any
-) -> None:
-    for n in range(start, stop):
-        done = 0  # rows of the plane, each just before it is wanted: reading, arithmetic and writing take turns at short intervals
-        for p in range(y.shape[1]):
-            for k in range(len(row_index)):
-                while done <= row_index[k, p]:
-                    _resized_row(x[n, done], column_index, column_weight, doubles, wide[done])
-                    done += 1
-            if len(row_index) == 2:
-                _weighted_pair(wide[row_index[0, p]], row_weight[0, p], wide[row_index[1, p]], row_weight[1, p], y[n, p])
-            else:
-                for k in range(len(row_index)):
-                    _weighted(wide[row_index[k, p]], row_weight[k, p], k == 0, y[n, p])
-
-
-def _matrix(taps: Taps, extent: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """(index, weight) of the taps of each target; where nothing changes, each target's own place. Of more than two the light ones come first, as small sums round less."""
-    columns = taps.columns or ((np.arange(extent), None),)
-    index = np.array([i for i, _ in columns], np.int64)
-    weight = np.array([np.ones(extent, dtype) if w is None else w for _, w in columns], dtype)
-    if len(columns) < 3:
-        return index, weight
-    order = np.argsort(abs(weight), axis=0, kind="stable")
-    return np.take_along_axis(index, order, 0), np.take_along_axis(weight, order, 0)
-
-
-@planned(_resize)
-def interpolate(problem: InterpolateProblem) -> Plan:
-    source, extents, dtype = problem.inputs[0], problem.result.shape[2:], np.dtype(arithmetic(problem))
-    found = [taps_of(resize, problem.transposed, dtype) for resize in problem.resizes]
-    matrices = [_matrix(t, n, dtype) for t, n in zip(found, extents, strict=True)]
-    planes = source.shape[0] * source.shape[1]
-    shape, into = (planes, *_plane(source.shape[2:])), (planes, *_plane(extents))
-    if len(matrices) == 1:
-        matrices = [(np.zeros((1, 1), np.int64), np.ones((1, 1), dtype)), *matrices]
-    constants = (*matrices[0], *matrices[1], _doubles(*matrices[1]))
-    work = 2 * (math.prod(shape) + math.prod(into)) * len(matrices[1][0])
-    unread = [((slice(None),) * axis + (taps.unread,)) for axis, taps in zip(problem.axes, found, strict=True) if taps.unread is not None]
-
-    def run(x: Array, *others: Array) -> None:
-        y = others[-1]
-        _resize(planes, x.reshape(shape), y.reshape(into), *constants, work=work)
-        for place in unread:
-            y[place] = 0  # infinity times 0 would be NaN
-
-    return run, None
-
-
-def _doubles(index: Array, weight: Array) -> bool:
-    """Whether inside of the row element 2k is made of k - 1 and k, and 2k + 1 of k and k + 1, with the same weights for every k."""
-    taps, extent = index.shape
-    if taps != 2 or extent % 2 or extent < 6:
-        return False
-    inner = slice(2, extent - 2)
-    low = (np.arange(extent) - 1)[inner] // 2
-    same = (weight[:, inner].reshape(2, -1, 2) == weight[:, None, 2:4]).all()
-    return bool(same and (index[0, inner] == low).all() and (index[1, inner] == low + 1).all())
-
-
-def _plane(space: tuple[int, ...]) -> tuple[int, ...]:
-    return (1, *space)[-2:]
-
 
 # --- bilinear sampling ------------------------------------------------------------------------------------------------
 
@@ -254,10 +102,21 @@ def _sample_images(start: int, stop: int, x: In4, grid: In3, table: Out4, y: Out
             _sample_block(table[slot], grid[n], y, n, first, min(first + _PLACES, y.shape[2]), align_corners, border, found)
 
 
+@kernel(counted=False, streams=True)
+def _sample_lanes(start: int, stop: int, table: In4, grid: In3, y: Out3, align_corners: bool, border: bool) -> None:
+    """Blocks of places, counted through all images, of which each has its channels side by side in the result too."""
+    wide()
+    blocks = -(-y.shape[1] // _PLACES)
+    for block in range(start, stop):
+        n, first = block // blocks, block % blocks * _PLACES
+        last = min(first + _PLACES, y.shape[1])
+        _sample_places(table[n], grid[n], first, last, align_corners, border, y[n, first:last])
+
+
 @device(counted=False)
-def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
-    """Places `first` to `last` of image n."""
-    height, width, channels = image.shape
+def _sample_places(image: Any, grid: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
+    """Places `first` to `last` of an image, with all their channels."""
+    height, width = image.shape[:2]
     one, zero = image.dtype.type(1), image.dtype.type(0)
     for q in range(last - first):
         place = grid[first + q]
@@ -277,11 +136,28 @@ def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, 
                     _add_weighted(image[row, column], weight, found[q])
                 elif weight != weight:  # a place that is NaN
                     found[q, :] = weight
+
+
+@device(counted=False)
+def _sample_block(image: Any, grid: Any, y: Any, n: Any, first: Any, last: Any, align_corners: Any, border: Any, found: Any) -> Any:
+    """Places `first` to `last` of image n, to the planes of their channels."""
+    _sample_places(image, grid, first, last, align_corners, border, found)
+    channels = image.shape[2]
     item, lanes, size = y.itemsize, BYTES // y.itemsize, y.shape[2]
     for c in range(0, channels, lanes):
         at = max(min(c, channels - lanes), 0)  # the last channels overlap those before them
         into = y.ctypes.data + ((n * channels + at) * size + first) * item
-        turn_rows(zero, found.ctypes.data + at * item, channels * item, into, size * item, last - first, min(channels, lanes), item, lanes)
+        turn_rows(
+            y.dtype.type(0),
+            found.ctypes.data + at * item,
+            channels * item,
+            into,
+            size * item,
+            last - first,
+            min(channels, lanes),
+            item,
+            lanes,
+        )
 
 
 def _sampled(problem: GridSampleProblem, x: Array, grid: Array, y: Array, scratch: Array | None) -> None:
@@ -302,8 +178,20 @@ def _sampled(problem: GridSampleProblem, x: Array, grid: Array, y: Array, scratc
         _sample(len(x) * blocks, table[: len(x)], grid, y, *options, work=8 * y.size)
 
 
-@driver(_pixels, _sample, _sample_images)
+def _sampled_lanes(problem: GridSampleProblem, x: Array, grid: Array, y: Array) -> None:
+    """On contiguous arrays (N, H, W, C)."""
+    images, channels = len(x), x.shape[3]
+    options, blocks = (problem.align_corners, problem.padding_mode == "border"), -(-y.shape[1] * y.shape[2] // _PLACES)
+    _sample_lanes(images * blocks, x, grid.reshape(images, -1, 2), y.reshape(images, -1, channels), *options, work=8 * y.size)
+
+
+@driver(_pixels, _sample, _sample_images, _sample_lanes)
 def grid_sample(problem: GridSampleProblem, outputs: tuple[Array, ...], scratch: Any, x: Array, grid: Array) -> None:
+    if not lies(problem.x, (0, 1, 2, 3)):
+        order = (0, 2, 3, 1)
+        with Written(outputs, order) as (y,):
+            _sampled_lanes(problem, taken(x, None, order), taken(grid), y)
+        return
     with Written(outputs) as (y,):
         _sampled(problem, taken(x), taken(grid), y, scratch)
 
