@@ -12,7 +12,7 @@ from dnnarray._records import frozen
 from dnnarray._spec import FLOATING
 
 _TAPS = 1 << 20
-_ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
+ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
 
 
 @frozen
@@ -41,7 +41,7 @@ def form(problem: PoolProblem) -> Form | None:
     planes = order == (0, channel, *space)
     if not planes and order != (0, *space, channel):
         return None
-    axes = (_ONE, *problem.axes)[-2:]
+    axes = (ONE, *problem.axes)[-2:]
     images, channels = x.shape[0], x.shape[channel]
     inside, outside = (a.extent for a in axes), (a.outputs for a in axes)
     if planes:
@@ -64,4 +64,20 @@ def no_planes(problem: PoolProblem, device: Any) -> str | None:
     found = form(problem)
     if found is not None and (not found.planes or math.prod(found.input_shape[1:]) >= 2**31):
         return "it takes arrays whose channels are planes of fewer than 2^31 elements"
+    return no_form(problem, device)
+
+
+def no_short_form(problem: PoolProblem, device: Any) -> str | None:
+    """`no_form`, where the kernels keep places in 32 bits."""
+    found = form(problem)
+    if found is not None and math.prod(a.extent for a in found.axes) >= 2**31:
+        return "it takes images of fewer than 2^31 pixels"
+    return no_form(problem, device)
+
+
+def no_pixels(problem: PoolProblem, device: Any) -> str | None:
+    """Why the kernels for pixels cannot do it, or None."""
+    found = form(problem)
+    if found is not None and found.planes:
+        return "it takes arrays whose channels are side by side in memory"
     return no_form(problem, device)

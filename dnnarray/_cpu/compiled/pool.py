@@ -16,16 +16,13 @@ from dnnarray._cpu.compiled import arithmetic
 from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
 from dnnarray._cpu.compiled.kernel import (
     In1,
-    In2,
     In3,
     In4,
     Integers1,
     Integers2,
     Kernel,
-    Out2,
     Out3,
     Out4,
-    OutIntegers2,
     OutIntegers3,
     device,
     driver,
@@ -33,7 +30,7 @@ from dnnarray._cpu.compiled.kernel import (
 )
 from dnnarray._cpu.compiled.pool_lanes import means_of_four
 from dnnarray._cpu.compiled.tile import BYTES
-from dnnarray._problems.pool import Axis, PoolProblem, indices_inside
+from dnnarray._problems.pool import Axis, PoolProblem
 
 Array = np.ndarray
 
@@ -229,7 +226,7 @@ def _sums(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any,
 
 
 @kernel(streams=True)
-def _argmax_planes(
+def argmax_planes(
     start: int, stop: int, x: In3, y: Out3, places: OutIntegers3, vertical: Integers1, stride: int, columns: Integers2
 ) -> None:
     _places(start, stop, x, y, places, vertical, stride, columns, np.empty(y.shape[2], np.int32))
@@ -251,27 +248,6 @@ def _places(start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, s
                         a, b, w = columns[s, 0], columns[s, 1], columns[s, 2]
                         _place(x[n, h, w:], stride, h * width + w, best[a:b], where[a:b])
             _copied(where, places[n, p])
-
-
-@kernel(counted=False, streams=True)
-def _reach(start: int, stop: int, places: Integers2, reach: OutIntegers2) -> None:
-    """The smallest and the largest number of each row."""
-    for n in range(start, stop):
-        row = places[n]
-        low, high = row[0], row[0]
-        for i in range(len(row)):
-            low, high = min(low, row[i]), max(high, row[i])
-        reach[n, 0], reach[n, 1] = low, high
-
-
-@kernel(counted=False, streams=True)
-def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) -> None:
-    for n in range(start, stop):
-        plane, where = dx[n], places[n]
-        plane[:] = 0
-        for i in range(len(where)):
-            if where[i] >= 0:
-                plane[where[i]] += g[n, i]
 
 
 @kernel(counted=False, streams=True)
@@ -346,9 +322,9 @@ def avg_pool(problem: PoolProblem) -> Plan:
     return _reduce(problem, _sum_planes, _sum_pixels, *counts)
 
 
-def _argmax(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+def argmax(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
     work, axis = x.size + 2 * y.size * form.taps, form.axes[1]
-    _argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, _inside(axis), work=work)
+    argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, _inside(axis), work=work)
 
 
 def _inside(axis: Axis) -> Array:
@@ -361,39 +337,9 @@ def _inside(axis: Axis) -> Array:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-@driver(_argmax_planes)
+@driver(argmax_planes)
 def max_pool_with_indices(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
     form = pool_forms.form(problem)
     assert form is not None
     with Written(outputs, form.order) as (y, places):
-        _argmax(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))
-
-
-def _inside_planes(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array:
-    """The indices by planes. One that lies outside is an error; all threads look for it, since there are half as many bytes of them as of everything else."""
-    if indices.dtype != np.int64 or not indices.size:
-        indices_inside(problem, indices)
-        return taken(indices, form.output_shape, form.order).astype(np.int64)
-    places = taken(indices, form.output_shape, form.order)
-    flat = places.reshape(len(places), -1)
-    reach = np.empty((len(flat), 2), np.int64)
-    _reach(len(flat), flat, reach, work=2 * flat.size)
-    indices_inside(problem, reach)
-    return places
-
-
-@driver(_argmax_planes, _reach, _scatter_planes)
-def max_pool_backward(
-    problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, indices: Array | None = None
-) -> None:
-    form = pool_forms.form(problem)
-    assert form is not None
-    count, size = form.input_shape[0], form.input_shape[1] * form.input_shape[2]
-    if indices is None:
-        places = np.empty(form.output_shape, np.int64)
-        _argmax(form, x, np.empty(form.output_shape, x.dtype), places)
-    else:
-        places = _inside_planes(problem, indices, form)
-    with Written(outputs, form.order) as (dx,):
-        flat = taken(grad, (count, -1), form.order)
-        _scatter_planes(count, flat, places.reshape(flat.shape), dx.reshape(count, size), work=x.size + 2 * flat.size)
+        argmax(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))

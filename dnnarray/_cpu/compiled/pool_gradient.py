@@ -1,0 +1,296 @@
+"""Gradients of pooling over one or two spatial axes, by planes of channels or by pixels of channels.
+
+By pixels a row of the image collects from the windows that it belongs to, the channels being the lanes: nothing is written twice, and threads do not meet.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dnnarray._cpu import pool_forms
+from dnnarray._cpu.compiled import arithmetic
+from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
+from dnnarray._cpu.compiled.kernel import (
+    In1,
+    In2,
+    In3,
+    In4,
+    Integers2,
+    Integers3,
+    Out2,
+    Out3,
+    Out4,
+    OutIntegers2,
+    device,
+    driver,
+    kernel,
+)
+from dnnarray._cpu.compiled.memory import ALIGNMENT
+from dnnarray._cpu.compiled.pool import argmax, argmax_planes
+from dnnarray._cpu.compiled.pool_lanes import first_largest, sum_of_named, sum_of_pixels, sum_of_shares
+from dnnarray._cpu.compiled.tile import apart, routine
+from dnnarray._problems.pool import Axis, PoolProblem, indices_inside
+
+Array = np.ndarray
+
+# --- places are given -------------------------------------------------------------------------------------------------
+
+
+@kernel(counted=False, streams=True)
+def _reach(start: int, stop: int, places: Integers2, reach: OutIntegers2) -> None:
+    """The smallest and the largest number of each row."""
+    for n in range(start, stop):
+        row = places[n]
+        low, high = row[0], row[0]
+        for i in range(len(row)):
+            low, high = min(low, row[i]), max(high, row[i])
+        reach[n, 0], reach[n, 1] = low, high
+
+
+@kernel(counted=False, streams=True)
+def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) -> None:
+    for n in range(start, stop):
+        plane, where = dx[n], places[n]
+        plane[:] = 0
+        for i in range(len(where)):
+            if where[i] >= 0:
+                plane[where[i]] += g[n, i]
+
+
+@kernel(counted=False, streams=True)
+def _scatter_pixels(start: int, stop: int, g: In3, places: Integers3, dx: Out3, run: int) -> None:
+    """A part is so many channels of an image."""
+    channels = g.shape[2]
+    runs = (channels + run - 1) // run
+    for part in range(start, stop):
+        n, first = part // runs, part % runs * run
+        end = min(first + run, channels)
+        for i in range(dx.shape[1]):
+            dx[n, i, first:end] = 0
+        for i in range(g.shape[1]):
+            values, where = g[n, i], places[n, i]
+            for c in range(first, end):
+                if where[c] >= 0:
+                    dx[n, where[c], c] += values[c]
+
+
+# --- places are sought ------------------------------------------------------------------------------------------------
+
+
+@routine
+def _name_row(like, x, above, along, width, channels, item, best, where):
+    """The places of the largest elements of a row of windows of an image at x; `above` is the first row that they meet, how many and their step."""
+    apart()
+    pixel = channels * item
+    first, rows, step = above
+    for q in range(len(along)):
+        left, taps, spread = along[q, 0], along[q, 1], along[q, 2]
+        place = first * width + left
+        first_largest(
+            like, x + place * pixel, rows, step * width * pixel, taps, spread * pixel, place, step * width, spread, best, where + 4 * q * channels, channels
+        )  # fmt: skip
+
+
+@routine
+def _collect_row(like, lines, rows, back, place, channels, item, out):
+    """A row of the image collects from the windows whose addresses stand in `lines`; `place` is that of its first pixel."""
+    apart()
+    for w in range(len(back)):
+        sum_of_named(
+            like, lines, rows, back[w, 0] * channels, back[w, 1], back[w, 2] * channels, place + w, out + w * channels * item, channels
+        )
+
+
+@kernel(streams=True)
+def _max_pixels_gradient(
+    start: int, stop: int, g: In4, x: In4, dx: Out4, above: Integers2, along: Integers2, up: Integers2, back: Integers2, kept: int
+) -> None:
+    """Rows of the image from `start` to `stop`. The places of `kept` rows of windows are at hand, those of row p at p % kept."""
+    channels = x.shape[3]
+    where, held = np.empty((kept, g.shape[2], channels), np.int32), np.empty(kept, np.int64)
+    held[:] = -1
+    _max_rows_gradient(
+        start, stop, g, x, dx, above, along, up, back, where, held, np.empty((kept, 2), np.int64), np.empty(channels, x.dtype)
+    )
+
+
+@device(counted=False)
+def _max_rows_gradient(
+    start: Any, stop: Any, g: Any, x: Any, dx: Any, above: Any, along: Any, up: Any, back: Any, where: Any, held: Any, lines: Any, best: Any
+) -> None:
+    like, item, kept = x.dtype.type(0), x.itemsize, len(held)
+    height, width, channels = x.shape[1:]
+    windows = g.shape[1]
+    for row in range(start, stop):
+        n, h = row // height, row % height
+        for i in range(up[h, 1]):
+            p = up[h, 0] + i * up[h, 2]
+            number, slot = n * windows + p, p % kept
+            lines[i, 0] = g.ctypes.data + number * g.shape[2] * channels * item
+            lines[i, 1] = where.ctypes.data + slot * g.shape[2] * channels * 4
+            if held[slot] != number:
+                image, reads = x.ctypes.data + n * height * width * channels * item, (above[p, 0], above[p, 1], above[p, 2])
+                _name_row(like, image, reads, along, width, channels, item, best.ctypes.data, lines[i, 1])
+                held[slot] = number
+        _collect_row(like, lines.ctypes.data, up[h, 1], back, h * width, channels, item, dx.ctypes.data + row * width * channels * item)
+
+
+# --- means ------------------------------------------------------------------------------------------------------------
+
+
+@routine
+def _share_row(like, g, g_row, rows, divisors, step, columns, channels, item, out):
+    """Sums down the columns of so many rows of gradients, each divided by the elements of its window."""
+    apart()
+    pixel = channels * item
+    for q in range(len(columns)):
+        sum_of_shares(like, g + q * pixel, g_row, rows, divisors, step, columns[q], out + q * pixel, channels)
+
+
+@routine
+def _spread_row(like, source, back, channels, item, out):
+    """Each pixel of a row sums those that it belongs to the windows of."""
+    apart()
+    pixel = channels * item
+    for w in range(len(back)):
+        sum_of_pixels(like, source + back[w, 0] * pixel, back[w, 2] * pixel, back[w, 1], out + w * pixel, channels)
+
+
+@kernel(streams=True)
+def _mean_pixels_gradient(start: int, stop: int, g: In4, dx: Out4, up: Integers2, back: Integers2, rows: In1, columns: In1) -> None:
+    _mean_rows_gradient(start, stop, g, dx, up, back, rows, columns, np.empty((g.shape[2], g.shape[3]), g.dtype))
+
+
+@device(counted=False)
+def _mean_rows_gradient(start: Any, stop: Any, g: Any, dx: Any, up: Any, back: Any, rows: Any, columns: Any, shares: Any) -> None:
+    like, item = g.dtype.type(0), g.itemsize
+    height, width, channels = dx.shape[1:]
+    line = g.shape[2] * channels * item
+    for row in range(start, stop):
+        n, h = row // height, row % height
+        first, count, step = up[h, 0], up[h, 1], up[h, 2]
+        if (
+            row == start or h == 0 or first != up[h - 1, 0] or count != up[h - 1, 1]
+        ):  # else those of the row above, which belongs to the same windows
+            source, divisors = g.ctypes.data + (n * g.shape[1] + first) * line, rows.ctypes.data + first * item
+            _share_row(like, source, step * line, count, divisors, step * item, columns, channels, item, shares.ctypes.data)
+        _spread_row(like, shares.ctypes.data, back, channels, item, dx.ctypes.data + row * width * channels * item)
+
+
+# --- tables of windows ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _inputs(axis: Any) -> Array:
+    """Of each window along an axis the first element inside of the input, how many there are, and their step."""
+    starts, ends = np.array(axis.bounds(), np.int64).reshape(-1, 2).T
+    first = np.where(starts < 0, starts % axis.dilation, starts)
+    return _table(first, -((first - ends) // axis.dilation), axis.dilation)
+
+
+@lru_cache(maxsize=1024)
+def _windows(axis: Any) -> Array:
+    """Of each element along an axis the first window that it belongs to, how many there are, and their step."""
+    if not isinstance(axis, Axis):
+        return _inputs(axis.dual())
+    at = np.arange(axis.extent) + axis.before
+    common = math.gcd(axis.stride, axis.dilation)
+    step = axis.dilation // common
+    rest = (
+        at // common * pow(axis.stride // common, -1, step) % step
+    )  # a window whose number has it begins a multiple of the dilation before
+    low = np.maximum(-((axis.window * axis.dilation - axis.dilation - at) // axis.stride), 0)
+    first = low + (rest - low) % step
+    count = (np.minimum(at // axis.stride, axis.outputs - 1) - first) // step + 1
+    return _table(first, np.where(at % common, 0, count), step)
+
+
+def _table(first: Array, count: Array, step: int) -> Array:
+    return np.stack([np.where(count > 0, first, 0), np.maximum(count, 0), np.full_like(first, step)], 1)
+
+
+def _kept(windows: Array) -> int:
+    """How many rows of windows must be at hand for each to be looked at once: from the first of an element to the last of all up to it."""
+    first, count, step = windows[windows[:, 1] > 0].T
+    return int((np.maximum.accumulate(first + (count - 1) * step) - first).max(initial=0)) + 1
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+
+def _sizes(form: pool_forms.Form) -> tuple[tuple[Any, Any], tuple[int, ...], tuple[int, ...]]:
+    """Axes and shapes by pixels, with rows of a single pixel where there is one axis: a part may begin at any row."""
+    if form.axes[0] != pool_forms.ONE:
+        return form.axes, form.input_shape, form.output_shape
+    shapes = ((shape[0], shape[2], shape[1], shape[3]) for shape in (form.input_shape, form.output_shape))
+    return (form.axes[1], form.axes[0]), *shapes
+
+
+def _inside(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array:
+    """The indices in the order of the form. One that lies outside is an error; all threads look for it, since there are half as many bytes of them as of everything else."""
+    if indices.dtype != np.int64 or not indices.size:
+        indices_inside(problem, indices)
+        return taken(indices, form.output_shape, form.order).astype(np.int64)
+    places = taken(indices, form.output_shape, form.order)
+    flat = places.reshape(len(places) if form.planes else len(places) * places.shape[1], -1)
+    reach = np.empty((len(flat), 2), np.int64)
+    _reach(len(flat), flat, reach, work=2 * flat.size)
+    indices_inside(problem, reach)
+    return places
+
+
+def _scatter(form: pool_forms.Form, grad: Array, places: Array, dx: Array) -> None:
+    count, size = form.input_shape[0], math.prod(a.extent for a in form.axes)
+    work = dx.size + 2 * grad.size
+    if form.planes:
+        flat = taken(grad, (count, -1), form.order)
+        _scatter_planes(count, flat, places.reshape(flat.shape), dx.reshape(count, size), work=work)
+        return
+    channels = form.input_shape[-1]
+    pixels, run = taken(grad, (count, -1, channels), form.order), ALIGNMENT // grad.itemsize
+    _scatter_pixels(count * -(-channels // run), pixels, places.reshape(pixels.shape), dx.reshape(count, size, channels), run, work=work)
+
+
+def _seek(form: pool_forms.Form, grad: Array, x: Array, dx: Array) -> None:
+    axes, inside, outside = _sizes(form)
+    g, image = taken(grad, outside, form.order), taken(x, inside, form.order)
+    above, along, up, back = *map(_inputs, axes), *map(_windows, axes)
+    work = x.size + 2 * grad.size * form.taps
+    _max_pixels_gradient(inside[0] * inside[1], g, image, dx.reshape(inside), above, along, up, back, _kept(up), work=work)
+
+
+@driver(argmax_planes, _reach, _scatter_planes, _scatter_pixels, _max_pixels_gradient)
+def max_pool_backward(
+    problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, indices: Array | None = None
+) -> None:
+    form = pool_forms.form(problem)
+    assert form is not None
+    if indices is not None:
+        places = _inside(problem, indices, form)
+    elif form.planes:
+        places = np.empty(form.output_shape, np.int64)
+        argmax(form, x, np.empty(form.output_shape, x.dtype), places)
+    with Written(outputs, form.order) as (dx,):
+        if indices is None and not form.planes:
+            _seek(form, grad, x, dx)
+        else:
+            _scatter(form, grad, places, dx)
+
+
+@planned(_mean_pixels_gradient)
+def avg_pool_backward(problem: PoolProblem) -> Plan:
+    form = pool_forms.form(problem)
+    assert form is not None  # `accepts` has looked
+    axes, inside, outside = _sizes(form)
+    counts = [np.maximum(np.array(a.counts(problem.padded)), 1).astype(arithmetic(problem)) for a in axes]
+    constants, total = (*map(_windows, axes), *counts), inside[0] * inside[1]
+    work = math.prod(inside) + math.prod(outside) * form.taps
+
+    def run(grad: Array, x: Array, dx: Array) -> None:
+        _mean_pixels_gradient(total, grad.reshape(outside), dx.reshape(inside), *constants, work=work)
+
+    return run, form.order
