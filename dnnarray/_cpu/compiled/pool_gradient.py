@@ -24,6 +24,7 @@ from dnnarray._cpu.compiled.kernel import (
     Out2,
     Out3,
     Out4,
+    OutIntegers1,
     OutIntegers2,
     device,
     driver,
@@ -31,7 +32,7 @@ from dnnarray._cpu.compiled.kernel import (
 )
 from dnnarray._cpu.compiled.memory import ALIGNMENT
 from dnnarray._cpu.compiled.pool import argmax, argmax_planes
-from dnnarray._cpu.compiled.pool_lanes import first_largest, sum_of_named, sum_of_pixels, sum_of_shares
+from dnnarray._cpu.compiled.pool_lanes import any_outside, first_largest, sum_of_named, sum_of_pixels, sum_of_shares
 from dnnarray._cpu.compiled.tile import apart, routine
 from dnnarray._problems.pool import Axis, PoolProblem, indices_inside
 
@@ -105,37 +106,58 @@ def _collect_row(like, lines, rows, back, place, channels, item, out):
         )
 
 
+@device(counted=False)
+def _narrow(places: Any, where: Any) -> Any:
+    for i in range(len(where)):
+        where[i] = np.int32(places[i])
+
+
+@kernel(counted=False, streams=True)
+def _misplaced(start: int, stop: int, places: Integers3, above: Integers2, along: Integers2, width: int, told: OutIntegers1) -> None:
+    """For each row of windows whether any place given for it lies outside of its window; the elements of a window are neighbours along a row."""
+    windows, channels = places.shape[1:]
+    for row in range(start, stop):
+        p, source, wrong = row % len(above), places.ctypes.data + row * windows * channels * 8, 0
+        first, rows, step = above[p, 0] * width, above[p, 1], above[p, 2] * width
+        for q in range(windows):
+            wrong |= any_outside(source + 8 * q * channels, first + along[q, 0], rows, step, along[q, 1], channels)
+        told[row] = wrong
+
+
 @kernel(streams=True)
 def _max_pixels_gradient(
-    start: int, stop: int, g: In4, x: In4, dx: Out4, above: Integers2, along: Integers2, up: Integers2, back: Integers2, kept: int
-) -> None:
+    start: int, stop: int, g: In4, x: In4, places: Integers3, dx: Out4, above: Integers2, along: Integers2, up: Integers2, back: Integers2, kept: int
+) -> None:  # fmt: skip
     """Rows of the image from `start` to `stop`. The places of `kept` rows of windows are at hand, those of row p at p % kept."""
     channels = x.shape[3]
-    where, held = np.empty((kept, g.shape[2], channels), np.int32), np.empty(kept, np.int64)
+    where, held = np.empty((kept, g.shape[2] * channels), np.int32), np.empty(kept, np.int64)
     held[:] = -1
-    _max_rows_gradient(
-        start, stop, g, x, dx, above, along, up, back, where, held, np.empty((kept, 2), np.int64), np.empty(channels, x.dtype)
-    )
+    lines, best = np.empty((kept, 2), np.int64), np.empty(channels, x.dtype)
+    _max_rows_gradient(start, stop, g, x, places, dx, above, along, up, back, where, held, lines, best)
 
 
 @device(counted=False)
 def _max_rows_gradient(
-    start: Any, stop: Any, g: Any, x: Any, dx: Any, above: Any, along: Any, up: Any, back: Any, where: Any, held: Any, lines: Any, best: Any
-) -> None:
-    like, item, kept = x.dtype.type(0), x.itemsize, len(held)
+    start: Any, stop: Any, g: Any, x: Any, places: Any, dx: Any, above: Any, along: Any, up: Any, back: Any, where: Any, held: Any, lines: Any, best: Any
+) -> None:  # fmt: skip
+    like, item = x.dtype.type(0), x.itemsize
     height, width, channels = x.shape[1:]
-    windows = g.shape[1]
+    windows, source = g.shape[1], x.ctypes.data
     for row in range(start, stop):
         n, h = row // height, row % height
         for i in range(up[h, 1]):
             p = up[h, 0] + i * up[h, 2]
-            number, slot = n * windows + p, p % kept
+            number, slot = n * windows + p, p % len(held)
             lines[i, 0] = g.ctypes.data + number * g.shape[2] * channels * item
-            lines[i, 1] = where.ctypes.data + slot * g.shape[2] * channels * 4
-            if held[slot] != number:
-                image, reads = x.ctypes.data + n * height * width * channels * item, (above[p, 0], above[p, 1], above[p, 2])
+            lines[i, 1] = where[slot].ctypes.data
+            if held[slot] == number:
+                continue
+            held[slot] = number
+            if len(places):
+                _narrow(places[number].reshape(-1), where[slot])
+            else:
+                image, reads = source + n * height * width * channels * item, (above[p, 0], above[p, 1], above[p, 2])
                 _name_row(like, image, reads, along, width, channels, item, best.ctypes.data, lines[i, 1])
-                held[slot] = number
         _collect_row(like, lines.ctypes.data, up[h, 1], back, h * width, channels, item, dx.ctypes.data + row * width * channels * item)
 
 
@@ -230,17 +252,19 @@ def _sizes(form: pool_forms.Form) -> tuple[tuple[Any, Any], tuple[int, ...], tup
     return (form.axes[1], form.axes[0]), *shapes
 
 
-def _inside(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array:
-    """The indices in the order of the form. One that lies outside is an error; all threads look for it, since there are half as many bytes of them as of everything else."""
-    if indices.dtype != np.int64 or not indices.size:
-        indices_inside(problem, indices)
-        return taken(indices, form.output_shape, form.order).astype(np.int64)
-    places = taken(indices, form.output_shape, form.order)
-    flat = places.reshape(len(places) if form.planes else len(places) * places.shape[1], -1)
+def _given(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array:
+    """The indices in the order of the form, and as the kernels take them."""
+    if indices.dtype != np.int64:
+        indices_inside(problem, indices)  # before numbers too large are made others
+    return taken(indices, form.output_shape, form.order).astype(np.int64, copy=False)
+
+
+def _look(problem: PoolProblem, places: Array) -> None:
+    """A place that lies outside is an error; all threads look for it, since there are half as many bytes of them as of everything else."""
+    flat = places.reshape(places.shape[0] * places.shape[1], -1)
     reach = np.empty((len(flat), 2), np.int64)
     _reach(len(flat), flat, reach, work=2 * flat.size)
     indices_inside(problem, reach)
-    return places
 
 
 def _scatter(form: pool_forms.Form, grad: Array, places: Array, dx: Array) -> None:
@@ -255,29 +279,40 @@ def _scatter(form: pool_forms.Form, grad: Array, places: Array, dx: Array) -> No
     _scatter_pixels(count * -(-channels // run), pixels, places.reshape(pixels.shape), dx.reshape(count, size, channels), run, work=work)
 
 
-def _seek(form: pool_forms.Form, grad: Array, x: Array, dx: Array) -> None:
+def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None, dx: Array) -> bool:
+    """Each pixel collects from the windows that it belongs to. False, and nothing done, where a place lies outside of its window."""
     axes, inside, outside = _sizes(form)
     g, image = taken(grad, outside, form.order), taken(x, inside, form.order)
     above, along, up, back = *map(_inputs, axes), *map(_windows, axes)
-    work = x.size + 2 * grad.size * form.taps
-    _max_pixels_gradient(inside[0] * inside[1], g, image, dx.reshape(inside), above, along, up, back, _kept(up), work=work)
+    work, rows = x.size + 2 * grad.size * form.taps, outside[0] * outside[1]
+    if places is None:
+        places = np.empty((0, 0, 0), np.int64)
+    elif axes[1].dilation > 1:
+        return False
+    else:
+        places, told = places.reshape(rows, *outside[2:]), np.empty(rows, np.int64)
+        _misplaced(rows, places, above, along, inside[2], told, work=2 * grad.size)
+        if told.any():
+            return False
+    _max_pixels_gradient(inside[0] * inside[1], g, image, places, dx.reshape(inside), above, along, up, back, _kept(up), work=work)
+    return True
 
 
-@driver(argmax_planes, _reach, _scatter_planes, _scatter_pixels, _max_pixels_gradient)
+@driver(argmax_planes, _reach, _scatter_planes, _scatter_pixels, _misplaced, _max_pixels_gradient)
 def max_pool_backward(
     problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, indices: Array | None = None
 ) -> None:
     form = pool_forms.form(problem)
     assert form is not None
-    if indices is not None:
-        places = _inside(problem, indices, form)
-    elif form.planes:
+    places = None if indices is None else _given(problem, indices, form)
+    if form.planes and indices is None:
         places = np.empty(form.output_shape, np.int64)
         argmax(form, x, np.empty(form.output_shape, x.dtype), places)
     with Written(outputs, form.order) as (dx,):
-        if indices is None and not form.planes:
-            _seek(form, grad, x, dx)
-        else:
+        if form.planes or not _collect(form, grad, x, places, dx):
+            assert places is not None
+            if indices is not None:
+                _look(problem, places)
             _scatter(form, grad, places, dx)
 
 

@@ -9,9 +9,10 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from dnnarray._cpu.compiled.conv_copy import run_start, runs_of
-from dnnarray._cpu.compiled.tile import apart, intrinsic, load_at, routine, splat, store_at, vector_of
+from dnnarray._cpu.compiled.conv_copy import runs_of
+from dnnarray._cpu.compiled.tile import apart, intrinsic, lanes, load_at, routine, splat, store_at, vector_of
 
+_TOGETHER = 4  # vectors of channels that are done at once: their chains of instructions run side by side
 _FEW = 4  # channels that are worth a vector where there are not enough for the longest
 
 _INT, _WORD = ir.IntType(32), ir.IntType(64)
@@ -52,14 +53,21 @@ def means_of_four(like, top, row_step, out, count, item, lanes):
 
 
 def _each_part(builder: ir.IRBuilder, longest: ir.VectorType, channels: Any, body: Callable[[ir.VectorType, Any], None]) -> None:
-    """`body(vector, first)` for all channels, by the longest vectors that are no longer than they are many; the last one ends with them."""
-    end = builder.append_basic_block("all_channels")
+    """`body(vector, first)` for all channels: by several of the longest vectors at once, by one where fewer are left, by shorter ones where there are no more."""
+    end, many = builder.append_basic_block("all_channels"), longest.count * _TOGETHER
+    groups = builder.sdiv(channels, _WORD(many))
+    with cgutils.for_range(builder, groups) as group:
+        body(ir.VectorType(longest.element, many), builder.mul(group.index, _WORD(many)))
+    done = builder.mul(groups, _WORD(many))
+    left = builder.sub(channels, done)
     for span in sorted({longest.count, min(_FEW, longest.count), 1}, reverse=True):
         fits, shorter = (builder.append_basic_block(f"{name}{span}") for name in ("channels_of", "fewer_than"))
         builder.cbranch(builder.icmp_signed(">=", channels, _WORD(span)), fits, shorter)
         builder.position_at_end(fits)
-        with cgutils.for_range(builder, runs_of(builder, span, channels)) as part:
-            body(ir.VectorType(longest.element, span), run_start(builder, part.index, span, channels))
+        with cgutils.for_range(builder, runs_of(builder, span, left)) as part:  # the last one ends with the channels
+            at = builder.add(done, builder.mul(part.index, _WORD(span)))
+            latest = builder.sub(channels, _WORD(span))
+            body(ir.VectorType(longest.element, span), builder.select(builder.icmp_signed("<", at, latest), at, latest))
         builder.branch(end)
         builder.position_at_end(shorter)
     builder.branch(end)
@@ -106,6 +114,32 @@ def first_largest(
         return context.get_dummy_value()
 
     return types.void(like, *[types.int64] * 11), generate
+
+
+@intrinsic
+def any_outside(typing: Any, places: Any, start: Any, rows: Any, row: Any, taps: Any, channels: Any) -> Any:
+    """1 if any of the places (64 bits) of the channels of a window is none of its own, which are runs of `taps` from `start` on, nor -1 for nothing; else 0."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        places, start, rows, row, taps, channels = arguments
+        found = cgutils.alloca_once_value(builder, _WORD(0))
+
+        def part(vector: ir.VectorType, first: Any) -> None:
+            place = load_at(builder, _behind(builder, places, (first, _WORD(8))), vector, 8)
+            inside = cgutils.alloca_once(builder, ir.VectorType(ir.IntType(1), vector.count))
+            builder.store(builder.icmp_signed("==", place, splat(builder, _WORD(-1), vector)), inside)
+            with cgutils.for_range(builder, rows) as r:
+                before = builder.sub(place, splat(builder, _behind(builder, start, (r.index, row)), vector))
+                here = builder.icmp_unsigned("<", before, splat(builder, taps, vector))
+                builder.store(builder.or_(builder.load(inside), here), inside)
+            missed = builder.bitcast(builder.not_(builder.load(inside)), ir.IntType(vector.count))
+            any_missed = builder.icmp_unsigned("!=", missed, ir.Constant(missed.type, 0))
+            builder.store(builder.or_(builder.load(found), builder.zext(any_missed, _WORD)), found)
+
+        _each_part(builder, ir.VectorType(_WORD, lanes(8)), channels, part)
+        return builder.load(found)
+
+    return types.int64(*[types.int64] * 6), generate
 
 
 @intrinsic
