@@ -190,22 +190,23 @@ _MAX_WITH_INDICES = Method("axis_by_axis", _max_with_indices, "the maximum and i
 _MAX_BACKWARD = Method("scatter", _max_backward, "each gradient goes to the place of its maximum")
 _AVERAGE = Method("axis_by_axis", _average, "the sum along one axis after the other, then a division")
 _AVERAGE_BACKWARD = Method("axis_by_axis", _average_backward, "each gradient spread along one axis after the other")
+_ADAPTIVE_BACKWARD = Method("axis_by_axis", _adaptive_average_backward, "a sum over the windows of each element")
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "max_pool": _with_compiled(_MAX, "max_pool", pool_forms.no_form),
-    "max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_planes),
-    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_short_form, "pool_gradient", looks=True),
-    "max_pool_with_indices_backward": _with_compiled(
-        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_short_form, "pool_gradient", looks=True
-    ),
+    "max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_places),
+    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_places, "pool_gradient", looks=True),
+    "max_pool_with_indices_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_places, "pool_gradient", looks=True),
     "adaptive_max_pool": (_MAX,),
-    "adaptive_max_pool_with_indices": (_MAX_WITH_INDICES,),
-    "adaptive_max_pool_backward": (_MAX_BACKWARD,),
-    "adaptive_max_pool_with_indices_backward": (_MAX_BACKWARD,),
+    "adaptive_max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_adaptive),
+    "adaptive_max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive, "pool_gradient", looks=True),
+    "adaptive_max_pool_with_indices_backward": _with_compiled(
+        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive, "pool_gradient", looks=True
+    ),
     "avg_pool": _with_compiled(_AVERAGE, "avg_pool", pool_forms.no_form),
-    "avg_pool_backward": _with_compiled(_AVERAGE_BACKWARD, "avg_pool_backward", pool_forms.no_pixels, "pool_gradient"),
+    "avg_pool_backward": _with_compiled(_AVERAGE_BACKWARD, "avg_pool_backward", pool_forms.no_form, "pool_gradient"),
     "adaptive_avg_pool": (_AVERAGE,),
-    "adaptive_avg_pool_backward": (Method("axis_by_axis", _adaptive_average_backward, "a sum over the windows of each element"),),
+    "adaptive_avg_pool_backward": _with_compiled(_ADAPTIVE_BACKWARD, "avg_pool_backward", pool_forms.no_adaptive, "pool_gradient"),
     "lp_pool": (Method("axis_by_axis", _norm, "the norm along one axis of the norms along the other"),),
     "lp_pool_backward": (Method("axis_by_axis", _norm_backward, "the chain rule through the norms along each axis"),),
     "max_unpool": (Method("scatter", _unpool, "each value goes to its place"),),

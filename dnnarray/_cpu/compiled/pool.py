@@ -1,4 +1,4 @@
-"""Pooling over one or two spatial axes: the maximum, its place and gradient by planes of channels, maximum and mean also where channels are last.
+"""Pooling over one or two spatial axes: the maximum, its place and the mean, by planes of channels or where channels are last.
 
 Output q of an axis takes tap t from ``q stride + t dilation - before``. In planes the rows of a window are reduced to one row first, then that row along
 its windows: loops over whole rows, which run in vectors. Where channels are last, the channels are the vectors.
@@ -23,12 +23,14 @@ from dnnarray._cpu.compiled.kernel import (
     Kernel,
     Out3,
     Out4,
+    OutIntegers2,
     OutIntegers3,
     device,
     driver,
     kernel,
 )
 from dnnarray._cpu.compiled.pool_lanes import means_of_four
+from dnnarray._cpu.compiled.pool_pixels import inputs, name_row, sizes
 from dnnarray._cpu.compiled.tile import BYTES
 from dnnarray._problems.pool import Axis, PoolProblem
 
@@ -43,7 +45,7 @@ def _maximum(a: Any, b: Any) -> Any:
 
 
 @device
-def _copied(x: Any, out: Any) -> Any:
+def copied(x: Any, out: Any) -> Any:
     for i in range(len(out)):
         out[i] = x[i]
 
@@ -63,7 +65,7 @@ def _larger(x: Any, stride: Any, best: Any) -> Any:
 
 
 @device
-def _added(x: Any, stride: Any, total: Any) -> Any:
+def added(x: Any, stride: Any, total: Any) -> Any:
     """total += every `stride`-th x."""
     if stride == 1:
         for i in range(len(total)):
@@ -100,7 +102,7 @@ def _sums_along(row: Any, stride: Any, dilation: Any, window: Any, out: Any) -> 
     else:
         out[:] = 0
         for s in range(window):
-            _added(row[s * dilation :], stride, out)
+            added(row[s * dilation :], stride, out)
 
 
 @device
@@ -173,7 +175,7 @@ def _maxima(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: An
             if first + spread < end:
                 _larger_rows(x[n, first], x[n, first + spread], middle)
             elif first < end:
-                _copied(x[n, first], middle)
+                copied(x[n, first], middle)
             else:
                 middle[:] = -np.inf
             for h in range(first + 2 * spread, end, spread):
@@ -216,11 +218,11 @@ def _sums(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any,
             if first + spread < end:
                 _row_sums(x[n, first], x[n, first + spread], middle)
             elif first < end:
-                _copied(x[n, first], middle)
+                copied(x[n, first], middle)
             else:
                 middle[:] = 0
             for h in range(first + 2 * spread, end, spread):
-                _added(x[n, h], 1, middle)
+                added(x[n, h], 1, middle)
             _sums_along(row, stride, dilation, window, y[n, p])
             _divided(y[n, p], rows[p], columns)
 
@@ -247,7 +249,7 @@ def _places(start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, s
                     for s in range(len(columns)):
                         a, b, w = columns[s, 0], columns[s, 1], columns[s, 2]
                         _place(x[n, h, w:], stride, h * width + w, best[a:b], where[a:b])
-            _copied(where, places[n, p])
+            copied(where, places[n, p])
 
 
 @kernel(counted=False, streams=True)
@@ -283,8 +285,32 @@ def _sum_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, hor
                 for s in range(window):
                     w = q * stride - left + s * dilation
                     if 0 <= h < height and 0 <= w < width:
-                        _added(x[n, h, w], 1, out)
+                        added(x[n, h, w], 1, out)
             _divided_by(out, rows[p] * columns[q])
+
+
+@device(counted=False)
+def _widened(where: Any, places: Any) -> Any:
+    for i in range(len(places)):
+        places[i] = where[i]
+
+
+@kernel(streams=True)
+def _named_pixels(start: int, stop: int, x: In4, y: Out4, places: OutIntegers2, above: Integers2, along: Integers2) -> None:
+    """Rows of windows from `start` to `stop`."""
+    _name_rows(start, stop, x, y, places, above, along, np.empty(places.shape[1], np.int32))
+
+
+@device(counted=False)
+def _name_rows(start: Any, stop: Any, x: Any, y: Any, places: Any, above: Any, along: Any, where: Any) -> None:
+    height, width, channels = x.shape[1:]
+    pixel = channels * x.itemsize
+    for row in range(start, stop):
+        n, p = row // len(above), row % len(above)
+        image, best = x.ctypes.data + n * height * width * pixel, y.ctypes.data + row * len(along) * pixel
+        reads = above[p, 0], above[p, 1], above[p, 2]
+        name_row(x.dtype.type(0), image, reads, along, width, channels, x.itemsize, best, pixel, where.ctypes.data)
+        _widened(where, places[row])
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -324,10 +350,10 @@ def avg_pool(problem: PoolProblem) -> Plan:
 
 def argmax(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
     work, axis = x.size + 2 * y.size * form.taps, form.axes[1]
-    argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, _inside(axis), work=work)
+    argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, taps_inside(axis), work=work)
 
 
-def _inside(axis: Axis) -> Array:
+def taps_inside(axis: Axis) -> Array:
     """For each tap that any output has inside of the input: the first such output, one past the last, and where the first stands."""
     rows = []
     for shift in range(-axis.before, axis.window * axis.dilation - axis.before, axis.dilation):
@@ -337,9 +363,16 @@ def _inside(axis: Axis) -> Array:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-@driver(argmax_planes)
+def _name(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+    axes, inside, outside = sizes(form)
+    work = x.size + 2 * y.size * form.taps
+    places = places.reshape(outside[0] * outside[1], -1)
+    _named_pixels(len(places), taken(x, inside, form.order), y.reshape(outside), places, inputs(axes[0]), inputs(axes[1]), work=work)
+
+
+@driver(argmax_planes, _named_pixels)
 def max_pool_with_indices(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
     form = pool_forms.form(problem)
     assert form is not None
     with Written(outputs, form.order) as (y, places):
-        argmax(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))
+        (argmax if form.planes else _name)(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))

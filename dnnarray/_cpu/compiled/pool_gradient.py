@@ -6,7 +6,6 @@ By pixels a row of the image collects from the windows that it belongs to, the c
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from dnnarray._cpu.compiled.kernel import (
     In4,
     Integers2,
     Integers3,
+    Kernel,
     Out2,
     Out3,
     Out4,
@@ -31,10 +31,11 @@ from dnnarray._cpu.compiled.kernel import (
     kernel,
 )
 from dnnarray._cpu.compiled.memory import ALIGNMENT
-from dnnarray._cpu.compiled.pool import argmax, argmax_planes
-from dnnarray._cpu.compiled.pool_lanes import any_outside, first_largest, sum_of_named, sum_of_pixels, sum_of_shares
+from dnnarray._cpu.compiled.pool import added, argmax, argmax_planes, copied, taps_inside
+from dnnarray._cpu.compiled.pool_lanes import any_outside, sum_of_named, sum_of_pixels, sum_of_shares
+from dnnarray._cpu.compiled.pool_pixels import inputs, kept_rows, name_row, sizes, unit_rows, windows
 from dnnarray._cpu.compiled.tile import apart, routine
-from dnnarray._problems.pool import Axis, PoolProblem, indices_inside
+from dnnarray._problems.pool import PoolProblem, indices_inside
 
 Array = np.ndarray
 
@@ -83,20 +84,6 @@ def _scatter_pixels(start: int, stop: int, g: In3, places: Integers3, dx: Out3, 
 
 
 @routine
-def _name_row(like, x, above, along, width, channels, item, best, where):
-    """The places of the largest elements of a row of windows of an image at x; `above` is the first row that they meet, how many and their step."""
-    apart()
-    pixel = channels * item
-    first, rows, step = above
-    for q in range(len(along)):
-        left, taps, spread = along[q, 0], along[q, 1], along[q, 2]
-        place = first * width + left
-        first_largest(
-            like, x + place * pixel, rows, step * width * pixel, taps, spread * pixel, place, step * width, spread, best, where + 4 * q * channels, channels
-        )  # fmt: skip
-
-
-@routine
 def _collect_row(like, lines, rows, back, place, channels, item, out):
     """A row of the image collects from the windows whose addresses stand in `lines`; `place` is that of its first pixel."""
     apart()
@@ -126,14 +113,15 @@ def _misplaced(start: int, stop: int, places: Integers3, above: Integers2, along
 
 @kernel(streams=True)
 def _max_pixels_gradient(
-    start: int, stop: int, g: In4, x: In4, places: Integers3, dx: Out4, above: Integers2, along: Integers2, up: Integers2, back: Integers2, kept: int
+    start: int, stop: int, g: In4, x: In4, places: Integers3, dx: Out4, above: Integers2, along: Integers2, up: Integers2, back: Integers2, kept: int, unit: int
 ) -> None:  # fmt: skip
-    """Rows of the image from `start` to `stop`. The places of `kept` rows of windows are at hand, those of row p at p % kept."""
+    """A part is so many rows of images, one after the other. The places of `kept` rows of windows are at hand, those of row p at p % kept."""
     channels = x.shape[3]
     where, held = np.empty((kept, g.shape[2] * channels), np.int32), np.empty(kept, np.int64)
     held[:] = -1
     lines, best = np.empty((kept, 2), np.int64), np.empty(channels, x.dtype)
-    _max_rows_gradient(start, stop, g, x, places, dx, above, along, up, back, where, held, lines, best)
+    end = min(stop * unit, x.shape[0] * x.shape[1])
+    _max_rows_gradient(start * unit, end, g, x, places, dx, above, along, up, back, where, held, lines, best)
 
 
 @device(counted=False)
@@ -157,7 +145,7 @@ def _max_rows_gradient(
                 _narrow(places[number].reshape(-1), where[slot])
             else:
                 image, reads = source + n * height * width * channels * item, (above[p, 0], above[p, 1], above[p, 2])
-                _name_row(like, image, reads, along, width, channels, item, best.ctypes.data, lines[i, 1])
+                name_row(like, image, reads, along, width, channels, item, best.ctypes.data, 0, lines[i, 1])
         _collect_row(like, lines.ctypes.data, up[h, 1], back, h * width, channels, item, dx.ctypes.data + row * width * channels * item)
 
 
@@ -195,61 +183,69 @@ def _mean_rows_gradient(start: Any, stop: Any, g: Any, dx: Any, up: Any, back: A
     for row in range(start, stop):
         n, h = row // height, row % height
         first, count, step = up[h, 0], up[h, 1], up[h, 2]
-        if (
-            row == start or h == 0 or first != up[h - 1, 0] or count != up[h - 1, 1]
-        ):  # else those of the row above, which belongs to the same windows
+        if row == start or h == 0 or first != up[h - 1, 0] or count != up[h - 1, 1]:  # else they are those of the row above
             source, divisors = g.ctypes.data + (n * g.shape[1] + first) * line, rows.ctypes.data + first * item
             _share_row(like, source, step * line, count, divisors, step * item, columns, channels, item, shares.ctypes.data)
         _spread_row(like, shares.ctypes.data, back, channels, item, dx.ctypes.data + row * width * channels * item)
 
 
-# --- tables of windows ------------------------------------------------------------------------------------------------
+@device(counted=False)
+def _share(g: Any, row: Any, columns: Any, shares: Any) -> Any:
+    """shares += g / (row columns), element by element."""
+    for i in range(len(shares)):
+        shares[i] += g[i] / (row * columns[i])
 
 
-@lru_cache(maxsize=1024)
-def _inputs(axis: Any) -> Array:
-    """Of each window along an axis the first element inside of the input, how many there are, and their step."""
-    starts, ends = np.array(axis.bounds(), np.int64).reshape(-1, 2).T
-    first = np.where(starts < 0, starts % axis.dilation, starts)
-    return _table(first, -((first - ends) // axis.dilation), axis.dilation)
+@device(counted=False)
+def _interleaved(phases: Any, out: Any) -> Any:
+    """Every so many elements of out from each of the phases."""
+    stride, pairs = len(phases), len(out) // 2
+    if stride == 1:
+        copied(phases[0], out)
+    elif stride == 2:  # known to the compiler, which then writes in vectors
+        even, odd = phases[0], phases[1]
+        for i in range(pairs):
+            out[2 * i], out[2 * i + 1] = even[i], odd[i]
+        if 2 * pairs < len(out):
+            out[2 * pairs] = even[pairs]
+    else:
+        for first in range(min(stride, len(out))):
+            phase = phases[first]
+            for i in range((len(out) - first + stride - 1) // stride):
+                out[stride * i + first] = phase[i]
 
 
-@lru_cache(maxsize=1024)
-def _windows(axis: Any) -> Array:
-    """Of each element along an axis the first window that it belongs to, how many there are, and their step."""
-    if not isinstance(axis, Axis):
-        return _inputs(axis.dual())
-    at = np.arange(axis.extent) + axis.before
-    common = math.gcd(axis.stride, axis.dilation)
-    step = axis.dilation // common
-    rest = (
-        at // common * pow(axis.stride // common, -1, step) % step
-    )  # a window whose number has it begins a multiple of the dilation before
-    low = np.maximum(-((axis.window * axis.dilation - axis.dilation - at) // axis.stride), 0)
-    first = low + (rest - low) % step
-    count = (np.minimum(at // axis.stride, axis.outputs - 1) - first) // step + 1
-    return _table(first, np.where(at % common, 0, count), step)
+@kernel(streams=True)
+def _mean_planes_gradient(
+    start: int, stop: int, g: In3, dx: Out3, up: Integers2, taps: Integers2, stride: int, rows: In1, columns: In1
+) -> None:
+    shares = np.empty(g.shape[2], g.dtype)
+    phases = np.empty((stride, (dx.shape[2] + stride - 1) // stride), g.dtype)
+    _mean_plane_rows_gradient(start, stop, g, dx, up, taps, rows, columns, shares, phases)
 
 
-def _table(first: Array, count: Array, step: int) -> Array:
-    return np.stack([np.where(count > 0, first, 0), np.maximum(count, 0), np.full_like(first, step)], 1)
-
-
-def _kept(windows: Array) -> int:
-    """How many rows of windows must be at hand for each to be looked at once: from the first of an element to the last of all up to it."""
-    first, count, step = windows[windows[:, 1] > 0].T
-    return int((np.maximum.accumulate(first + (count - 1) * step) - first).max(initial=0)) + 1
+@device(counted=False)
+def _mean_plane_rows_gradient(
+    start: Any, stop: Any, g: Any, dx: Any, up: Any, taps: Any, rows: Any, columns: Any, shares: Any, phases: Any
+) -> None:
+    stride = len(phases)
+    for n in range(start, stop):
+        for h in range(dx.shape[1]):
+            first, count, step = up[h, 0], up[h, 1], up[h, 2]
+            if h and first == up[h - 1, 0] and count == up[h - 1, 1]:  # it belongs to the same windows
+                copied(dx[n, h - 1], dx[n, h])
+                continue
+            shares[:] = 0
+            for p in range(first, first + count * step, step):
+                _share(g[n, p], rows[p], columns, shares)
+            phases[:] = 0
+            for t in range(len(taps)):
+                a, b, w = taps[t, 0], taps[t, 1], taps[t, 2]
+                added(shares[a:b], 1, phases[w % stride, w // stride : w // stride + b - a])
+            _interleaved(phases, dx[n, h])
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
-
-
-def _sizes(form: pool_forms.Form) -> tuple[tuple[Any, Any], tuple[int, ...], tuple[int, ...]]:
-    """Axes and shapes by pixels, with rows of a single pixel where there is one axis: a part may begin at any row."""
-    if form.axes[0] != pool_forms.ONE:
-        return form.axes, form.input_shape, form.output_shape
-    shapes = ((shape[0], shape[2], shape[1], shape[3]) for shape in (form.input_shape, form.output_shape))
-    return (form.axes[1], form.axes[0]), *shapes
 
 
 def _given(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array:
@@ -281,10 +277,10 @@ def _scatter(form: pool_forms.Form, grad: Array, places: Array, dx: Array) -> No
 
 def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None, dx: Array) -> bool:
     """Each pixel collects from the windows that it belongs to. False, and nothing done, where a place lies outside of its window."""
-    axes, inside, outside = _sizes(form)
+    axes, inside, outside = sizes(form)
     g, image = taken(grad, outside, form.order), taken(x, inside, form.order)
-    above, along, up, back = *map(_inputs, axes), *map(_windows, axes)
-    work, rows = x.size + 2 * grad.size * form.taps, outside[0] * outside[1]
+    above, along, up, back = *map(inputs, axes), *map(windows, axes)
+    work, rows, unit = x.size + 2 * grad.size * form.taps, outside[0] * outside[1], unit_rows(above, inside[1])
     if places is None:
         places = np.empty((0, 0, 0), np.int64)
     elif axes[1].dilation > 1:
@@ -294,7 +290,8 @@ def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None,
         _misplaced(rows, places, above, along, inside[2], told, work=2 * grad.size)
         if told.any():
             return False
-    _max_pixels_gradient(inside[0] * inside[1], g, image, places, dx.reshape(inside), above, along, up, back, _kept(up), work=work)
+    tables, parts = (above, along, up, back, kept_rows(up), unit), -(-inside[0] * inside[1] // unit)
+    _max_pixels_gradient(parts, g, image, places, dx.reshape(inside), *tables, work=work)
     return True
 
 
@@ -316,16 +313,19 @@ def max_pool_backward(
             _scatter(form, grad, places, dx)
 
 
-@planned(_mean_pixels_gradient)
+@planned(_mean_planes_gradient, _mean_pixels_gradient)
 def avg_pool_backward(problem: PoolProblem) -> Plan:
     form = pool_forms.form(problem)
     assert form is not None  # `accepts` has looked
-    axes, inside, outside = _sizes(form)
+    axes, inside, outside = (form.axes, form.input_shape, form.output_shape) if form.planes else sizes(form)
     counts = [np.maximum(np.array(a.counts(problem.padded)), 1).astype(arithmetic(problem)) for a in axes]
-    constants, total = (*map(_windows, axes), *counts), inside[0] * inside[1]
+    kernel: Kernel = _mean_planes_gradient if form.planes else _mean_pixels_gradient
+    total = inside[0] if form.planes else inside[0] * inside[1]
+    along = (taps_inside(axes[1]), min(axes[1].stride, axes[1].extent)) if form.planes else (windows(axes[1]),)
+    constants = (windows(axes[0]), *along, *counts)
     work = math.prod(inside) + math.prod(outside) * form.taps
 
     def run(grad: Array, x: Array, dx: Array) -> None:
-        _mean_pixels_gradient(total, grad.reshape(outside), dx.reshape(inside), *constants, work=work)
+        kernel(total, grad.reshape(outside), dx.reshape(inside), *constants, work=work)
 
     return run, form.order
