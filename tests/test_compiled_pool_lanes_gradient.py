@@ -28,6 +28,7 @@ _CASES = {
     "pixels of no window": ((2, 11, 12), {"kernel_size": 2, "stride": (5, 3)}),
     "windows of nothing": ((1, 1, 4), {"kernel_size": 2, "dilation": (4, 1), "padding": (2, 0)}),
     "windows larger than the image": ((2, 4, 5), {"kernel_size": (5, 7), "stride": 1, "padding": (2, 3)}),
+    "pixels of many windows": ((2, 12, 13), {"kernel_size": (6, 7), "stride": 1, "padding": 3}),
     "uneven padding": ((1, 9, 8), {"kernel_size": 3, "stride": 2, "padding": ((0, 2), (2, 1))}),
     "one axis": ((2, 37), {"kernel_size": 5, "stride": 2, "padding": 2}),
     "one row": ((3, 1, 21), {"kernel_size": (1, 3), "stride": 2}),

@@ -296,7 +296,7 @@ def _widened(where: Any, places: Any) -> Any:
 
 
 @kernel(streams=True)
-def _named_pixels(start: int, stop: int, x: In4, y: Out4, places: OutIntegers2, above: Integers2, along: Integers2) -> None:
+def named_pixels(start: int, stop: int, x: In4, y: Out4, places: OutIntegers2, above: Integers2, along: Integers2) -> None:
     """Rows of windows from `start` to `stop`."""
     _name_rows(start, stop, x, y, places, above, along, np.empty(places.shape[1], np.int32))
 
@@ -348,7 +348,7 @@ def avg_pool(problem: PoolProblem) -> Plan:
     return _reduce(problem, _sum_planes, _sum_pixels, *counts)
 
 
-def argmax(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+def _by_planes(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
     work, axis = x.size + 2 * y.size * form.taps, form.axes[1]
     argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, taps_inside(axis), work=work)
 
@@ -363,16 +363,21 @@ def taps_inside(axis: Axis) -> Array:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-def _name(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+def _by_pixels(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
     axes, inside, outside = sizes(form)
     work = x.size + 2 * y.size * form.taps
     places = places.reshape(outside[0] * outside[1], -1)
-    _named_pixels(len(places), taken(x, inside, form.order), y.reshape(outside), places, inputs(axes[0]), inputs(axes[1]), work=work)
+    named_pixels(len(places), taken(x, inside, form.order), y.reshape(outside), places, inputs(axes[0]), inputs(axes[1]), work=work)
 
 
-@driver(argmax_planes, _named_pixels)
+def name_maxima(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+    """The maxima and their places, in the shape of the form's output."""
+    (_by_planes if form.planes else _by_pixels)(form, x, y, places)
+
+
+@driver(argmax_planes, named_pixels)
 def max_pool_with_indices(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
     form = pool_forms.form(problem)
     assert form is not None
     with Written(outputs, form.order) as (y, places):
-        (argmax if form.planes else _name)(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))
+        name_maxima(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))

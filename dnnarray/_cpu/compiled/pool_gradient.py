@@ -31,13 +31,14 @@ from dnnarray._cpu.compiled.kernel import (
     kernel,
 )
 from dnnarray._cpu.compiled.memory import ALIGNMENT
-from dnnarray._cpu.compiled.pool import added, argmax, argmax_planes, copied, taps_inside
+from dnnarray._cpu.compiled.pool import added, argmax_planes, copied, name_maxima, named_pixels, taps_inside
 from dnnarray._cpu.compiled.pool_lanes import any_outside, sum_of_named, sum_of_pixels, sum_of_shares
 from dnnarray._cpu.compiled.pool_pixels import inputs, kept_rows, name_row, sizes, unit_rows, windows
 from dnnarray._cpu.compiled.tile import apart, routine
 from dnnarray._problems.pool import PoolProblem, indices_inside
 
 Array = np.ndarray
+_WINDOWS = 32  # that a pixel looks at
 
 # --- places are given -------------------------------------------------------------------------------------------------
 
@@ -275,6 +276,11 @@ def _scatter(form: pool_forms.Form, grad: Array, places: Array, dx: Array) -> No
     _scatter_pixels(count * -(-channels // run), pixels, places.reshape(pixels.shape), dx.reshape(count, size, channels), run, work=work)
 
 
+def _few_windows(form: pool_forms.Form) -> bool:
+    """Whether a pixel belongs to so few windows that looking at all of them takes less time than finding each window's pixel."""
+    return math.prod(int(windows(a)[:, 1].max()) for a in form.axes) <= _WINDOWS
+
+
 def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None, dx: Array) -> bool:
     """Each pixel collects from the windows that it belongs to. False, and nothing done, where a place lies outside of its window."""
     axes, inside, outside = sizes(form)
@@ -295,22 +301,24 @@ def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None,
     return True
 
 
-@driver(argmax_planes, _reach, _scatter_planes, _scatter_pixels, _misplaced, _max_pixels_gradient)
+@driver(argmax_planes, named_pixels, _reach, _scatter_planes, _scatter_pixels, _misplaced, _max_pixels_gradient)
 def max_pool_backward(
     problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, indices: Array | None = None
 ) -> None:
     form = pool_forms.form(problem)
     assert form is not None
+    collects = not form.planes and _few_windows(form)
     places = None if indices is None else _given(problem, indices, form)
-    if form.planes and indices is None:
+    if places is None and not collects:
         places = np.empty(form.output_shape, np.int64)
-        argmax(form, x, np.empty(form.output_shape, x.dtype), places)
+        name_maxima(form, x, np.empty(form.output_shape, x.dtype), places)
     with Written(outputs, form.order) as (dx,):
-        if form.planes or not _collect(form, grad, x, places, dx):
-            assert places is not None
-            if indices is not None:
-                _look(problem, places)
-            _scatter(form, grad, places, dx)
+        if collects and _collect(form, grad, x, places, dx):
+            return
+        assert places is not None
+        if indices is not None:
+            _look(problem, places)
+        _scatter(form, grad, places, dx)
 
 
 @planned(_mean_planes_gradient, _mean_pixels_gradient)
