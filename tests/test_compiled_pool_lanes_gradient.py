@@ -133,7 +133,15 @@ def test_adaptive_means_are_those_of_numpy(name):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("channels", _CHANNELS)
 def test_nothing_is_read_or_written_beside_the_arrays(channels, dtype, at_end):
-    for name in ("3 by 2", "cut at the end, padded", "dilation", "uneven padding", "one axis", "windows of nothing"):
+    for name in (
+        "3 by 2",
+        "cut at the end, padded",
+        "dilation",
+        "uneven padding",
+        "one axis",
+        "windows of nothing",
+        "pixels of many windows",
+    ):
         _, x, options = _case(name, channels, dtype)
         y, indices = dnn.max_pool_with_indices(x, **options)
         grad, guarded = _gradient(y.shape, dtype), Guarded()
@@ -153,7 +161,9 @@ def test_nothing_is_read_or_written_beside_the_arrays(channels, dtype, at_end):
             np.testing.assert_allclose(np.moveaxis(plane, 1, -1), out, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["3 by 2", "many rows", "dilation", "one axis", "adaptive", "adaptive, one window"])
+@pytest.mark.parametrize(
+    "name", ["3 by 2", "many rows", "dilation", "pixels of many windows", "one axis", "adaptive", "adaptive, one window"]
+)
 def test_the_number_of_threads_changes_no_bit(name):
     """On images large enough for threads, and twice, since every other call goes from its end to its beginning."""
     shape, options = (_CASES | _ADAPTIVE)[name]

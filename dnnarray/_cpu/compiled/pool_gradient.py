@@ -6,6 +6,7 @@ By pixels a row of the image collects from the windows that it belongs to, the c
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -276,17 +277,26 @@ def _scatter(form: pool_forms.Form, grad: Array, places: Array, dx: Array) -> No
     _scatter_pixels(count * -(-channels // run), pixels, places.reshape(pixels.shape), dx.reshape(count, size, channels), run, work=work)
 
 
+@lru_cache(maxsize=1024)
 def _few_windows(form: pool_forms.Form) -> bool:
     """Whether a pixel belongs to so few windows that looking at all of them takes less time than finding each window's pixel."""
     return math.prod(int(windows(a)[:, 1].max()) for a in form.axes) <= _WINDOWS
+
+
+@lru_cache(maxsize=1024)
+def _tables(form: pool_forms.Form) -> tuple[Any, ...]:
+    """What a gradient by pixels is told about its windows, rows of them that are kept, and rows of the image that are done together."""
+    axes, inside, _ = sizes(form)
+    above, up = inputs(axes[0]), windows(axes[0])
+    return above, inputs(axes[1]), up, windows(axes[1]), kept_rows(up), unit_rows(above, inside[1])
 
 
 def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None, dx: Array) -> bool:
     """Each pixel collects from the windows that it belongs to. False, and nothing done, where a place lies outside of its window."""
     axes, inside, outside = sizes(form)
     g, image = taken(grad, outside, form.order), taken(x, inside, form.order)
-    above, along, up, back = *map(inputs, axes), *map(windows, axes)
-    work, rows, unit = x.size + 2 * grad.size * form.taps, outside[0] * outside[1], unit_rows(above, inside[1])
+    above, along, *_, unit = tables = _tables(form)
+    rows, parts = outside[0] * outside[1], -(-inside[0] * inside[1] // unit)
     if places is None:
         places = np.empty((0, 0, 0), np.int64)
     elif axes[1].dilation > 1:
@@ -296,8 +306,7 @@ def _collect(form: pool_forms.Form, grad: Array, x: Array, places: Array | None,
         _misplaced(rows, places, above, along, inside[2], told, work=2 * grad.size)
         if told.any():
             return False
-    tables, parts = (above, along, up, back, kept_rows(up), unit), -(-inside[0] * inside[1] // unit)
-    _max_pixels_gradient(parts, g, image, places, dx.reshape(inside), *tables, work=work)
+    _max_pixels_gradient(parts, g, image, places, dx.reshape(inside), *tables, work=x.size + 2 * grad.size * form.taps)
     return True
 
 
