@@ -178,10 +178,10 @@ def _unpool_backward(problem: UnpoolProblem, outputs: Arrays, scratch: Any, grad
     _spread(part, grad)
 
 
-def _with_compiled(entry: Method, driver: str, accepts: Any, **attributes: Any) -> tuple[Method, ...]:
+def _with_compiled(entry: Method, driver: str, accepts: Any, module: str = "pool", **attributes: Any) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
     summary = "compiled: a tap of the window at a time over a row of outputs, over all threads"
-    method = compiled.method("compiled", "pool", driver, summary, accepts=accepts, **attributes)
+    method = compiled.method("compiled", module, driver, summary, accepts=accepts, **attributes)
     return replace(entry, cost=compiled.numpy_cost(_CALLS)), method
 
 
@@ -189,20 +189,24 @@ _MAX = Method("axis_by_axis", _max, "the maximum along one axis after the other"
 _MAX_WITH_INDICES = Method("axis_by_axis", _max_with_indices, "the maximum and its place along one axis after the other")
 _MAX_BACKWARD = Method("scatter", _max_backward, "each gradient goes to the place of its maximum")
 _AVERAGE = Method("axis_by_axis", _average, "the sum along one axis after the other, then a division")
+_AVERAGE_BACKWARD = Method("axis_by_axis", _average_backward, "each gradient spread along one axis after the other")
+_ADAPTIVE_BACKWARD = Method("axis_by_axis", _adaptive_average_backward, "a sum over the windows of each element")
 
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "max_pool": _with_compiled(_MAX, "max_pool", pool_forms.no_form),
-    "max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_planes),
-    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_planes, looks=True),
-    "max_pool_with_indices_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_planes, looks=True),
+    "max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_places),
+    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_places, "pool_gradient", looks=True),
+    "max_pool_with_indices_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_places, "pool_gradient", looks=True),
     "adaptive_max_pool": (_MAX,),
-    "adaptive_max_pool_with_indices": (_MAX_WITH_INDICES,),
-    "adaptive_max_pool_backward": (_MAX_BACKWARD,),
-    "adaptive_max_pool_with_indices_backward": (_MAX_BACKWARD,),
+    "adaptive_max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_adaptive),
+    "adaptive_max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive, "pool_gradient", looks=True),
+    "adaptive_max_pool_with_indices_backward": _with_compiled(
+        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive, "pool_gradient", looks=True
+    ),
     "avg_pool": _with_compiled(_AVERAGE, "avg_pool", pool_forms.no_form),
-    "avg_pool_backward": (Method("axis_by_axis", _average_backward, "each gradient spread along one axis after the other"),),
+    "avg_pool_backward": _with_compiled(_AVERAGE_BACKWARD, "avg_pool_backward", pool_forms.no_form, "pool_gradient"),
     "adaptive_avg_pool": (_AVERAGE,),
-    "adaptive_avg_pool_backward": (Method("axis_by_axis", _adaptive_average_backward, "a sum over the windows of each element"),),
+    "adaptive_avg_pool_backward": _with_compiled(_ADAPTIVE_BACKWARD, "avg_pool_backward", pool_forms.no_adaptive, "pool_gradient"),
     "lp_pool": (Method("axis_by_axis", _norm, "the norm along one axis of the norms along the other"),),
     "lp_pool_backward": (Method("axis_by_axis", _norm_backward, "the chain rule through the norms along each axis"),),
     "max_unpool": (Method("scatter", _unpool, "each value goes to its place"),),

@@ -12,7 +12,7 @@ from dnnarray._records import frozen
 from dnnarray._spec import FLOATING
 
 _TAPS = 1 << 20
-_ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
+ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
 
 
 @frozen
@@ -20,7 +20,7 @@ class Form:
     """Two axes of windows over arrays whose axes come in the order of memory: (images and channels, H, W), or (images, H, W, channels)."""
 
     planes: bool
-    axes: tuple[Axis, Axis]
+    axes: tuple[Any, Any]
     order: tuple[int, ...]
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
@@ -35,13 +35,13 @@ def form(problem: PoolProblem) -> Form | None:
     """The form of a problem, None where it has another."""
     x = problem.inputs[1 if problem.op.endswith("_backward") else 0]
     order, channel = x.axis_order(), 1 if problem.layout == "channels_first" else x.ndim - 1
-    if order is None or x.ndim > 4 or not all(isinstance(a, Axis) for a in problem.axes):
+    if order is None or x.ndim > 4:
         return None
     space = [i for i in range(1, x.ndim) if i != channel]
     planes = order == (0, channel, *space)
     if not planes and order != (0, *space, channel):
         return None
-    axes = (_ONE, *problem.axes)[-2:]
+    axes = (ONE, *problem.axes)[-2:]
     images, channels = x.shape[0], x.shape[channel]
     inside, outside = (a.extent for a in axes), (a.outputs for a in axes)
     if planes:
@@ -53,15 +53,23 @@ def no_form(problem: PoolProblem, device: Any) -> str | None:
     """Why the kernels cannot do it, or None."""
     found = form(problem)
     if found is None or any(s.dtype not in FLOATING for s in leaves(problem.inputs[:1])):
-        return "it takes dense floating arrays with one or two spatial axes and windows of one extent"
+        return "it takes dense floating arrays with one or two spatial axes"
     if found.taps > _TAPS:
         return f"a window of more than {_TAPS} elements; it keeps a table of them"
     return None if math.prod(found.input_shape) and math.prod(found.output_shape) else "there is nothing to do"
 
 
-def no_planes(problem: PoolProblem, device: Any) -> str | None:
-    """Why the kernels for planes cannot do it, or None."""
+def no_places(problem: PoolProblem, device: Any) -> str | None:
+    """`no_form`, where the kernels keep places in 32 bits."""
     found = form(problem)
-    if found is not None and (not found.planes or math.prod(found.input_shape[1:]) >= 2**31):
-        return "it takes arrays whose channels are planes of fewer than 2^31 elements"
+    if found is not None and math.prod(a.extent for a in found.axes) >= 2**31:
+        return "it takes images of fewer than 2^31 pixels"
     return no_form(problem, device)
+
+
+def no_adaptive(problem: PoolProblem, device: Any) -> str | None:
+    """Why the kernels for pixels, which know windows of any extents, cannot do it, or None."""
+    found = form(problem)
+    if found is not None and found.planes:
+        return "it takes arrays whose channels are side by side in memory"
+    return no_places(problem, device)

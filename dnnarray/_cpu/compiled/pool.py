@@ -1,4 +1,4 @@
-"""Pooling over one or two spatial axes: the maximum, its place and gradient by planes of channels, maximum and mean also where channels are last.
+"""Pooling over one or two spatial axes: the maximum, its place and the mean, by planes of channels or where channels are last.
 
 Output q of an axis takes tap t from ``q stride + t dilation - before``. In planes the rows of a window are reduced to one row first, then that row along
 its windows: loops over whole rows, which run in vectors. Where channels are last, the channels are the vectors.
@@ -16,13 +16,11 @@ from dnnarray._cpu.compiled import arithmetic
 from dnnarray._cpu.compiled.dense import Plan, Written, planned, taken
 from dnnarray._cpu.compiled.kernel import (
     In1,
-    In2,
     In3,
     In4,
     Integers1,
     Integers2,
     Kernel,
-    Out2,
     Out3,
     Out4,
     OutIntegers2,
@@ -32,8 +30,9 @@ from dnnarray._cpu.compiled.kernel import (
     kernel,
 )
 from dnnarray._cpu.compiled.pool_lanes import means_of_four
+from dnnarray._cpu.compiled.pool_pixels import inputs, name_row, sizes
 from dnnarray._cpu.compiled.tile import BYTES
-from dnnarray._problems.pool import Axis, PoolProblem, indices_inside
+from dnnarray._problems.pool import Axis, PoolProblem
 
 Array = np.ndarray
 
@@ -46,7 +45,7 @@ def _maximum(a: Any, b: Any) -> Any:
 
 
 @device
-def _copied(x: Any, out: Any) -> Any:
+def copied(x: Any, out: Any) -> Any:
     for i in range(len(out)):
         out[i] = x[i]
 
@@ -66,7 +65,7 @@ def _larger(x: Any, stride: Any, best: Any) -> Any:
 
 
 @device
-def _added(x: Any, stride: Any, total: Any) -> Any:
+def added(x: Any, stride: Any, total: Any) -> Any:
     """total += every `stride`-th x."""
     if stride == 1:
         for i in range(len(total)):
@@ -103,7 +102,7 @@ def _sums_along(row: Any, stride: Any, dilation: Any, window: Any, out: Any) -> 
     else:
         out[:] = 0
         for s in range(window):
-            _added(row[s * dilation :], stride, out)
+            added(row[s * dilation :], stride, out)
 
 
 @device
@@ -176,7 +175,7 @@ def _maxima(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: An
             if first + spread < end:
                 _larger_rows(x[n, first], x[n, first + spread], middle)
             elif first < end:
-                _copied(x[n, first], middle)
+                copied(x[n, first], middle)
             else:
                 middle[:] = -np.inf
             for h in range(first + 2 * spread, end, spread):
@@ -219,17 +218,17 @@ def _sums(start: Any, stop: Any, x: Any, y: Any, vertical: Any, horizontal: Any,
             if first + spread < end:
                 _row_sums(x[n, first], x[n, first + spread], middle)
             elif first < end:
-                _copied(x[n, first], middle)
+                copied(x[n, first], middle)
             else:
                 middle[:] = 0
             for h in range(first + 2 * spread, end, spread):
-                _added(x[n, h], 1, middle)
+                added(x[n, h], 1, middle)
             _sums_along(row, stride, dilation, window, y[n, p])
             _divided(y[n, p], rows[p], columns)
 
 
 @kernel(streams=True)
-def _argmax_planes(
+def argmax_planes(
     start: int, stop: int, x: In3, y: Out3, places: OutIntegers3, vertical: Integers1, stride: int, columns: Integers2
 ) -> None:
     _places(start, stop, x, y, places, vertical, stride, columns, np.empty(y.shape[2], np.int32))
@@ -250,28 +249,7 @@ def _places(start: Any, stop: Any, x: Any, y: Any, places: Any, vertical: Any, s
                     for s in range(len(columns)):
                         a, b, w = columns[s, 0], columns[s, 1], columns[s, 2]
                         _place(x[n, h, w:], stride, h * width + w, best[a:b], where[a:b])
-            _copied(where, places[n, p])
-
-
-@kernel(counted=False, streams=True)
-def _reach(start: int, stop: int, places: Integers2, reach: OutIntegers2) -> None:
-    """The smallest and the largest number of each row."""
-    for n in range(start, stop):
-        row = places[n]
-        low, high = row[0], row[0]
-        for i in range(len(row)):
-            low, high = min(low, row[i]), max(high, row[i])
-        reach[n, 0], reach[n, 1] = low, high
-
-
-@kernel(counted=False, streams=True)
-def _scatter_planes(start: int, stop: int, g: In2, places: Integers2, dx: Out2) -> None:
-    for n in range(start, stop):
-        plane, where = dx[n], places[n]
-        plane[:] = 0
-        for i in range(len(where)):
-            if where[i] >= 0:
-                plane[where[i]] += g[n, i]
+            copied(where, places[n, p])
 
 
 @kernel(counted=False, streams=True)
@@ -307,8 +285,32 @@ def _sum_pixels(start: int, stop: int, x: In4, y: Out4, vertical: Integers1, hor
                 for s in range(window):
                     w = q * stride - left + s * dilation
                     if 0 <= h < height and 0 <= w < width:
-                        _added(x[n, h, w], 1, out)
+                        added(x[n, h, w], 1, out)
             _divided_by(out, rows[p] * columns[q])
+
+
+@device(counted=False)
+def _widened(where: Any, places: Any) -> Any:
+    for i in range(len(places)):
+        places[i] = where[i]
+
+
+@kernel(streams=True)
+def named_pixels(start: int, stop: int, x: In4, y: Out4, places: OutIntegers2, above: Integers2, along: Integers2) -> None:
+    """Rows of windows from `start` to `stop`."""
+    _name_rows(start, stop, x, y, places, above, along, np.empty(places.shape[1], np.int32))
+
+
+@device(counted=False)
+def _name_rows(start: Any, stop: Any, x: Any, y: Any, places: Any, above: Any, along: Any, where: Any) -> None:
+    height, width, channels = x.shape[1:]
+    pixel = channels * x.itemsize
+    for row in range(start, stop):
+        n, p = row // len(above), row % len(above)
+        image, best = x.ctypes.data + n * height * width * pixel, y.ctypes.data + row * len(along) * pixel
+        reads = above[p, 0], above[p, 1], above[p, 2]
+        name_row(x.dtype.type(0), image, reads, along, width, channels, x.itemsize, best, pixel, where.ctypes.data)
+        _widened(where, places[row])
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -346,12 +348,12 @@ def avg_pool(problem: PoolProblem) -> Plan:
     return _reduce(problem, _sum_planes, _sum_pixels, *counts)
 
 
-def _argmax(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+def _by_planes(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
     work, axis = x.size + 2 * y.size * form.taps, form.axes[1]
-    _argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, _inside(axis), work=work)
+    argmax_planes(len(y), taken(x, form.input_shape, form.order), y, places, _taps(form)[0], axis.stride, taps_inside(axis), work=work)
 
 
-def _inside(axis: Axis) -> Array:
+def taps_inside(axis: Axis) -> Array:
     """For each tap that any output has inside of the input: the first such output, one past the last, and where the first stands."""
     rows = []
     for shift in range(-axis.before, axis.window * axis.dilation - axis.before, axis.dilation):
@@ -361,39 +363,21 @@ def _inside(axis: Axis) -> Array:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-@driver(_argmax_planes)
+def _by_pixels(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+    axes, inside, outside = sizes(form)
+    work = x.size + 2 * y.size * form.taps
+    places = places.reshape(outside[0] * outside[1], -1)
+    named_pixels(len(places), taken(x, inside, form.order), y.reshape(outside), places, inputs(axes[0]), inputs(axes[1]), work=work)
+
+
+def name_maxima(form: pool_forms.Form, x: Array, y: Array, places: Array) -> None:
+    """The maxima and their places, in the shape of the form's output."""
+    (_by_planes if form.planes else _by_pixels)(form, x, y, places)
+
+
+@driver(argmax_planes, named_pixels)
 def max_pool_with_indices(problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
     form = pool_forms.form(problem)
     assert form is not None
     with Written(outputs, form.order) as (y, places):
-        _argmax(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))
-
-
-def _inside_planes(problem: PoolProblem, indices: Array, form: pool_forms.Form) -> Array:
-    """The indices by planes. One that lies outside is an error; all threads look for it, since there are half as many bytes of them as of everything else."""
-    if indices.dtype != np.int64 or not indices.size:
-        indices_inside(problem, indices)
-        return taken(indices, form.output_shape, form.order).astype(np.int64)
-    places = taken(indices, form.output_shape, form.order)
-    flat = places.reshape(len(places), -1)
-    reach = np.empty((len(flat), 2), np.int64)
-    _reach(len(flat), flat, reach, work=2 * flat.size)
-    indices_inside(problem, reach)
-    return places
-
-
-@driver(_argmax_planes, _reach, _scatter_planes)
-def max_pool_backward(
-    problem: PoolProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, indices: Array | None = None
-) -> None:
-    form = pool_forms.form(problem)
-    assert form is not None
-    count, size = form.input_shape[0], form.input_shape[1] * form.input_shape[2]
-    if indices is None:
-        places = np.empty(form.output_shape, np.int64)
-        _argmax(form, x, np.empty(form.output_shape, x.dtype), places)
-    else:
-        places = _inside_planes(problem, indices, form)
-    with Written(outputs, form.order) as (dx,):
-        flat = taken(grad, (count, -1), form.order)
-        _scatter_planes(count, flat, places.reshape(flat.shape), dx.reshape(count, size), work=x.size + 2 * flat.size)
+        name_maxima(form, x, y.reshape(form.output_shape), places.reshape(form.output_shape))
