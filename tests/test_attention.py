@@ -174,7 +174,9 @@ def test_memory_grows_with_the_sequence_and_not_with_its_square():
     q, k, v, grad = (rng.standard_normal((1, 1, 16384, 64), dtype=np.float32) for _ in range(4))
     few = [a[:, :, :2048] for a in (q, k, v)]  # enough to be done by what does the whole
     output, lse = dnn.attention(*few, causal=True, return_lse=True)
-    dnn.attention_backward(grad[:, :, :2048], *few, causal=True, output=output, lse=lse)  # what a first call keeps, or compiles, is no scratch
+    dnn.attention_backward(
+        grad[:, :, :2048], *few, causal=True, output=output, lse=lse
+    )  # what a first call keeps, or compiles, is no scratch
     tracemalloc.start()
     try:
         start = time.perf_counter()
