@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import dnnarray as dnn
-from dnnarray._cpu import attention_blocks
+from dnnarray._cpu import attention_blocks, threads
 from dnnarray._cpu.philox import bernoulli_keep
 from tests.cases.attention import CASES
 from tests.oracles.attention import ORACLES
@@ -186,7 +186,10 @@ def test_memory_grows_with_the_sequence_and_not_with_its_square():
     finally:
         tracemalloc.stop()
     results = sum(a.nbytes for a in (y, lse, *gradients[:3]))
-    assert peak - results < 20e6, f"{(peak - results) / 1e6:.0f} MB over the results, {time.perf_counter() - start:.1f} s"
+    sums = 9e6 * max(
+        threads.cores() - 2, 0
+    )  # of the gradients of keys and values, for each core that has a share of the queries; all scores would be 1 GB
+    assert peak - results < 20e6 + sums, f"{(peak - results) / 1e6:.0f} MB over the results, {time.perf_counter() - start:.1f} s"
     sample = ORACLES["attention"](q[:, :, 16380:].astype(float), k.astype(float), v.astype(float))
     assert_close(y[:, :, 16383:], sample[:, :, 3:], 16384)
 
