@@ -11,6 +11,7 @@ from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
 SUMMARY_SHIFTS = "taps as shifts of an image, without im2col, in three pieces of bfloat16 on the processor's matrix unit (AMX)"
+_GROUPED = 40  # more where each group has an image of its own
 _SPLITTING, _WEIGHT = 80, 80  # operations that an element of the image is worth, and one of the weight
 _SUM = 50  # and one of the result, which is turned
 
@@ -46,4 +47,5 @@ def shifts_cost(g: Geometry, itemsize: int) -> Cost:
     line = 1 + (g.window[2] - 1) * g.dilation[2] / (g.stride[2] * g.out[2])
     taps = g.taps // g.window[2] * -(-g.window[2] * channels // matrix_unit.DEPTH)
     products = g.groups * matrix_unit.tile_flops(g.n * g.pixels, g.k, g.c) * taps * min(line, 2.0)
-    return Cost(products + _SPLITTING * x + _WEIGHT * w + _SUM * y, (x + w + y) * itemsize, 1.0, 12)
+    splitting = _SPLITTING + (_GROUPED if g.groups > 1 else 0)
+    return Cost(products + splitting * x + _WEIGHT * w + _SUM * y, (x + w + y) * itemsize, 1.0, 12)
