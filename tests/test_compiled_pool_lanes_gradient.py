@@ -1,12 +1,13 @@
 """Gradients of pooling whose channels lie side by side, compiled: bit for bit those of NumPy's scatter, and nothing read or written beside the arrays."""
 
+import importlib
 import math
 
 import numpy as np
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cpu.compiled import compiler, pool_pixels
+from dnnarray._cpu.compiled import compiler
 from dnnarray._problems.pool import AdaptiveAxis, Axis
 from tests.support import call_by
 from tests.test_compiled_conv import Guarded
@@ -231,6 +232,7 @@ def test_a_place_outside_of_the_image_is_an_error(wrong):
 
 def test_tables_of_windows():
     """Each table beside what the definition counts."""
+    pool_pixels = importlib.import_module("dnnarray._cpu.compiled.pool_pixels")
     rng = np.random.default_rng(4)
     drawn = [
         Axis(*(int(rng.integers(low, high)) for low, high in ((1, 30), (1, 12), (1, 9), (1, 7), (1, 7), (0, 9), (0, 9))))
