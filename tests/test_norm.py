@@ -1,5 +1,6 @@
 """Norms: blocks, large offsets, saved statistics, NaN, drawn shapes, and PyTorch."""
 
+import math
 import tracemalloc
 
 import numpy as np
@@ -305,6 +306,7 @@ def _axis_calls(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(_axis_calls(), st.sampled_from([1e-5, 0.1, 2.0]), st.integers(0, 99))
+@example(((2, 2), (1,), (2,), False, False), 1e-5, 1)  # two sums of 1 and more that differ by 0.02
 def test_norms_over_drawn_axes(drawn, eps, seed):
     shape, axis, extents, with_weight, with_bias = drawn
     rng = np.random.default_rng(seed)
@@ -314,8 +316,13 @@ def test_norms_over_drawn_axes(drawn, eps, seed):
     calls = {"layer_norm": (x, w, b), "rms_norm": (x, w), "add_layer_norm": (x, r, w, b), "add_rms_norm": (x, r, w)}
     for name, arrays in calls.items():
         options = {"axis": axis, "eps": eps}
-        for a, e in zip(flat(call(name, arrays, options)), flat(ORACLES[name](*arrays, **options)), strict=True):
-            assert_close(a, e, x.size, note=name)
+        total = x + r if name.startswith("add") else x
+        spread = total.var(axis) if "layer" in name else np.mean(total**2, axis)
+        # Few values may lie close together: what each of them rounds by grows with rstd, and a bias may leave little of it.
+        size = (np.abs(x) + np.abs(r)).max() / math.sqrt(spread.min() + eps) * (1 if w is None else np.abs(w).max())
+        for i, (a, e) in enumerate(zip(flat(call(name, arrays, options)), flat(ORACLES[name](*arrays, **options)), strict=True)):
+            left = np.abs(e).max()
+            assert_close(a, e, x.size, condition=1 if i or not left else max(size / left, 1), note=name)
 
 
 @st.composite
