@@ -114,7 +114,8 @@ def _method(op: str, way: Way) -> Method:
         else:
             needed = [(c, way.buffers, False) for c in _correlations(maps(problem), g)]
         if _WEIGHT in always:
-            needed.append((g, way.weight_buffers, True))  # type: ignore[arg-type]
+            assert way.weight_buffers is not None  # `rejects` has asked for the gradient of the weight
+            needed.append((g, way.weight_buffers, True))
         return max((scratch_of(way, c, shapes, problem.itemsize, weighs) for c, shapes, weighs in needed), default=0)
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
@@ -125,7 +126,8 @@ def _method(op: str, way: Way) -> Method:
         if way.input_gradient is None and _INPUT in maps(problem) and g.stride != (1, 1, 1):
             costs.append(strided_cost(g.sizes[0], problem.itemsize))
         if _WEIGHT in always:
-            costs.append(way.weight_cost(g, problem.itemsize))  # type: ignore[misc]
+            assert way.weight_cost is not None
+            costs.append(way.weight_cost(g, problem.itemsize))
         return _total(costs)
 
     def bound(problem: ConvProblem, outputs: Any, scratch: Scratch, *arrays: Any) -> None:

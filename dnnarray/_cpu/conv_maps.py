@@ -43,7 +43,9 @@ def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, gra
     if not (x.size and grad.size):
         w[...] = 0
     elif w.size:
-        spread(way, way.weight_gradient, g, way.weight_buffers, scratch, x, grad, w, weighs=True)  # type: ignore[arg-type]
+        assert way.weight_gradient is not None
+        assert way.weight_buffers is not None
+        spread(way, way.weight_gradient, g, way.weight_buffers, scratch, x, grad, w, weighs=True)
 
 
 def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from dnnarray._records import changed, frozen
+from dnnarray._records import frozen
 
 Triple = tuple[int, int, int]
 
@@ -56,11 +56,6 @@ class Geometry:
         """The input extents that `count` neighbouring outputs read."""
         a, b, c = ((m - 1) * s + (w - 1) * d + 1 for m, s, w, d in zip(count, self.stride, self.window, self.dilation, strict=True))
         return a, b, c
-
-    def of_groups(self, groups: slice) -> Geometry:
-        """The same for these groups alone."""
-        count = len(range(*groups.indices(self.groups)))
-        return self if count == self.groups else changed(self, groups=count)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

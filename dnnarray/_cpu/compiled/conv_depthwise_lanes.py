@@ -192,64 +192,32 @@ def _pixels(like, geo, strides, x, planes, rows, taps, w, y, count, add):
         _short_one(like, *numbers)
 
 
+@device(counted=False)
+def _taps_of(like, geo, strides, x, planes, rows, w, y, pixel, count, first, stop, add):
+    """The taps from `first` to `stop` along the row, of `count` pixels from `pixel` on; x, w and y are those of the row's position 0, tap 0 and pixel 0."""
+    at = pixel * geo[STRIDE + 2] - geo[BEFORE + 2] + first * geo[DILATION + 2]
+    weights = w + first * geo[GROUPS] * geo[ITEM]
+    _pixels(like, geo, strides, x + at * strides[XW], planes, rows, stop - first, weights, y + pixel * strides[YW], count, add)
+
+
 @routine
-def _edge(like, geo, strides, x, planes, rows, w, y, first, last):
-    """The pixels from `first` to `last` of a row, whose windows reach over the edge: a few together with the taps that all of them have, then the others."""
+def _edge(like, geo, strides, x, planes, rows, w, y, begin, end):
+    """The pixels from `begin` to `end` of a row, whose windows reach over the edge: a few together with the taps that all of them have, then the others."""
     apart()
     step, before, dilation, width, window = geo[STRIDE + 2], geo[BEFORE + 2], geo[DILATION + 2], geo[SPACE + 2], geo[WINDOW + 2]
-    w_tap, p = geo[GROUPS] * geo[ITEM], first
-    while p < last:
-        left = last - p
+    p = begin
+    while p < end:
+        left = end - p
         count = _PIXELS if left >= _PIXELS else _FEW_PIXELS if left >= _FEW_PIXELS else 1
-        at = p * step - before
-        low = begin_of(at, dilation)
-        high = max(end_of(at + (count - 1) * step, dilation, width, window), low)
-        _pixels(
-            like,
-            geo,
-            strides,
-            x + (at + low * dilation) * strides[XW],
-            planes,
-            rows,
-            high - low,
-            w + low * w_tap,
-            y + p * strides[YW],
-            count,
-            0,
-        )
+        low = begin_of(p * step - before, dilation)
+        high = max(end_of((p + count - 1) * step - before, dilation, width, window), low)
+        _taps_of(like, geo, strides, x, planes, rows, w, y, p, count, low, high, 0)
         for q in range(p, p + count):
-            at = q * step - before
-            start, stop = begin_of(at, dilation), end_of(at, dilation, width, window)
-            fewer = min(low, stop)
-            if fewer > start:
-                _pixels(
-                    like,
-                    geo,
-                    strides,
-                    x + (at + start * dilation) * strides[XW],
-                    planes,
-                    rows,
-                    fewer - start,
-                    w + start * w_tap,
-                    y + q * strides[YW],
-                    1,
-                    1,
-                )
-            more = max(high, start)
-            if stop > more:
-                _pixels(
-                    like,
-                    geo,
-                    strides,
-                    x + (at + more * dilation) * strides[XW],
-                    planes,
-                    rows,
-                    stop - more,
-                    w + more * w_tap,
-                    y + q * strides[YW],
-                    1,
-                    1,
-                )
+            first, stop = begin_of(q * step - before, dilation), end_of(q * step - before, dilation, width, window)
+            if first < min(low, stop):
+                _taps_of(like, geo, strides, x, planes, rows, w, y, q, 1, first, min(low, stop), 1)
+            if max(high, first) < stop:
+                _taps_of(like, geo, strides, x, planes, rows, w, y, q, 1, max(high, first), stop, 1)
         p += count
 
 
@@ -268,7 +236,7 @@ def _row(like, geo, strides, x, w, y, depth, height):
     high = max(end_of((window - 1) * dilation - before, step, geo[SPACE + 2], count), low)
     _edge(like, geo, strides, x, planes, rows, w, y, 0, low)
     if high > low:
-        _pixels(like, geo, strides, x + (low * step - before) * strides[XW], planes, rows, window, w, y + low * strides[YW], high - low, 0)
+        _taps_of(like, geo, strides, x, planes, rows, w, y, low, high - low, 0, window, 0)
     _edge(like, geo, strides, x, planes, rows, w, y, high, count)
 
 

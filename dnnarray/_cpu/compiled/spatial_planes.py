@@ -143,17 +143,8 @@ def _resize(
 
 @device(counted=False)
 def _resize_plane(
-    x: Any,
-    y: Any,
-    row_index: Any,
-    row_weight: Any,
-    column_index: Any,
-    column_weight: Any,
-    doubles: Any,
-    halves: Any,
-    half_weight: Any,
-    wide: Any,
-) -> None:
+    x: Any, y: Any, row_index: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, halves: Any, half_weight: Any, wide: Any,
+) -> None:  # fmt: skip
     done = 0  # rows of the plane, each just before it is wanted: reading, arithmetic and writing take turns at short intervals
     for p in range(y.shape[0]):
         for k in range(len(row_index)):
@@ -181,17 +172,8 @@ def _resize_rows_first(
 
 @device(counted=False)
 def _shrink_plane(
-    x: Any,
-    y: Any,
-    offsets: Any,
-    row_weight: Any,
-    column_index: Any,
-    column_weight: Any,
-    doubles: Any,
-    halves: Any,
-    half_weight: Any,
-    lines: Any,
-) -> None:
+    x: Any, y: Any, offsets: Any, row_weight: Any, column_index: Any, column_weight: Any, doubles: Any, halves: Any, half_weight: Any, lines: Any,
+) -> None:  # fmt: skip
     zero, taps = lines.dtype.type(0), offsets.shape[1]
     for begin in range(0, len(y), len(lines)):
         end = min(begin + len(lines), len(y))
