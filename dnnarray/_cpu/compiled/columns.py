@@ -14,7 +14,7 @@ from numba.core import cgutils
 
 from dnnarray._cpu.compiled.conv_copy import run_start, runs_of
 from dnnarray._cpu.compiled.lanes import Arithmetic
-from dnnarray._cpu.compiled.tile import intrinsic, lanes, load_at, store_at, vector_of
+from dnnarray._cpu.compiled.tile import intrinsic, lanes, load_at, splat, store_at, vector_of
 
 LEAST = 8  # columns
 _VECTORS = 4  # of a strip, where there are as many
@@ -79,8 +79,7 @@ def _moments_intrinsic(vectors: int) -> Any:
                 ((*sums,),) = strip.sums(
                     1, rows, [(x, step)], lambda totals, row: [[b.fadd(t, v) for t, v in zip(totals[0], row, strict=True)]]
                 )
-                single = b.insert_element(ir.Constant(m.vector, ir.Undefined), share, ir.IntType(32)(0))
-                factor = b.shuffle_vector(single, single, ir.Constant(ir.VectorType(ir.IntType(32), m.vector.count), None))
+                factor = splat(b, share, m.vector)
                 means = [b.fmul(total, factor) for total in sums]
 
                 def spread(totals: list[list[Any]], row: list[Any]) -> list[list[Any]]:

@@ -19,7 +19,7 @@ from dnnarray._cpu.compiled.conv_copy import aligned_array, run_start, runs_of
 from dnnarray._cpu.compiled.conv_drivers import correlations
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, device, kernel
 from dnnarray._cpu.compiled.lanes import Arithmetic
-from dnnarray._cpu.compiled.memory import address
+from dnnarray._cpu.compiled.memory import address, behind
 from dnnarray._cpu.compiled.tile import apart, intrinsic, lanes, load_at, routine, splat, store_at, vector_of
 from dnnarray._cpu.conv_blocks import Way
 from dnnarray._cpu.conv_depthwise import LEAST_LANES, lanes_cost, rejects_lanes
@@ -48,13 +48,6 @@ def vectors_of(context: Any, builder: ir.IRBuilder, like: types.Float, long: boo
     return Arithmetic(builder, vector, item), vector, item
 
 
-def after(builder: ir.IRBuilder, address: Any, *steps: tuple[Any, Any]) -> Any:
-    """An address, so many steps on."""
-    for count, step in steps:
-        address = builder.add(address, builder.mul(count, step))
-    return address
-
-
 class _Sums:
     """Window sums of neighbouring pixels in registers."""
 
@@ -72,13 +65,13 @@ class _Sums:
         """A tap of all pixels."""
         factor = self.load(weight)
         for p in range(len(self.held)):
-            self.add(p, factor, self.load(after(self.builder, source, (_WORD(p), x_pixel))))
+            self.add(p, factor, self.load(behind(self.builder, source, (_WORD(p), x_pixel))))
 
     def add_row(self, source: Any, x_pixel: Any, weight: Any, w_tap: Any, taps: int) -> None:
         """A row of so many taps, which lie as far apart as the pixels do: a pixel of the image is loaded once for all taps that meet it."""
-        factors = [self.load(after(self.builder, weight, (_WORD(s), w_tap))) for s in range(taps)]
+        factors = [self.load(behind(self.builder, weight, (_WORD(s), w_tap))) for s in range(taps)]
         for i in range(len(self.held) + taps - 1):
-            value = self.load(after(self.builder, source, (_WORD(i), x_pixel)))
+            value = self.load(behind(self.builder, source, (_WORD(i), x_pixel)))
             for s in range(taps):
                 if 0 <= i - s < len(self.held):
                     self.add(i - s, factors[s], value)
@@ -100,22 +93,22 @@ def _sums_intrinsic(pixels: int, long: bool, whole: int = 0) -> Any:
 
             def add_rows(source: Any, weight: Any) -> None:
                 with cgutils.for_range(builder, planes) as t, cgutils.for_range(builder, rows) as r:
-                    line = after(builder, source, (t.index, plane), (r.index, row))
-                    factors = after(builder, weight, (t.index, w_plane), (r.index, w_row))
+                    line = behind(builder, source, (t.index, plane), (r.index, row))
+                    factors = behind(builder, weight, (t.index, w_plane), (r.index, w_row))
                     if whole:
                         with cgutils.for_range(builder, runs) as run:
                             s = builder.mul(run.index, _WORD(whole))
-                            sums.add_row(after(builder, line, (s, tap)), x_pixel, after(builder, factors, (s, w_tap)), w_tap, whole)
+                            sums.add_row(behind(builder, line, (s, tap)), x_pixel, behind(builder, factors, (s, w_tap)), w_tap, whole)
                     with cgutils.for_range(builder, taps, builder.mul(runs, _WORD(max(whole, 1)))) as s:
-                        sums.add_tap(after(builder, line, (s.index, tap)), x_pixel, after(builder, factors, (s.index, w_tap)))
+                        sums.add_tap(behind(builder, line, (s.index, tap)), x_pixel, behind(builder, factors, (s.index, w_tap)))
 
             with cgutils.for_range(builder, runs_of(builder, pixels, count)) as run:
                 first = run_start(builder, run.index, pixels, count)
-                source, target = after(builder, x, (first, x_pixel)), after(builder, y, (first, y_pixel))
+                source, target = behind(builder, x, (first, x_pixel)), behind(builder, y, (first, y_pixel))
                 with cgutils.for_range(builder, runs_of(builder, vector.count, channels)) as part:
                     begin = run_start(builder, part.index, vector.count, channels)
                     at = builder.mul(begin, _WORD(item))
-                    places = [after(builder, builder.add(target, at), (_WORD(p), y_pixel)) for p in range(pixels)]
+                    places = [behind(builder, builder.add(target, at), (_WORD(p), y_pixel)) for p in range(pixels)]
                     before = [sums.load(place) for place in places]
                     for value, place in zip(before, sums.held, strict=True):
                         builder.store(builder.select(add, value, m.real(0.0)), place)

@@ -36,7 +36,6 @@ from dnnarray._cpu.compiled.conv_depthwise_lanes import (
     YH,
     YN,
     YW,
-    after,
     begin_of,
     end_of,
     rows_plan,
@@ -45,7 +44,7 @@ from dnnarray._cpu.compiled.conv_depthwise_lanes import (
 )
 from dnnarray._cpu.compiled.conv_depthwise_lanes import WAY as CORRELATES
 from dnnarray._cpu.compiled.kernel import Integers1, Out1, driver, kernel
-from dnnarray._cpu.compiled.memory import address, aligned
+from dnnarray._cpu.compiled.memory import address, aligned, behind
 from dnnarray._cpu.compiled.tile import apart, intrinsic, load_at, read, routine, splat, store_at, write
 from dnnarray._cpu.conv_depthwise import lanes_cost, rejects_lanes
 from dnnarray._problems.conv import ConvProblem
@@ -82,17 +81,17 @@ def _products_intrinsic(taps: int, vectors: int, long: bool) -> Any:
                 for place in (p for row in held for p in row):
                     builder.store(m.real(0.0), place)
                 with cgutils.for_range(builder, count) as pixel:
-                    source = after(builder, builder.add(x, at), (pixel.index, x_pixel))
-                    slopes = after(builder, builder.add(grad, at), (pixel.index, grad_pixel))
+                    source = behind(builder, builder.add(x, at), (pixel.index, x_pixel))
+                    slopes = behind(builder, builder.add(grad, at), (pixel.index, grad_pixel))
                     values = [load_at(builder, builder.add(slopes, part), vector, item) for part in parts]
                     for s, row in enumerate(held):
-                        own = after(builder, source, (_WORD(s), x_tap))
+                        own = behind(builder, source, (_WORD(s), x_tap))
                         for value, place, part in zip(values, row, parts, strict=True):
                             met = load_at(builder, builder.add(own, part), vector, item)
                             builder.store(m.fma(value, met, builder.load(place)), place)
                 for s, row in enumerate(held):
                     for new, place, part in zip(fresh, row, parts, strict=True):
-                        total = builder.add(after(builder, builder.add(sums, at), (_WORD(s), sums_tap)), part)
+                        total = builder.add(behind(builder, builder.add(sums, at), (_WORD(s), sums_tap)), part)
                         before = load_at(builder, total, vector, item)
                         store_at(builder, builder.select(new, builder.fadd(before, builder.load(place)), before), total, item)
             return context.get_dummy_value()

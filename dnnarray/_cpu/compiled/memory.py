@@ -29,6 +29,13 @@ def aligned(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
     return memory[first : first + rows * columns].reshape(rows, columns)
 
 
+def behind(builder: ir.IRBuilder, address: Any, *steps: tuple[Any, Any]) -> Any:
+    """In the IR: an address, and from there so many steps (count, bytes) on."""
+    for count, step in steps:
+        address = builder.add(address, builder.mul(count, step))
+    return address
+
+
 @cast(Any, intrinsic)
 def fetch(typing: Any, address: Any) -> Any:
     """Have the cache line at an address brought near."""

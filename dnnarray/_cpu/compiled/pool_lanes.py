@@ -10,6 +10,7 @@ from numba import types
 from numba.core import cgutils
 
 from dnnarray._cpu.compiled.conv_copy import runs_of
+from dnnarray._cpu.compiled.memory import behind
 from dnnarray._cpu.compiled.tile import apart, intrinsic, lanes, load_at, routine, splat, store_at, vector_of
 
 _TOGETHER = 4  # vectors of channels that are done at once: their chains of instructions run side by side
@@ -74,13 +75,6 @@ def _each_part(builder: ir.IRBuilder, longest: ir.VectorType, channels: Any, bod
     builder.position_at_end(end)
 
 
-def _behind(builder: ir.IRBuilder, address: Any, *steps: tuple[Any, Any]) -> Any:
-    """An address, so many steps on."""
-    for count, step in steps:
-        address = builder.add(address, builder.mul(count, step))
-    return address
-
-
 @intrinsic
 def first_largest(
     typing: Any, like: Any, x: Any, rows: Any, row: Any, taps: Any, tap: Any, place: Any, place_row: Any, place_tap: Any, best: Any, where: Any,
@@ -99,16 +93,16 @@ def first_largest(
             largest, found = cgutils.alloca_once(builder, vector), cgutils.alloca_once(builder, places)
             builder.store(ir.Constant(vector, [float("-inf")] * vector.count), largest)
             builder.store(splat(builder, start, places), found)
-            source = _behind(builder, x, (first, _WORD(item)))
+            source = behind(builder, x, (first, _WORD(item)))
             with cgutils.for_range(builder, rows) as r, cgutils.for_range(builder, taps) as s:
-                value = load_at(builder, _behind(builder, source, (r.index, row), (s.index, tap)), vector, item)
-                here = builder.trunc(_behind(builder, place, (r.index, place_row), (s.index, place_tap)), _INT)
+                value = load_at(builder, behind(builder, source, (r.index, row), (s.index, tap)), vector, item)
+                here = builder.trunc(behind(builder, place, (r.index, place_row), (s.index, place_tap)), _INT)
                 old = builder.load(largest)
                 larger = builder.or_(builder.fcmp_ordered(">", value, old), builder.fcmp_unordered("uno", value, value))
                 builder.store(builder.select(larger, value, old), largest)
                 builder.store(builder.select(larger, splat(builder, here, places), builder.load(found)), found)
-            store_at(builder, builder.load(largest), _behind(builder, best, (first, _WORD(item))), item)
-            store_at(builder, builder.load(found), _behind(builder, where, (first, _WORD(4))), 4)
+            store_at(builder, builder.load(largest), behind(builder, best, (first, _WORD(item))), item)
+            store_at(builder, builder.load(found), behind(builder, where, (first, _WORD(4))), 4)
 
         _each_part(builder, longest, channels, part)
         return context.get_dummy_value()
@@ -125,11 +119,11 @@ def any_outside(typing: Any, places: Any, start: Any, rows: Any, row: Any, taps:
         found = cgutils.alloca_once_value(builder, _WORD(0))
 
         def part(vector: ir.VectorType, first: Any) -> None:
-            place = load_at(builder, _behind(builder, places, (first, _WORD(8))), vector, 8)
+            place = load_at(builder, behind(builder, places, (first, _WORD(8))), vector, 8)
             inside = cgutils.alloca_once(builder, ir.VectorType(ir.IntType(1), vector.count))
             builder.store(builder.icmp_signed("==", place, splat(builder, _WORD(-1), vector)), inside)
             with cgutils.for_range(builder, rows) as r:
-                before = builder.sub(place, splat(builder, _behind(builder, start, (r.index, row)), vector))
+                before = builder.sub(place, splat(builder, behind(builder, start, (r.index, row)), vector))
                 here = builder.icmp_unsigned("<", before, splat(builder, taps, vector))
                 builder.store(builder.or_(builder.load(inside), here), inside)
             missed = builder.bitcast(builder.not_(builder.load(inside)), ir.IntType(vector.count))
@@ -160,15 +154,15 @@ def sum_of_named(
             places, total = ir.VectorType(_INT, vector.count), cgutils.alloca_once(builder, vector)
             builder.store(ir.Constant(vector, [0.0] * vector.count), total)
             with cgutils.for_range(builder, rows) as r:
-                line = _behind(builder, lines, (r.index, _WORD(16)))
+                line = behind(builder, lines, (r.index, _WORD(16)))
                 gradients, named = (load_at(builder, builder.add(line, _WORD(at)), _WORD, 8) for at in (0, 8))
                 with cgutils.for_range(builder, count) as s:
-                    at = builder.add(_behind(builder, first, (s.index, step)), channel)
-                    value = load_at(builder, _behind(builder, gradients, (at, _WORD(item))), vector, item)
-                    there = load_at(builder, _behind(builder, named, (at, _WORD(4))), places, 4)
+                    at = builder.add(behind(builder, first, (s.index, step)), channel)
+                    value = load_at(builder, behind(builder, gradients, (at, _WORD(item))), vector, item)
+                    there = load_at(builder, behind(builder, named, (at, _WORD(4))), places, 4)
                     old, same = builder.load(total), builder.icmp_signed("==", there, splat(builder, here, places))
                     builder.store(builder.select(same, builder.fadd(old, value), old), total)
-            store_at(builder, builder.load(total), _behind(builder, out, (channel, _WORD(item))), item)
+            store_at(builder, builder.load(total), behind(builder, out, (channel, _WORD(item))), item)
 
         _each_part(builder, longest, channels, part)
         return context.get_dummy_value()
@@ -188,9 +182,9 @@ def sum_of_pixels(typing: Any, like: Any, source: Any, step: Any, count: Any, ou
             total = cgutils.alloca_once(builder, vector)
             builder.store(ir.Constant(vector, [0.0] * vector.count), total)
             with cgutils.for_range(builder, count) as s:
-                place = _behind(builder, source, (first, _WORD(item)), (s.index, step))
+                place = behind(builder, source, (first, _WORD(item)), (s.index, step))
                 builder.store(builder.fadd(builder.load(total), load_at(builder, place, vector, item)), total)
-            store_at(builder, builder.load(total), _behind(builder, out, (first, _WORD(item))), item)
+            store_at(builder, builder.load(total), behind(builder, out, (first, _WORD(item))), item)
 
         _each_part(builder, longest, channels, part)
         return context.get_dummy_value()
@@ -212,11 +206,11 @@ def sum_of_shares(
             total = cgutils.alloca_once(builder, vector)
             builder.store(ir.Constant(vector, [0.0] * vector.count), total)
             with cgutils.for_range(builder, count) as s:
-                divisor = builder.fmul(load_at(builder, _behind(builder, divisors, (s.index, divisor_step)), element, item), factor)
-                value = load_at(builder, _behind(builder, source, (first, _WORD(item)), (s.index, step)), vector, item)
+                divisor = builder.fmul(load_at(builder, behind(builder, divisors, (s.index, divisor_step)), element, item), factor)
+                value = load_at(builder, behind(builder, source, (first, _WORD(item)), (s.index, step)), vector, item)
                 share = builder.fdiv(value, splat(builder, divisor, vector))
                 builder.store(builder.fadd(builder.load(total), share), total)
-            store_at(builder, builder.load(total), _behind(builder, out, (first, _WORD(item))), item)
+            store_at(builder, builder.load(total), behind(builder, out, (first, _WORD(item))), item)
 
         _each_part(builder, longest, channels, part)
         return context.get_dummy_value()
