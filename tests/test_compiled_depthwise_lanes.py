@@ -5,6 +5,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cpu.compiled import compiler
+from tests.oracles.conv import ORACLES
 from tests.test_compiled_conv import Guarded
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
@@ -52,7 +53,7 @@ def _calls(name, dtype):
 @pytest.mark.parametrize("name", _CASES)
 def test_close_to_the_definition_and_within_its_arrays(name, dtype, at_end):
     for function, arrays, options in _calls(name, dtype):
-        exact = function(*(a.astype(np.float64) for a in arrays), algorithm="direct", **options)
+        exact = ORACLES[function.__name__](*(a.astype(np.float64) for a in arrays), **options)
         guarded = Guarded()
         out = guarded.like(np.zeros(exact.shape, dtype), at_end)
         function(*(guarded.like(a, at_end) for a in arrays), algorithm="depthwise_lanes", out=out, **options)
@@ -103,7 +104,7 @@ def test_a_pixel_does_not_depend_on_its_place():
 @pytest.mark.parametrize(("name", "bound"), [("many rows", 2.2e-7), ("long rows", 2.2e-7), ("7x7", 2e-7)])
 def test_the_gradient_of_the_weight_rounds_little(name, bound):
     function, arrays, options = _calls(name, "float32")[2]
-    exact = function(*(a.astype(np.float64) for a in arrays), algorithm="direct", **options)
+    exact = ORACLES[function.__name__](*(a.astype(np.float64) for a in arrays), **options)
     found = function(*arrays, algorithm="depthwise_lanes", **options)
     assert np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)) < bound
 

@@ -9,6 +9,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cpu.compiled import compiler
 from dnnarray._problems.pool import AdaptiveAxis, Axis
+from tests.oracles.pool import ORACLES
 from tests.support import call_by
 from tests.test_compiled_conv import Guarded
 
@@ -244,3 +245,38 @@ def test_tables_of_windows():
         belongs = [[p for p, found in enumerate(meets) if i in found] for i in range(axis.extent)]
         for table, expected in ((pool_pixels.inputs(axis), meets), (pool_pixels.windows(axis), belongs)):
             assert [list(range(first, first + count * step, step)) for first, count, step in table.tolist()] == expected
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_close_to_the_definition(name):
+    """Places and maxima are the oracle's; gradients go to its places, and are those of its means for each element by itself."""
+    shape, options = _CASES[name]
+    rng, options = np.random.default_rng(8), options | {"layout": "channels_last"}
+    x = rng.standard_normal((*shape, 5))
+    best, places = ORACLES["max_pool_with_indices"](x, **options)
+    found = call_by("compiled", "max_pool_with_indices", (x,), options)
+    np.testing.assert_array_equal(found[0], best)
+    np.testing.assert_array_equal(found[1], places)
+    grad, expected = rng.standard_normal(best.shape), np.zeros((len(x), math.prod(shape[1:]), 5))
+    flat, where = (a.reshape(len(x), -1, 5) for a in (grad, places))
+    for n, i, c in np.ndindex(flat.shape):
+        if where[n, i, c] >= 0:
+            expected[n, where[n, i, c], c] += flat[n, i, c]
+    for arrays, op in (((grad, x), "max_pool_backward"), ((grad, x, places), "max_pool_with_indices_backward")):
+        got = call_by("compiled", op, arrays, options)
+        np.testing.assert_allclose(np.asarray(got).reshape(expected.shape), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["side by side", "3 by 2", "3 by 1", "cut at the end, padded", "uneven padding", "one axis"])
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_the_gradient_of_a_mean_is_that_of_each_element(name, layout):
+    shape, options = _CASES[name]
+    options = {k: v for k, v in options.items() if k != "dilation"} | {"layout": layout}
+    channels = 2
+    x = np.zeros((1, channels, *shape[1:]) if layout == "channels_first" else (1, *shape[1:], channels))
+    grad = np.random.default_rng(9).standard_normal(ORACLES["avg_pool"](x, **options).shape)
+    expected = np.empty(x.size)
+    for i, unit in enumerate(np.eye(x.size)):
+        expected[i] = (ORACLES["avg_pool"](unit.reshape(x.shape), **options) * grad).sum()
+    found = call_by("compiled", "avg_pool_backward", (grad, x), options)
+    np.testing.assert_allclose(found, expected.reshape(x.shape), rtol=0, atol=1e-13)
