@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from dnnarray import telemetry
+from dnnarray._autodiff import checkpoint, grad, stop_gradient, value_and_grad
 from dnnarray._autotune import autotune
 from dnnarray._errors import (
     ArrayTypeError,
@@ -58,12 +59,16 @@ __all__ = [
     "algorithms",
     "autotune",
     "check",
+    "checkpoint",
     "explain",
+    "grad",
     "infer",
     "options",
     "set_options",
     "show_versions",
+    "stop_gradient",
     "telemetry",
+    "value_and_grad",
     "vjp",
     "warmup",
     *_FAMILY_OF,

@@ -222,11 +222,20 @@ def dispatch(
     for the first time, or on arrays that no key is made of.
     """
     config = CURRENT.get(DEFAULT)
+    for leaf in leaves(arrays):
+        if taker := getattr(type(leaf), "__dnnarray_function__", None):
+            return taker(op, arrays, _named(op, options, runtime, algorithm), out, workspace)
     if config.observed:
         return _observe.observed(
             config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm, None)
         )
     return _run(config, op, arrays, options, runtime, out, workspace, algorithm, key)
+
+
+def _named(op: Operation, options: tuple[Any, ...], runtime: tuple[Any, ...], algorithm: str | None) -> dict[str, Any]:
+    """All that is no array, by name."""
+    named = dict(zip((*op.static, *op.runtime), (*options, *runtime), strict=True))
+    return named if algorithm is None else named | {"algorithm": algorithm}
 
 
 def _run(
