@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # What launches needs CuPy at import; its doctests are collected only where that is installed. Plans and requirements do not.
-_LAUNCHING = ["dialect", "engine", "launch", "matmul", "overlap", "warm"]
+_LAUNCHING = ["engine", "core/dialect", "core/launch", "core/matmul", "core/overlap", "core/warm"]
 collect_ignore = [] if find_spec("cupy") else [*(f"dnnarray/_cuda/{name}.py" for name in _LAUNCHING), "tests/made_up_device.py"]
 # Kernels and their drivers need Numba at import; what names and asks for them does not.
 _NAMING = ("__init__", "compiler")

@@ -373,7 +373,7 @@ def _cuda_engine(where: str) -> ModuleType:
         engine.current_place()  # where CuPy loads without a driver, or with one too old, it fails here
         return engine
     except (ImportError, RuntimeError) as error:
-        from dnnarray._cuda.requirements import problem
+        from dnnarray._cuda.core.requirements import problem
 
         reason = problem() or f"the CUDA engine does not load: {error}."
         raise DeviceError(f"{where} {reason} dnnarray.check() says more.") from error

@@ -214,7 +214,7 @@ def _check_matrix_unit() -> Item:
 
 
 def _check_cuda() -> tuple[Item, ...]:
-    from dnnarray._cuda import requirements  # looks at the driver, which `import dnnarray` should not do
+    from dnnarray._cuda.core import requirements  # looks at the driver, which `import dnnarray` should not do
 
     here = requirements.machine()
     if here is None:

@@ -9,7 +9,8 @@ import numpy as np
 from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
 from dnnarray import _arrays, _body
-from dnnarray._cuda import dialect, engine, launch
+from dnnarray._cuda import engine
+from dnnarray._cuda.core import dialect, launch
 from dnnarray._operation import forget, operations
 from dnnarray._select import Device
 

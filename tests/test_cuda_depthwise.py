@@ -12,7 +12,7 @@ from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda.conv import ALGORITHMS
-from dnnarray._cuda.plan import TensorMap
+from dnnarray._cuda.core.plan import TensorMap
 
 _DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448)
 _OLDER = Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912)

@@ -8,7 +8,7 @@ from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda.conv import ALGORITHMS
-from dnnarray._cuda.plan import TensorMap
+from dnnarray._cuda.core.plan import TensorMap
 from tests.test_cuda_depthwise import _DEVICE, _LAST, _OLDER, _cut, _problem
 
 _FIRST = {"layout": "channels_first"}

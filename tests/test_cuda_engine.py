@@ -104,7 +104,7 @@ def test_results_in_memory_other_than_planned(prepared):
 
 
 def test_axes_of_one_place_may_lie_anywhere():
-    from dnnarray._cuda import dialect
+    from dnnarray._cuda.core import dialect
 
     output = Output(Spec((2, 5, 1, 3), np.float32, (15, 1, 15, 5)))
     assert "lies" in dialect._elsewhere(output, 0, "strides")
@@ -161,7 +161,7 @@ def test_calls_by_addresses(prepared):
 def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, order, dtype):
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
-    from dnnarray._cuda import dialect, launch
+    from dnnarray._cuda.core import dialect, launch
 
     monkeypatch.setattr(dialect, "_BY_STEPS", by_steps)
     monkeypatch.setattr(dialect, "alone", lambda: False)
@@ -184,7 +184,8 @@ def test_new_arrays_are_as_the_constructor_makes_them(monkeypatch, by_steps, ord
 
 
 def test_problems_of_one_form_share_the_text_of_their_call(prepared):
-    from dnnarray._cuda import engine, launch
+    from dnnarray._cuda import engine
+    from dnnarray._cuda.core import launch
 
     plan, device = prepared
     plan._prepare(True)

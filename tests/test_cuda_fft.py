@@ -8,7 +8,7 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cuda import conv_fft
 from dnnarray._cuda.conv import ALGORITHMS
-from dnnarray._cuda.plan import Array, Plan, Transform
+from dnnarray._cuda.core.plan import Array, Plan, Transform
 from dnnarray._operation import find
 from dnnarray._options import DEFAULT
 from dnnarray._select import choose

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dnnarray._cuda import loss, module
+from dnnarray._cuda import loss
+from dnnarray._cuda.core import module
 from dnnarray._operation import find
 from dnnarray._spec import BFLOAT16, FLOAT32, FLOAT64, INT64, Spec
 from tests.problems import planned

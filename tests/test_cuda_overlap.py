@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import pytest
 
-from dnnarray._cuda import module
-from dnnarray._cuda.plan import Array, Config, Kernel, MatMul, Matrix, Plan, ahead_if_small
+from dnnarray._cuda.core import module
+from dnnarray._cuda.core.plan import Array, Config, Kernel, MatMul, Matrix, Plan, ahead_if_small
 from dnnarray._spec import FLOAT32
 from tests.test_kernels import _DEVICES, _programs
 
@@ -46,7 +46,7 @@ def test_a_kernel_that_begins_early_waits():
 
 def test_the_layout_of_a_launch():
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from dnnarray._cuda import overlap
+    from dnnarray._cuda.core import overlap
 
     assert sizeof(overlap._Attribute) == 72
     assert overlap._Attribute.value.offset == 8
@@ -115,7 +115,7 @@ def test_only_small_launches_begin_ahead_and_have_kernels_of_their_own():
 
 def test_which_launches_overlap():
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from dnnarray._cuda.launch import _overlaps
+    from dnnarray._cuda.core.launch import _overlaps
 
     first, second, product = _launch(ahead=True), _launch(early=True), MatMul(*(Matrix(Array(0), 1),) * 3, 1, 1, 1, FLOAT32, FLOAT32)
     assert _overlaps((first,), 0)
@@ -127,7 +127,7 @@ def test_which_launches_overlap():
 
 def test_a_launch_is_described_once_for_each_stream():
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from dnnarray._cuda import overlap
+    from dnnarray._cuda.core import overlap
 
     described = overlap.Described(_launch((3, 2, 1)))
     given = [described.describe(stream) for stream in range(100)]
@@ -140,7 +140,7 @@ def test_a_launch_is_described_once_for_each_stream():
 
 def test_an_address_is_handed_on_as_it_is():
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from dnnarray._cuda import overlap
+    from dnnarray._cuda.core import overlap
 
     memory = create_string_buffer(32)
     assert addressof(overlap.reference(addressof(memory) + 5)._obj) == addressof(memory) + 5
@@ -152,7 +152,7 @@ def asked(monkeypatch):
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from types import SimpleNamespace
 
-    from dnnarray._cuda import launch, overlap
+    from dnnarray._cuda.core import launch, overlap
 
     sent, answers, entered = [], [], []
     monkeypatch.setattr(overlap, "possible", lambda: True)

@@ -14,8 +14,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from dnnarray._cuda import conv_parts, conv_parts_tiles
 from dnnarray._cuda.conv import ALGORITHMS
 from dnnarray._cuda.conv_tiles import Tile
+from dnnarray._cuda.core.plan import Array, TensorMap
 from dnnarray._cuda.linear import ALGORITHMS as LINEAR
-from dnnarray._cuda.plan import Array, TensorMap
 from tests.test_cuda_tensor_map import _axis, _box, _unravel, _windows
 
 _DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12, "float16_mma": 788e12}, 4.2e12, 4e-6, (9, 0), 232_448)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dnnarray._cuda import pool_winners
-from dnnarray._cuda.plan import Array
+from dnnarray._cuda.core.plan import Array
 from dnnarray._cuda.pool import ALGORITHMS
 from dnnarray._cuda.pool_cells import cells_plan
 from dnnarray._cuda.pool_geometry import geometry_of

@@ -8,7 +8,7 @@ import pytest
 
 from dnnarray._cuda import conv_depthwise, loss_linear
 from dnnarray._cuda.conv import ALGORITHMS
-from dnnarray._cuda.plan import MatMul, Plan
+from dnnarray._cuda.core.plan import MatMul, Plan
 from dnnarray._options import Options
 from dnnarray._problems.base import leaves
 from dnnarray._problems.conv import conv, conv_backward, conv_backward_weight

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dnnarray import RNNWeights
-from dnnarray._cuda import module
-from dnnarray._cuda.plan import MatMul, Plan
+from dnnarray._cuda.core import module
+from dnnarray._cuda.core.plan import MatMul, Plan
 from dnnarray._cuda.rnn import ALGORITHMS
 from dnnarray._operation import find
 from dnnarray._options import Options

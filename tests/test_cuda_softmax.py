@@ -2,7 +2,7 @@
 
 import pytest
 
-from dnnarray._cuda import module
+from dnnarray._cuda.core import module
 from dnnarray._cuda.softmax import softmax as plan
 from dnnarray._operation import find
 from dnnarray._spec import Spec

@@ -15,11 +15,12 @@ from dnnarray._select import Device
 from dnnarray._spec import BFLOAT16, FLOAT16, Spec
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from dnnarray._cuda import conv_raster, conv_tma, conv_tma_tiles, tensor_map
+from dnnarray._cuda import conv_raster, conv_tma, conv_tma_tiles
 from dnnarray._cuda.conv import ALGORITHMS
-from dnnarray._cuda.launch import Launches
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Structure, TensorMap
-from dnnarray._cuda.tensor_map import Encoded
+from dnnarray._cuda.core import tensor_map
+from dnnarray._cuda.core.launch import Launches
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Structure, TensorMap
+from dnnarray._cuda.core.tensor_map import Encoded
 
 _DEVICE = Device("made-up H200", "cuda", 132, {"float32": 50e12, "bfloat16_mma": 788e12}, 4.2e12, 4e-6, (9, 0), 232_448)
 _MAP = TensorMap(Array(0, 32), BFLOAT16, (64, 5), (128,), (64, 2))
@@ -85,7 +86,7 @@ def test_what_the_driver_refuses_is_an_error(driver):
 
 
 def test_launches_hand_over_maps_that_follow_their_arrays(driver, monkeypatch):
-    from dnnarray._cuda import launch
+    from dnnarray._cuda.core import launch
 
     seen = []
 
@@ -107,7 +108,7 @@ def test_launches_hand_over_maps_that_follow_their_arrays(driver, monkeypatch):
 
 
 def test_a_structure_is_one_argument_beside_the_others(monkeypatch):
-    from dnnarray._cuda import launch
+    from dnnarray._cuda.core import launch
 
     seen = []
 

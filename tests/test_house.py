@@ -50,6 +50,14 @@ def test_layers_import_only_downwards(path):
     assert not found
 
 
+@pytest.mark.parametrize("path", sorted((_PACKAGE / "_cuda" / "core").glob("*.py")), ids=lambda p: p.stem)
+def test_the_core_of_the_cuda_engine_knows_no_family(path):
+    """Neither a family's plans nor its public functions: families stand on the core, and the core could serve any other."""
+    above = [f"dnnarray.{family}" for family in _FAMILIES]
+    found = [name for name in _imports(path) if name.startswith(("dnnarray._cuda", *above)) and not name.startswith("dnnarray._cuda.core")]
+    assert not found
+
+
 def test_scipy_torch_and_jax_are_never_imported_by_the_package():
     found = {str(p): n for p in _modules() for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax"}}
     assert not found

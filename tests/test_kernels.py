@@ -8,8 +8,8 @@ from functools import lru_cache
 import pytest
 
 import dnnarray as dnn
-from dnnarray._cuda import module
-from dnnarray._cuda.plan import Array, Plan, TensorMap
+from dnnarray._cuda.core import module
+from dnnarray._cuda.core.plan import Array, Plan, TensorMap
 from dnnarray._problems.base import leaves
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64

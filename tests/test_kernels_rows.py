@@ -2,7 +2,8 @@
 
 import pytest
 
-from dnnarray._cuda import module, norm, softmax
+from dnnarray._cuda import norm, softmax
+from dnnarray._cuda.core import module
 from dnnarray._operation import find
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, Spec
 from tests.test_kernels import _DEVICES

@@ -8,7 +8,7 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray import _versions
-from dnnarray._cuda import requirements
+from dnnarray._cuda.core import requirements
 
 
 def _item(name):

@@ -20,7 +20,7 @@ from dnnarray._cuda.channels import (
     view,
     whole_lines,
 )
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._problems.activation import (
     PARAMETERS,
     Activation,

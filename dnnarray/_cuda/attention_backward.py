@@ -22,7 +22,7 @@ from dnnarray._cuda.attention_common import (
 )
 from dnnarray._cuda.attention_rotary import sum_parts
 from dnnarray._cuda.attention_tiled import forward_plan, patch_of, shared_bytes, values_of, vector_of
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Runtime
+from dnnarray._cuda.core.plan import Array, Runtime
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._problems.base import remembered
 from dnnarray._records import frozen

@@ -7,7 +7,7 @@ import math
 from dnnarray._cuda import attention_tiled
 from dnnarray._cuda.attention_common import NOTHING, arrays_of, lse_strides, page_arguments, rule_arguments
 from dnnarray._cuda.attention_mma import has_extras, panel_width, rejects
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device

@@ -22,7 +22,7 @@ from dnnarray._cuda.attention_common import (
     rarer_options,
     rule_arguments,
 )
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.attention import AttentionProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device

@@ -18,7 +18,7 @@ from dnnarray._cuda.attention_backward import workspace as backward_workspace
 from dnnarray._cuda.attention_common import NOTHING, Argument, Arrays, Place, arithmetic_of, order_of, rows_of, scores_of
 from dnnarray._cuda.attention_tiled import cost as tiled_cost
 from dnnarray._cuda.attention_tiled import forward_plan
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Program
 from dnnarray._problems.attention import ARRAYS, AttentionProblem
 from dnnarray._problems.attention_projected import MultiHeadProblem
 from dnnarray._records import frozen

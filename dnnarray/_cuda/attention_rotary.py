@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnarray._cuda.channels import reorder
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.norm_common import divisor
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.attention_rotary import RotaryProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.norm_common import divisor
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64, Spec
 

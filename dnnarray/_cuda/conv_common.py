@@ -11,9 +11,9 @@ import numpy as np
 
 from dnnarray._cuda.channels import View, lies, order_of
 from dnnarray._cuda.conv_kinds import Kind
+from dnnarray._cuda.core.plan import Array, Program
+from dnnarray._cuda.core.scratch import Operand, Steps
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, rearrange, slope
-from dnnarray._cuda.plan import Array, Program
-from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._problems import checks
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem

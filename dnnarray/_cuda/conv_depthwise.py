@@ -18,8 +18,8 @@ from dnnarray._cuda.conv_depthwise_strip import can_strip, stripped
 from dnnarray._cuda.conv_depthwise_tile import can_tile, tiled
 from dnnarray._cuda.conv_depthwise_weight import added_up, by_rows, too_wide, walk_of_rows, walks, weighs_tiles, weight_bytes, weight_plans
 from dnnarray._cuda.conv_depthwise_weight_patch import weighs_patches
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.loss_sums import NOTHING, pointers
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Kernel, Plan, Program, vector_length
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, Memory, is_flat
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Structure, TensorMap
 from dnnarray._cuda.loss_sums import NOTHING
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Structure, TensorMap
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF, Spec

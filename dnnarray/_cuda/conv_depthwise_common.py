@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from dnnarray._cuda.plan import Plan, vector_length
+from dnnarray._cuda.core.plan import Plan, vector_length
 from dnnarray._problems import checks
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import changed, frozen

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, blocks_of_rows, is_flat
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
 from dnnarray._records import frozen
 from dnnarray._select import Device
 from dnnarray._spec import HALF

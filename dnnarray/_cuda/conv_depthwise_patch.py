@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, is_flat
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT64
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import Correlation, axes
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -9,7 +9,7 @@ from dnnarray._cuda.channels import PartialSumsConfig, whole_lines
 from dnnarray._cuda.conv_depthwise_common import Correlation, PartialSums, axes, is_flat
 from dnnarray._cuda.conv_depthwise_weight_patch import weighed_by_patches, weighs_patches
 from dnnarray._cuda.conv_depthwise_weight_rows import weighed_by_rows, weighs_rows
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._select import Device

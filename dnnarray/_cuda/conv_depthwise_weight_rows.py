@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnarray._cuda.conv_depthwise_common import SIDES, Correlation, Memory, PartialSums, is_flat
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Structure, TensorMap
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Structure, TensorMap
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, HALF, INT32, Spec

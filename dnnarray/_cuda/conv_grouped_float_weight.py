@@ -9,8 +9,8 @@ import numpy as np
 from dnnarray._cuda.conv_grouped import HALF_SHARED, Shares, Sides, Slab, shares, slab, stacked, sums_plan
 from dnnarray._cuda.conv_grouped_float import QUAD
 from dnnarray._cuda.conv_tiles import PLANNED
-from dnnarray._cuda.plan import Config, Kernel, Plan
-from dnnarray._cuda.scratch import Operand
+from dnnarray._cuda.core.plan import Config, Kernel, Plan
+from dnnarray._cuda.core.scratch import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 

@@ -18,10 +18,10 @@ from dnnarray._cuda.conv_kinds import AMPERE_BOTH
 from dnnarray._cuda.conv_layout import LayoutMaps
 from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import adding_up
-from dnnarray._cuda.device import unit
+from dnnarray._cuda.core.device import unit
+from dnnarray._cuda.core.plan import Plan
+from dnnarray._cuda.core.scratch import Operand
 from dnnarray._cuda.epilogue import Epilogue
-from dnnarray._cuda.plan import Plan
-from dnnarray._cuda.scratch import Operand
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

@@ -27,11 +27,11 @@ from dnnarray._cuda.conv_tiles import BLOCK, ROW, SHARED, START
 from dnnarray._cuda.conv_tma import windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, faster
 from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
-from dnnarray._cuda.device import unit
+from dnnarray._cuda.core.device import unit
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
+from dnnarray._cuda.core.scratch import Operand
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._cuda.scratch import Operand
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem

@@ -16,10 +16,10 @@ from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
 from dnnarray._cuda.conv_kinds import HOPPER_HALF
 from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, SPREADING, START, Timed, choose, efficiency, least, least_weighing, split
 from dnnarray._cuda.conv_weight_order import weight_order
-from dnnarray._cuda.device import unit
+from dnnarray._cuda.core.device import unit
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.scratch import Operand, Steps
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem

@@ -18,10 +18,10 @@ from dnnarray._cuda.conv_kinds import HOPPER_SINGLE
 from dnnarray._cuda.conv_parts_tiles import WeightTiles
 from dnnarray._cuda.conv_raster import axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK
+from dnnarray._cuda.core.parts import NUMERICS, Numerics
+from dnnarray._cuda.core.plan import TYPES, Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.core.scratch import Operand, Steps
 from dnnarray._cuda.epilogue import THREADS, Epilogue
-from dnnarray._cuda.parts import NUMERICS, Numerics
-from dnnarray._cuda.plan import TYPES, Array, Config, Kernel, Plan, TensorMap
-from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

@@ -13,7 +13,7 @@ from dnnarray._cuda.conv_implicit import misfit
 from dnnarray._cuda.conv_kinds import HOPPER_SINGLE
 from dnnarray._cuda.conv_tma import TmaMaps, as_wide
 from dnnarray._cuda.conv_tma import misfit as misfit_tma
-from dnnarray._cuda.device import unit
+from dnnarray._cuda.core.device import unit
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost, Device

@@ -13,8 +13,8 @@ from dnnarray._cuda.conv_raster import Corners, axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK, Split
 from dnnarray._cuda.conv_tma import TmaMaps, windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
-from dnnarray._cuda.scratch import Operand
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
+from dnnarray._cuda.core.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

@@ -13,9 +13,9 @@ from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_kinds import SINGLE
+from dnnarray._cuda.core.plan import Config, Kernel, MatMul, Matrix, Plan
+from dnnarray._cuda.core.scratch import Operand
 from dnnarray._cuda.epilogue import Epilogue
-from dnnarray._cuda.plan import Config, Kernel, MatMul, Matrix, Plan
-from dnnarray._cuda.scratch import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

@@ -19,7 +19,7 @@ from dnnarray._cuda.channels import (
     too_scattered,
     view,
 )
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Runtime, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Runtime, vector_length
 from dnnarray._problems.base import leaves
 from dnnarray._problems.dropout import DropoutProblem
 from dnnarray._records import frozen

@@ -19,12 +19,12 @@ from cupy_backends.cuda.api.runtime import getDevice
 from dnnarray import _arrays, _observe
 from dnnarray._body import Kind
 from dnnarray._cpu.engine import drawn
-from dnnarray._cuda import module
-from dnnarray._cuda.device import alone, architecture, facts
-from dnnarray._cuda.dialect import VECTOR, Dialect, Shape, by_addresses, empty, on_cupy
-from dnnarray._cuda.launch import Launches
-from dnnarray._cuda.plan import Plan, Program
-from dnnarray._cuda.warm import compile_call, hand_on, span
+from dnnarray._cuda.core import module
+from dnnarray._cuda.core.device import alone, architecture, facts
+from dnnarray._cuda.core.dialect import VECTOR, Dialect, Shape, by_addresses, empty, on_cupy
+from dnnarray._cuda.core.launch import Launches
+from dnnarray._cuda.core.plan import Plan, Program
+from dnnarray._cuda.core.warm import compile_call, hand_on, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own

@@ -10,8 +10,8 @@ import numpy as np
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.channels import View, channel_mode, partial_bytes, second_stage, sums
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.scratch import Operand, Steps
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.scratch import Operand, Steps
 from dnnarray._problems.activation import Activation
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, FLOAT64, HALF

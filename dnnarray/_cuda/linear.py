@@ -9,10 +9,10 @@ import numpy as np
 
 from dnnarray._cuda import linear_conv
 from dnnarray._cuda.channels import View, lies
-from dnnarray._cuda.device import unit
+from dnnarray._cuda.core.device import unit
+from dnnarray._cuda.core.plan import MatMul, Matrix, Plan, Program
+from dnnarray._cuda.core.scratch import Operand, Steps
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, rearrange, slope
-from dnnarray._cuda.plan import MatMul, Matrix, Plan, Program
-from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import leaves
 from dnnarray._problems.linear import LinearProblem

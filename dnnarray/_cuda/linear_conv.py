@@ -10,8 +10,8 @@ from typing import Any
 from dnnarray._cuda import conv_parts, conv_tma, conv_weigh_tma
 from dnnarray._cuda.channels import lies
 from dnnarray._cuda.conv_common import Maps, Setting, plan
-from dnnarray._cuda.plan import Program
-from dnnarray._cuda.scratch import Steps
+from dnnarray._cuda.core.plan import Program
+from dnnarray._cuda.core.scratch import Steps
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.linear import LinearProblem

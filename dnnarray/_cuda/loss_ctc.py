@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, pointers, reduced
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.loss import CTCProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from dnnarray._cuda import conv_parts, loss_linear_parts, loss_linear_tape
+from dnnarray._cuda.core.plan import TYPES, Array, Plan, Program, Step
 from dnnarray._cuda.loss_linear_parts import products_of
 from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
 from dnnarray._cuda.loss_linear_products import Gradients, Layer, Products, converted
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
-from dnnarray._cuda.plan import TYPES, Array, Plan, Program, Step
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen

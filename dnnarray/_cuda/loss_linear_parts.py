@@ -9,12 +9,12 @@ import numpy as np
 from dnnarray._cuda import conv_parts
 from dnnarray._cuda.conv_common import Setting
 from dnnarray._cuda.conv_parts import InParts, PartsMaps
+from dnnarray._cuda.core.parts import NUMERICS
+from dnnarray._cuda.core.plan import Array, Step
+from dnnarray._cuda.core.scratch import Operand, Steps
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.linear_conv import OPTIONS
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, accumulated, advanced
-from dnnarray._cuda.parts import NUMERICS
-from dnnarray._cuda.plan import Array, Step
-from dnnarray._cuda.scratch import Operand, Steps
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.loss_linear import LinearProblem

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.loss_linear_products import Block, Layer, advanced
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, label_blocks, label_weights, mean
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.softmax import Share
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Step
 from dnnarray._cuda.loss_sums import NOTHING, arithmetic
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, MatMul, Matrix, Plan, Step
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.loss_rows import (
     THREADS,
     arrangement,
@@ -16,7 +17,6 @@ from dnnarray._cuda.loss_rows import (
     total_weight,
 )
 from dnnarray._cuda.loss_sums import INTEGERS, Scratch, arithmetic, pointers
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method

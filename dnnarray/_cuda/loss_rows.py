@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, Scratch, arithmetic, blocks_for, label_blocks, label_weights, mean, reduced
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._records import frozen
 from dnnarray._spec import Spec

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, FLOAT64, Spec

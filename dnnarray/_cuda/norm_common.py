@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._spec import Spec

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dnnarray._cuda import norm_cluster
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._cuda.norm_common import Arguments, blocks_of, orders
 from dnnarray._cuda.norm_rows import extents, operands
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES, THREADS
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._records import frozen

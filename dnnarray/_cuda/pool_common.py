@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.plan import SHORT, TYPES, Config, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, vector_length
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._records import frozen
 from dnnarray._spec import HALF

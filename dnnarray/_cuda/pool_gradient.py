@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._cuda.pool_cells import cells_plan
 from dnnarray._cuda.pool_common import (
     NORM,

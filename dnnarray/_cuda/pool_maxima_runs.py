@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Kernel, Plan
+from dnnarray._cuda.core.plan import Array, Kernel, Plan
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES
 from dnnarray._cuda.pool_geometry import Geometry, divider
 from dnnarray._cuda.pool_runs import HEAD, LINE, RESERVED, RUN, WARP, RunsConfig, lanes_of, spread_evenly

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, vector_length
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, vector_length
 from dnnarray._cuda.pool_common import INDICES, MAX, POOL_SHORT, POOL_TYPES, REDUCTIONS
 from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider
 from dnnarray._records import frozen

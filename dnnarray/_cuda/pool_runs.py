@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.plan import Config
+from dnnarray._cuda.core.plan import Config
 from dnnarray._cuda.pool_geometry import WindowAxis
 from dnnarray._records import frozen
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from dnnarray._cuda.plan import Array, Kernel, Plan, TensorMap
+from dnnarray._cuda.core.plan import Array, Kernel, Plan, TensorMap
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES
 from dnnarray._cuda.pool_geometry import Geometry
 from dnnarray._cuda.pool_winners import WinnersConfig, is_apart, is_large, overlap, strips_by_rounds, wide_of

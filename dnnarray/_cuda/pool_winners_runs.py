@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from dnnarray._cuda.plan import Array, Kernel, Plan
+from dnnarray._cuda.core.plan import Array, Kernel, Plan
 from dnnarray._cuda.pool_common import POOL_SHORT, POOL_TYPES
 from dnnarray._cuda.pool_geometry import Geometry, WindowAxis, divider
 from dnnarray._cuda.pool_runs import HEAD, LANES, LINE, RESERVED, RUN, WARP, RunsConfig, lanes_of, spread_evenly

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from dnnarray._cuda.plan import Program
+from dnnarray._cuda.core.plan import Program
 from dnnarray._cuda.rnn_layers import backward, forward
 from dnnarray._cuda.rnn_network import Network
 from dnnarray._cuda.rnn_persistent import best_tile, persistent, rejects

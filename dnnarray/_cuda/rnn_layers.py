@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dnnarray._cuda.plan import TYPES, Matrix, Runtime
+from dnnarray._cuda.core.plan import TYPES, Matrix, Runtime
 from dnnarray._cuda.rnn_network import (
     NOTHING,
     Block,

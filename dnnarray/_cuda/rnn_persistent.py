@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.rnn_layers import Layer, Recurrence
 from dnnarray._cuda.rnn_network import COUNTER, MOST_BATCH, MOST_BLOCKS, NOTHING, Launches, zeros
 from dnnarray._cuda.rnn_steps import KINDS, NAMES, kind_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.plan import SHORT, TYPES, Config, Kernel, Matrix, Plan
+from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Matrix, Plan
 from dnnarray._cuda.rnn_layers import Layer, Recurrence, matrix_batch
 from dnnarray._cuda.rnn_network import THREADS, Block, Launches, blocks, product
 from dnnarray._records import frozen

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from dnnarray._cuda.channels import order_of
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
 from dnnarray._cuda.spatial_common import (
     THREADS,
     channels_last,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program
 from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, strides_of, three_extents
 from dnnarray._cuda.spatial_grid import MODES, options, too_long
 from dnnarray._cuda.spatial_grid_slopes import Slopes, most_ranges, slopes

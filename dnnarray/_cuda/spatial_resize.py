@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import (
     RESIZE_MODES,
     THREADS,

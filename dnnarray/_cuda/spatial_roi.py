@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.spatial_common import (
     THREADS,
     arithmetic,

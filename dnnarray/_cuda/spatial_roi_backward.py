@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from dnnarray._cuda.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
+from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program
 from dnnarray._cuda.spatial_common import THREADS, arithmetic, channels_last, grid_1d, order_of, scattered, scattering, strides_of
 from dnnarray._cuda.spatial_lists import Lists
 from dnnarray._cuda.spatial_roi import settings, sizes

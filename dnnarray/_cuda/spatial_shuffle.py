@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan, Program, ahead_if_small
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Program, ahead_if_small
 from dnnarray._problems.spatial_shuffle import ShuffleProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnarray._cuda.plan import Array, Config, Kernel, Plan
+from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan
 from dnnarray._records import frozen
 
 _THREADS = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnarray._cuda.plan import Config, Kernel, Plan
+from dnnarray._cuda.core.plan import Config, Kernel, Plan
 from dnnarray._records import frozen
 
 _THREADS = 128

@@ -31,8 +31,9 @@ import cupy
 import numpy as np
 
 import dnnarray as dnn
-from dnnarray._cuda import engine, module
-from dnnarray._cuda.plan import Kernel
+from dnnarray._cuda import engine
+from dnnarray._cuda.core import module
+from dnnarray._cuda.core.plan import Kernel
 from dnnarray._introspect import question
 from dnnarray._operation import find
 from dnnarray._problems.base import tree_map

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dnnarray._cuda.requirements import OLDEST_CAPABILITY
+from dnnarray._cuda.core.requirements import OLDEST_CAPABILITY
 from dnnarray._errors import DeviceError
 from dnnarray._select import Device
 from dnnarray._spec import FLOAT64, HALF, name_of

@@ -10,7 +10,7 @@ import numpy as np
 from cupy.cuda.device import get_cublas_handle
 from cupy_backends.cuda.libs import cublas
 
-from dnnarray._cuda.plan import MatMul, Matrix
+from dnnarray._cuda.core.plan import MatMul, Matrix
 from dnnarray._errors import DeviceError
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 

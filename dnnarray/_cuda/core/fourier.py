@@ -11,8 +11,8 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any
 
-from dnnarray._cuda.plan import Transform
-from dnnarray._cuda.requirements import machine
+from dnnarray._cuda.core.plan import Transform
+from dnnarray._cuda.core.requirements import machine
 from dnnarray._errors import DeviceError
 
 _R2C, _C2R = 0x2A, 0x2C  # cufftType

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._cuda.plan import Array, Step
+from dnnarray._cuda.core.plan import Array, Step
 from dnnarray._problems.base import Problem
 from dnnarray._records import frozen
 

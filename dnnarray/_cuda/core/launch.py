@@ -15,13 +15,13 @@ import numpy as np
 from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
-from dnnarray._cuda import overlap
-from dnnarray._cuda.fourier import Fourier
-from dnnarray._cuda.plan import Array, MatMul, Plan, Runtime, Step, Structure, TensorMap, Transform
-from dnnarray._cuda.tensor_map import BYTES, Encoded
+from dnnarray._cuda.core import overlap
+from dnnarray._cuda.core.fourier import Fourier
+from dnnarray._cuda.core.plan import Array, MatMul, Plan, Runtime, Step, Structure, TensorMap, Transform
+from dnnarray._cuda.core.tensor_map import BYTES, Encoded
 
 if TYPE_CHECKING:
-    from dnnarray._cuda.matmul import Product
+    from dnnarray._cuda.core.matmul import Product
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declares itself
@@ -159,7 +159,7 @@ class Launches:
 def _by_library(step: MatMul | Transform) -> Product | Fourier:
     if isinstance(step, Transform):
         return Fourier(step)
-    from dnnarray._cuda.matmul import Product  # loads cuBLAS, which most first calls do not need
+    from dnnarray._cuda.core.matmul import Product  # loads cuBLAS, which most first calls do not need
 
     return Product(step)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnarray._cuda.plan import SHORT
+from dnnarray._cuda.core.plan import SHORT
 from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, FLOAT16
 

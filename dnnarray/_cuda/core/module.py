@@ -17,8 +17,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from dnnarray._cuda.plan import Kernel
-from dnnarray._cuda.requirements import problem, version_of
+from dnnarray._cuda.core.plan import Kernel
+from dnnarray._cuda.core.requirements import problem, version_of
 from dnnarray._errors import DeviceError
 from dnnarray._select.tuning import folder
 
@@ -34,7 +34,7 @@ _loaded: dict[tuple[int, Kernel], Any] = {}
 
 def kernels_folder() -> Path:
     """The kernel sources: inside the wheel, or beside the package in a checkout."""
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parents[2]
     for candidate in (package / "_kernels", package.parent / "kernels"):
         if candidate.is_dir():
             return candidate

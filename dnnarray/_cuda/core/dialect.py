@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 from cupy.cuda.memory import alloc
 
-from dnnarray._cuda.device import alone
+from dnnarray._cuda.core.device import alone
 from dnnarray._outputs import Output
 from dnnarray._problems.base import leaves
 from dnnarray._records import frozen

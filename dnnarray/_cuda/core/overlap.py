@@ -13,8 +13,8 @@ from typing import Any
 
 import cupy
 
-from dnnarray._cuda.plan import Plan
-from dnnarray._cuda.requirements import driver_library
+from dnnarray._cuda.core.plan import Plan
+from dnnarray._cuda.core.requirements import driver_library
 
 _SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _LEAST = 90  # compute capability

@@ -10,8 +10,8 @@ from ctypes import CDLL, byref, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
 from typing import Any
 
-from dnnarray._cuda.plan import TensorMap
-from dnnarray._cuda.requirements import driver_library
+from dnnarray._cuda.core.plan import TensorMap
+from dnnarray._cuda.core.requirements import driver_library
 from dnnarray._errors import DeviceError
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, INT32
 
