@@ -19,6 +19,7 @@ from dnnarray._errors import (
     WorkspaceError,
 )
 from dnnarray._introspect import Explanation, Inference, algorithms, explain, infer
+from dnnarray._module import Importable as _Importable
 from dnnarray._names import FAMILIES as _FAMILIES
 from dnnarray._names import FAMILY_OF as _FAMILY_OF
 from dnnarray._options import Options, options, set_options
@@ -88,7 +89,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Package(_ModuleType):
+class _Package(_Importable):
     def __setattr__(self, name: str, value: object) -> None:
         # The import system stores the module dnnarray.conv under the name "conv"; that name belongs to the function in it.
         super().__setattr__(name, getattr(value, name) if isinstance(value, _ModuleType) and name in _FAMILY_OF else value)

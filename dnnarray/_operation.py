@@ -71,6 +71,10 @@ class Operation:
     static: tuple[str, ...] = field(default=())
     ndim: int | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, those of other processes too, are the one object of this name."""
+        return find, (self.name,)
+
     def problem(self, specs: tuple[Any, ...], options: dict[str, Any]) -> Problem:
         """The checked problem for these specs and the options that are not run-time ones."""
         for name, spec in zip(self.arrays, specs, strict=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from dnnarray import _observe
+from dnnarray._module import Importable
 
 __all__ = ["reset", "snapshot"]
+sys.modules[__name__].__class__ = Importable
 
 
 def snapshot() -> dict[str, dict[str, Any]]:
