@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnnarray import _source
 from dnnarray._options import CURRENT, DEFAULT
 from dnnarray._problems.base import leaves
 from dnnarray._records import frozen
+from dnnarray._untraced import untraced
 
 if TYPE_CHECKING:
     from dnnarray._operation import Operation
@@ -57,7 +59,8 @@ class Kind:
         return {f"_{self.name}": types, f"_{self.name}_tree": partial(_tree_of, self.types, self._entries()), **self.scope}
 
     def _entries(self) -> Callable[[Any], Any]:
-        return eval(f"lambda array: ({self.signature.format(n='array')})", dict(self.scope))
+        text = f"def entries(array): return ({self.signature.format(n='array')})\n"
+        return _source.function("entries", text, self.scope, __name__)
 
 
 def _tree_of(types: frozenset[type], entries: Callable[[Any], Any], tree: Any) -> Any:
@@ -80,45 +83,46 @@ def public(op: Operation, template: Any, signature: inspect.Signature, names: di
 
     Its body is compiled at the first call: that takes half a millisecond, a family has up to 40 functions, and a program calls few of them.
     """
+    module = template.__module__
     scope = {"_op": op, "_options": CURRENT.get, "_default_options": DEFAULT, "_known": op.calls.get, **names}
-    function: Any = FunctionType(_not_yet_compiled.__code__, scope, op.name)
-    scope["_compiled"] = partial(write, op, function, signature)
+    code = _source.stand_in(op.name, module, partial(_text, op, signature), _FIRST_CALL)
+    function: Any = FunctionType(code, _source.globals_of(module) | scope, op.name)
+    function.__globals__["_written"] = partial(write, op, function, signature)
     function.__doc__ = doc or template.__doc__
-    function.__module__ = template.__module__
     function.__qualname__ = op.name
     function.__signature__ = signature
-    return function
+    return untraced(function)
 
 
-_compiled: Callable[[], Callable[..., Any]]  # in the scope of each public function
+_written: Callable[[], Callable[..., Any]]  # in the scope of each public function
+_FIRST_CALL = (lambda *arguments, **options: _written()(*arguments, **options)).__code__  # noqa: F821
 
 
-def _not_yet_compiled(*arguments: Any, **options: Any) -> Any:
-    """What a public function does the first time."""
-    return _compiled()(*arguments, **options)  # noqa: F821
-
-
+@untraced
 def write(op: Operation, function: Any, signature: inspect.Signature) -> Any:
     """Give the function its body, for the kinds of arrays known by now."""
     kinds = tuple(KINDS.values())
-    header, defaults = [], {}
-    for n, p in signature.parameters.items():
-        if p.default is not p.empty:
-            defaults[f"_default_{n}"] = p.default
-        header.append(p.replace(annotation=p.empty, default=_Name(f"_default_{n}") if p.default is not p.empty else p.empty))
-    plain = ", ".join(n if n in signature.parameters else "None" for n in PLAIN)
-    source = "\n".join((
-        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
-        *(f"    {line}" for line in _look_up(op, kinds, frozenset(signature.parameters))),
-        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain}, _key)\n",
-    ))  # fmt: skip
-    exec(compile(source, f"<dnnarray {op.name}>", "exec"), defaults)  # noqa: S102 - the source is made of our own signatures
-    body = defaults[op.name]
+    defaults = {f"_default_{n}": p.default for n, p in signature.parameters.items() if p.default is not p.empty}
+    body = _source.function(op.name, _text(op, signature, kinds), defaults, function.__module__)
     for kind in kinds:
         function.__globals__.update(kind.names)
     function.__defaults__, function.__kwdefaults__ = body.__defaults__, body.__kwdefaults__  # first: another thread may be calling
     function.__code__ = body.__code__
     return function
+
+
+def _text(op: Operation, signature: inspect.Signature, kinds: tuple[Kind, ...] = ()) -> str:
+    """The function as source text, for these kinds of arrays or for those known by now."""
+    header = [
+        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Name(f"_default_{n}"))
+        for n, p in signature.parameters.items()
+    ]
+    plain = ", ".join(n if n in signature.parameters else "None" for n in PLAIN)
+    return "\n".join((
+        f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
+        *(f"    {line}" for line in _look_up(op, kinds or tuple(KINDS.values()), frozenset(signature.parameters))),
+        f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain}, _key)\n",
+    ))  # fmt: skip
 
 
 def renew(op: Operation) -> None:

@@ -17,6 +17,7 @@ from dnnarray._records import frozen
 from dnnarray._select import Algorithm, Device, choose, rank, tuning
 from dnnarray._select.choose import Judged
 from dnnarray._spec import Spec
+from dnnarray._untraced import untraced
 
 
 @frozen
@@ -80,6 +81,7 @@ def _specs(operation: Operation, name: str, array: Any) -> Any:
     return tree_map(describe, array) if name in operation.nested or array is None else describe(array)
 
 
+@untraced
 def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
     """Shapes and dtypes of the results and the workspace of a call, from shapes and dtypes alone.
 
@@ -116,6 +118,7 @@ def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
     return Inference(returns(*problem.outputs), problem.outputs, chosen.workspace(problem))
 
 
+@untraced
 def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     """The algorithms that may run a call, best first.
 
@@ -218,6 +221,7 @@ def _source(judged: Judged) -> str:
     return "predicted and corrected by this card's measured times" if judged.corrected else "predicted"
 
 
+@untraced
 def explain(op: Any, *arrays: Any, **options: Any) -> Explanation:
     """Why a call runs by the algorithm it does: the candidates, the verdict on each, and the roofline they were held against.
 

@@ -25,6 +25,7 @@ from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._records import frozen
 from dnnarray._select import rank, tuning
+from dnnarray._untraced import untraced
 
 _CACHE_SIZE = 4096
 _registry: dict[str, Operation] = {}
@@ -210,6 +211,7 @@ def operations() -> dict[str, Operation]:
     return dict(_registry)
 
 
+@untraced
 def dispatch(
     op: Operation,
     arrays: tuple[Any, ...],

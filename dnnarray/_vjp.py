@@ -10,8 +10,10 @@ from typing import Any
 from dnnarray._arrays import spec_of
 from dnnarray._errors import OptionError, UnsupportedError
 from dnnarray._operation import Operation, find, lookup
+from dnnarray._untraced import untraced
 
 
+@untraced
 def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """Run an operation and return, beside its output, the function that pulls a gradient back.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnarray import _source
 from dnnarray._cpu.compiled import scalar
 from dnnarray._cpu.compiled.dense import Plan, planned
 from dnnarray._cpu.compiled.kernel import In1, Kernel, Out1, device, kernel, wide
@@ -274,11 +275,10 @@ def _kernel(text: str, name: str, **formulas: Any) -> Kernel:
         "wide": wide,
         "fetch_after": fetch_after,
         "run": _RUN,
-        "__name__": __name__,
+        "__file__": __file__,
         **formulas,
     }
-    exec(compile(text.format(name=name), __file__, "exec"), scope)  # noqa: S102 - the source is above
-    return kernel(scope[name], counted=False, streams=True)
+    return kernel(_source.function(name, text.format(name=name), scope, __name__), counted=False, streams=True)
 
 
 Parameters = Callable[[tuple[Any, ...]], tuple[float, float]]

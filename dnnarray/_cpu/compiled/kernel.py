@@ -19,6 +19,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLoca
 from numba.extending import intrinsic
 from numba.np.ufunc import parallel
 
+from dnnarray import _source
 from dnnarray._cpu import threads
 from dnnarray._records import frozen
 from dnnarray._select.tuning import folder
@@ -79,7 +80,7 @@ class Kernel:
             self._spread = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
         hints = get_type_hints(function, include_extras=True)
         self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
-        if cache_folder() is not None and os.path.exists(function.__code__.co_filename):
+        if cache_folder() is not None and os.path.exists(_file_of(function)):
             each: Any
             for each in filter(None, (self.run, self._spread)):
                 each._cache = _Cache(each.py_func)  # what enable_caching() sets, with a folder of our own
@@ -171,10 +172,14 @@ def {name}_spread(parts, total, pieces, arguments):
 
 def _spread_over_threads(function: Callable[..., None], run: Any) -> Callable[..., None]:
     """A function of its own for each kernel, made of text: Numba keeps no code of closures."""
-    scope = {"run": run, "__name__": function.__module__}
+    scope = {"run": run, "__file__": _file_of(function)}
     scope |= {"prange": numba.prange, "get_num_threads": _get_num_threads, "set_num_threads": _set_num_threads}
-    exec(compile(_SPREAD.format(name=function.__name__), function.__code__.co_filename, "exec"), scope)  # noqa: S102 - the source is above
-    return scope[f"{function.__name__}_spread"]
+    return _source.function(f"{function.__name__}_spread", _SPREAD.format(name=function.__name__), scope, function.__module__)
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    """The file that a function stands in, or that wrote its text."""
+    return str(function.__globals__.get("__file__", ""))
 
 
 def _place(hint: Any) -> Any:
@@ -283,8 +288,8 @@ def _ours(base: Path, path: Path) -> bool:
 class _Locator(_CacheLocator):
     """Numba's question where the cache of a function lies, answered by `cache_folder`."""
 
-    def __init__(self, function: Callable[..., Any], source: str) -> None:
-        self._py_file = source
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._py_file = _file_of(function)
         self._line = function.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
@@ -298,11 +303,11 @@ class _Locator(_CacheLocator):
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], source: str) -> _Locator:
-        return cls(function, source)
+        return cls(function)
 
 
 class _CacheImpl(CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # noqa: RUF012 - as Numba declares it
+    _locator_classes: Any = [_Locator]  # noqa: RUF012 - as Numba declares it
 
 
 class _Cache(FunctionCache):

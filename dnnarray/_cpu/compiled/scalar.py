@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from dnnarray import _source
 from dnnarray._cpu.compiled.coefficients import GELU_SLOPE_P, GELU_SLOPE_Q, GELU_TAIL_FOURTH_ROOT
 from dnnarray._cpu.compiled.kernel import device
 
@@ -164,8 +165,7 @@ def _horner(kind: str, coefficients: tuple[float, ...]) -> Any:
     first, *rest = (f"{kind}({c!r})" for c in coefficients)
     lines = [f"    total = {first}", *(f"    total = fma(total, x, {c})" for c in rest)]
     scope: dict[str, Any] = {kind: getattr(types, kind), "fma": fma}
-    exec("\n".join(["def polynomial(x):", *lines, "    return total"]), scope)  # noqa: S102 - numbers from this file
-    return scope["polynomial"]
+    return _source.function("polynomial", "\n".join(["def polynomial(x):", *lines, "    return total"]), scope, __name__)
 
 
 # --- exponentials -----------------------------------------------------------------------------------------------------

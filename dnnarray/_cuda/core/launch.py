@@ -6,8 +6,7 @@ import operator
 import struct
 import threading
 from collections.abc import Callable
-from functools import lru_cache, partial
-from types import CodeType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -15,6 +14,7 @@ import numpy as np
 from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
+from dnnarray import _source
 from dnnarray._cuda.core import overlap
 from dnnarray._cuda.core.fourier import Fourier
 from dnnarray._cuda.core.plan import Array, MatMul, Plan, Runtime, Step, Structure, TensorMap, Transform
@@ -172,18 +172,8 @@ def _aligned(words: int) -> np.ndarray:
 
 
 def written(name: str, lines: list[str], scope: dict[str, Any]) -> Any:
-    """The function `name` of a source text, in which `scope` is known. As `dataclasses` does it: the text holds only names and numbers of ours.
-
-    Texts should hold names where problems differ in numbers alone: compiling one takes longer than all the rest of a choice.
-    """
-    space = dict(scope)
-    exec(_compiled("\n".join(lines), name), space)  # noqa: S102
-    return space[name]
-
-
-@lru_cache(maxsize=1024)
-def _compiled(text: str, name: str) -> CodeType:
-    return compile(text, f"<dnnarray {name}>", "exec")
+    """The function `name` of a source text, in which `scope` is known."""
+    return _source.function(name, "\n".join(lines), scope, __name__)
 
 
 def _enter() -> None:
