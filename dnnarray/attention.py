@@ -503,8 +503,8 @@ def rotary_embedding(x, cos, sin, /, *, interleaved=False, layout="BHSD", out=No
     ----------
     x : array (B, H, S, D)
         float64, float32, float16 or bfloat16; half types are computed in float32.
-    cos, sin : array (S, R/2) or (B, S, R/2)
-        Cosine and sine of the angles; R = D usually, R < D turns the first R features (as GPT-NeoX does). Dtype of `x`, or float32 beside
+    cos, sin : array (S, R/2), (B, S, R/2) or (1, S, R/2)
+        Cosine and sine of the angles, which all batch items share or each has of its own; R = D usually, R < D turns the first R features (as GPT-NeoX does). Dtype of `x`, or float32 beside
         a half type.
     interleaved : bool, default False
         Neighbours are a pair (GPT-J, RoFormer), instead of features half of R apart (GPT-NeoX, Llama).
@@ -523,7 +523,7 @@ def rotary_embedding(x, cos, sin, /, *, interleaved=False, layout="BHSD", out=No
     Raises
     ------
     ShapeError
-        `cos` is neither (S, R/2) nor (B, S, R/2) with R up to D, or `sin` is not of its shape.
+        `cos` is none of (S, R/2), (B, S, R/2) and (1, S, R/2) with R up to D, or `sin` is not of its shape.
     DTypeError
         `x` is not floating, or a table has another dtype.
     OptionError

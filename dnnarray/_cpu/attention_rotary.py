@@ -18,7 +18,7 @@ def _halves(x: np.ndarray, columns: int, interleaved: bool) -> tuple[np.ndarray,
 
 
 def _per_head(table: np.ndarray) -> np.ndarray:
-    """(S, D/2) or (B, S, D/2) with an axis for the heads."""
+    """(S, D/2), (B, S, D/2) or (1, S, D/2) with an axis for the heads."""
     return table[None, None] if table.ndim == 2 else table[:, None]
 
 
@@ -44,6 +44,6 @@ def rotary_backward(
     grad, x, grad_x = (bhsd(a, problem.layout) for a in (grad, x, outputs[0]))
     _turn(grad, _per_head(cos), _per_head(-sin), problem.interleaved, grad_x)
     (a, b), (grad_a, grad_b) = (_halves(t, cos.shape[-1], problem.interleaved) for t in (x, grad))
-    shared = (0, 1) if cos.ndim == 2 else (1,)
+    shared = (1,) if problem.own_tables else (0, 1)
     outputs[1][...] = np.sum(grad_a * a + grad_b * b, axis=shared)
     outputs[2][...] = np.sum(grad_b * a - grad_a * b, axis=shared)

@@ -97,8 +97,7 @@ class _Work:
     def of(cls, problem: RotaryProblem) -> _Work:
         x, cos, _ = problem.inputs[-3:]
         heads, sequence = x.shape[problem.layout.index("H")], x.shape[problem.layout.index("S")]
-        own = cos.ndim == 3
-        batch = x.shape[0]
+        batch, own = x.shape[0], problem.own_tables
         return cls(heads, sequence, batch * sequence if own else sequence, heads if own else batch * heads, cos.shape[-1], x.shape[3])
 
 
@@ -159,7 +158,7 @@ def rotary_backward(problem: RotaryProblem, device: Device, aligned: bool) -> Pr
     blocks = -(-work.table_rows * items * together // _THREADS)
     chunk, parts = _chunks(work, blocks, device.units)
     split, long = parts > 1, max(work.table_rows * items, work.rows) + _THREADS >= _LONG
-    numbers = (work.table_rows, work.pairs, work.pairs // pairs, *_divided(work, items, cos.ndim == 3, long), work.rows, chunk)
+    numbers = (work.table_rows, work.pairs, work.pairs // pairs, *_divided(work, items, problem.own_tables, long), work.rows, chunk)
     kernel = _kernel(problem, device, pairs, wide, split, together, long)
     steps = _steps(problem, work, order, together)
     plans = [Plan(kernel, (blocks, parts, 1), _THREADS, (*_pointers(problem, split), *numbers, *steps))]

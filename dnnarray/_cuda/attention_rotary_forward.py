@@ -60,7 +60,7 @@ def _turn(problem: RotaryProblem, order: tuple[int, ...], aligned: bool, target:
         """Rows of x from one index of an axis to the next."""
         return math.prod(x.shape[a] for a in order[order.index(problem.layout.index(axis)) + 1 : -1])
 
-    divisors = (items, behind("S"), cos.shape[-2], behind("B"), x.shape[0] if cos.ndim == 3 else 1)
+    divisors = (items, behind("S"), cos.shape[-2], behind("B"), x.shape[0] if problem.own_tables else 1)
     words = (word for n in divisors for word in (n, 0 if long else divisor(n)))
     arguments = (Array(0), Array(1), Array(2), target, threads, turning, width, turning // pairs, *words)
     return Plan(_kernel(problem, pairs, wide, long), (-(-threads // _THREADS), 1, 1), _THREADS, arguments)

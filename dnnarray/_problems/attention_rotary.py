@@ -27,6 +27,15 @@ class RotaryProblem(Problem):
     interleaved: bool
     layout: str
 
+    @property
+    def own_tables(self) -> bool:
+        """Whether each batch item has tables of its own; all batch items share them otherwise."""
+        x, cos, _ = self.inputs[-3:]
+        return cos.ndim == 3 and cos.shape[0] == x.shape[0]
+
+
+_TABLES = "S D/2, B S D/2, or 1 S D/2"
+
 
 def rotary_embedding(op: str, x: Spec, cos: Spec, sin: Spec, *, interleaved: Any, layout: Any) -> RotaryProblem:
     """The builder of `rotary_embedding`."""
@@ -35,8 +44,9 @@ def rotary_embedding(op: str, x: Spec, cos: Spec, sin: Spec, *, interleaved: Any
     layout = checks.choice(op, "layout", layout, LAYOUTS)
     checks.rank(op, "x", x, 4, " ".join(layout))
     batch, sequence, width = x.shape[0], x.shape[layout.index("S")], x.shape[3]
-    checks.rank(op, "cos", cos, (2, 3), "S D/2, or B S D/2")
-    checks.shape(op, "cos", cos, (batch, sequence, None)[3 - cos.ndim :], "S D/2, or B S D/2")
+    checks.rank(op, "cos", cos, (2, 3), _TABLES)
+    tables = 1 if cos.shape[0] == 1 else batch
+    checks.shape(op, "cos", cos, (tables, sequence, None)[3 - cos.ndim :], _TABLES)
     if 2 * cos.shape[-1] > width:
         fail(ShapeError, op, "cos", f"of shape {cos.shape}", f"at most {width // 2} columns, half the width {width} of x")
     checks.shape(op, "sin", sin, cos.shape, "the shape of cos")

@@ -159,11 +159,11 @@ def rotary_embedding(x, cos, sin, *, interleaved=False, layout="BHSD"):
     """Each pair as a complex number times exp(i angle)."""
     y = np.array(x)
     half = cos.shape[-1]
+    cos, sin = (np.broadcast_to(t, (x.shape[0], *t.shape[-2:])) for t in (cos, sin))
     for b, s, i in np.ndindex(x.shape[0], cos.shape[-2], half):
-        angle = (b, s, i)[3 - cos.ndim :]
         at = (b, slice(None), s) if layout == "BHSD" else (b, s, slice(None))
         one, two = (2 * i, 2 * i + 1) if interleaved else (i, i + half)
-        turned = (x[(*at, one)] + 1j * x[(*at, two)]) * (cos[angle] + 1j * sin[angle])
+        turned = (x[(*at, one)] + 1j * x[(*at, two)]) * (cos[b, s, i] + 1j * sin[b, s, i])
         y[(*at, one)], y[(*at, two)] = turned.real, turned.imag
     return y
 
