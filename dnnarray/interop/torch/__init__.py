@@ -1,0 +1,19 @@
+"""dnnarray's functions for PyTorch tensors that require grad: custom operators with autograd, fake, vmap and autocast rules.
+
+Every differentiable function of dnnarray is here under its own name, with its own signature (without ``out=`` and ``workspace=``, which have no
+meaning under autograd). The functions are operators of ``torch.ops.dnnarray``, so that ``torch.compile(fullgraph=True)`` and ``torch.export`` see each
+of them as one node of the graph.
+
+>>> import torch
+>>> from dnnarray.interop.torch import conv
+>>> x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3, requires_grad=True)
+>>> conv(x, w, padding=1, activation="relu").sum().backward()
+>>> w.grad.shape
+torch.Size([4, 3, 3, 3])
+"""
+
+from dnnarray.interop.torch.functions import functions as _functions
+
+_FUNCTIONS = _functions()
+__all__ = sorted(_FUNCTIONS)
+globals().update(_FUNCTIONS)

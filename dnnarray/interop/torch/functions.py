@@ -1,0 +1,85 @@
+"""The public functions of `dnnarray.interop.torch`: the signature of dnnarray's own function, and one call of its operator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dnnarray import _source
+from dnnarray._operation import Operation, operations
+from dnnarray.interop.torch.operators import Differentiable, signed, text_of
+
+_LEFT_OUT = ("out", "workspace")
+_NOTE = """{first}
+
+This is `dnnarray.{name}` as a differentiable operator of PyTorch: it takes and gives tensors, and their gradients go through autograd.
+
+{rest}"""
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """A function for every operation with a gradient, by name."""
+    registered = operations()
+    made: dict[str, Differentiable] = {}
+    found = {}
+    for name, operation in registered.items():
+        backward = registered.get(f"{operation.base}_backward")
+        if backward is None or operation.nested or backward.nested or operation.numbers:
+            continue
+        if operation.base not in made:
+            made[operation.base] = Differentiable(registered[operation.base], backward)
+        found[name] = _function(operation, made[operation.base])
+    return found
+
+
+def _function(operation: Operation, operators: Differentiable) -> Callable[..., Any]:
+    """Written as text, so that its parameters are bound by Python itself and the tracer of `torch.compile` reads a plain function."""
+    signature = inspect.signature(operation.function)
+    kept = [p for n, p in signature.parameters.items() if n not in _LEFT_OUT]
+    defaults = {f"_default_{operation.name}_{p.name}": p.default for p in kept if p.default is not p.empty}
+    header = inspect.Signature([
+        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Bare(f"_default_{operation.name}_{p.name}")) for p in kept
+    ])  # fmt: skip
+    arrays, drawn = ", ".join(operation.arrays), "".join(f"_signed({n}), " for n in operation.runtime)
+    forced = ("algorithm",) if "algorithm" in signature.parameters else ()
+    pairs = ", ".join(f"{n!r}, {n}" for n in (*operation.static, *forced))
+    text = (
+        f"def {operation.name}{header}:\n"
+        f"    _keep = _graded() and _any_graded({arrays})\n"
+        f"    _text = _text_of('keep', _keep, {pairs})\n"
+        f"    return _result_{operation.name}({arrays}, _call_{operation.name}({arrays}, {drawn}_text), _text)\n"
+    )
+    # The tracer of torch.compile looks globals up by the name of their module: they must really be there, each under a name of its own.
+    scope = {
+        f"_call_{operation.name}": operators.forward.call,
+        "_text_of": text_of,
+        "_signed": signed,
+        "_graded": torch.is_grad_enabled,
+        "_any_graded": any_graded,
+        f"_result_{operation.name}": operators.result,
+        **defaults,
+    }
+    globals().update(scope)
+    function = _source.function(operation.name, text, scope, __name__)
+    function.__signature__ = signature.replace(parameters=kept)
+    first, _, rest = inspect.cleandoc(operation.function.__doc__ or "").partition("\n\n")
+    function.__doc__ = _NOTE.format(first=first, name=operation.name, rest=rest)
+    return function
+
+
+def any_graded(*tensors: Any) -> bool:
+    """Whether autograd wants a gradient of one of these."""
+    return any(t is not None and t.requires_grad for t in tensors)
+
+
+class _Bare:
+    """Prints as a name, so that a signature refers to its defaults by name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name

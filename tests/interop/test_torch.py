@@ -1,0 +1,116 @@
+"""`dnnarray.interop.torch`: operators of PyTorch held to PyTorch's own checks, and to dnnarray's pullbacks."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from tests.registry import CASES, FIRST
+from tests.support import FLOAT32, FLOAT64
+
+torch = pytest.importorskip("torch")
+door = pytest.importorskip("dnnarray.interop.torch")
+
+
+def _tensor(array, graded):
+    if array is None:
+        return None
+    tensor = torch.from_numpy(np.array(array))
+    return tensor.requires_grad_(graded and tensor.is_floating_point())
+
+
+def _call(case, dtype, graded=True):
+    """The function, its tensors in signature order, and a function of the tensors alone."""
+    arrays = case.draw(dtype)
+    operation = find(case.op)
+    tensors = [_tensor(a, graded) for a in arrays]
+    tensors += [None] * (len(operation.arrays) - len(tensors))
+    function = getattr(door, case.op)
+    parameters = inspect.signature(function).parameters
+    names = operation.arrays
+
+    def call(*given):
+        positional = [t for n, t in zip(names, given, strict=True) if parameters[n].kind is inspect.Parameter.POSITIONAL_ONLY]
+        rest = {n: t for n, t in zip(names, given, strict=True) if parameters[n].kind is not inspect.Parameter.POSITIONAL_ONLY}
+        return function(*positional, **rest, **case.options)
+
+    return call, tensors, arrays
+
+
+_MET = [c for c in FIRST if c.op in door.__all__ and FLOAT64 in c.dtypes]
+_ALL = [c for c in CASES if c.op in door.__all__ and c.gradient and FLOAT64 in c.dtypes]
+
+
+@pytest.mark.parametrize("case", _MET, ids=str)
+def test_operators_pass_the_checks_of_torch_library(case):
+    call, tensors, _ = _call(case, FLOAT32)
+    seen = []
+    with _recorded(seen):
+        call(*tensors)
+    operator, arguments = seen[0]
+    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+
+
+class _recorded(torch.utils._python_dispatch.TorchDispatchMode):  # noqa: N801
+    """Collects the calls of dnnarray's operators with their arguments."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "dnnarray":
+            self.seen.append((func, args))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", _ALL, ids=str)
+def test_gradients_are_those_of_vjp(case):
+    call, tensors, arrays = _call(case, FLOAT64)
+    output = call(*tensors)
+    head = output[0] if isinstance(output, tuple) else output
+    expected, pullback = dnn.vjp(case.op, *arrays, **case.options)
+    np.testing.assert_array_equal(head.detach().numpy(), expected[0] if isinstance(expected, tuple) else expected)
+    if not head.is_floating_point() or not any(t is not None and t.requires_grad for t in tensors):
+        return
+    grad = np.random.default_rng(0).standard_normal(tuple(head.shape))
+    head.backward(torch.from_numpy(grad))
+    gradients = pullback((grad, *(None,) * (len(expected) - 1)) if isinstance(expected, tuple) else grad)
+    for tensor, gradient in zip(tensors, gradients, strict=False):
+        if gradient is not None:
+            np.testing.assert_allclose(tensor.grad.numpy(), gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_a_compiled_function_is_one_graph():
+    def f(x, w, scale):
+        y = door.conv(x, w, padding=1, activation="relu")
+        return door.layer_norm(door.max_pool(y, 2), scale, axis=-1).sum()
+
+    x, w, scale = (torch.randn(s, requires_grad=True) for s in ((2, 3, 8, 8), (4, 3, 3, 3), (4,)))
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    expected = torch.autograd.grad(f(x, w, scale), (x, w, scale))
+    found = torch.autograd.grad(compiled(x, w, scale), (x, w, scale))
+    for have, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(have, want)
+
+
+def test_an_error_is_the_named_one():
+    with pytest.raises(dnn.ShapeError, match="conv: weight"):
+        door.conv(torch.randn(1, 3, 8, 8), torch.randn(4, 5, 3, 3))
+
+
+def test_a_network_trains():
+    torch.manual_seed(0)
+    w = torch.nn.Parameter(torch.randn(3, 4) / 2)
+    x, target = torch.randn(64, 4), torch.randint(0, 3, (64,))
+    optimizer = torch.optim.SGD([w], lr=0.5)
+    losses = []
+    for _ in range(20):
+        loss = door.cross_entropy(door.linear(x, w), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
