@@ -10,6 +10,8 @@ collect_ignore = [] if find_spec("cupy") else [*(f"dnnarray/_cuda/{name}.py" for
 _NAMING = ("__init__", "compiler")
 if not find_spec("numba"):
     collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]
+# A door to another library needs that library at import.
+collect_ignore += [f"dnnarray/interop/{name}" for name in ("torch",) if not find_spec(name)]
 
 
 def pytest_addoption(parser):

@@ -58,8 +58,15 @@ def test_the_core_of_the_cuda_engine_knows_no_family(path):
     assert not found
 
 
-def test_scipy_torch_and_jax_are_never_imported_by_the_package():
-    found = {str(p): n for p in _modules() for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax"}}
+def test_scipy_torch_and_jax_are_imported_by_interop_alone():
+    outside = [p for p in _modules() if _layer(p) != "interop"]
+    found = {str(p): n for p in outside for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax"}}
+    assert not found
+
+
+def test_nothing_imports_interop():
+    outside = [p for p in _modules() if _layer(p) != "interop"]
+    found = {str(p): n for p in outside for n in _imports(p) if n.startswith("dnnarray.interop")}
     assert not found
 
 
