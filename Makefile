@@ -10,11 +10,12 @@ JOBS ?= auto
 # One BLAS thread per test process: the processes share the cores already.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help test lint types unit compiled kernels docs demo bench gpu asv clean
+.PHONY: help test lint types unit compiled fuzz kernels docs demo bench gpu asv clean
 
 help:
 	@echo "make test    lint, types, tests, doctests (what CI runs)"
 	@echo "make compiled  the tests with every call by the kernels that Numba compiles, where there are any"
+	@echo "make fuzz    calls drawn at random beside their oracles; SECONDS=60 SEED=1 ENGINE=compiled (numpy, cuda), FUZZ='--only conv'"
 	@echo "make demo    train a small network on handwritten digits; DEVICE=cuda runs it on the GPU"
 	@echo "make docs    build the site into docs/_build/html"
 	@echo "make kernels compile every kernel in every configuration for three architectures, without a GPU"
@@ -44,6 +45,13 @@ test: lint types unit
 # Numba compiles some hundred kernels the first time, which takes minutes; they are kept for later runs.
 compiled: $(VENV)/.test $(VENV)/.cpu
 	$(BIN)/python -m pytest -n $(JOBS) --compiled --ignore tests/test_kernels.py
+
+# ENGINE=cuda is for a machine with a GPU, and takes the Python that has CuPy.
+SECONDS ?= 60
+ENGINE ?= compiled
+FUZZ_PYTHON := $(if $(filter cuda,$(ENGINE)),$(PYTHON),$(BIN)/python)
+fuzz: $(if $(filter cuda,$(ENGINE)),,$(VENV)/.test $(VENV)/.cpu)
+	$(FUZZ_PYTHON) -m tests.fuzz --engine $(ENGINE) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
 # Every kernel in every configuration for sm_80, sm_90a and sm_100, with no spill: some hours of two cores; no GPU is needed.
 kernels: $(VENV)/.test

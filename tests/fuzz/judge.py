@@ -1,0 +1,329 @@
+"""Makes a call and says what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import dnnarray as dnn
+from dnnarray._operation import dispatch, find
+from dnnarray._problems.base import leaves, tree_map
+from dnnarray._spec import FLOAT32, FLOATING, HALF
+from dnnarray._vjp import _by_name
+from tests.fuzz import oracle
+from tests.fuzz.calls import Call, float64_of
+from tests.fuzz.drawer import Leaf
+from tests.fuzz.memory import Placed, dense
+from tests.support import call as call_public
+from tests.support import candidates
+
+NAMED = (
+    dnn.ShapeError, dnn.DTypeError, dnn.ArrayTypeError, dnn.OptionError, dnn.UnsupportedError, dnn.WorkspaceError, dnn.DeviceError
+)  # fmt: skip
+GOOD = ("ok", "refused", "unverified")  # every other verdict is a failure
+_PRECISION = {"high": 2.0**-11, "medium": 2.0**-8}  # half a unit in the last place of what the option allows
+_MOST = 1 << 22  # bytes of the results of a call that was changed
+
+
+class Verdict(NamedTuple):
+    """What came of a call: the kind, what there is to say of it, the algorithm that was named."""
+
+    kind: str
+    text: str = ""
+    algorithm: str | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.kind in GOOD
+
+
+class Failed(Exception):  # noqa: N818 - a verdict on its way out
+    """A verdict that ends the trial."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.verdict = Verdict(kind, text)
+
+
+def judge(call: Call, place: Any) -> Verdict:
+    """The verdict on a call, made on arrays of this place."""
+    trial = Trial(call, place)
+    try:
+        with warnings.catch_warnings(), dnn.options(**call.context):
+            warnings.simplefilter("error")
+            verdict = trial.run()
+    except Failed as failed:
+        verdict = failed.verdict
+    except oracle.Unverified as reason:
+        verdict = Verdict("unverified", str(reason))
+    except Exception:  # a fault of the fuzzer itself
+        verdict = Verdict("FUZZER", traceback.format_exc())
+    return verdict._replace(algorithm=trial.algorithm)
+
+
+class Trial:
+    """One call on its way.
+
+    Attributes
+    ----------
+    operation, forward : what is called by name, and the operation whose arrays are drawn
+    algorithm : the one that is named, None for the one that is chosen
+    options : of `operation`
+    cotangents : the incoming gradients as leaves, one for each result of the forward, None where a result gets none
+    """
+
+    def __init__(self, call: Call, place: Any) -> None:
+        self.call, self.place = call, place
+        self.operation, self.forward = call.operation, find(call.drawn.op)
+        self.algorithm: str | None = None
+        self.options: dict[str, Any] = call.drawn.options
+        self.cotangents: list[Leaf | None] = []
+        self.late = call.drawer()
+
+    def run(self) -> Verdict:
+        """Make the call, look at its memory, and compare."""
+        try:
+            made = self._made()
+        except (Failed, oracle.Unverified):
+            raise
+        except NAMED as error:
+            return self._refused(error)
+        except Warning as warning:
+            return Verdict("WARNING", f"{type(warning).__name__}: {warning}")
+        except Exception:
+            if self.place.is_dead():  # the process reports it by its end
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+            return Verdict("UNNAMED", traceback.format_exc())
+        return Verdict("unverified", "values") if self.call.lenient else self._compared(made)
+
+    # --- the call itself ----------------------------------------------------------------------------------------------
+
+    def _made(self) -> list[list[np.ndarray]]:
+        """What each of the calls gave, flat and on the host: the call, and its repetition on arrays that begin elsewhere."""
+        arrays = self.call.drawn.arrays
+        if self.call.mode != "forward":
+            self.cotangents = self._drawn_cotangents(arrays)
+        if self.call.mode == "backward":
+            arrays = (self._grad(self.cotangents), *arrays)
+            self.options = {n: v for n, v in self.options.items() if n in self.operation.defaults}
+        self.algorithm = self._picked(arrays)
+        beside = self.call.mode != "vjp"
+        made = [self._once(arrays, self.call.out and beside, self.call.workspace and beside)]
+        if self.call.repeat:
+            made.append(self._once(tuple(tree_map(self._elsewhere, a) for a in arrays), False, False))
+            if not self.call.out and all(map(_is_aligned, leaves(arrays))):  # other memory may be gone through another way
+                self._same_bits(*made)
+        return made
+
+    def _drawn_cotangents(self, arrays: tuple[Any, ...]) -> list[Leaf | None]:
+        with dnn.options(workspace_limit=None):
+            specs = leaves(dnn.infer(self.forward.name, *self._there(arrays)[0], **self.options).outputs)
+        takes_all = "grad" in find(f"{self.forward.base}_backward").nested
+        wanted = [s.dtype in FLOATING and (i == 0 or (takes_all and self.late.maybe(0.7))) for i, s in enumerate(specs)]
+        return [
+            self.late.array(self.late.rng.standard_normal(s.shape), dtype=s.dtype) if want else None
+            for s, want in zip(specs, wanted, strict=True)
+        ]
+
+    def _grad(self, cotangents: list[Any]) -> Any:
+        """The gradient as the backward takes it."""
+        takes_all = "grad" in find(f"{self.forward.base}_backward").nested
+        return tuple(cotangents) if takes_all and len(cotangents) > 1 else cotangents[0]
+
+    def _picked(self, arrays: tuple[Any, ...]) -> str | None:
+        """The algorithm to be named; raises what the call would raise."""
+        there = self._there(arrays)[0]
+        if self.call.change:
+            found = dnn.infer(self.operation.name, *there, **self.options)
+            if sum(s.nbytes for s in leaves(found.outputs)) > _MOST:
+                raise oracle.Unverified("too large")
+        if self.call.pick is None:
+            return None
+        names = candidates(self.operation.name, there, self.options)
+        return names[int(self.call.pick * len(names))] if names else None
+
+    def _once(self, arrays: tuple[Any, ...], with_out: bool, with_workspace: bool) -> list[np.ndarray]:
+        """Make the call and look at all memory that it may not change."""
+        there, inputs = self._there(arrays)
+        outputs, scratch = self._results(there) if with_out else [], None
+        if with_workspace:
+            scratch = self._scratch(there)
+        results = self._called(there, outputs, scratch)
+        self.place.wait()
+        flat = leaves(results)
+        if outputs and not all(r is o.array for r, o in zip(flat, outputs, strict=True)):
+            raise Failed("OUT", "the result is not what was given as out")
+        found = [np.array(self.place.back(r)) for r in flat]
+        if not all(p.unchanged() for p in inputs):
+            raise Failed("CHANGED", "an input, or memory around one, was changed")
+        if not all(p.guarded() for p in (*outputs, *([scratch] if scratch else []))):
+            raise Failed("GUARD", "memory around out or workspace was written")
+        return found
+
+    def _called(self, there: tuple[Any, ...], outputs: list[Placed], scratch: Placed | None) -> Any:
+        named = {"algorithm": self.algorithm} if self.algorithm else {}
+        takes_it = "algorithm" in self.operation.function.__signature__.parameters
+        if self.call.mode == "vjp":
+            output, pullback = dnn.vjp(self.operation.name, *there, **self.options, **(named if takes_it else {}))
+            placed = [None if c is None else self._place(c).array for c in self.cotangents]
+            return output, pullback(tuple(placed) if isinstance(output, tuple) else placed[0])
+        out = None
+        if outputs:
+            out = outputs[0].array if len(outputs) == 1 else tuple(o.array for o in outputs)
+        workspace = scratch.array if scratch else None
+        if takes_it or not named:
+            return call_public(self.operation.name, there, self.options | named | {"out": out, "workspace": workspace})
+        bound, chosen = self.operation.bind(there, self.options)
+        static, runtime = (tuple(chosen[n] for n in names) for names in (self.operation.static, self.operation.runtime))
+        return dispatch(self.operation, bound, static, runtime, out, workspace, self.algorithm)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _place(self, leaf: Leaf) -> Placed:
+        return Placed(self.place, leaf.values.shape, leaf.values.dtype, leaf.layout).holding(leaf.values)
+
+    def _there(self, arrays: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Placed]]:
+        """The arrays of the call in guarded memory, and all that memory."""
+        placed: list[Placed] = []
+
+        def there(leaf: Any) -> Any:
+            if not isinstance(leaf, Leaf):
+                return leaf
+            placed.append(self._place(leaf))
+            return placed[-1].array
+
+        return tuple(tree_map(there, a) for a in arrays), placed
+
+    def _elsewhere(self, leaf: Any) -> Any:
+        """The same array at another address: nothing that a call is remembered by."""
+        if not isinstance(leaf, Leaf):
+            return leaf
+        itemsize = leaf.values.dtype.itemsize
+        offset = itemsize * self.late.integer(0, 64 // itemsize)
+        return Leaf(leaf.values, replace(leaf.layout, offset=offset), leaf.role)
+
+    def _results(self, there: tuple[Any, ...]) -> list[Placed]:
+        """Memory for the results that holds what is no number."""
+        specs = leaves(dnn.infer(self.operation.name, *there, **self._asked()).outputs)
+        return [
+            Placed(self.place, s.shape, s.dtype, self.late.lie(s.shape, s.dtype.itemsize, writable=True)).holding(
+                np.full(s.shape, np.nan if s.dtype in FLOATING else -1).astype(s.dtype)
+            )
+            for s in specs
+        ]
+
+    def _scratch(self, there: tuple[Any, ...]) -> Placed:
+        size = dnn.infer(self.operation.name, *there, **self._asked()).workspace + self.late.choice((0, 0, 1, 100))
+        layout = replace(dense((size,)), offset=self.late.choice((0, 0, 8, 64, 1, 13)))
+        return Placed(self.place, (size,), np.dtype(np.uint8), layout).holding(np.full(size, 255, np.uint8))
+
+    def _asked(self) -> dict[str, Any]:
+        return self.options | ({"algorithm": self.algorithm} if self.algorithm else {})
+
+    def _same_bits(self, first: list[np.ndarray], second: list[np.ndarray]) -> None:
+        if self.place.name == "cuda" and not self.call.context.get("deterministic"):
+            return
+        for i, (a, b) in enumerate(zip(first, second, strict=True)):
+            if a.tobytes() != b.tobytes():
+                raise Failed("BITS", f"result {i} has other bits when the call is repeated on arrays at other addresses")
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    def _refused(self, error: Exception) -> Verdict:
+        """A named error is right for a call that was made wrong, for values that are no numbers, and where scratch memory is limited."""
+        text = f"{type(error).__name__}: {error}"
+        limited = isinstance(error, dnn.WorkspaceError) and self.call.context.get("workspace_limit") is not None
+        absent = isinstance(error, dnn.UnsupportedError) and self.place.name == "cuda"
+        if self.call.change or self.call.lenient:
+            return Verdict("refused", text) if self.forward.base in text else Verdict("UNNAMED", f"without the function's name: {text}")
+        if (limited and self._all_need_more()) or (absent and self.algorithm is None):
+            return Verdict("refused", text)
+        return Verdict("REFUSED", text)
+
+    def _all_need_more(self) -> bool:
+        """Whether no algorithm stays within the limit of scratch memory: of the call, or of the gradient that `vjp` calls."""
+        limit = self.call.context["workspace_limit"]
+        asked = [] if self.call.mode == "backward" else [(self.forward.name, self.call.drawn.arrays)]
+        if self.cotangents:
+            asked.append((f"{self.forward.base}_backward", (self._grad(self.cotangents), *self.call.drawn.arrays)))
+        for name, arrays in asked:
+            options = {n: v for n, v in self.call.drawn.options.items() if n in find(name).defaults}
+            with dnn.options(workspace_limit=None):
+                least = min(a.workspace for a in dnn.algorithms(name, *self._there(arrays)[0], **options))
+            if least > (10**6 if limit == "1MB" else limit):
+                return True
+        return False
+
+    # --- numbers ------------------------------------------------------------------------------------------------------
+
+    def _compared(self, made: list[list[np.ndarray]]) -> Verdict:
+        arrays, rng, level = float64_of(self.call.drawn.arrays), self.late.rng, self._level()
+        reduction, options = self.call.drawn.reduction, self.call.drawn.options
+        exact: list[np.ndarray] = []
+        if self.call.mode != "backward":
+            exact = oracle.expected(self.forward.base, arrays, options)
+
+            def again(moved: tuple[Any, ...]) -> list[np.ndarray]:
+                return oracle.expected(self.forward.base, moved, options)
+
+            for results in made:
+                scale = oracle.meeting(self.forward.base, dict(zip(self.forward.arrays, arrays, strict=False)))
+                said = oracle.wrong(results[: len(exact)], exact, reduction, again, arrays, level, rng, scale)
+                if said:
+                    return Verdict("WRONG", said)
+        if self.call.mode == "forward":
+            return Verdict("ok")
+        return self._gradients_compared([results[len(exact) :] for results in made], arrays, level)
+
+    def _level(self) -> float:
+        """How far a factor of a product may be rounded by what the options and the dtype allow."""
+        if self.call.dtype == FLOAT32 and self.place.name == "cuda":
+            return _PRECISION.get(self.call.context.get("float32_precision", ""), 0.0)
+        keeps = self.call.mode == "vjp" and self.forward.save is not None
+        if self.call.dtype in HALF and (keeps or self.place.name == "cuda"):  # what is kept, and attention's weights, are of that dtype
+            return 2.0**-11 if self.call.dtype.kind == "f" else 2.0**-8
+        return 0.0
+
+    def _gradients_compared(self, made: list[list[np.ndarray]], arrays: tuple[Any, ...], level: float) -> Verdict:
+        backward = find(f"{self.forward.base}_backward")
+        cotangents = [None if c is None else c.values.astype(np.float64) for c in self.cotangents]
+        options = {n: v for n, v in self.call.drawn.options.items() if n in backward.defaults}
+        inputs = (self._grad(cotangents), *arrays)
+        exact = oracle.reference(backward.name, inputs, options)
+        reduction = max(self.call.drawn.reduction, *(np.size(a) for a in leaves(inputs)))
+        named = dict(zip(self.forward.arrays, arrays, strict=False))
+        scale = oracle.cancelling(self.forward.base, [c for c in cotangents if c is not None], named, self.call.drawn.options)
+
+        def again(moved: tuple[Any, ...]) -> list[np.ndarray]:
+            return leaves(oracle.reference(backward.name, moved, options))
+
+        for results in made:
+            said = oracle.wrong(results, leaves(exact), reduction, again, inputs, level, self.late.rng, scale)
+            if said:
+                return Verdict("WRONG", f"gradient: {said}")
+        gradients = _of_leaves(self.forward, arrays, exact)
+        said = oracle.derivative_agrees(self.forward.base, arrays, self.call.drawn.options, cotangents, gradients, self.late.rng)
+        return Verdict("WRONG", f"gradient in float64: {said}") if said else Verdict("ok")
+
+
+def _is_aligned(leaf: Any) -> bool:
+    return not isinstance(leaf, Leaf) or leaf.layout.offset % leaf.values.dtype.itemsize == 0
+
+
+def _of_leaves(forward: Any, arrays: tuple[Any, ...], gradients: Any) -> dict[int, np.ndarray]:
+    """The gradients by the number of the leaf, among all of `arrays`, that each is of."""
+    named, found, number = _by_name(forward, gradients), {}, 0
+    for name, array in zip(forward.arrays, arrays, strict=False):
+        count = len(leaves(array))
+        for i, gradient in enumerate(leaves(named.get(name))):
+            found[number + i] = np.asarray(gradient)
+        number += count
+    return found

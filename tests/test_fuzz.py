@@ -1,0 +1,205 @@
+"""The fuzzer: what it covers, that it finds each kind of fault, and a short run of each engine of this machine."""
+
+import subprocess
+import sys
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+
+import dnnarray as dnn
+from dnnarray._cpu.compiled import compiler
+from dnnarray._operation import find, lookup, operations
+from dnnarray._problems.base import leaves
+from tests.fuzz import workers
+from tests.fuzz.calls import Call, draw
+from tests.fuzz.draw import DRAWERS
+from tests.fuzz.drawer import Drawer, Drawn, Leaf
+from tests.fuzz.judge import Trial, judge
+from tests.fuzz.memory import Host, Layout, Placed, dense
+from tests.fuzz.snippet import simplified, text
+from tests.registry import ORACLES
+from tests.support import FLOAT32
+
+# --- what is covered --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", [op for op in operations().values() if op.name == op.base], ids=lambda op: op.name)
+def test_every_operation_is_drawn_and_has_an_oracle(op):
+    forward = op.name if op.name in DRAWERS else op.name.removesuffix("_backward")
+    assert forward in DRAWERS
+    assert forward in ORACLES
+
+
+@pytest.mark.parametrize("name", DRAWERS)
+def test_every_array_and_option_is_given_and_every_gradient_asked_for(name):
+    op, rng = find(name), np.random.default_rng(3)
+    drawn = [DRAWERS[name](Drawer(rng, FLOAT32, "numpy")) for _ in range(150)]
+    given = {a for one in drawn for a, array in zip(op.arrays, one.arrays, strict=False) if array is not None}
+    assert given == set(op.arrays)
+    assert set(op.defaults) - {option for one in drawn for option in one.options} <= {"group", "return_tape"}
+    assert any(one.gradient for one in drawn) or lookup(f"{name}_backward") is None
+
+
+def test_dtypes_modes_and_ways_to_lie_in_memory_are_drawn():
+    calls = [draw(f"5:{i}", "numpy") for i in range(500)]
+    assert {call.mode for call in calls} == {"forward", "vjp", "backward"}
+    assert {call.dtype.name for call in calls} == {"float64", "float32", "float16", "bfloat16"}
+    layouts = [leaf.layout for call in calls for leaf in leaves(call.drawn.arrays) if isinstance(leaf, Leaf)]
+    assert any(layout.readonly for layout in layouts)
+    assert any(layout.swapped for layout in layouts)
+    assert any(layout.offset % 2 for layout in layouts)
+    for kind in (lambda s: s < 0, lambda s: s == 0, lambda s: s > 1):
+        assert any(kind(s) for layout in layouts for s in layout.strides)
+
+
+def test_an_id_draws_the_same_call_again():
+    first, second = draw("3:17", "numpy"), draw("3:17", "numpy")
+    assert text(first, None) == text(second, None)
+    values = [[leaf.values.tobytes() for leaf in leaves(call.drawn.arrays) if isinstance(leaf, Leaf)] for call in (first, second)]
+    assert values[0] == values[1]
+
+
+# --- what is found ----------------------------------------------------------------------------------------------------
+
+_VALUES = np.linspace(-2, 3, 12, dtype=np.float32).reshape(3, 4)
+
+
+def _call(mode="forward", **fields):
+    leaf = Leaf(_VALUES, Layout((8, 2), 12))
+    return Call("1:1", "numpy", Drawn("silu", (leaf,), {"beta": 2.0}), FLOAT32, "normal", mode, **fields)
+
+
+@pytest.mark.parametrize("mode", ["forward", "vjp", "backward"])
+def test_a_call_that_is_right_is_ok(mode):
+    assert judge(_call(mode, out=True, workspace=True, repeat=True), Host()).kind == "ok"
+
+
+def _with_fault(monkeypatch, fault):
+    """Calls whose results go through `fault(there, outputs, results)`."""
+    called = Trial._called
+
+    def faulty(trial, there, outputs, scratch):
+        return fault(there, outputs, called(trial, there, outputs, scratch))
+
+    monkeypatch.setattr(Trial, "_called", faulty)
+
+
+def _raise(error, *_):
+    raise error
+
+
+def _scribble(on, there, outputs, results):
+    on(there, outputs)
+    return results
+
+
+def _behind(there, outputs):
+    outputs[0].memory[-60] = 1
+
+
+def _first(there, outputs):
+    there[0][1, 1] = 7
+
+
+def _between(there, outputs):
+    np.lib.stride_tricks.as_strided(there[0], (2,), (4,))[1] = 7
+
+
+def _moved(there, outputs, results):
+    results[1, 2] *= 1.0001
+    return results
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("WRONG", _moved),
+        ("WRONG", lambda there, outputs, results: results[:2] if not outputs else results.__setitem__(0, np.nan) or results),
+        ("UNNAMED", partial(_raise, KeyError("inside"))),
+        ("WARNING", lambda *_: warnings.warn("odd", RuntimeWarning, stacklevel=1)),
+        ("CHANGED", partial(_scribble, _first)),
+        ("CHANGED", partial(_scribble, _between)),
+        ("GUARD", partial(_scribble, _behind)),
+        ("OUT", lambda there, outputs, results: results.copy()),
+    ],
+)
+def test_faults_are_found(monkeypatch, kind, fault):
+    _with_fault(monkeypatch, fault)
+    assert judge(_call(out=True), Host()).kind == kind
+
+
+def test_a_refusal_of_a_call_that_is_right_is_a_fault(monkeypatch):
+    _with_fault(monkeypatch, partial(_raise, dnn.OptionError("silu: x is odd; expected something else.")))
+    assert judge(_call(), Host()).kind == "REFUSED"
+
+
+def test_other_bits_at_other_addresses_are_a_fault(monkeypatch):
+    _with_fault(monkeypatch, lambda there, outputs, results: results + np.float32(there[0].ctypes.data % 64 * 1e-8))
+    assert judge(_call(repeat=True), Host()).kind == "BITS"
+
+
+def test_a_gradient_that_is_wrong_in_every_dtype_is_found_by_differences_of_the_oracle(monkeypatch):
+    from dnnarray._cpu import activation_formulas
+
+    monkeypatch.setattr(activation_formulas, "_logistic_slope", lambda x: np.full_like(x, 0.2))
+    found = judge(Call("1:1", "numpy", Drawn("sigmoid", (Leaf(_VALUES, dense((3, 4))),)), FLOAT32, "normal", "backward"), Host())
+    assert found.kind == "WRONG"
+    assert "derivative" in found.text
+
+
+def test_a_failing_call_is_made_simpler(monkeypatch):
+    _with_fault(monkeypatch, lambda there, outputs, results: results + 1)
+    simple = simplified(_call(out=True, repeat=True, pick=0.5, context={"deterministic": True}), "WRONG", Host())
+    assert (simple.out, simple.repeat, simple.pick, simple.context, simple.drawn.options) == (False, False, None, {}, {})
+    assert simple.drawn.arrays[0].layout == dense((3, 4))
+
+
+def test_the_text_of_a_call_runs():
+    printed = subprocess.run([sys.executable, "-c", text(_call(), None)], capture_output=True, text=True, check=True).stdout
+    numbers = [float(number) for number in printed.replace("[", " ").replace("]", " ").split()]
+    np.testing.assert_allclose(numbers, (_VALUES / (1 + np.exp(-2 * _VALUES))).ravel(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", [Layout((4, 1)), Layout((-8, 2), 8), Layout((1, 3), 5), Layout((0, 1), 4)], ids=str)
+def test_placed_arrays_hold_their_values(layout):
+    values = np.broadcast_to(_VALUES[:1], (3, 4)) if 0 in layout.strides else _VALUES
+    placed = Placed(Host(), (3, 4), FLOAT32, layout).holding(values)
+    np.testing.assert_array_equal(placed.array, values)
+    assert placed.array.strides == tuple(4 * s for s in layout.strides)
+    assert placed.unchanged()
+    placed.array[1, 1] = 9
+    assert placed.guarded()
+    assert not placed.unchanged()
+
+
+_DYING = """
+import json, os, sys
+first = int(sys.argv[1])
+for index in range(first, 6, 2):
+    print(json.dumps({"at": index}), flush=True)
+    if index == 2:
+        os.abort()
+print(json.dumps({"kinds": {"ok": 1}, "ops": {}, "reasons": {}, "done": True}), flush=True)
+"""
+
+
+def test_a_crash_is_reported_with_its_call_and_the_others_are_made(monkeypatch):
+    monkeypatch.setattr(workers, "command", lambda asked, first: [sys.executable, "-c", _DYING, str(first)])
+    report = workers.run(workers.Asked("numpy", 9, calls=6, jobs=2), lambda so_far: None)
+    assert [(f["id"], f["kind"]) for f in report.failures] == [("9:2", "CRASH")]
+    assert report.kinds == {"ok": 2, "CRASH": 1}
+
+
+# --- a short run ------------------------------------------------------------------------------------------------------
+
+_ENGINES = ["numpy", *(["compiled"] if compiler.missing() is None else [])]
+
+
+@pytest.mark.parametrize("engine", _ENGINES)
+def test_a_short_run_finds_nothing(engine):
+    command = [sys.executable, "-m", "tests.fuzz", "--engine", engine, "--seed", "2", "--calls", "300", "--jobs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert "300 calls" in done.stdout
