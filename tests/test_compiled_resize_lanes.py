@@ -135,6 +135,16 @@ def test_any_order_of_memory_gives_the_same(name, channels):
     )
 
 
+@pytest.mark.parametrize("name", ["linear, twice", "cubic, half", "one axis, nearest", "area"])
+def test_planes_under_the_layout_channels_last_give_the_same(name):
+    x, grad, options = _drawn(name, 5, "float32", "channels_first")
+    last = {**options, "layout": "channels_last"}
+    for op, arrays in (("interpolate", (x,)), ("interpolate_backward", (grad, x))):
+        expected = call_by("compiled", op, arrays, options)
+        found = call_by("compiled", op, tuple(np.moveaxis(a, 1, -1) for a in arrays), last)
+        np.testing.assert_array_equal(np.moveaxis(found, -1, 1), expected)
+
+
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("options", [{"scale": 2.0, "mode": "linear"}, {"scale": 0.5, "mode": "cubic"}, {"size": (9, 700)}])
 def test_any_number_of_threads_gives_the_same_bits(options, layout):

@@ -193,9 +193,11 @@ def _matrix(resize: Resize, transposed: bool, dtype: np.dtype) -> tuple[Array, A
 @planned(_resize, _resize_rows_first, resize_lanes)
 def interpolate(problem: InterpolateProblem) -> Plan:
     dtype = np.dtype(arithmetic(problem))
-    side_by_side = memory_order(problem) == "lanes"
-    run = _by_lanes(problem, dtype) if side_by_side else _by_planes(problem, dtype)
-    return (lambda *arrays: run(arrays[0], arrays[-1])), (0, *problem.axes, problem.channels) if side_by_side else None
+    if memory_order(problem) == "lanes":
+        run, order = _by_lanes(problem, dtype), (0, *problem.axes, problem.channels)
+    else:
+        run, order = _by_planes(problem, dtype), (0, problem.channels, *problem.axes)
+    return (lambda *arrays: run(arrays[0], arrays[-1])), order
 
 
 def _extents(problem: InterpolateProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
