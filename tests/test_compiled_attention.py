@@ -9,9 +9,9 @@ import dnnarray as dnn
 from dnnarray._cpu import matrix_unit, threads
 from dnnarray._cpu.compiled import compiler
 from dnnarray._operation import dispatch, find
+from tests import guarded
 from tests.oracles.attention import attention as oracle
 from tests.support import DTYPES, assert_close, call_by
-from tests.test_compiled_conv import Guarded
 
 _REASON = compiler.missing() or matrix_unit.missing()
 needs_unit = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -232,7 +232,6 @@ def test_callers_with_threads_of_their_own_get_right_results(monkeypatch):
 @needs_unit
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
 def test_it_stays_within_its_arrays(at_end):
-    guarded = Guarded()
     for queries, keys, width, value_width in ((70, 90, 24, 40), (64, 64, 64, 64), (17, 33, 9, 5)):
         arrays = [_normal(1, 2, n, w, seed=w) for n, w in ((queries, width), (keys, width), (keys, value_width))]
         placed = [guarded.like(a, at_end) for a in arrays]

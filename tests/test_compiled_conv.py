@@ -1,7 +1,5 @@
 """Compiled convolution and attention: nothing is read or written beyond an array, any number of threads gives the same bits."""
 
-import ctypes
-import mmap
 import threading
 
 import numpy as np
@@ -9,30 +7,9 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cpu.compiled import compiler
+from tests import guarded
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
-_PAGE = mmap.PAGESIZE
-_NO_ACCESS = 0
-
-
-class Guarded:
-    """Arrays that end, or begin, at a page that must not be touched."""
-
-    def __init__(self):
-        self._maps = []
-
-    def like(self, array, at_end):
-        pages = -(-array.nbytes // _PAGE)
-        memory = mmap.mmap(-1, (pages + 2) * _PAGE)
-        self._maps.append(memory)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        for page in (0, pages + 1):
-            if ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page * _PAGE), _PAGE, _NO_ACCESS):
-                pytest.skip("this system does not protect pages")
-        first = (pages + 1) * _PAGE - array.nbytes if at_end else _PAGE
-        placed = np.frombuffer(memory, array.dtype, array.size, first).reshape(array.shape)
-        placed[...] = array
-        return placed
 
 
 _CONVOLUTIONS = {
@@ -91,7 +68,6 @@ def test_convolution_stays_within_its_arrays(name, algorithm, dtype, at_end):
     *shapes, options = _CONVOLUTIONS[name]
     x, weight = _drawn(shapes, dtype)
     expected = dnn.conv(x, weight, **options, algorithm="gemm")
-    guarded = Guarded()
     out = guarded.like(np.zeros_like(expected), at_end)
     dnn.conv(guarded.like(x, at_end), guarded.like(weight, at_end), **options, algorithm=algorithm, out=out)
     _assert_near(out, expected)
@@ -128,7 +104,6 @@ def test_depthwise_windows_of_nine_stay_within_their_arrays(name, layout, dtype,
     if layout == "channels_last":
         x, weight = (np.ascontiguousarray(a.transpose(0, 2, 3, 1)) for a in (x, weight))
     expected = dnn.conv(x.astype(np.float64), weight.astype(np.float64), **options, algorithm="gemm").astype(dtype)
-    guarded = Guarded()
     out = guarded.like(np.zeros_like(expected), at_end)
     for threads in (1, 2, 8):
         with dnn.options(threads=threads):
@@ -169,7 +144,6 @@ def test_gradients_of_weight_and_input_stay_within_their_arrays(name, layout, dt
         drawn = [np.moveaxis(a, 1, -1).copy() for a in drawn]
     grad, x, weight = drawn
     options = options | {"layout": layout}
-    guarded = Guarded()
     placed = [guarded.like(a, at_end) for a in (grad, x, weight)]
     for function, other, target, algorithm in (
         (dnn.conv_backward_weight, 1, "weight_shape", "shifted"),
@@ -298,7 +272,6 @@ def test_what_is_not_finite_stays_in_its_windows(algorithm):
 def test_attention_stays_within_its_arrays(queries, at_end):
     dnn.warmup("attention", progress=False)
     q, k, v = _drawn(((1, 4, queries, 13), (1, 2, 41, 13), (1, 2, 41, 7)))
-    guarded = Guarded()
     out = guarded.like(np.zeros((1, 4, queries, 7), np.float32), at_end)
     dnn.attention(*(guarded.like(a, at_end) for a in (q, k, v)), causal=True, out=out)
     expected = dnn.attention(*(a.astype(np.float64) for a in (q, k, v)), causal=True)
@@ -312,7 +285,6 @@ def test_gradients_of_attention_stay_within_their_arrays(queries, width, values,
     dnn.warmup("attention_backward", dtypes=["float32"], progress=False)
     grad, q, k, v = _drawn(((1, 4, queries, values), (1, 4, queries, width), (1, 2, 101, width), (1, 2, 101, values)))
     expected = dnn.attention_backward(*(a.astype(np.float64) for a in (grad, q, k, v)), causal=True)
-    guarded = Guarded()
     out = tuple(guarded.like(np.zeros_like(a), at_end) for a in (q, k, v))
     with dnn.options(threads=1):
         alone = dnn.attention_backward(grad, q, k, v, causal=True)

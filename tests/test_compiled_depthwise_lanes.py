@@ -5,8 +5,8 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cpu.compiled import compiler
+from tests import guarded
 from tests.oracles.conv import ORACLES
-from tests.test_compiled_conv import Guarded
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 
@@ -54,7 +54,6 @@ def _calls(name, dtype):
 def test_close_to_the_definition_and_within_its_arrays(name, dtype, at_end):
     for function, arrays, options in _calls(name, dtype):
         exact = ORACLES[function.__name__](*(a.astype(np.float64) for a in arrays), **options)
-        guarded = Guarded()
         out = guarded.like(np.zeros(exact.shape, dtype), at_end)
         function(*(guarded.like(a, at_end) for a in arrays), algorithm="depthwise_lanes", out=out, **options)
         tolerance = 2e-6 if dtype == "float32" else 1e-13

@@ -5,8 +5,8 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cpu.compiled import compiler
+from tests import guarded
 from tests.support import call_by
-from tests.test_compiled_conv import Guarded
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 
@@ -148,7 +148,6 @@ def test_within_its_arrays(op, at_end):
     for channels in (8, 12, 20, 84):
         x, grad, w = _draw((2, 13, channels), np.float32), _draw((2, 13, channels), np.float32, 1), _draw(channels, np.float32, 2)
         expected, gradients = _forward(op, x, w, w), _backward(op, grad, x, w, w)
-        guarded = Guarded()
         placed = [guarded.like(a, at_end) for a in (x, grad, w)]
         np.testing.assert_array_equal(_forward(op, placed[0], placed[2], placed[2]), expected)
         for got, right in zip(_backward(op, placed[1], placed[0], placed[2], placed[2])[:3], gradients[:3], strict=True):

@@ -9,9 +9,9 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cpu.compiled import compiler
 from dnnarray._problems.pool import AdaptiveAxis, Axis
+from tests import guarded
 from tests.oracles.pool import ORACLES
 from tests.support import call_by
-from tests.test_compiled_conv import Guarded
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 
@@ -146,7 +146,7 @@ def test_nothing_is_read_or_written_beside_the_arrays(channels, dtype, at_end):
     ):
         _, x, options = _case(name, channels, dtype)
         y, indices = dnn.max_pool_with_indices(x, **options)
-        grad, guarded = _gradient(y.shape, dtype), Guarded()
+        grad = _gradient(y.shape, dtype)
         x, grad, places = (guarded.like(a, at_end) for a in (x, grad, indices))
         out, named, best = (guarded.like(np.full_like(a, 7), at_end) for a in (x, indices, y))
         call_by("compiled", "max_pool_with_indices", (x,), options, (best, named))

@@ -5,9 +5,9 @@ import pytest
 
 import dnnarray as dnn
 from dnnarray._cpu.compiled import compiler
+from tests import guarded
 from tests.oracles import spatial as oracles
 from tests.support import call_by
-from tests.test_compiled_conv import Guarded
 
 pytestmark = pytest.mark.skipif(compiler.missing() is not None, reason="Numba is not installed")
 
@@ -94,7 +94,6 @@ def test_planes_close_to_the_definition_and_within_its_arrays(name, at_end):
 def _compare_guarded(name, x, grad, options, at_end):
     exact = oracles.interpolate(x.astype(np.float64), **options)
     slopes = call_by("separable", "interpolate_backward", (grad.astype(np.float64), x.astype(np.float64)), options)
-    guarded = Guarded()
     placed = [guarded.like(a, at_end) for a in (x, grad)]
     y, dx = (guarded.like(np.full(a.shape, np.nan, x.dtype), at_end) for a in (exact, slopes))
     call_by("compiled", "interpolate", (placed[0],), options, out=y)
@@ -193,7 +192,6 @@ def test_sampling_close_to_the_definition_and_within_its_arrays(channels, align_
     options = {"padding_mode": padding_mode, "align_corners": align_corners}
     for dtype, tolerance in (("float32", 3e-6), ("float64", 1e-14)):
         x, grid = rng.standard_normal((3, 7, 9, channels)).astype(dtype), rng.uniform(-1.4, 1.4, (3, 5, 61, 2)).astype(dtype)
-        guarded = Guarded()
         first = np.moveaxis(guarded.like(x, at_end), -1, 1)
         out = np.moveaxis(guarded.like(np.full((3, 5, 61, channels), np.nan, dtype), at_end), -1, 1)
         call_by("compiled", "grid_sample", (first, guarded.like(grid, at_end)), options, out=out)

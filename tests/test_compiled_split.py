@@ -14,8 +14,8 @@ import dnnarray as dnn
 from dnnarray._cpu import matrix_unit, threads
 from dnnarray._cpu.compiled import compiler
 from dnnarray._operation import dispatch, find
+from tests import guarded
 from tests.support import DTYPES, assert_close, call_by
-from tests.test_compiled_conv import Guarded
 
 _REASON = compiler.missing() or matrix_unit.missing()
 needs_unit = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -138,7 +138,6 @@ def test_rows_that_are_one_row_and_axes_before_the_rows():
 def test_linear_layers_stay_within_their_arrays(at_end):
     for rows, columns, depth in ((33, 47, 61), (32, 48, 128), (17, 16, 32), (16, 33, 160), (1, 1, 1)):
         grad, x, weight = _normal(rows, columns), _normal(rows, depth), _normal(columns, depth, seed=1)
-        guarded = Guarded()
         placed = [guarded.like(a, at_end) for a in (grad, x, weight, np.zeros_like(grad), np.zeros_like(x), np.zeros_like(weight))]
         assert_close(_split("linear", placed[1:3], out=placed[3]), _product(x, weight), depth)
         got = _split("linear_backward", placed[:3], out=tuple(placed[4:]))
@@ -230,7 +229,7 @@ def test_windows_of_one_pixel_on_arrays_that_lie_otherwise(lying, layout):
 def test_windows_of_one_pixel_stay_within_their_arrays(name, layout, at_end):
     n, c, k, space = _IMAGES[name]
     x, weight = _laid(_normal(n, c, *space), layout), _laid(_normal(*_window(k, c, space)), layout)
-    expected, guarded = _mixed(x, weight, layout), Guarded()
+    expected = _mixed(x, weight, layout)
     placed = [guarded.like(a, at_end) for a in (x, weight, np.zeros(expected.shape, np.float32))]
     assert_close(_split("conv", placed[:2], layout=layout, out=placed[2]), expected, c)
 

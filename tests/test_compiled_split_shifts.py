@@ -8,9 +8,9 @@ import pytest
 import dnnarray as dnn
 from dnnarray._cpu import matrix_unit
 from dnnarray._cpu.compiled import compiler
+from tests import guarded
 from tests.oracles import conv as oracles
 from tests.support import DTYPES, assert_close
-from tests.test_compiled_conv import Guarded
 
 _REASON = compiler.missing() or matrix_unit.missing()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -107,7 +107,6 @@ def test_transposed_convolutions(shape, window, options, layout):
 @pytest.mark.parametrize("name", _CASES)
 def test_they_stay_within_their_arrays(name, layout, at_end):
     grad, x, weight, options = _given(name, layout)
-    guarded = Guarded()
     placed = [guarded.like(a, at_end) for a in (grad, x, weight)]
     calls = (
         (dnn.conv, (1, 2), {}),

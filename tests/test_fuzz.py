@@ -187,7 +187,9 @@ print(json.dumps({"kinds": {"ok": 1}, "ops": {}, "reasons": {}, "done": True}), 
 
 def test_a_crash_is_reported_with_its_call_and_the_others_are_made(monkeypatch):
     monkeypatch.setattr(workers, "command", lambda asked, first: [sys.executable, "-c", _DYING, str(first)])
-    report = workers.run(workers.Asked("numpy", 9, calls=6, jobs=2), lambda so_far: None)
+    told = []
+    report = workers.run(workers.Asked("numpy", 9, calls=6, jobs=2), lambda so_far: None, told.append)
+    assert told == report.failures
     assert [(f["id"], f["kind"]) for f in report.failures] == [("9:2", "CRASH")]
     assert report.kinds == {"ok": 2, "CRASH": 1}
 

@@ -107,11 +107,15 @@ def _line(report: Report, begun: float) -> str:
     return f"{report.calls:,} calls, {report.calls / (time.monotonic() - begun):.0f} a second: {kinds}"
 
 
-def show(failures: list[dict[str, Any]], engine: str) -> None:
-    """Failures, the first few of each kind in full."""
-    seen: Counter[tuple[Any, ...]] = Counter()
-    for failure in failures:
-        if "op" not in failure and (call := draw(failure["id"], engine)) is not None:  # the process died before it could say so
+class Failures:
+    """Failures as they come: the first few of each kind in full."""
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self._seen: Counter[tuple[Any, ...]] = Counter()
+
+    def show(self, failure: dict[str, Any]) -> None:
+        if "op" not in failure and (call := draw(failure["id"], self._engine)) is not None:  # the process died before it could say so
             failure |= {
                 "op": call.drawn.op,
                 "mode": call.mode,
@@ -119,14 +123,16 @@ def show(failures: list[dict[str, Any]], engine: str) -> None:
                 "change": call.change,
                 "snippet": text(call, None),
             }
-        group = (failure["kind"], failure.get("op"), failure.get("mode"), failure.get("algorithm"))
-        seen[group] += 1
-        if seen[group] <= _SHOWN:
+        group = tuple(failure.get(n) for n in ("kind", "op", "mode", "algorithm"))
+        self._seen[group] += 1
+        if self._seen[group] <= _SHOWN:
             head = " ".join(str(failure[n]) for n in ("op", "mode", "algorithm", "dtype", "change") if failure.get(n))
             print(f"\n--- {failure['kind']} {failure['id']} {head}\n{failure['text']}\n{failure.get('snippet', '')}")
-            print(f"again: python -m tests.fuzz --engine {engine} --replay {failure['id']}", flush=True)
-    for group, count in seen.items():
-        print(f"{count:6} x {' '.join(map(str, group))}")
+            print(f"again: python -m tests.fuzz --engine {self._engine} --replay {failure['id']}\n", flush=True)
+
+    def sum_up(self) -> None:
+        for group, count in self._seen.items():
+            print(f"{count:6} x {' '.join(map(str, group))}")
 
 
 def _replay(arguments: argparse.Namespace) -> int:
@@ -139,7 +145,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if verdict.good:
         print(f"{verdict.kind} {verdict.text}")
     else:
-        show([told(call, verdict, place, True)], arguments.engine)
+        Failures(arguments.engine).show(told(call, verdict, place, True))
     return 0 if verdict.good else 1
 
 
@@ -156,8 +162,9 @@ def main() -> int:
     jobs = arguments.jobs or (2 if arguments.engine == "cuda" else len(os.sched_getaffinity(0)))
     seconds = 60.0 if arguments.seconds is None and arguments.calls is None else arguments.seconds
     asked, begun = Asked(arguments.engine, arguments.seed, _words(arguments.only), seconds, arguments.calls, jobs), time.monotonic()
-    report = run(asked, lambda so_far: print(_line(so_far, begun), flush=True))
-    show(report.failures, arguments.engine)
+    failures = Failures(arguments.engine)
+    report = run(asked, lambda so_far: print(_line(so_far, begun), flush=True), failures.show)
+    failures.sum_up()
     print("not verified: " + ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.most_common()))
     print(f"seed {arguments.seed}, {arguments.engine}: {_line(report, begun)}")
     return 1 if report.failures else 0

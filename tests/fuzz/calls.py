@@ -39,6 +39,7 @@ class Call:
     pick : of [0, 1) which of the algorithms is named; None for the one that is chosen
     context : the options in force
     out, workspace, repeat : whether these are given, and whether the call is made again on arrays at other addresses
+    pages : "end" or "begin" where arrays lie beside a page that must not be touched, on a processor
     change : what makes the call a wrong one, in words
     """
 
@@ -53,6 +54,7 @@ class Call:
     out: bool = False
     workspace: bool = False
     repeat: bool = False
+    pages: str | None = None
     change: str | None = None
 
     @property
@@ -105,7 +107,7 @@ def draw(id_: str, engine: str, words: tuple[str, ...] = ()) -> Call | None:
     drawn = DRAWERS[op](drawer)
     call = Call(
         id_, engine, drawn, dtype, drawer.style, _mode(drawer, drawn), drawer.number(0, 1) if drawer.maybe() else None,
-        _context(drawer), drawer.maybe(0.25), drawer.maybe(0.2), drawer.maybe(0.4),
+        _context(drawer), drawer.maybe(0.25), drawer.maybe(0.2), drawer.maybe(0.4), drawer.choice(("end", "begin", None, None)) if engine != "cuda" else None,
     )  # fmt: skip
     return mutated(drawer, call) if drawer.maybe(0.04) else call
 

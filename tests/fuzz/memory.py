@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.guarded import beside_a_page
+
 _GUARD = 64  # bytes on each side of what an array covers
 _ALIGNED = 256  # what the address of an array without an offset is a multiple of
 _UNTOUCHED = 0xA5
@@ -45,9 +47,10 @@ def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
 
 
 class Host:
-    """Memory of this machine."""
+    """Memory of this machine; `around` are the bytes before and behind what an array covers."""
 
     name = "cpu"
+    around = (_GUARD, _GUARD)
 
     def bytes(self, content: np.ndarray) -> Any:
         """These bytes at an aligned address."""
@@ -74,10 +77,24 @@ class Host:
 _HOST = Host()
 
 
+class Pages(Host):
+    """Memory of this machine in which arrays end at, or begin behind, a page that must not be touched."""
+
+    def __init__(self, at_end: bool) -> None:
+        self._at_end = at_end
+        self.around = (_GUARD, 0) if at_end else (0, _GUARD)
+
+    def bytes(self, content: np.ndarray) -> Any:
+        memory = beside_a_page(len(content), self._at_end)
+        memory[:] = content
+        return memory
+
+
 class Card:
     """Memory of the current CUDA device."""
 
     name = "cuda"
+    around = (_GUARD, _GUARD)
 
     def __init__(self) -> None:
         import cupy
@@ -118,9 +135,11 @@ class Placed:
         self._place, self._shape, self._layout = place, shape, layout
         low, high = span(shape, layout.strides)
         self._dtype = dtype.newbyteorder() if layout.swapped else dtype
-        before = -(-(_GUARD + layout.offset) // _ALIGNED) * _ALIGNED + layout.offset
+        before, behind = place.around
+        if before and behind:
+            before = -(-before // _ALIGNED) * _ALIGNED + layout.offset
         self._first = before - low * dtype.itemsize
-        self._content = np.full(before + (high - low + 1) * dtype.itemsize + _GUARD, _UNTOUCHED, np.uint8)
+        self._content = np.full(before + (high - low + 1) * dtype.itemsize + behind, _UNTOUCHED, np.uint8)
         self.memory: Any = None
         self.array: Any = None
 

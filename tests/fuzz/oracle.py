@@ -134,6 +134,8 @@ def meeting(op: str, arrays: dict[str, Any]) -> float:
     if op.startswith("conv"):
         factors = [_size(a) for a in list(arrays.values())[:2]]
         return factors[0] * factors[1]
+    if op in ("log_softmax", "cross_entropy", "linear_cross_entropy"):  # the logarithm of a sum of 1 and little else
+        return max(_size(arrays.get("weight")), 1.0)
     return 1.0 if op.partition("_")[0] in ("rnn", "gru", "lstm") else 0.0
 
 

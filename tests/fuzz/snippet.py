@@ -37,6 +37,8 @@ def _simpler(call: Call) -> Iterator[Call]:
     for flag in ("out", "workspace", "repeat"):
         if getattr(call, flag):
             yield replace(call, **{flag: False})
+    if call.pages:
+        yield replace(call, pages=None)
     if call.pick is not None:
         yield replace(call, pick=None)
     defaults = find(call.drawn.op).defaults
@@ -77,7 +79,7 @@ def text(call: Call, algorithm: str | None) -> str:
                      f"({', '.join(names)},), dict({options}))))")  # fmt: skip
     else:
         lines.append(f"y, pullback = dnn.vjp({given})  # {call.mode}, algorithm {algorithm!r}")
-    marks = ", ".join(flag for flag in ("out", "workspace", "repeat") if getattr(call, flag))
+    marks = ", ".join(flag for flag in ("out", "workspace", "repeat", "pages") if getattr(call, flag))
     if marks:
         lines.append(f"# with {marks}: python -m tests.fuzz --engine {call.engine} --replay {call.id}")
     return "\n".join(lines)

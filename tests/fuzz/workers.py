@@ -107,15 +107,18 @@ def environment(engine: str) -> dict[str, str]:
     return os.environ | variables | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))}
 
 
-def run(asked: Asked, progress: Callable[[Report], None]) -> Report:
-    """All calls, or as many as the time is enough for."""
+def run(asked: Asked, progress: Callable[[Report], None], failed: Callable[[dict[str, Any]], None]) -> Report:
+    """All calls, or as many as the time is enough for; failures are told of as they come."""
     report, begun, told = Report(), time.monotonic(), time.monotonic()
     with selectors.DefaultSelector() as ready:
         for worker in [Worker(asked, first) for first in range(asked.jobs)]:
             ready.register(worker.output, selectors.EVENT_READ, worker)
         while ready.get_map():
             for key, _ in ready.select(timeout=1.0):
+                known = len(report.failures)
                 _take(ready, key.data, report)
+                for failure in report.failures[known:]:
+                    failed(failure)
             late = asked.seconds is not None and time.monotonic() - begun > asked.seconds
             for worker in [key.data for key in ready.get_map().values()]:
                 _watch(worker, late)

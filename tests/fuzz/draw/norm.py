@@ -47,7 +47,7 @@ def _batch_norm(d: Drawer) -> Drawn:
 def _batch_norm_train(d: Drawer) -> Drawn:
     layout, options = _layout(d)
     shape, c = _channels_and_rest(d, layout)
-    if c and math.prod(shape) == c:  # a single value has no variance
+    if math.prod(shape[:-1] if layout == "channels_last" else (shape[0], *shape[2:])) == 1:  # a single value has no variance
         shape = (2, *shape[1:])
     residual = d.floats(*shape) if d.maybe(0.3) else None
     running = [d.positive(c, role="beside") if d.maybe(0.6) else None for _ in range(2)]
