@@ -22,6 +22,18 @@ from dnnarray._introspect import Explanation, Inference, algorithms, explain, in
 from dnnarray._module import Importable as _Importable
 from dnnarray._names import FAMILIES as _FAMILIES
 from dnnarray._names import FAMILY_OF as _FAMILY_OF
+from dnnarray._optimizers import (
+    AdamState,
+    LionState,
+    SGDState,
+    adam,
+    adamw,
+    clip_by_global_norm,
+    cosine_schedule,
+    lion,
+    sgd,
+    warmup_schedule,
+)
 from dnnarray._options import Options, options, set_options
 from dnnarray._select import Algorithm
 from dnnarray._spec import Spec
@@ -44,34 +56,44 @@ if _TYPE_CHECKING:
     from dnnarray.spatial import *
 
 __all__ = [
+    "AdamState",
     "Algorithm",
     "ArrayTypeError",
     "DTypeError",
     "DeviceError",
     "Explanation",
     "Inference",
+    "LionState",
     "OptionError",
     "Options",
+    "SGDState",
     "ShapeError",
     "Spec",
     "UnsupportedError",
     "WorkspaceError",
     "__version__",
+    "adam",
+    "adamw",
     "algorithms",
     "autotune",
     "check",
     "checkpoint",
+    "clip_by_global_norm",
+    "cosine_schedule",
     "explain",
     "grad",
     "infer",
+    "lion",
     "options",
     "set_options",
+    "sgd",
     "show_versions",
     "stop_gradient",
     "telemetry",
     "value_and_grad",
     "vjp",
     "warmup",
+    "warmup_schedule",
     *_FAMILY_OF,
 ]
 

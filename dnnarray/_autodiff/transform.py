@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dnnarray._autodiff.tree import leaves, tree_map
 from dnnarray._errors import OptionError
+from dnnarray._tree import leaves, tree_map
 
 
 def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
