@@ -11,7 +11,7 @@ _NAMING = ("__init__", "compiler")
 if not find_spec("numba"):
     collect_ignore += [str(path) for path in Path(__file__).parent.glob("dnnarray/_cpu/compiled/*.py") if path.stem not in _NAMING]
 # A door to another library needs that library at import.
-collect_ignore += [f"dnnarray/interop/{name}" for name in ("torch",) if not find_spec(name)]
+collect_ignore += [f"dnnarray/interop/{path}" for path in ("torch", "sklearn.py") if not find_spec(path.partition(".")[0])]
 
 
 def pytest_addoption(parser):

@@ -58,9 +58,9 @@ def test_the_core_of_the_cuda_engine_knows_no_family(path):
     assert not found
 
 
-def test_scipy_torch_and_jax_are_imported_by_interop_alone():
+def test_other_libraries_are_imported_by_interop_alone():
     outside = [p for p in _modules() if _layer(p) != "interop"]
-    found = {str(p): n for p in outside for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax"}}
+    found = {str(p): n for p in outside for n in _imports(p) if n.partition(".")[0] in {"scipy", "torch", "jax", "sklearn"}}
     assert not found
 
 

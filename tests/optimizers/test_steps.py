@@ -32,7 +32,10 @@ OPTIMIZERS = {
 
 def drawn(seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
-    return {"a": rng.standard_normal((3, 4)).astype(dtype), "b": [rng.standard_normal(5).astype(dtype), rng.standard_normal(()).astype(dtype)]}
+    return {
+        "a": rng.standard_normal((3, 4)).astype(dtype),
+        "b": [rng.standard_normal(5).astype(dtype), rng.standard_normal(()).astype(dtype)],
+    }
 
 
 def flat(tree):
