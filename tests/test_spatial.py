@@ -542,3 +542,12 @@ def test_shuffles_and_embedding_agree_with_pytorch():
 def test_more_samples_than_anyone_waits_for_are_refused():
     with pytest.raises(dnn.OptionError, match="roi_align: sampling_ratio is 1025; expected an integer from 0 to 1024"):
         dnn.roi_align(np.zeros((1, 1, 4, 4)), np.zeros((1, 5)), output_size=2, sampling_ratio=1025)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)], ids=str)
+@pytest.mark.parametrize("view", [lambda a: a[..., ::2], lambda a: a[..., 4::-1]], ids=["every-other", "backwards"])
+def test_embedding_writes_into_strided_memory_whatever_the_rank_of_the_indices(shape, view):
+    weight, indices = np.arange(35.0).reshape(7, 5), np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+    memory = np.full((*shape, 9), 99.0)
+    assert dnn.embedding(indices, weight, out=view(memory)) is not None
+    np.testing.assert_array_equal(view(memory), weight[indices])

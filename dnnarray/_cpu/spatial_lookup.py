@@ -17,7 +17,7 @@ def _embedding(problem: EmbeddingProblem, outputs: tuple[np.ndarray, ...], scrat
     if not indices.size:
         return
     rows, out = indices.astype(np.intp, copy=False), outputs[0]
-    if out.flags.c_contiguous:
+    if out.flags.c_contiguous or rows.ndim == 0:
         rows, out = rows.reshape(-1), out.reshape(rows.size, weight.shape[1])
 
     def gather(start: int, stop: int) -> None:
