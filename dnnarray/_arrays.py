@@ -332,6 +332,12 @@ def native_byte_order(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tree_map(convert, array) for array in arrays)
 
 
+def like_array(value: Any) -> bool:
+    """Whether a value that may be an option stands for an array; NumPy's numbers do not."""
+    described = hasattr(value, "shape") and hasattr(value, "dtype")
+    return not isinstance(value, np.generic) and (described or hasattr(value, "__dlpack__"))
+
+
 def spec_of(array: Any, where: str = "the argument") -> Spec:
     """The `Spec` of an array of any namespace, or a `Spec` itself; `where` names it in the message where it is neither."""
     if isinstance(array, Spec):

@@ -20,8 +20,8 @@ def autotune(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     ----------
     op : callable or str
         A public function of dnnarray, or its name.
-    *arrays : array or Spec
-        The arrays of the call in signature order, None where omitted. For a `Spec`, data is drawn.
+    *arrays : array, Spec or option
+        The arrays of the call in signature order, None where omitted, and options in the places where `vjp` takes them. For a `Spec`, data is drawn.
     **options
         Everything else, by name.
 

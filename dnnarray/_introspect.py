@@ -89,8 +89,9 @@ def infer(op: Any, *arrays: Any, **options: Any) -> Inference:
     ----------
     op : callable or str
         A public function of dnnarray, or its name.
-    *arrays : array or Spec
-        The arrays of the call in signature order, None where omitted; only their shape, dtype and strides are looked at.
+    *arrays : array, Spec or option
+        The arrays of the call in signature order, None where omitted, and options in the places where `vjp` takes them. Only shape, dtype
+        and strides of the arrays are looked at.
     **options
         Everything else, by name.
 
@@ -126,8 +127,8 @@ def algorithms(op: Any, *arrays: Any, **options: Any) -> list[Algorithm]:
     ----------
     op : callable or str
         A public function of dnnarray, or its name.
-    *arrays : array or Spec
-        The arrays of the call in signature order, None where omitted.
+    *arrays : array, Spec or option
+        The arrays of the call in signature order, None where omitted, and options in the places where `vjp` takes them.
     **options
         Everything else, by name.
 
@@ -229,8 +230,8 @@ def explain(op: Any, *arrays: Any, **options: Any) -> Explanation:
     ----------
     op : callable or str
         A public function of dnnarray, or its name.
-    *arrays : array or Spec
-        The arrays of the call in signature order, None where omitted.
+    *arrays : array, Spec or option
+        The arrays of the call in signature order, None where omitted, and options in the places where `vjp` takes them.
     **options
         Everything else, by name.
 

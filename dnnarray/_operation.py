@@ -89,23 +89,41 @@ class Operation:
         if self.ndim is not None:
             checks.rank(self.name, self.arrays[0], spec, self.ndim, f"batch, channels and {self.ndim - 2} spatial axes")
 
-    def bind(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arrays in signature order and everything else by name, as `vjp` and `infer` take them, made complete."""
-        if len(arrays) > len(self.arrays):
-            raise TypeError(f"{self.name}: takes {len(self.arrays)} arrays ({', '.join(self.arrays)}), got {len(arrays)}.")
-        given = dict(zip(self.arrays, arrays, strict=False))
-        chosen = dict(self.defaults)
-        for name, value in options.items():
-            if name in self.arrays and name not in given:
-                given[name] = value
-            elif name in chosen:
-                chosen[name] = value
-            else:
-                raise TypeError(f"{self.name}: unknown or repeated argument {name!r}; it takes {', '.join((*self.arrays, *chosen))}.")
+    def bind(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arrays in signature order and all options by name, from what `vjp` and `infer` are given (`place`), made complete."""
+        given = self.place(values, named)
+        for name, value in named.items():
+            if name in given or not (name in self.arrays or name in self.defaults):
+                raise TypeError(
+                    f"{self.name}: unknown or repeated argument {name!r}; it takes {', '.join((*self.arrays, *self.defaults))}."
+                )
+            given[name] = value
+        chosen = {n: given.get(n, default) for n, default in self.defaults.items()}
         missing = [n for n in self.static if chosen[n] is inspect.Parameter.empty]
         if missing:
             raise TypeError(f"{self.name}: missing {', '.join(missing)}; give {'it' if len(missing) == 1 else 'them'} by name.")
         return tuple(given.get(name) for name in self.arrays), chosen
+
+    def place(self, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """The parameters that values given by position are for: all arrays in signature order, and the options that stand among them.
+
+        Such an option may be left to its name: an array (or None, for one that is omitted) in its place is the next array. What is no array, behind
+        all arrays, is the next option.
+        """
+        parameters = self.function.__signature__.parameters  # type: ignore[attr-defined]
+        positional = [n for n in self.defaults if parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY]
+        open_ = [n for n in parameters if n in self.arrays or (n in positional and n not in named)]
+        behind = [n for n in self.static if n not in positional and n not in named]
+        given: dict[str, Any] = {}
+        for value in values:
+            array = value is None or _arrays.like_array(value)
+            while array and open_ and open_[0] in positional and any(n in self.arrays for n in open_):
+                open_.pop(0)
+            names = open_ or ([] if array else behind)
+            if not names:
+                raise TypeError(f"{self.name}: takes {len(self.arrays)} arrays ({', '.join(self.arrays)}), got {len(values)}.")
+            given[names.pop(0)] = value
+        return given
 
     def call(self, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The public function on all arrays in signature order and everything else by name."""

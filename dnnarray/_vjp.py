@@ -21,8 +21,10 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     ----------
     op : callable or str
         A public function of dnnarray, or its name.
-    *arrays : array
-        The arrays of the call in signature order, None where omitted.
+    *arrays : array or option
+        The arrays of the call in signature order, None where omitted. Options that the function takes among them (``num_groups``,
+        ``kernel_size``, ``output_size``, ...) may stand in their places or be given by name; what is no array, behind all arrays, is
+        the next option of the signature.
     **options
         Everything else, by name. Keyword-only arrays (``residual``, ``mask``) may be given by name too. ``algorithm`` is that of the
         forward; the gradients go by the algorithm of the same name where there is one that does them.
@@ -59,7 +61,8 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     forced = {"algorithm": options.pop("algorithm")} if "algorithm" in options else {}
     bound, chosen = operation.bind(arrays, options)
     chosen = {n: v for n, v in chosen.items() if v is not inspect.Parameter.empty}  # the call itself says what is missing
-    passed = operation.arrays[: len(arrays)] + tuple(n for n in operation.arrays[len(arrays) :] if n in options)
+    placed = operation.place(arrays, options)
+    passed = tuple(n for n in operation.arrays if n in placed) + tuple(n for n in operation.arrays if n in options)
     named = dict(zip(operation.arrays, bound, strict=True))
     saved: dict[str, Any]
     if operation.save is None:

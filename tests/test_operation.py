@@ -176,6 +176,80 @@ def test_vjp_gives_one_entry_per_array_passed():
     assert [g.shape for g in pullback(y)] == [x.shape, w.shape, r.shape]
 
 
+_IMAGE = np.linspace(-1, 1, 96).reshape(1, 6, 4, 4)
+_PARAMETERS = np.linspace(1, 2, 6)
+_BOTH_WAYS = {  # the arguments by position, and the same with every option by name
+    "dropout": (("dropout", _IMAGE, 0.5), ("dropout", _IMAGE), {"p": 0.5}, {"seed": 3}),
+    "softmax": (("softmax", _IMAGE, 1), ("softmax", _IMAGE), {"axis": 1}, {}),
+    "pool": (("max_pool", _IMAGE, (2, 2)), ("max_pool", _IMAGE), {"kernel_size": (2, 2)}, {"stride": 1}),
+    "an array as option": (("max_pool", _IMAGE, np.array([2, 2])), ("max_pool", _IMAGE), {"kernel_size": 2}, {}),
+    "a number of numpy": (("group_norm", _IMAGE, np.int64(3)), ("group_norm", _IMAGE), {"num_groups": 3}, {}),
+    "alone": (("group_norm", _IMAGE, 3), ("group_norm", _IMAGE), {"num_groups": 3}, {"eps": 1e-3}),
+    "among arrays": (
+        ("group_norm", _IMAGE, 3, _PARAMETERS, _PARAMETERS),
+        ("group_norm", _IMAGE, _PARAMETERS, _PARAMETERS),
+        {"num_groups": 3},
+        {},
+    ),
+    "among arrays, one omitted": (
+        ("group_norm", _IMAGE, 3, None, _PARAMETERS),
+        ("group_norm", _IMAGE, None, _PARAMETERS),
+        {"num_groups": 3},
+        {},
+    ),
+    "two": (
+        ("fold", _IMAGE.reshape(1, 6, 16)[:, :4], (5, 5), 2),
+        ("fold", _IMAGE.reshape(1, 6, 16)[:, :4]),
+        {"output_size": (5, 5), "kernel_size": 2},
+        {},
+    ),
+    "the second by name": (
+        ("fold", _IMAGE.reshape(1, 6, 16)[:, :4], (5, 5)),
+        ("fold", _IMAGE.reshape(1, 6, 16)[:, :4]),
+        {"output_size": (5, 5)},
+        {"kernel_size": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _BOTH_WAYS)
+def test_options_stand_in_their_places_or_go_by_name(name):
+    by_position, by_name, options, others = _BOTH_WAYS[name]
+    y, pullback = dnn.vjp(*by_position, **others)
+    expected, pullback_by_name = dnn.vjp(*by_name, **options, **others)
+    np.testing.assert_array_equal(y, expected)
+    gradients, named_gradients = (pull(np.ones_like(y)) for pull in (pullback, pullback_by_name))
+    assert len(gradients) == len(named_gradients) == len(by_name) - 1
+    for a, b in zip(gradients, named_gradients, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or np.array_equal(a, b)
+    assert dnn.infer(*by_position, **others).output == dnn.infer(*by_name, **options, **others).output
+    assert dnn.algorithms(*by_position, **others) == dnn.algorithms(*by_name, **options, **others)
+
+
+@pytest.mark.parametrize("question", [dnn.vjp, dnn.infer, dnn.explain], ids=lambda f: f.__name__)
+def test_values_that_have_no_place_are_refused(question):
+    with pytest.raises(TypeError, match="group_norm: missing num_groups; give it by name"):
+        question("group_norm", _IMAGE, _PARAMETERS)
+    with pytest.raises(TypeError, match=r"group_norm: takes 3 arrays .* got 5"):
+        question("group_norm", _IMAGE, 3, _PARAMETERS, _PARAMETERS, _PARAMETERS)
+    with pytest.raises(dnn.ArrayTypeError, match="group_norm: weight is "):
+        question("group_norm", _IMAGE, 3, 4)
+    with pytest.raises(dnn.ArrayTypeError, match="group_norm: weight is "):
+        question("group_norm", _IMAGE, 3, num_groups=3)
+    with pytest.raises(TypeError, match="relu: takes 1 arrays"):
+        question("relu", _IMAGE, 1)
+    with pytest.raises(TypeError, match="unknown or repeated argument 'weight'"):
+        question("group_norm", _IMAGE, 3, _PARAMETERS, weight=_PARAMETERS)
+
+
+def test_gradients_asked_about_take_arrays_in_signature_order():
+    pooled = dnn.max_pool_with_indices(_IMAGE, 2)
+    by_name = dnn.infer("max_pool_backward", pooled.y, _IMAGE, pooled.indices, kernel_size=2)
+    assert by_name == dnn.infer("max_pool_backward", pooled.y, _IMAGE, 2, pooled.indices)
+    assert by_name.output.shape == _IMAGE.shape
+
+
 def test_the_pullback_checks_its_gradient():
     _, pullback = dnn.vjp("relu", X)
     with pytest.raises(dnn.ShapeError, match="relu_backward: grad"):
