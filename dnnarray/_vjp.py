@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from dnnarray._arrays import spec_of
-from dnnarray._errors import OptionError, UnsupportedError
+from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, fail
 from dnnarray._operation import Operation, find, lookup
+from dnnarray._options import CURRENT, Options, current
+from dnnarray._records import frozen
 from dnnarray._untraced import untraced
 
 
@@ -36,7 +38,9 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     pullback : callable
         ``pullback(grad)`` takes the gradient of the output (of the first one where there are several, or a tuple with None
         for the others) and returns a tuple with one entry per array passed, None for what has no gradient. Arrays given by
-        name follow in signature order.
+        name follow in signature order. Of an output without axes the gradient may be a Python number, and is 1 where it is left out.
+        The `options` that were in force when `vjp` ran are in force again while the pullback runs, in whatever thread that is. A pullback can be
+        pickled, and takes the arrays that it keeps with it.
 
     Raises
     ------
@@ -44,6 +48,8 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
         The operation has no gradient.
     OptionError
         `op` is no operation.
+    ArrayTypeError
+        An argument is no array; or the pullback got a number, or nothing, for an output that has axes.
 
     Examples
     --------
@@ -51,6 +57,9 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     >>> y, pullback = dnn.vjp("relu", np.array([-1.0, 2.0]))
     >>> pullback(np.array([10.0, 10.0]))
     (array([ 0., 10.]),)
+    >>> loss, pullback = dnn.vjp("cross_entropy", np.zeros((1, 2)), np.array([0]))
+    >>> pullback()
+    (array([[-0.5,  0.5]]), None)
     """
     operation = find(op)
     backward = lookup(f"{operation.base}_backward")
@@ -74,14 +83,63 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     takes_algorithm = "algorithm" in backward.function.__signature__.parameters  # type: ignore[attr-defined]
     forced = forced if takes_algorithm else {}
     kept = {n: v for n, v in (named | chosen | saved).items() if n in backward.arrays or n in backward.defaults}
-
     (_, *others), rest = backward.bind((None,), kept)
+    results = output if isinstance(output, tuple) else (output,)
+    scalars = tuple(result if getattr(result, "shape", None) == () else None for result in results)
+    return output, Pullback(operation, backward, tuple(others), rest, forced, passed, scalars, current())
 
-    def pullback(grad: Any) -> tuple[Any, ...]:
-        gradients = _by_name(operation, _run(backward, (_only_first(operation, backward, grad), *others), rest, forced))
-        return tuple(gradients.get(name) for name in passed)
 
-    return output, pullback
+@frozen(eq=False)
+class Pullback:
+    """What pulls a gradient back through one call of an operation.
+
+    Attributes
+    ----------
+    operation, backward : the operation, and the one that computes its gradients
+    arrays, options : what the latter gets beside the gradient
+    forced : the algorithm that was named for the forward
+    passed : the arrays whose gradients are returned, by name
+    scalars : the results that have no axes, None for each of the others
+    settings : the options that were in force
+    """
+
+    operation: Operation
+    backward: Operation
+    arrays: tuple[Any, ...]
+    options: dict[str, Any]
+    forced: dict[str, Any]
+    passed: tuple[str, ...]
+    scalars: tuple[Any, ...]
+    settings: Options
+
+    def __call__(self, grad: Any = 1.0) -> tuple[Any, ...]:
+        token = CURRENT.set(self.settings)
+        try:
+            given = (_only_first(self.operation, self.backward, self._as_arrays(grad)), *self.arrays)
+            gradients = _by_name(self.operation, _run(self.backward, given, self.options, self.forced))
+        finally:
+            CURRENT.reset(token)
+        return tuple(gradients.get(name) for name in self.passed)
+
+    def __repr__(self) -> str:
+        return f"<pullback of {self.operation.name}>"
+
+    def _as_arrays(self, grad: Any) -> Any:
+        """The gradients with an array for each Python number, which is for a result without axes."""
+        if isinstance(grad, (tuple, list)):
+            return tuple(self._as_array(g, i) for i, g in enumerate(grad))
+        return self._as_array(grad, 0)
+
+    def _as_array(self, grad: Any, place: int) -> Any:
+        if not isinstance(grad, (int, float)):
+            return grad
+        scalar = self.scalars[place] if place < len(self.scalars) else None
+        if scalar is None:
+            fix = "Only the gradient of a result without axes may be a number, or be left out, for 1."
+            fail(ArrayTypeError, self.backward.name, "grad", f"the number {grad}", "an array of the shape of the result", fix)
+        from array_api_compat import array_namespace  # which few calls need
+
+        return array_namespace(scalar).full_like(scalar, grad)
 
 
 def _run(backward: Operation, arrays: tuple[Any, ...], options: dict[str, Any], forced: dict[str, Any]) -> Any:
