@@ -5,9 +5,11 @@ from __future__ import annotations
 import operator
 import os
 import re
+import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from dnnarray._errors import OptionError, fail
 
@@ -44,7 +46,10 @@ class Options:
         return _restored, tuple(getattr(self, n) for n in _NAMES)
 
 
-_interned: dict[tuple, Options] = {}
+_interned: WeakValueDictionary[tuple[Any, ...], Options] = (
+    WeakValueDictionary()
+)  # what is in force or remembered somewhere keeps itself alive
+_interning = threading.Lock()
 CURRENT: ContextVar[Options] = ContextVar("dnnarray_options")
 # What to go back to at the end of each ``with`` block; in the context too, so that threads can share an `options` object.
 _outer: ContextVar[tuple[Options, ...]] = ContextVar("dnnarray_outer_options", default=())
@@ -52,7 +57,8 @@ _NAMES = tuple(f.name for f in fields(Options) if f.init)
 
 
 def _intern(options: Options) -> Options:
-    return _interned.setdefault(tuple(getattr(options, n) for n in _NAMES), options)
+    with _interning:
+        return _interned.setdefault(tuple(getattr(options, n) for n in _NAMES), options)
 
 
 def _restored(*values: Any) -> Options:

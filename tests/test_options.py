@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import gc
 import pickle
 import threading
 import warnings
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import dnnarray as dnn
+from dnnarray import _operation, _options
 from dnnarray._options import current
 
 
@@ -195,3 +197,36 @@ def test_a_record_that_cannot_be_written_is_reported_once_and_the_call_goes_on(t
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert dnn.gelu(np.zeros(3)).sum() == 0
+
+
+def test_settings_that_nothing_refers_to_are_forgotten(monkeypatch):
+    monkeypatch.setattr(_operation, "_CACHE_SIZE", 8)
+    _operation.forget()
+    gc.collect()
+    before = len(_options._interned)
+    for n in range(20_000):
+        with dnn.options(workspace_limit=n):
+            assert current().workspace_limit == n
+    assert len(_options._interned) == before
+    for n in range(800):
+        with dnn.options(workspace_limit=n):
+            dnn.relu(np.zeros(3))
+    assert len(_options._interned) <= before + 400  # what the memories of the selection hold at the most
+
+
+def test_threads_that_set_the_same_share_one_object():
+    start, found = threading.Barrier(8), []
+
+    def enter():
+        for n in range(200):
+            start.wait()
+            with dnn.options(workspace_limit=10**6 + n) as inside:
+                found.append(inside)
+                start.wait()
+
+    threads = [threading.Thread(target=enter) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(set(map(id, found))) == 200
