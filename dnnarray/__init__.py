@@ -18,6 +18,7 @@ from dnnarray._errors import (
     UnsupportedError,
     WorkspaceError,
 )
+from dnnarray._errors import closest as _closest
 from dnnarray._introspect import Explanation, Inference, algorithms, explain, infer
 from dnnarray._module import Importable as _Importable
 from dnnarray._names import FAMILIES as _FAMILIES
@@ -101,7 +102,8 @@ __all__ = [
 def __getattr__(name: str) -> _Any:
     """Import a family when one of its names is used for the first time."""
     if name not in _FAMILY_OF:
-        raise AttributeError(f"module 'dnnarray' has no attribute {name!r}")
+        hint = None if name.startswith("_") else _closest(name, __all__, 3)
+        raise AttributeError(f"module 'dnnarray' has no attribute {name!r}{f'. {hint}' if hint else ''}")
     module = _import_module(f"dnnarray.{_FAMILY_OF[name]}")
     globals().update({n: getattr(module, n) for n in _FAMILIES[_FAMILY_OF[name]]})
     return globals()[name]

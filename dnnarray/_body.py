@@ -27,6 +27,14 @@ PLAIN = ("out", "workspace", "algorithm")
 _MOST_STRIDES = 64  # that are told apart under one key
 
 
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = _Missing()  # stands for a required argument that a call leaves out
+
+
 @frozen
 class Kind:
     """Arrays whose warm calls are looked up by the text itself.
@@ -103,7 +111,7 @@ def write(op: Operation, function: Any, signature: inspect.Signature) -> Any:
     """Give the function its body, for the kinds of arrays known by now."""
     kinds = tuple(KINDS.values())
     defaults = {f"_default_{n}": p.default for n, p in signature.parameters.items() if p.default is not p.empty}
-    body = _source.function(op.name, _text(op, signature, kinds), defaults, function.__module__)
+    body = _source.function(op.name, _text(op, signature, kinds), {"_required": MISSING, **defaults}, function.__module__)
     for kind in kinds:
         function.__globals__.update(kind.names)
     function.__defaults__, function.__kwdefaults__ = body.__defaults__, body.__kwdefaults__  # first: another thread may be calling
@@ -112,14 +120,19 @@ def write(op: Operation, function: Any, signature: inspect.Signature) -> Any:
 
 
 def _text(op: Operation, signature: inspect.Signature, kinds: tuple[Kind, ...] = ()) -> str:
-    """The function as source text, for these kinds of arrays or for those known by now."""
+    """The function as source text, for these kinds of arrays or for those known by now.
+
+    It takes any call: Python's own words for a call that does not fit name nothing that the caller may have meant.
+    """
     header = [
-        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Name(f"_default_{n}"))
+        p.replace(annotation=p.empty, default=_Name("_required" if p.default is p.empty else f"_default_{n}"))
         for n, p in signature.parameters.items()
     ]
+    header.append(inspect.Parameter("_unknown", inspect.Parameter.VAR_KEYWORD))
     plain = ", ".join(n if n in signature.parameters else "None" for n in PLAIN)
     return "\n".join((
         f"def {op.name}{signature.replace(parameters=header, return_annotation=signature.empty)}:",
+        "    if _unknown: _refuse(_op, _unknown)",
         *(f"    {line}" for line in _look_up(op, kinds or tuple(KINDS.values()), frozenset(signature.parameters))),
         f"    return _dispatch(_op, {_tuple(op.arrays)}, {_tuple(op.static)}, {_tuple(op.runtime)}, {plain}, _key)\n",
     ))  # fmt: skip

@@ -1,5 +1,6 @@
 """The errors a user can meet. Each is also a standard exception, so ``except ValueError`` keeps working."""
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 
@@ -29,6 +30,21 @@ class WorkspaceError(MemoryError):
 
 class DeviceError(RuntimeError):
     """A device, driver or compiler that the call needs is missing or too old."""
+
+
+def closest(name: object, known: Iterable[object], count: int = 1) -> str | None:
+    """A question that names what a misspelt name may have meant, the likeliest first; None where nothing is like it."""
+    from difflib import get_close_matches  # few programs make such mistakes
+
+    spelt = {str(k).lower(): k for k in known if isinstance(k, str)}
+    found = [repr(spelt[s]) for s in get_close_matches(name.lower(), spelt, n=count)] if isinstance(name, str) else []
+    return f"Did you mean {', '.join(found)}?" if found else None
+
+
+def fail_choice(op: str, argument: str, got: object, choices: Iterable[object]) -> NoReturn:
+    """Raise the error for a value that is none of the `choices`."""
+    known = tuple(choices)
+    fail(OptionError, op, argument, repr(got), f"one of {', '.join(map(repr, known))}", closest(got, known))
 
 
 def fail(error: type[Exception], op: str, argument: str, got: object, expected: str, fix: str | None = None) -> NoReturn:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from dnnarray._arrays import engine_of, spec_of
-from dnnarray._errors import OptionError, fail
+from dnnarray._errors import fail_choice
 from dnnarray._operation import Operation, find, freeze, with_numbers
 from dnnarray._options import current
 from dnnarray._problems.base import Problem, tree_map
@@ -70,7 +70,7 @@ def question(op: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Quest
     engine = engine_of(bound, current().specs_on)
     names = [m.name for m in engine.methods(operation)]
     if algorithm is not None and not (isinstance(algorithm, str) and algorithm in names):
-        fail(OptionError, operation.name, "algorithm", repr(algorithm), f"one of {', '.join(map(repr, names))}")
+        fail_choice(operation.name, "algorithm", algorithm, names)
     runtime = tuple(0 if chosen[n] is inspect.Parameter.empty else chosen[n] for n in operation.runtime)
     return Question(operation, problem, engine, bound, runtime, algorithm)
 

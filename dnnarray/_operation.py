@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from dnnarray import _arrays, _body, _observe
-from dnnarray._errors import ArrayTypeError, OptionError, fail
+from dnnarray._body import MISSING
+from dnnarray._errors import ArrayTypeError, OptionError, closest, fail
 from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems import checks
@@ -94,9 +95,9 @@ class Operation:
         given = self.place(values, named)
         for name, value in named.items():
             if name in given or not (name in self.arrays or name in self.defaults):
-                raise TypeError(
-                    f"{self.name}: unknown or repeated argument {name!r}; it takes {', '.join((*self.arrays, *self.defaults))}."
-                )
+                known = (*self.arrays, *self.defaults)
+                hint = f" {fix}" if name not in known and (fix := closest(name, known)) else ""
+                raise TypeError(f"{self.name}: unknown or repeated argument {name!r}; it takes {', '.join(known)}.{hint}")
             given[name] = value
         chosen = {n: given.get(n, default) for n, default in self.defaults.items()}
         missing = [n for n in self.static if chosen[n] is inspect.Parameter.empty]
@@ -189,7 +190,8 @@ def ranked(name: str, general: F, spatial: int) -> F:
 
 def _public(op: Operation, template: Any, signature: inspect.Signature, doc: str | None = None) -> Any:
     """The callable: native argument binding of `template`'s signature, then a look-up or one call of `dispatch`."""
-    function = _body.public(op, template, signature, {"_dispatch": dispatch, "_checked_runtime": _checked_runtime}, doc)
+    names = {"_dispatch": dispatch, "_checked_runtime": _checked_runtime, "_refuse": refuse}
+    function = _body.public(op, template, signature, names, doc)
     object.__setattr__(op, "function", function)
     function.operation = op
     _registry[op.name] = op
@@ -216,10 +218,7 @@ def find(op: Any) -> Operation:
 
 def alike(name: str) -> str:
     """What to say of a name that no operation has: those that look like it."""
-    from difflib import get_close_matches  # few programs come here
-
-    close = get_close_matches(name, [n for n in FAMILY_OF if n.islower()], n=3)
-    return f"Did you mean {', '.join(close)}?" if close else "dir(dnnarray) lists them."
+    return closest(name, [n for n in FAMILY_OF if n.islower()], 3) or "dir(dnnarray) lists them."
 
 
 def operations() -> dict[str, Operation]:
@@ -246,6 +245,7 @@ def dispatch(
     for the first time, or on arrays that no key is made of.
     """
     config = CURRENT.get(DEFAULT)
+    _check_complete(op, arrays, options, runtime)
     for leaf in leaves(arrays):
         if taker := getattr(type(leaf), "__dnnarray_function__", None):
             return taker(op, arrays, _named(op, options, runtime, algorithm), out, workspace)
@@ -254,6 +254,26 @@ def dispatch(
             config, op, arrays, options, lambda: _run(config, op, arrays, options, runtime, out, workspace, algorithm, None)
         )
     return _run(config, op, arrays, options, runtime, out, workspace, algorithm, key)
+
+
+def refuse(op: Operation, unknown: dict[str, Any]) -> NoReturn:
+    """Say what is wrong with names that the function does not take, or not as names."""
+    parameters = op.function.__signature__.parameters  # type: ignore[attr-defined]
+    name = next(iter(unknown))
+    if name in parameters:
+        raise TypeError(f"{op.name}() got some positional-only arguments passed as keyword arguments: {name!r}; give it without its name.")
+    hint = closest(name, [n for n, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY])
+    raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}{f'. {hint}' if hint else ''}")
+
+
+def _check_complete(op: Operation, arrays: tuple[Any, ...], options: tuple[Any, ...], runtime: tuple[Any, ...]) -> None:
+    """Raise where a required argument was left out, in Python's own words."""
+    names = (*op.arrays, *op.static, *op.runtime)
+    missing = [name for name, value in zip(names, (*arrays, *options, *runtime), strict=True) if value is MISSING]
+    if missing:
+        by_name = op.function.__signature__.parameters[missing[0]].kind is inspect.Parameter.KEYWORD_ONLY  # type: ignore[attr-defined]
+        kind = f"{'keyword-only' if by_name else 'positional'} argument{'s' * (len(missing) > 1)}"
+        raise TypeError(f"{op.name}() missing {len(missing)} required {kind}: {', '.join(map(repr, missing))}")
 
 
 def _named(op: Operation, options: tuple[Any, ...], runtime: tuple[Any, ...], algorithm: str | None) -> dict[str, Any]:
@@ -419,6 +439,7 @@ def _checked_runtime(op: Operation, problem: Problem, values: tuple[Any, ...]) -
             break
     else:  # nearly every call ends here
         return values
+    _check_complete(op, (None,) * len(op.arrays), (None,) * len(op.static), values)
     if problem.needs_seed and values[op.runtime.index("seed")] is None:
         fail(OptionError, op.name, "seed", "None", "an integer where dropout is above 0", "The same seed drops the same elements.")
     return tuple(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from dnnarray._errors import OptionError, fail
+from dnnarray._errors import OptionError, closest, fail, fail_choice
 
 PRECISIONS = ("highest", "high", "medium")
 ENGINES = ("cpu", "cuda")
@@ -119,10 +119,10 @@ _PARSED = {"workspace_limit": parse_bytes, "record": _parse_path, "threads": _pa
 def _checked(op: str, changes: dict[str, Any]) -> dict[str, Any]:
     for name, value in changes.items():
         if name not in _NAMES:
-            fail(OptionError, op, "the option name", repr(name), f"one of {', '.join(_NAMES)}")
+            fail(OptionError, op, "the option name", repr(name), f"one of {', '.join(_NAMES)}", closest(name, _NAMES))
         if name in _CHOICES:
             if not (isinstance(value, str) and value in _CHOICES[name]):
-                fail(OptionError, op, name, repr(value), f"one of {', '.join(map(repr, _CHOICES[name]))}")
+                fail_choice(op, name, value, _CHOICES[name])
         elif name not in _PARSED and not isinstance(value, bool):
             fail(OptionError, op, name, repr(value), "True or False")
     return {name: _PARSED[name](op, value) if name in _PARSED else value for name, value in changes.items()}

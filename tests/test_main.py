@@ -42,7 +42,7 @@ def test_an_array_left_out_and_one_without_axes(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cross_entrpy", "2,3"), "no operation is called 'cross_entrpy'. Did you mean cross_entropy"),
+        (("cross_entrpy", "2,3"), "no operation is called 'cross_entrpy'. Did you mean 'cross_entropy'"),
         (("relu", "2,3", "--device", "cpu"), "--device is no option of the call; write it before the operation's name."),
         (("zzzzz", "2,3"), "no operation is called 'zzzzz'. dir(dnnarray) lists them."),
         (("relu", "2,x"), "'2,x' is no array; write SHAPE[:DTYPE]"),

@@ -63,7 +63,7 @@ def test_texts_and_truth_values_of_other_types_are_taken_for_plain_ones():
 
 
 def test_a_mistyped_operation_gets_names_like_it():
-    with pytest.raises(dnn.OptionError, match=r"op is 'sofmax'.*Did you mean softmax"):
+    with pytest.raises(dnn.OptionError, match=r"op is 'sofmax'.*Did you mean 'softmax'"):
         dnn.vjp("sofmax", np.ones(3))
     with pytest.raises(dnn.OptionError, match=r"dir\(dnnarray\) lists them"):
         dnn.infer("zzzzz")

@@ -42,7 +42,7 @@ def test_the_source_of_a_public_function_is_the_text_that_runs(called):
     call = "dnn.conv(np.ones((1, 1, 4, 4)), np.ones((1, 1, 3, 3)))" if called else ""
     code = f"import inspect, numpy as np, dnnarray as dnn\n{call}\nprint(inspect.getsource(dnn.conv))"
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert text.startswith("def conv(x, weight, /, bias=_default_bias, *, stride=_default_stride")
+    assert text.startswith("def conv(x=_required, weight=_required, /, bias=_default_bias, *, stride=_default_stride")
     assert text.rstrip().endswith("workspace, algorithm, _key)")
     compile(text, "text", "exec")
 

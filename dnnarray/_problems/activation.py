@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dnnarray._errors import OptionError, ShapeError, fail
+from dnnarray._errors import OptionError, ShapeError, closest, fail
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves
 from dnnarray._records import frozen
@@ -88,7 +88,7 @@ def fused(op: str, name: Any) -> Activation | None:
     if name is None:
         return None
     if not isinstance(name, str) or name not in FUSED:
-        fail(OptionError, op, "activation", repr(name), "None or one of " + ", ".join(map(repr, FUSED)))
+        fail(OptionError, op, "activation", repr(name), "None or one of " + ", ".join(map(repr, FUSED)), closest(name, FUSED))
     return named(op, name)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnarray._errors import DTypeError, OptionError, ShapeError, fail
+from dnnarray._errors import DTypeError, OptionError, ShapeError, fail, fail_choice
 from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec, as_dtype
 
 LAYOUTS = ("channels_first", "channels_last")
@@ -174,7 +174,7 @@ def choice(op: str, name: str, value: Any, choices: Iterable[Any]) -> Any:
     for option in options:
         if (type(plain) is type(option) or isinstance(plain, str)) and plain == option:
             return option
-    fail(OptionError, op, name, repr(value), "one of " + ", ".join(map(repr, options)))
+    fail_choice(op, name, value, options)
 
 
 def boolean(op: str, name: str, value: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from dnnarray._errors import OptionError, UnsupportedError, WorkspaceError, fail
+from dnnarray._errors import UnsupportedError, WorkspaceError, fail, fail_choice
 from dnnarray._options import PRECISIONS, Options
 from dnnarray._problems.base import Problem, leaves, remembered
 from dnnarray._records import frozen
@@ -201,8 +201,7 @@ def _nothing_left(problem: Problem, device: Device, options: Options, methods: S
 def _named(problem: Problem, device: Device, options: Options, methods: Sequence[Method], name: str) -> Method:
     found = next((m for m in methods if isinstance(name, str) and m.name == name), None)
     if found is None:
-        names = ", ".join(repr(m.name) for m in methods)
-        fail(OptionError, problem.op, "algorithm", repr(name), f"one of {names}")
+        fail_choice(problem.op, "algorithm", name, [m.name for m in methods])
     if rejected := found.rejects(problem, device):
         would_do = ", ".join(j.method.name for j in rank(problem, device, options, methods) if j.reason is None) or "none"
         raise UnsupportedError(
