@@ -64,7 +64,7 @@ def attention(
         w[i, j] = exp(s[i, j]) / (exp(sink) + sum_j exp(s[i, j]))
         y[i]    = sum_j dropout(w[i, j]) * v[j]
 
-    A query that sees no key gives 0.
+    A query that sees no key gives 0, with a sink and without.
 
     Parameters
     ----------
@@ -94,7 +94,8 @@ def attention(
     alibi_slopes : array (H,) or (B, H), optional
         Linear biases: ``-slope * |i + d - j|``. Dtype of `q`, or float32 beside a half type. They have no gradient.
     sink : array (H,), optional
-        A further score of each head that takes part in the softmax and has no value. Dtype as `alibi_slopes`.
+        A further score of each head that takes part in the softmax and has no value: neither `scale` nor `softcap`, `bias` or `mask` changes it.
+        Dtype as `alibi_slopes`. Minus infinity is no sink.
     dropout : float, default 0.0
         Probability that a weight is dropped; those that stay are divided by ``1 - dropout``.
     seed : int, optional
@@ -117,8 +118,10 @@ def attention(
     Returns
     -------
     array (B, H, S_q, D_v), or AttentionOutput(y, lse)
-        y in the dtype of `q`; lse (B, H, S_q) is ``log(exp(sink) + sum_j exp(s[i, j]))``, float32 for half types, else in the dtype of
-        `q`; -inf for a query that sees nothing or lies past its length.
+        y in the dtype of `q`; lse (B, H, S_q) is ``log(exp(sink) + sum_j exp(s[i, j]))``, the natural logarithm of what the weights are divided
+        by, before `dropout`; float32 for half types, else in the dtype of `q`. It counts the sink: a query that sees no key has
+        ``lse = sink``, -inf without a sink. A query past its length has -inf in both cases. Results over parts of the keys are joined by
+        their lse; give the sink to one of the parts alone.
 
     Raises
     ------
@@ -245,7 +248,7 @@ def attention_varlen(
     Returns
     -------
     array (total_q, H, D_v), or AttentionOutput(y, lse)
-        lse (H, total_q), float32 for half types, else in the dtype of `q`.
+        lse (H, total_q), as in `attention`: it counts the sink.
 
     Raises
     ------
@@ -353,7 +356,7 @@ def paged_attention(
     Returns
     -------
     array (B, H, D_v) or (B, S_q, H, D_v), or AttentionOutput(y, lse)
-        As in `attention`; a sequence of length 0 gives 0.
+        As in `attention`; a sequence of length 0 gives 0, and its lse is the sink, -inf without one.
 
     Raises
     ------

@@ -1,5 +1,6 @@
 """Attention: padding, NaN, block boundaries, drawn options, memory, PyTorch."""
 
+import itertools
 import time
 import tracemalloc
 
@@ -14,7 +15,7 @@ from dnnarray._cpu.compiled import compiler
 from dnnarray._cpu.philox import bernoulli_keep
 from tests.cases.attention import CASES
 from tests.oracles.attention import ORACLES
-from tests.support import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close, call, call_by, check_forward, check_gradient, flat
+from tests.support import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close, call, call_by, candidates, check_forward, check_gradient, flat
 
 RNG = np.random.default_rng(11)
 
@@ -382,3 +383,52 @@ def test_many_heads_in_one_block_agree_with_torch(shape, dtype):
     q, k, v = (draw(*shape, dtype=dtype) for _ in range(3))
     expected = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v)), is_causal=True).numpy()
     np.testing.assert_allclose(dnn.attention(q, k, v, causal=True), expected, rtol=0, atol=2e-6 if dtype == FLOAT32 else 1e-13)
+
+
+# --- the log-sum-exp beside a sink ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32, FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("sink", [1.5, -0.25, -np.inf], ids=str)
+def test_lse_counts_the_sink(dtype, sink):
+    """In every algorithm: what the weights are divided by; the sink itself for a query that sees no key, -inf past the length."""
+    q, k, v = qkv(dtype)
+    mask = np.ones((2, 1, 5, 7), bool)
+    mask[:, :, 1] = False
+    q_lengths, sinks = np.array([4, 5]), np.full(4, sink, dtype)
+    options = {"mask": mask, "softcap": 2.0, "q_lengths": q_lengths, "return_lse": True}
+    plain = dnn.attention(q, k, v, **options)
+    for algorithm in candidates("attention", (q, k, v, None, mask, None, None, sinks, q_lengths), {"softcap": 2.0, "return_lse": True}):
+        arrays = (q, k, v, None, mask, None, None, sinks, q_lengths, None)
+        y, lse = call_by(algorithm, "attention", arrays, {"softcap": 2.0, "return_lse": True})
+        assert lse.dtype == (FLOAT64 if dtype == FLOAT64 else FLOAT32)
+        assert np.all(lse[:, :, 1] == sink)
+        assert np.all(y[:, :, 1] == 0)
+        assert np.all(lse[0, :, 4] == -np.inf)
+        seen = [0, 2, 3]
+        expected = np.logaddexp(plain.lse[:, :, seen].astype(float), sink)
+        assert_close(lse[:, :, seen], expected, 7, note=algorithm)
+        weight = np.exp(plain.lse[:, :, seen].astype(float) - expected)[..., None]
+        assert_close(y[:, :, seen], plain.y[:, :, seen].astype(float) * weight, 64, note=algorithm, rounds=True)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_parts_of_the_keys_are_joined_by_their_lse_where_one_part_has_the_sink(splits):
+    q, k, v = qkv()
+    sink = draw(4)
+    whole = dnn.attention(q, k, v, sink=sink, return_lse=True)
+    bounds = np.linspace(0, 7, splits + 2).astype(int)
+    parts = [
+        dnn.attention(q, k[:, :, a:b], v[:, :, a:b], sink=sink if a == 0 else None, return_lse=True) for a, b in itertools.pairwise(bounds)
+    ]
+    lse = np.logaddexp.reduce([p.lse for p in parts])
+    assert_close(lse, whole.lse, 7)
+    assert_close(sum(p.y * np.exp(p.lse - lse)[..., None] for p in parts), whole.y, 7)
+
+
+def test_the_lse_of_a_query_that_sees_no_key_has_a_gradient_for_the_sink_alone():
+    q, k, v = qkv()
+    output, pullback = dnn.vjp("attention", q, k, v, mask=np.zeros((1, 1, 5, 7), bool), sink=draw(4), return_lse=True)
+    gradients = pullback((np.ones_like(output.y), np.full_like(output.lse, 2.0)))
+    assert [np.abs(g).max() for g in gradients[:3]] == [0, 0, 0]
+    np.testing.assert_allclose(gradients[-1], np.full(4, 2.0 * 2 * 5))
