@@ -153,12 +153,16 @@ def _kernels():
 def test_kernels_and_what_spreads_them_show_their_text():
     for each in _kernels():
         assert f"def {each.run.py_func.__name__}(" in inspect.getsource(each.run.py_func)
-        if each._spread is not None:
-            assert inspect.getsource(each._spread.py_func).startswith(f"def {each.run.py_func.__name__}_spread(")
+        assert inspect.getsource(each._spread.py_func).startswith(f"def {each.run.py_func.__name__}_spread(")
 
 
 def test_no_two_kernels_share_a_file_of_machine_code():
-    dispatchers = [d for k in _kernels() for d in (k.run, k._spread) if d is not None and hasattr(d._cache, "_impl")]
+    dispatchers = [d for k in _kernels() for d in (k.run, k._spread) if hasattr(d._cache, "_impl")]
     names = [d._cache._impl.filename_base for d in dispatchers]
     assert len(names) > 100
+    assert len(set(names)) == len(names)
+
+
+def test_no_two_kernels_share_a_name_for_the_linker():
+    names = [k._name for k in _kernels()]
     assert len(set(names)) == len(names)

@@ -64,32 +64,23 @@ def grain(size: int, least: int, *, work: int) -> int:
     return max(least, -(-share // max(-(-share // LONG), 1)))
 
 
-def run(function: Callable[..., Any], total: int, *arguments: Any, work: int, asleep: bool = False) -> None:
+def run(function: Callable[..., Any], total: int, *arguments: Any, work: int) -> None:
     """``function(start, stop, *arguments)`` over all of range(total), cut into one part per thread.
 
-    For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin and end. `asleep`: by the threads that sleep
-    when they have nothing to do, where much is done by one thread between this and the next.
+    For NumPy on large blocks; kernels have a faster way. What a part writes must not depend on where the parts begin and end.
     """
     wanted = worth(work // WAKING)
-    if wanted == 1 or len(parts := split(total, wanted)) == 1 or not _serve(function, parts, arguments, asleep):
+    if wanted == 1 or len(parts := split(total, wanted)) == 1 or not (_team or _pool.serve)(function, parts, arguments):
         function(0, total, *arguments)
 
 
-def _serve(function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...], asleep: bool) -> bool:
-    """Whether the parts have been run; not where those who would are at work already."""
-    served = None if asleep or _team is None else _team(function, parts, arguments)
-    return _pool.serve(function, parts, arguments) if served is None else served
-
-
-def join(team: Callable[..., bool | None]) -> None:
-    """Give parts to other threads from now on: ``team(function, parts, arguments)`` runs them, and says False where it is at work already, None where it cannot be used."""
+def join(team: Callable[..., bool]) -> None:
+    """Give parts to other threads from now on: ``team(function, parts, arguments)`` runs them, or says False where it is at work already."""
     global _team
     _team = team
 
 
-def each(
-    function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int, products: bool = False, asleep: bool = False
-) -> None:
+def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int, products: bool = False) -> None:
     """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere.
 
     `products` says that they multiply matrices: side by side each of them takes one thread, and so does a call that is to take one thread.
@@ -106,7 +97,7 @@ def each(
 
     alone = products and (count() == 1 or worth(work // WAKING) > 1)
     with blas.single_threaded() if alone else nullcontext():
-        run(some, len(listed), work=work, asleep=asleep)
+        run(some, len(listed), work=work)
 
 
 class _Helper:
@@ -175,7 +166,7 @@ class _Pool:
 
 
 _pool = _Pool()
-_team: Callable[..., bool | None] | None = None  # that runs the compiled kernels, once there are any
+_team: Callable[..., bool] | None = None  # that runs the compiled kernels, once there are any
 
 
 def _forget_pool() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-import threading
 from collections.abc import Callable
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -17,10 +16,9 @@ import numpy as np
 from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.extending import intrinsic
-from numba.np.ufunc import parallel
 
-from dnnarray import _source
 from dnnarray._cpu import threads
+from dnnarray._cpu.compiled.spread import over_threads, publish
 from dnnarray._records import frozen
 from dnnarray._select.tuning import folder
 from dnnarray._version import __version__
@@ -65,81 +63,67 @@ OutDoubles2 = Annotated[Any, Place(2, written=True, dtype="float64")]
 Bytes1 = Annotated[Any, Place(1, written=True, dtype="uint8")]
 
 
-class Kernel:
-    """A function ``(start, stop, ...)`` over a part of a range; annotations say what each parameter is: `In1` ..., ``int``, ``float`` (float64), ``bool``.
+class Function:
+    """A function for Numba with parameters of known types: annotations say what each is, `In1` ..., ``int``, ``float`` (float64), ``bool``."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.run: Any = _kept(_njit(nogil=True, error_model="numpy", **options)(function))
+        hints = get_type_hints(function, include_extras=True)
+        self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
+
+    def build(self, dtype: str) -> None:
+        """Compile for this dtype, or load what was compiled before."""
+        _compile(self.run, self._types(dtype))
+
+    def _types(self, dtype: str) -> tuple[Any, ...]:
+        return tuple(p.numba_type(dtype) if isinstance(p, Place) else p for p in self._places)
+
+
+class Kernel(Function):
+    """A `Function` ``(start, stop, ...)`` over a part of a range.
 
     Calling it with the length of the range in the place of start and stop does the whole of it, spread over threads where that pays. What a part
     writes must not depend on where the parts begin and end.
     """
 
-    def __init__(self, function: Callable[..., None], sums: bool, asleep: bool, counted: bool, streams: bool) -> None:
-        self.run: Any = _njit(nogil=True, error_model="numpy", fastmath=set(_SUMS) if sums else False, _nrt=counted)(function)
-        self._spread: Any = None
+    def __init__(self, function: Callable[..., None], sums: bool, counted: bool, streams: bool) -> None:
+        super().__init__(function, fastmath=set(_SUMS) if sums else False, _nrt=counted)
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._spread = _kept(_njit(nogil=True, error_model="numpy", _nrt=False)(over_threads(function, self._name, len(self._places) - 2)))
         self._pieces, self._next = (_PIECES if streams else 1), 1
-        if not asleep:
-            self._spread = njit(nogil=True, parallel=True, error_model="numpy")(_spread_over_threads(function, self.run))
-        hints = get_type_hints(function, include_extras=True)
-        self._places = [_place(hint) for name, hint in hints.items() if name != "return"]
-        if cache_folder() is not None and os.path.exists(_file_of(function)):
-            each: Any
-            for each in filter(None, (self.run, self._spread)):
-                each._cache = _Cache(each.py_func)  # what enable_caching() sets, with a folder of our own
 
     def build(self, dtype: str) -> None:
-        """Compile for this dtype, or load what was compiled before."""
-        types_ = tuple(p.numba_type(dtype) if isinstance(p, Place) else p for p in self._places)
-        _compile(self.run, types_)
-        if self._spread is not None:
-            _compile(self._spread, (types.intp, types.intp, types.intp, types.Tuple(types_[2:])))
+        super().build(dtype)
+        kinds = self._types(dtype)
+        publish(self._name, kinds, self.run)
+        _compile(self._spread, (*(types.intp,) * 4, *kinds[2:]))
 
     def __call__(self, total: int, *arguments: Any, work: int = 0) -> None:
         """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one thread does it alone."""
         parts = min(threads.worth(work), total)
         if parts < 2:
             self.run(0, total, *arguments)
-        elif self._spread is None or not omp_is_safe():
-            threads.run(self.run, total, *arguments, work=work, asleep=True)
-        elif _one_team.acquire(blocking=False):
-            try:
-                pieces, self._next = self._next, self._pieces + 1 - self._next
-                self._spread(parts, total, pieces, arguments)
-            finally:
-                _one_team.release()
-        else:  # another thread of the caller's has the team: there are no more cores to be had
-            self.run(0, total, *arguments)
+        elif _team is None:
+            threads.run(self.run, total, *arguments, work=work)
+        else:
+            pieces, self._next = self._next, self._pieces + 1 - self._next
+            self._spread(_team(parts), parts, total, pieces, *arguments)
 
 
-_one_team = threading.Lock()
-_forked = False
+_team: Callable[[int], int] | None = None  # the address of a team with threads for so many parts
 
 
-@lru_cache(maxsize=1)
-def _layer() -> str:
-    """Numba's threading layer, started if it was not yet."""
-    try:
-        parallel._launch_threads()
-        return numba.threading_layer()
-    except (ValueError, RuntimeError):  # a layer was asked for that is not there
-        return "none"
+def join(team: Callable[[int], int]) -> None:
+    """Have a team run the kernels from now on."""
+    global _team
+    _team = team
 
 
-def omp_is_safe() -> bool:
-    """Whether Numba's own threads may be used: the workqueue layer bears no second caller, and GNU OpenMP does not outlive a fork."""
-    return not _forked and _layer() in ("omp", "tbb")
-
-
-def at_work() -> bool:
-    """Whether a call has Numba's threads now."""
-    return _one_team.locked()
-
-
-def _after_fork() -> None:
-    global _forked, _one_team
-    _forked, _one_team = True, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def _kept(dispatcher: Any) -> Any:
+    """With its machine code kept in a folder of our own: what `enable_caching` sets."""
+    if cache_folder() is not None and os.path.exists(_file_of(dispatcher.py_func)):
+        dispatcher._cache = _Cache(dispatcher.py_func)
+    return dispatcher
 
 
 def _compile(dispatcher: Any, signature: tuple[Any, ...]) -> None:
@@ -153,30 +137,6 @@ def _compile(dispatcher: Any, signature: tuple[Any, ...]) -> None:
         dispatcher.disable_compile(bool(dispatcher.overloads))
 
 
-# What Numba's functions of these names call: from Python each of them costs microseconds where the caches have just been emptied by a kernel.
-_get_num_threads = types.ExternalFunction("get_num_threads", types.intp())
-_set_num_threads = types.ExternalFunction("set_num_threads", types.void(types.intp))
-# A team of no more threads than there are parts; the caller's own setting of Numba stays. With several pieces a part runs from its end to its beginning.
-_SPREAD = """
-def {name}_spread(parts, total, pieces, arguments):
-    before = get_num_threads()
-    if parts < before:
-        set_num_threads(parts)
-    for part in prange(parts):
-        first, last = total * part // parts, total * (part + 1) // parts
-        for left in range(pieces, 0, -1):
-            run(first + (last - first) * (left - 1) // pieces, first + (last - first) * left // pieces, *arguments)
-    set_num_threads(before)
-"""
-
-
-def _spread_over_threads(function: Callable[..., None], run: Any) -> Callable[..., None]:
-    """A function of its own for each kernel, made of text: Numba keeps no code of closures."""
-    scope = {"run": run, "__file__": _file_of(function)}
-    scope |= {"prange": numba.prange, "get_num_threads": _get_num_threads, "set_num_threads": _set_num_threads}
-    return _source.function(f"{function.__name__}_spread", _SPREAD.format(name=function.__name__), scope, function.__module__)
-
-
 def _file_of(function: Callable[..., Any]) -> str:
     """The file that a function stands in, or that wrote its text."""
     return str(function.__globals__.get("__file__", ""))
@@ -187,19 +147,21 @@ def _place(hint: Any) -> Any:
     return scalars[hint] if hint in scalars else hint.__metadata__[0]
 
 
-def kernel(
-    function: Callable[..., None] | None = None, *, sums: bool = False, asleep: bool = False, counted: bool = True, streams: bool = False
-) -> Any:
+def kernel(function: Callable[..., None] | None = None, *, sums: bool = False, counted: bool = True, streams: bool = False) -> Any:
     """Make a module-level function a `Kernel`. `sums` lets its own sums (not those of functions that it calls) be taken in any order.
 
-    `asleep`: its parts go to the threads that sleep when they have nothing to do. OpenMP's wait busily for some milliseconds, and slow down what one thread does between kernels.
     `counted=False`: a slice of an array counts no reference, which costs an atomic operation on a number that all threads share; such a function makes no arrays.
     `streams`: its time is that of memory. Every other call goes from the end of each part to its beginning, and so meets first what the call before it
     (the same on other data, or the one that made its data) left in the caches.
     """
     if function is None:
-        return partial(kernel, sums=sums, asleep=asleep, counted=counted, streams=streams)
-    return Kernel(function, sums, asleep, counted, streams)
+        return partial(kernel, sums=sums, counted=counted, streams=streams)
+    return Kernel(function, sums, counted, streams)
+
+
+def native(function: Callable[..., Any]) -> Function:
+    """Make a module-level function a `Function` that makes no arrays."""
+    return Function(function, _nrt=False)
 
 
 def device(function: Callable[..., Any] | None = None, *, sums: bool = False, counted: bool = True) -> Any:

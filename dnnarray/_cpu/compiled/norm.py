@@ -205,7 +205,7 @@ def _by_rows(problem: NormProblem) -> Callable[..., None]:
     return run
 
 
-@kernel(asleep=True, counted=False)
+@kernel(counted=False)
 def _totals(start: int, stop: int, parts: In2, total: Out1) -> None:
     """The sums of the columns of `parts`, one row after the other."""
     for part in range(len(parts)):
@@ -345,7 +345,7 @@ def _columns_affine(start: int, stop: int, x: In2, centre: In1, scale: In1, shif
             out[c] = fma(row[c] - centre[c], scale[c], shift[c])
 
 
-@kernel(asleep=True, counted=False)
+@kernel(counted=False)
 def _coefficients(
     start: int, stop: int, mean: In1, variance: In1, weight: In1, bias: In1, eps: float, centre: Out1, scale: Out1, shift: Out1
 ) -> None:

@@ -66,7 +66,7 @@ def _add_products(like, item, gates, size, packed, panels, number, width, rows, 
             narrow_tile(like, vectors, min(ROWS, gates - g), scalars, item, size * item, source, table, rows, target, into_row, add)
 
 
-@kernel(asleep=True)
+@kernel
 def sum_rows(
     start: int, stop: int, left: int, left_row: int, rows: int, sides: Integers2, width: int, size: int, table: int, like: Out1, bias: int, scratch: int,
 ) -> None:  # fmt: skip
@@ -101,7 +101,7 @@ def sum_rows(
             lanes += number * width * SPAN * item
 
 
-@kernel(asleep=True)
+@kernel
 def rows_with_columns(
     start: int, stop: int, left: int, left_row: int, rows: int, weight: int, weight_row: int, depth: int, columns: int, width: int, table: int, like: Out1,
     target: int, target_row: int, add: bool, scratch: int,

@@ -29,7 +29,7 @@ class Split:
         self._packed = [line_of(row.view(np.uint8)) for row in memory]
         self._told = np.zeros((len(weights), p.strips), np.int64)
         parts = [(d, *part) for d in range(len(weights)) for part in threads.split(p.strips, threads.count())]
-        threads.each(self._pack, parts, work=_SPLITTING * len(weights) * weights[0].size, asleep=True)
+        threads.each(self._pack, parts, work=_SPLITTING * len(weights) * weights[0].size)
 
     def _pack(self, d: int, start: int, stop: int) -> None:
         weight, packed = self._weights[d], self._packed[d]
@@ -48,5 +48,5 @@ class Split:
             places = address(rows[d]), packed, address(out[d])
             multiply_images.run(number, number + 1, *places, geo[d], True, bool(self._told[d].any()), told[d], packed + p.weight)
 
-        threads.each(part, [(d, number) for d in range(len(rows)) if not found[d] for number in range(p.parts)], work=work, asleep=True)
+        threads.each(part, [(d, number) for d in range(len(rows)) if not found[d] for number in range(p.parts)], work=work)
         return [not (lost or some.any()) for lost, some in zip(found, told, strict=True)]

@@ -34,7 +34,7 @@ _DEPTH = 128
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
-@kernel(asleep=True)
+@kernel
 def pack_turned(start: int, stop: int, weight: int, units: int, depth: int, width: int, like: Out1, packed: int) -> None:
     """The panels from `start` to `stop` of a weight (gates * units, depth): [gate][panel][depth][lane]."""
     item, zero = like.itemsize, like.dtype.type(0)
@@ -46,7 +46,7 @@ def pack_turned(start: int, stop: int, weight: int, units: int, depth: int, widt
         turn_rows(zero, source, depth * item, target, width * item, rows, depth, item, BYTES // item)
 
 
-@kernel(asleep=True)
+@kernel
 def pack_columns(start: int, stop: int, weight: int, units: int, depth: int, width: int, like: Out1, packed: int) -> None:
     """The panels from `start` to `stop` of the columns of a weight (depth, units): [panel][depth][lane]."""
     item, zero = like.itemsize, like.dtype.type(0)
@@ -132,7 +132,7 @@ def put_row(like, source, target, count, item, width, add):
 # --- all steps --------------------------------------------------------------------------------------------------------
 
 
-@kernel(asleep=True)
+@kernel
 def forward_steps(
     start: int, stop: int, slices: int, lstm: bool, like: Out1, at: Integers2, running: Integers2, low: Integers1, batch: int, hidden: int, rows: int,
     width: int, packed: int, packed_step: int, table: int, bias: int, gates: int, h: int, c: int, fresh: int, y: int, y_row: int, taped: bool,
@@ -182,7 +182,7 @@ def forward_steps(
             _copy_rows(zero, new, y + (begin + first) * y_row + d * state_row, y_row, top - first, hidden, item, lane)
 
 
-@kernel(asleep=True)
+@kernel
 def backward_steps(
     start: int, stop: int, slices: int, lstm: bool, like: Out1, at: Integers2, running: Integers2, batch: int, hidden: int, rows: int, width: int,
     packed: int, packed_step: int, table: int, gates: int, before: int, kept: int, into: int, kept_into: int, dy: int, dy_row: int, dh: int, more: int,
