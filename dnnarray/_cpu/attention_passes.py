@@ -32,7 +32,7 @@ def forward(call: Call, y: np.ndarray, lse: np.ndarray | None) -> None:
                 part.take(lse)[:, :, :, i] = log_total
         part.forget()
 
-    threads.each(attend, ((part,) for part in call.parts()), work=_work(call), products=True)
+    threads.each(attend, ((part,) for part in call.parts()), work=_work(call))
 
 
 def _work(call: Call) -> int:
@@ -168,7 +168,7 @@ def backward(call: Call, saved: Saved, gradients: Gradients) -> None:
     # The parts of one group of heads add to the same keys and values, all parts to one bias and one sink.
     apart = sums.bias is None and sums.sink is None
     together = [tuple(parts) for _, parts in groupby(call.parts(), key=lambda p: (p.batch.start, p.heads.start) if apart else None)]
-    threads.each(rows, together, work=_BACKWARD * _work(call), products=True)
+    threads.each(rows, together, work=_BACKWARD * _work(call))
     gradients.store(sums)
 
 

@@ -1,11 +1,11 @@
-"""The BLAS behind NumPy: its thread count, read so that ours follows it (and threadpoolctl), and held at one inside our own threads; products that are added."""
+"""The BLAS behind NumPy: its thread count, read so that ours follows it (and threadpoolctl), and held at one inside our calls; products that are added."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -59,36 +59,45 @@ def threads() -> int | None:
     return None if functions is None else functions[0]()
 
 
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """Matrix products take one thread inside: for work that is itself spread over threads. Regions may overlap; the last one to end sets it back."""
-    functions = _functions()
-    if functions is None:
-        yield
-        return
-    _enter(*functions)
-    try:
-        yield
-    finally:
-        _leave(functions[1])
+class _SingleThreaded:
+    """A context in which matrix products take one thread. Contexts may overlap, also those of several threads; the last one to end sets the number back."""
+
+    def __enter__(self) -> None:
+        global _inside, _outside
+        if (functions := _functions()) is None:
+            return
+        get, put = functions
+        with _lock:
+            if not _inside:
+                _outside = get()
+                if _outside != 1:
+                    put(1)
+            _inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        global _inside
+        if (functions := _functions()) is None:
+            return
+        with _lock:
+            _inside -= 1
+            if not _inside and _outside != 1:
+                functions[1](_outside)
 
 
-def _enter(get: Callable[[], int], put: Callable[[int], Any]) -> None:
-    global _inside, _outside
-    with _lock:
-        if not _inside:
-            _outside = get()
-            if _outside != 1:
-                put(1)
-        _inside += 1
+single_threaded = _SingleThreaded()
 
 
-def _leave(put: Callable[[int], Any]) -> None:
-    global _inside
-    with _lock:
-        _inside -= 1
-        if not _inside and _outside != 1:
-            put(_outside)
+def _forget_regions() -> None:
+    """A forked child has none of the threads that were inside, and may have met the lock in the hands of one."""
+    global _lock, _inside
+    _lock = threading.Lock()
+    if _inside and (functions := _functions()) is not None:
+        functions[1](_outside)
+    _inside = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_regions)
 
 
 # --- products that are added ------------------------------------------------------------------------------------------

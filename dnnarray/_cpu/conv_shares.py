@@ -7,13 +7,12 @@ beside the products is spread with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu import blas, threads
+from dnnarray._cpu import threads
 from dnnarray._cpu.conv_blocks import Shape, Way, carve, scratch_bytes
 from dnnarray._options import current
 from dnnarray._problems.conv_geometry import Geometry
@@ -24,7 +23,6 @@ Index = tuple[slice, ...]
 _ALL = slice(None)
 _MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included; of matrix products
 _PRODUCT_MACS = 64
-_ALONE = 1 << 22  # multiply-adds up to which the threads of the BLAS would bring little
 _FEW = 16  # channels, fewer of which make a slow product
 _MOST_SCRATCH = 1 << 27  # bytes of all shares, unless one has more
 
@@ -123,9 +121,7 @@ def spread(
     """``run(geometry, buffers, x, y, w)`` of each share; as one where the scratch is that of another number of threads."""
     found = shares(way, g, shapes, w.itemsize, weighs)
     if not found.parts or scratch is None or found.memory > scratch.size:
-        alone = way.spreads and (threads.count() == 1 or (way.spreads_channels and g.macs < _ALONE))
-        with blas.single_threaded() if alone else nullcontext():
-            run(g, carve(scratch, shapes(g), w.dtype), x, y, w)
+        run(g, carve(scratch, shapes(g), w.dtype), x, y, w)
         return
     sums = None if found.sums is None else _sums(found, g, scratch[found.sums :], w)
 
@@ -134,7 +130,7 @@ def spread(
         target = w if sums is None else sums[part.x[0].start]
         run(part.geometry, buffers, x[part.x], y[part.y], target[part.w])
 
-    threads.each(share, ((part,) for part in found.parts), work=g.macs, products=True)
+    threads.each(share, ((part,) for part in found.parts), work=g.macs)
     if sums is not None:
         _add_up(list(sums.values()), w)
 

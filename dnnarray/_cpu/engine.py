@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnnarray import _observe
-from dnnarray._cpu import compiled, memory, threads
+from dnnarray._cpu import blas, compiled, memory, threads
 from dnnarray._errors import UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
 from dnnarray._outputs import Output, check_apart, check_workspace, users_own
@@ -28,6 +28,7 @@ _GFLOPS_PER_CORE = 100e9  # float32 multiply-adds of one current core with 256- 
 _BANDWIDTH_PER_CORE = 10e9  # bytes per second: memory channels come with cores, and what is best on two stays best on many
 _NUMPY_CALL = 2e-6  # seconds that one NumPy call on small arrays costs
 _MIN_REPEATS, _MAX_REPEATS, _MEASURE_SECONDS = 3, 100, 0.05  # how long autotune looks at one algorithm
+_MULTIPLIES = 1 << 15  # bytes of a problem, below which no product of it is large enough for a BLAS to start threads of its own
 _NOTHING = nullcontext()
 _OVERLAP_WORK = 1000  # how hard to look for a real overlap of strided arrays before taking it for one
 
@@ -131,6 +132,7 @@ class Prepared:
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
         self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
+        self._multiplying = blas.single_threaded if problem.bytes >= _MULTIPLIES else _NOTHING
         self._half = any(s.dtype in HALF for s in specs)
         self._chosen = _Chosen(method, workspace, self._half and not method.native)
         self._direct: Any = None  # the shortest way of a warm call, False where there is none; looked for once nothing is awaited
@@ -164,7 +166,7 @@ class Prepared:
             _observe.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
         named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
         placed = self._placed(results) if self._absent else tuple(results)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), self._multiplying:
             if chosen.widen:
                 self._run_widened(chosen.method, arrays, named, results, scratch)
             else:

@@ -69,7 +69,7 @@ class _Form:
             if not found[i]:
                 failed.append(i)
 
-        threads.each(run, enumerate(self.blocks()), work=_CALLS * math.prod(self.shape), products=True)
+        threads.each(run, enumerate(self.blocks()), work=_CALLS * math.prod(self.shape))
         return None if failed else [found[i] for i in sorted(found)]
 
     def parameter(self, array: Any, block: Block) -> Any:

@@ -2,7 +2,7 @@
 after the other.
 
 `spread` cuts large products itself, and leaves them not to the threads of the BLAS: those spin on for a while after a product, and whatever is then spread over the
-same cores waits for them (a call of 0.3 ms took 7, for a tenth of a second).
+same cores waits for them (a call of 0.3 ms took 7, for a tenth of a second). The engine holds the BLAS at one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dnnarray._cpu import blas, threads
 _CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
 _FEW = 1 << 18  # numbers of all parts of a product, which are made at once
-_SHARED = 1 << 18  # from which a BLAS starts threads of its own
 _SHARE = 1 << 22  # that a thread gets at the least: what wakes it is dear
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # of matrices a and b, written to a third
@@ -59,19 +58,15 @@ def _multiply_at_once(a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: int)
 
 
 def spread(a: np.ndarray, b: np.ndarray, out: np.ndarray, product: Product = multiply) -> np.ndarray:
-    """``product(a, b, out)`` of two matrices, in parts along the longer side of the result. Not for what is itself a part of something spread."""
+    """``product(a, b, out)`` of two matrices, in parts along the longer side of the result."""
     work = out.size * a.shape[-1]
-    if work < _SHARED:
-        product(a, b, out)
-        return out
     parts, (rows, columns) = min(threads.count(), max(work // _SHARE, 1)), out.shape
     spans = [slice(*span) for span in threads.split(max(rows, columns), parts)]
     if rows >= columns:
         items = [(a[span], b, out[span]) for span in spans]
     else:
         items = [(a, b[:, span], out[:, span]) for span in spans]
-    with blas.single_threaded():
-        threads.each(product, items, work=work)
+    threads.each(product, items, work=work)
     return out
 
 

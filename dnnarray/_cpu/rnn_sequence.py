@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._cpu.philox import bernoulli_keep
-from dnnarray._cpu.products import multiply
+from dnnarray._cpu.products import multiply, spread
 from dnnarray._cpu.rnn_cells import CELLS, Layer, Tape, layer
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 
@@ -192,7 +193,7 @@ def _run_direction(
     for steps in run.packing.blocks(backwards):
         low, high = run.packing.span(steps)
         gates = run.memory["gates"][: high - low] if tape is None else tape.gates[low:high]
-        multiply(x[low:high], w.w_ih.T, gates)
+        spread(x[low:high], w.w_ih.T, gates)
         if w.bias is not None:
             gates += w.bias
         for t in steps:
@@ -260,7 +261,7 @@ def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx:
 def input_gradient(w: Layer, tape: Tape, dx: np.ndarray, add: bool) -> None:
     """The gradient of rows of the input, or one direction's part of it."""
     for rows in _row_blocks(tape.gates):
-        multiply(tape.gates[rows], w.w_ih, dx[rows], add=add)
+        spread(tape.gates[rows], w.w_ih, dx[rows], partial(multiply, add=add))
 
 
 def _row_blocks(gates: np.ndarray) -> Iterator[slice]:
@@ -292,7 +293,7 @@ def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: 
     for product in weight_products(w, tape, x, out):
         sum_up(*product)
     if out.w_hr is not None:
-        np.matmul(dh.T, tape.extra, out=out.w_hr)
+        spread(dh.T, tape.extra, out.w_hr, np.matmul)
     if out.peephole is not None:
         out.peephole[...] = w.gradient
 
@@ -310,7 +311,7 @@ def weight_products(w: Layer, tape: Tape, x: np.ndarray, out: RNNWeights) -> lis
 
 def sum_up(left: np.ndarray, right: np.ndarray, weight: np.ndarray, biases: list[np.ndarray]) -> None:
     """One of `weight_products`."""
-    multiply(left.T, right, weight)
+    spread(left.T, right, weight)
     for i, bias in enumerate(biases):
         if i:
             bias[...] = biases[0]

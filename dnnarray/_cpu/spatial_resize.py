@@ -369,7 +369,7 @@ def _interpolate(problem: InterpolateProblem, outputs: tuple[np.ndarray, ...], s
                 give(y)
 
     whole = blocks(source.shape[0], source.shape[problem.channels], per_item, _LONG)
-    threads.each(block, whole, work=_CALLS * max(source.size, out.size), products=True)
+    threads.each(block, whole, work=_CALLS * max(source.size, out.size))
 
 
 def memory_order(problem: InterpolateProblem) -> str | None:

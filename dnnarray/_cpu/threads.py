@@ -1,17 +1,18 @@
 """One small pool of threads for the whole CPU engine.
 
 `run` cuts a range into one part per thread and calls a function on each part, which gives up the interpreter's lock for most of its time:
-NumPy on large blocks, or a compiled kernel where OpenMP is not to be had. The caller works too; the others are persistent threads that sleep on
-a lock. A second caller who comes while the pool is at work does its own parts alone: callers who bring threads of their own never start
-more of them than there are cores.
+NumPy on large blocks. The caller works too; the others are persistent threads that sleep on a lock until Numba has compiled a kernel, and then those of
+`compiled/team.py`. Whoever is free takes the next part, so that the caller waits for no thread that has yet to wake. A second caller who comes while the pool is
+at work does its own parts alone: callers who bring threads of their own never start more of them than there are cores.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -80,11 +81,8 @@ def join(team: Callable[..., bool]) -> None:
     _team = team
 
 
-def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int, products: bool = False) -> None:
-    """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere.
-
-    `products` says that they multiply matrices: side by side each of them takes one thread, and so does a call that is to take one thread.
-    """
+def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work: int) -> None:
+    """``function(*item)`` for all items, which must be independent of each other, spread over threads as `run` does; NumPy warns nowhere."""
     listed = list(items)
     if len(listed) == 1:  # small arrays, whose calls have little time to lose
         function(*listed[0])
@@ -95,74 +93,91 @@ def each(function: Callable[..., Any], items: Iterable[tuple[Any, ...]], *, work
             for item in listed[start:stop]:
                 function(*item)
 
-    alone = products and (count() == 1 or worth(work // WAKING) > 1)
-    with blas.single_threaded() if alone else nullcontext():
-        run(some, len(listed), work=work)
+    run(some, len(listed), work=work)
+
+
+class _Job:
+    """Parts, which are taken by whoever comes first."""
+
+    def __init__(self, function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...]) -> None:
+        self._function, self._arguments = function, arguments
+        self._open, self._count = parts[::-1], len(parts)
+        self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def work(self) -> None:
+        """Run parts until there are no more."""
+        while self._open:
+            try:
+                part = self._open.pop()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                self._function(*part, *self._arguments)
+                self._ended.put(None)
+            except BaseException as error:  # handed to the caller
+                self._ended.put(error)
+
+    def wait(self) -> None:
+        """Wait for the parts that others run, and raise what was raised in one."""
+        for error in [self._ended.get() for _ in range(self._count)]:
+            if error is not None:
+                raise error
+
+    def drop(self) -> None:
+        """Have nobody begin with another part."""
+        self._open.clear()
 
 
 class _Helper:
-    """A thread that waits for one part of a job at a time."""
+    """A thread that sleeps until there is a job."""
 
-    def __init__(self) -> None:
-        self._go, self._done = threading.Lock(), threading.Lock()
-        self._go.acquire()
-        self._done.acquire()
-        self._job: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
-        self._error: BaseException | None = None
+    def __init__(self, pool: _Pool) -> None:
+        self._pool, self._bell, self._called = pool, threading.Lock(), False
+        self._bell.acquire()
         threading.Thread(target=self._serve, name="dnnarray", daemon=True).start()
 
-    def start(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._job = function, arguments
-        self._go.release()
-
-    def wait(self) -> BaseException | None:
-        self._done.acquire()
-        error, self._error = self._error, None
-        return error
+    def wake(self) -> None:
+        if not self._called:  # else it has yet to look for the job that it was woken for
+            self._called = True
+            self._bell.release()
 
     def _serve(self) -> None:
         while True:
-            self._go.acquire()
-            assert self._job is not None
-            (function, arguments), self._job = self._job, None
-            try:
-                function(*arguments)
-            except BaseException as error:  # handed to the caller
-                self._error = error
-            del function, arguments  # no array is kept alive while waiting
-            self._done.release()
+            self._bell.acquire()
+            self._called = False
+            if (job := self._pool.job) is not None:
+                job.work()
+            del job  # no array is kept alive while it sleeps
 
 
 class _Pool:
     def __init__(self) -> None:
         self._free = threading.Lock()
         self._helpers: list[_Helper] = []
+        self.job: _Job | None = None
 
     def serve(self, function: Callable[..., Any], parts: list[tuple[int, int]], arguments: tuple[Any, ...]) -> bool:
-        """Run the parts, the last one on the caller's own thread; False where the pool is at work already."""
+        """Run the parts; False where the pool is at work already. Nobody waits for a thread that has not begun."""
         if not self._free.acquire(blocking=False):
             return False
-        waited = False
+        self.job = job = _Job(function, parts, arguments)
         try:
-            while len(self._helpers) < len(parts) - 1:
-                self._helpers.append(_Helper())
-            started = self._helpers[: len(parts) - 1]
-            for helper, part in zip(started, parts, strict=False):
-                helper.start(function, (*part, *arguments))
-            errors: list[BaseException | None] = []
-            try:
-                function(*parts[-1], *arguments)
-            finally:
-                errors += [helper.wait() for helper in started]
-                waited = True
-            for error in errors:
-                if error is not None:
-                    raise error
+            self._hire(min(len(parts), cores()) - 1)
+            for helper in self._helpers[: len(parts) - 1]:
+                helper.wake()
+            job.work()
+            job.wait()
         finally:
-            if not waited:  # interrupted by the user: these may still be at work, and the next job must not meet their answer
-                self._helpers.clear()
+            job.drop()
+            self.job = None
             self._free.release()
         return True
+
+    def _hire(self, count: int) -> None:
+        """Have so many helpers, or as many threads as the process may start."""
+        with suppress(RuntimeError):
+            while len(self._helpers) < count:
+                self._helpers.append(_Helper(self))
 
 
 _pool = _Pool()

@@ -186,7 +186,7 @@ def _input_products(
         for a, b in threads.split(len(own), _slices(run, work))
     ]
     if items:
-        threads.each(multiply, items, work=work, products=True)
+        threads.each(multiply, items, work=work)
 
 
 def _product_work(run: Run, rows: int, depth: int) -> int:
@@ -243,7 +243,7 @@ def _products_of_gradients(run: Run, weights: _Weights, slopes: Tape, x: np.ndar
                 _sum_up(part, parts, weights, scratch[part], list(same))
             _input_gradient(part, parts, weights, scratch[part], w, tape, dx, d > 0)
 
-    threads.each(some, [(part,) for part in range(parts)], work=work, products=True)
+    threads.each(some, [(part,) for part in range(parts)], work=work)
 
 
 def _by_tiles(*arrays: np.ndarray) -> bool:
