@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dnnarray as dnn
-from dnnarray._cpu import norm_blocks, norm_folded, norm_sums
+from dnnarray._cpu import norm_blocks, norm_folded, sums
 from tests.cases.norm import CASES
 from tests.oracles.norm import ORACLES
 from tests.support import BFLOAT16, FLOAT32, FLOAT64, assert_close, call, check_forward, check_gradient, flat
@@ -110,9 +110,9 @@ def test_sums_over_any_axes_of_any_memory(order, axes):
     factor = rng.standard_normal([n if i in axes else 1 for i, n in enumerate(shape)])
     for part in (array, array[:, :, ::2], array[:0], np.broadcast_to(array[:1], shape)):
         of = factor[:, :, : part.shape[2] if 2 in axes else 1][: part.shape[0] if 0 in axes else 1]
-        for a, e in ((norm_sums.total(part, axes), part), (norm_sums.total(part, axes, of), part * of)):
+        for a, e in ((sums.total(part, axes), part), (sums.total(part, axes, of), part * of)):
             np.testing.assert_allclose(a, e.sum(axes, keepdims=True), rtol=1e-12, atol=1e-12)
-        squares = norm_sums.total(part, axes, part)
+        squares = sums.total(part, axes, part)
         np.testing.assert_allclose(squares, (part * part).sum(axes, keepdims=True), rtol=1e-12)
 
 

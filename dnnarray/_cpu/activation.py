@@ -10,6 +10,7 @@ import numpy as np
 from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.activation_formulas import FORMULAS
 from dnnarray._cpu.blocks import BLOCK, blocks, drop, select
+from dnnarray._cpu.sums import total
 from dnnarray._problems.activation import PARAMETERS, Activation, BiasActivationProblem, ElementwiseProblem, GatedProblem, PReLUProblem
 from dnnarray._select import Method
 
@@ -76,7 +77,7 @@ def _prelu_backward(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: 
     # The result for x first serves as memory for the terms of the other.
     for source, part, target in blocks(grad, x, out):
         drop(source * part, part > 0, target)
-    weight_out[...] = out.sum(axis=problem.shared).reshape(weight.shape)
+    weight_out[...] = total(out, problem.shared).reshape(weight.shape)
     for source, part, slope, target in blocks(grad, x, weight.reshape(problem.slope_shape), out):
         select(part > 0, source, source * slope, target)
 
@@ -139,7 +140,7 @@ def _bias_activation_backward(
     if problem.activation is not None:
         _add_bias(problem, x, bias, residual, out)
     gradient_into(problem.activation, grad, out, out)
-    bias_out[...] = out.sum(axis=problem.others)
+    bias_out[...] = total(out, problem.others).reshape(bias.shape)
     if residual_out is not None:
         residual_out[...] = out
 

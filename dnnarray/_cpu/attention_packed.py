@@ -10,6 +10,7 @@ import numpy as np
 from dnnarray._cpu.attention_blocks import Call, Reach, compute_dtype
 from dnnarray._cpu.attention_dropout import Dropout
 from dnnarray._cpu.attention_passes import Gradients, Saved, backward, forward
+from dnnarray._cpu.sums import of_rows
 from dnnarray._problems.attention import AttentionProblem
 
 Outputs = tuple[Any, ...]
@@ -73,7 +74,7 @@ def varlen_backward(
         sink = None if sinks is None else sinks[n]
         backward(call, saved, Gradients(heads_first(grad_q[of_q]), heads_first(grad_k[of_k]), heads_first(grad_v[of_k]), sink=sink))
     if grad_sink is not None and sinks is not None:
-        grad_sink[...] = sinks.sum(axis=0)
+        of_rows(sinks, grad_sink)
 
 
 # --- a paged cache ----------------------------------------------------------------------------------------------------

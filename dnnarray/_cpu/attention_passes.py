@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import threads
-from dnnarray._cpu.attention_blocks import Call, Part, grouped, pick
-from dnnarray._cpu.blocks import constant, long_rows
+from dnnarray._cpu.attention_blocks import BLOCK_QUERIES, Call, Part, grouped, pick
+from dnnarray._cpu.blocks import long_rows
+from dnnarray._cpu.sums import total as sum_of
 from dnnarray._spec import FLOAT64
 
 _SCORE_WORK = 32  # passes over memory that the two products and the exponential of a score are worth
 _BACKWARD = 2  # as much as forward
-_LONG_ROW = 8192  # elements
+_MANY = 64  # blocks, the sums over more of which are float64
+_LONG = 4096  # keys of a product
 
 
 def forward(call: Call, y: np.ndarray, lse: np.ndarray | None) -> None:
@@ -43,12 +45,12 @@ def _work(call: Call) -> int:
 def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
     """y and lse of one block of queries.
 
-    `top` is the largest score so far, `total` the sum of exp(score - top), and `rows` that of the weighted values; all shrink
+    `top` is the largest score so far, `total` the sum of exp(score - top), and `rows` that of the weighted values, both in float64; all shrink
     when a larger score appears (Milakov and Gimelshein 2018). A row that has seen nothing keeps top = -infinity, total = 0.
     """
     call, q = part.call, part.scaled(i)
     top, total = _start(part, i, q)
-    rows = np.zeros((*q.shape[:4], part.v.shape[-1]), call.dtype)
+    rows = np.zeros((*q.shape[:4], part.v.shape[-1]))
     for j in part.key_blocks(i):
         s, _ = part.scores(q, part.k[:, :, :, j], i, j)
         higher = np.maximum(top, s.max(axis=-1, keepdims=True))
@@ -57,11 +59,11 @@ def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
             s -= ground
         np.exp(s, out=s)
         shrink = np.exp(top - ground)
-        total = total * shrink + _row_sums(s)
+        total = total * shrink + sum_of(s, (s.ndim - 1,))
         if call.dropout is not None:
             s *= part.keep(call.dropout, i, j)
         rows *= shrink
-        rows += s @ part.live_keys(part.v, j)
+        rows += _product(s, part.live_keys(part.v, j))
         top = higher
     rows /= np.where(total == 0, 1, total)
     if call.dropout is not None:
@@ -69,22 +71,28 @@ def _attend(part: Part, i: slice) -> tuple[np.ndarray, np.ndarray]:
     return rows, (top + np.log(total, dtype=FLOAT64))[..., 0]  # rounded once: all weights of a row are off by what it is off by
 
 
-def _row_sums(s: np.ndarray) -> np.ndarray:
-    """Sums over a block of keys: dot products, several times faster than NumPy's sums and here as exact, but for blocks of very many keys."""
-    return np.vecdot(s, constant(1, s))[..., None] if s.shape[-1] <= _LONG_ROW else s.sum(axis=-1, keepdims=True)
+def _product(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """weights @ rows; of very many keys, which few queries go through at once, in parts that are added up in float64."""
+    keys = weights.shape[-1]
+    if keys <= _LONG:
+        return weights @ rows
+    total = np.zeros((*weights.shape[:-1], rows.shape[-1]))
+    for j in range(0, keys, _LONG):
+        total += weights[..., j : j + _LONG] @ rows[..., j : j + _LONG, :]
+    return total
 
 
 def _start(part: Part, i: slice, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(top, total) before the first key: nothing, or the sink, which is a score without a value."""
     call, shape = part.call, (*q.shape[:4], 1)
     if call.sink is None:
-        return np.full(shape, -np.inf, call.dtype), np.zeros(shape, call.dtype)
+        return np.full(shape, -np.inf, call.dtype), np.zeros(shape)
     top = np.broadcast_to(pick(call.sink, part.batch, part.heads, part.group), shape)
     ends = call.reach.q_lengths
     if ends is not None:
         live = np.arange(i.start, i.stop) < ends[part.batch, None]
         top = np.where(live[:, None, None, :, None], top, call.dtype.type(-np.inf))
-    return top, np.asarray(~np.isneginf(top), call.dtype)
+    return top, np.asarray(~np.isneginf(top), FLOAT64)
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -131,15 +139,18 @@ class Gradients:
     sink: np.ndarray | None = None
 
     def accumulators(self, call: Call) -> Gradients:
-        """Zeros to add to, in the dtype of the arithmetic: the results themselves where they are of it."""
+        """Zeros to add to, in the dtype of the arithmetic, or float64 for many terms: the results themselves where they are of it."""
+        batch, _, group, queries = call.q.shape[:4]
+        blocks = group * -(-queries // BLOCK_QUERIES)
 
-        def zeros(array: np.ndarray | None) -> np.ndarray | None:
-            if array is None or array.dtype != call.dtype:
-                return None if array is None else np.zeros(array.shape, call.dtype)
+        def zeros(array: Any, terms: int) -> Any:
+            dtype = FLOAT64 if terms > _MANY else call.dtype
+            if array is None or array.dtype != dtype:
+                return None if array is None else np.zeros(array.shape, dtype)
             array[...] = 0
             return array
 
-        return Gradients(self.q, *map(zeros, (self.k, self.v, self.bias, self.sink)))  # type: ignore[arg-type]
+        return Gradients(self.q, zeros(self.k, blocks), zeros(self.v, blocks), zeros(self.bias, batch), zeros(self.sink, batch * blocks))
 
     def store(self, sums: Gradients) -> None:
         for name in ("k", "v", "bias", "sink"):
@@ -181,7 +192,7 @@ class _Rows:
         self.q = part.live_queries(part.q, i) * call.dtype.type(call.factor)
         y = part.live_queries(part.take(saved.y), i).astype(call.dtype, copy=False)
         grad_y = np.zeros_like(y) if saved.grad_y is None else part.live_queries(part.take(saved.grad_y), i).astype(call.dtype, copy=False)
-        self.delta = np.sum(grad_y * y, axis=-1, keepdims=True)
+        self.delta = sum_of(grad_y * y, (y.ndim - 1,))
         if saved.grad_lse is not None:
             self.delta -= part.live_queries(part.take(saved.grad_lse)[..., None], i)
         self.grad_y = grad_y if call.dropout is None else grad_y * call.dtype.type(call.dropout.factor)
@@ -192,15 +203,15 @@ class _Rows:
     def backward(self, gradients: Gradients) -> None:
         """Add the part of these queries to all gradients."""
         part, i = self.part, self.i
-        grad_q = np.zeros(self.q.shape, self.call.dtype)
+        grad_q = np.zeros(self.q.shape)
         for j in part.key_blocks(i):
             grad_q += self._block(j, gradients)
-        grad_q *= self.call.dtype.type(self.call.factor)
+        grad_q *= self.call.factor
         part.take(gradients.q)[:, :, :, i] = grad_q
         if gradients.sink is not None and self.call.sink is not None:
             weight = np.exp(pick(self.call.sink, part.batch, part.heads, part.group) - self.lse)
             target = pick(gradients.sink, part.batch, part.heads, part.group)
-            target -= np.sum(weight * self.delta, axis=(0, 3), keepdims=True)
+            target -= sum_of(weight * self.delta, (0, 3))
 
     def _block(self, j: slice, gradients: Gradients) -> np.ndarray:
         """Add the part of one block to the gradients of k, v and bias; what comes back is that of the scaled q."""
@@ -223,17 +234,17 @@ class _Rows:
         if slope is not None:
             ds *= slope
         self._add(gradients.k, j, ds, self.q)
-        return ds @ k
+        return _product(ds, k)
 
     def _add(self, target: np.ndarray, j: slice, weights: np.ndarray, rows: np.ndarray) -> None:
         """target += weights.T @ rows, over the heads of a group."""
         product = weights.swapaxes(-1, -2) @ rows
         target = target[self.part.batch, self.part.heads, :, j]
-        target += product if product.shape[2] == 1 else product.sum(axis=2, keepdims=True)
+        target += sum_of(product, (2,))
 
     def _add_bias(self, bias: np.ndarray, j: slice, ds: np.ndarray) -> None:
         """The gradient of the scores, summed over the axes along which the bias is repeated."""
         part = self.part
         repeated = tuple(axis for axis, n in enumerate(bias.shape) if n == 1)
         target = pick(bias, part.batch, part.heads, part.group, self.i, j)
-        target += ds.sum(axis=repeated, keepdims=True) if repeated else ds
+        target += sum_of(ds, repeated)

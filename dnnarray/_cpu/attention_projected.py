@@ -9,7 +9,8 @@ import numpy as np
 from dnnarray._cpu.attention_blocks import Call, compute_dtype
 from dnnarray._cpu.attention_dense import bhsd, call_of
 from dnnarray._cpu.attention_passes import Gradients, Saved, backward, forward
-from dnnarray._cpu.products import spread
+from dnnarray._cpu.products import spread, whole
+from dnnarray._cpu.sums import of_rows
 from dnnarray._problems.attention_projected import MultiHeadProblem
 
 Outputs = tuple[Any, ...]
@@ -38,7 +39,7 @@ def _project(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.n
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return spread(a, b, np.empty((len(a), b.shape[1]), a.dtype), np.matmul)
+    return spread(a, b, np.empty((len(a), b.shape[1]), a.dtype), whole)
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
@@ -100,7 +101,7 @@ def _layer_gradients(grad: np.ndarray, x: np.ndarray, weight: np.ndarray, grad_x
     grad_x[...] = _product(rows, weight).reshape(grad_x.shape)
     grad_w[...] = _product(rows.T, _flat(x))
     if grad_b is not None:
-        grad_b[...] = rows.sum(axis=0)
+        of_rows(rows, grad_b)
 
 
 def _live(x: np.ndarray, lengths: Any) -> np.ndarray:

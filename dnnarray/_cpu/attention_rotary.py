@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.attention_dense import bhsd
+from dnnarray._cpu.sums import total
 from dnnarray._problems.attention_rotary import RotaryProblem
 
 
@@ -45,5 +46,5 @@ def rotary_backward(
     _turn(grad, _per_head(cos), _per_head(-sin), problem.interleaved, grad_x)
     (a, b), (grad_a, grad_b) = (_halves(t, cos.shape[-1], problem.interleaved) for t in (x, grad))
     shared = (1,) if problem.own_tables else (0, 1)
-    outputs[1][...] = np.sum(grad_a * a + grad_b * b, axis=shared)
-    outputs[2][...] = np.sum(grad_b * a - grad_a * b, axis=shared)
+    outputs[1][...] = total(grad_a * a + grad_b * b, shared).reshape(cos.shape)
+    outputs[2][...] = total(grad_b * a - grad_a * b, shared).reshape(sin.shape)

@@ -9,6 +9,7 @@ import numpy as np
 from dnnarray._cpu import activation
 from dnnarray._cpu.conv_blocks import Way, at, carve, image_view, weight_view
 from dnnarray._cpu.conv_shares import spread
+from dnnarray._cpu.sums import total
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
@@ -58,7 +59,7 @@ def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, resi
 
 def _bias_gradient(problem: ConvProblem, grad: np.ndarray, bias: np.ndarray) -> None:
     channel = grad.ndim - 1 if problem.layout == "channels_last" else 1
-    np.sum(grad, axis=tuple(i for i in range(grad.ndim) if i != channel), out=bias)
+    bias[...] = total(grad, tuple(i for i in range(grad.ndim) if i != channel)).reshape(-1)
 
 
 def _views(problem: ConvProblem, *images: np.ndarray) -> list[np.ndarray]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dnnarray._cpu import compiled, philox
 from dnnarray._cpu.blocks import slabs
+from dnnarray._cpu.sums import total
 from dnnarray._problems.dropout import DropoutProblem
 from dnnarray._select import Method
 
@@ -69,7 +70,7 @@ def _bias_dropout_add_backward(
 ) -> None:
     out, bias_out, residual_out = outputs
     _dropout(problem, (out,), scratch, grad, seed=seed, offset=offset)
-    bias_out[...] = out.sum(axis=tuple(range(out.ndim - 1)))
+    bias_out[...] = total(out, tuple(range(out.ndim - 1))).reshape(bias.shape)
     residual_out[...] = grad
 
 

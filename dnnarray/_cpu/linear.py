@@ -10,8 +10,8 @@ import numpy as np
 
 from dnnarray._cpu import compiled, matrix_unit
 from dnnarray._cpu.activation import apply, apply_gradient
-from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._cpu.products import Product, spread
+from dnnarray._cpu.sums import of_rows
 from dnnarray._problems.linear import LinearProblem
 from dnnarray._select import Cost, Device, Method
 

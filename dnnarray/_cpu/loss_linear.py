@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, weight_sum
-from dnnarray._cpu.products import spread
+from dnnarray._cpu.products import spread, whole
+from dnnarray._cpu.sums import add_exactly, of_rows
+from dnnarray._cpu.sums import total as sum_of
 from dnnarray._problems.loss_linear import LinearProblem, with_a_tape, without_a_tape
 from dnnarray._records import frozen
 from dnnarray._select import Cost, Device, Method
@@ -35,6 +37,7 @@ class Block:
 
 _LARGE = Block(512, 2048)  # 4 MB of float32: large enough for a matrix product at full rate, small enough for the caches
 _SMALL = Block(32, 128)
+_MANY = 64  # blocks, the sums over more of which keep what rounding leaves
 
 
 class Layer:
@@ -46,8 +49,8 @@ class Layer:
         self.x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         self.w, self.bias, self.block = w, bias, block.fitted(problem)
         memory = scratch[: scratch.size // x.itemsize * x.itemsize].view(x.dtype)
-        scores, products, held = _shares(self.block, problem)
-        self._scores, self._products, self._held = np.split(memory[: scores + products + held], (scores, scores + products))
+        shares = _shares(self.block, problem)
+        self._scores, self._products, self._held, self._rest_x, self._rest_w = np.split(memory[: sum(shares)], np.cumsum(shares[:-1]))
 
     def row_blocks(self) -> Iterator[slice]:
         return (slice(i, i + self.block.rows) for i in range(0, len(self.x), self.block.rows))
@@ -68,25 +71,51 @@ class Layer:
     def scores(self, rows: slice, classes: slice) -> np.ndarray:
         """The scores of a block, in their place."""
         z = self.place(rows, classes)
-        spread(self.x[rows], self.w[classes].T, z, np.matmul)
+        spread(self.x[rows], self.w[classes].T, z, whole)
         if self.bias is not None:
             z += self.bias[classes]
         return z
 
-    def add_product(self, a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -> None:
-        """total = a @ b for the first term of a sum, total += a @ b for the others, by way of the shared memory."""
+    def add_to_x(self, slopes: np.ndarray, rows: slice, classes: slice, dx: np.ndarray) -> None:
+        """What a block of scores adds to the gradient of x."""
+        rest = self._rest_x if self._held.size else self._rest_x[rows.start * dx.shape[1] :]
+        self._add_product(slopes, self.w[classes], dx[rows], rest, classes.start == 0, classes.stop >= len(self.w))
+
+    def add_to_w(self, slopes: np.ndarray, rows: slice, classes: slice, dw: np.ndarray) -> None:
+        """What a block of scores adds to the gradient of w."""
+        self._add_product(slopes.T, self.x[rows], dw[classes], self._rest_w, rows.start == 0, rows.stop >= len(self.x))
+
+    def _add_product(self, a: np.ndarray, b: np.ndarray, total: np.ndarray, rest: np.ndarray, first: bool, last: bool) -> None:
+        """total = a @ b for the first term of a sum, total += a @ b for the others, by way of the shared memory.
+
+        Of sums of many terms, what rounding leaves stays in `rest` until the last one.
+        """
+        rest = rest[: total.size].reshape(total.shape) if rest.size else rest
         if first:
-            spread(a, b, total, np.matmul)
+            spread(a, b, total, whole)
+            rest[...] = 0
             return
-        product = self._products[: total.size].reshape(total.shape)
-        total += spread(a, b, product, np.matmul)
+        product = spread(a, b, self._products[: total.size].reshape(total.shape), whole)
+        if not rest.size:
+            total += product
+            return
+        add_exactly(total, rest, product)
+        if last:
+            total += rest
 
 
-def _shares(block: Block, problem: LinearProblem) -> tuple[int, int, int]:
-    """Numbers of scratch memory: for the scores of one block, for one product with their gradients, for the scores that are held."""
-    gradients = problem.gradient or problem.taped
-    products = max(block.rows, block.classes) * problem.features if gradients else 0
-    return block.rows * block.classes, products, block.rows * problem.classes if problem.taped else 0
+def _shares(block: Block, problem: LinearProblem) -> tuple[int, ...]:
+    """Numbers of scratch memory: for the scores of one block, for one product with their gradients, for the scores that are held, and for what is left of
+    rounded sums: in the gradient of x, and in that of a block of w; with a tape, the sums for all of w go on side by side, and keep nothing.
+    """
+    scores, rows = block.rows * block.classes, math.prod(problem.rows)
+    if not (problem.gradient or problem.taped):
+        return scores, 0, 0, 0, 0
+    products = max(block.rows, block.classes) * problem.features
+    many_classes, many_rows = problem.classes > _MANY * block.classes, rows > _MANY * block.rows
+    rest_x = (block.rows if problem.taped else rows) * problem.features if many_classes else 0
+    rest_w = block.classes * problem.features if many_rows and not problem.taped else 0
+    return scores, products, block.rows * problem.classes if problem.taped else 0, rest_x, rest_w
 
 
 def _workspace(block: Block, problem: LinearProblem) -> int:
@@ -116,23 +145,23 @@ def _statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np
 def _row_statistics(problem: LinearProblem, layer: Layer, chosen: Labels, weight: np.ndarray | None, rows: slice) -> Statistics:
     """Over the blocks of the vocabulary: the maximum so far, and the sum of exponentials below it."""
     size, dtype = len(layer.x[rows]), layer.x.dtype
-    peak, total = np.full(size, -np.inf, dtype), np.zeros(size, dtype)
-    picked, smooth = np.empty(size, dtype), np.zeros(size, dtype) if problem.label_smoothing else None
+    peak, total = np.full(size, -np.inf, dtype), np.zeros(size)
+    picked, smooth = np.empty(size, dtype), np.zeros(size) if problem.label_smoothing else None
     for classes in layer.class_blocks():
         z = layer.scores(rows, classes)
         inside, position = _labels_of_block(chosen, rows, classes, z.shape[1])
         picked[inside] = z[inside, position]
         below = layer.spare(z)
         if smooth is not None:
-            smooth += z.sum(1) if weight is None else z @ weight[classes]
+            smooth += sum_of(z, (1,), None if weight is None else weight[None, classes])[:, 0]
         higher = np.maximum(peak, z.max(1))
         shift = np.where(np.isneginf(higher), dtype.type(0), higher)  # a block of -inf adds nothing; -inf - -inf would be NaN
         total *= np.exp(peak - shift)
         np.subtract(z, shift[:, None], out=below)
-        total += np.exp(below, out=below).sum(1)
+        total += sum_of(np.exp(below, out=below), (1,))[:, 0]
         peak = higher
     if smooth is not None:
-        smooth -= peak * weight_sum(problem, weight)
+        smooth -= peak.astype(FLOAT64) * weight_sum(problem, weight)
     return Statistics(peak.astype(FLOAT64), np.log(total, dtype=FLOAT64), np.subtract(picked, peak, dtype=FLOAT64), smooth)
 
 
@@ -165,17 +194,19 @@ def _with_gradients(problem: LinearProblem, layer: Layer, chosen: Labels, weight
     if not len(layer.x):
         tape[...] = 0
     known, one = np.empty(chosen.index.shape, layer.x.dtype), np.ones((), layer.x.dtype)
-    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, one, chosen, weight))
+    of_bias = np.zeros(db.size)
+    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, one, chosen, weight), of_bias)
 
     def parts() -> Iterator[tuple[slice, Statistics]]:
         for rows in layer.row_blocks():
             found = _row_statistics(problem, layer, chosen, weight, rows)
             known[rows] = found.lse()
             for classes in layer.class_blocks():
-                gradients.accumulate(layer.place(rows, classes), rows, classes, dx.reshape(layer.x.shape), dw.reshape(layer.w.shape), db)
+                gradients.accumulate(layer.place(rows, classes), rows, classes, dx.reshape(layer.x.shape), dw.reshape(layer.w.shape))
             yield rows, found
 
     found = Statistics.assembled(chosen.index.shape, problem.label_smoothing > 0, parts())
+    db[...] = of_bias
     if tape is not out:
         out[...] = tape
     return found
@@ -199,18 +230,18 @@ def _backward(
     chosen = labels(problem, target, weight, layer.x.shape[:1])
     lse = _statistics(problem, layer, chosen, weight).lse() if lse is None else lse.reshape(chosen.index.shape)
     known = lse.astype(layer.x.dtype, copy=False)
-    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight))
+    of_bias = np.zeros(0 if bias is None else bias.size)
+    gradients = Gradients(problem, layer, chosen, weight, known, row_factors(problem, grad, chosen, weight), of_bias)
     dx, dw, db = outputs
     flat = flattened(dx, layer.x.shape)
     if not len(layer.x):
         dw[...] = 0  # no block of rows comes by to write it
-    total_bias = np.zeros(len(w) if bias is not None else 0, w.dtype)
     for classes in layer.class_blocks():
         for rows in layer.row_blocks():
-            gradients.accumulate(layer.scores(rows, classes), rows, classes, flat, dw, total_bias)
+            gradients.accumulate(layer.scores(rows, classes), rows, classes, flat, dw)
     deliver(flat, dx)
     if bias is not None:
-        db[...] = total_bias
+        db[...] = of_bias
 
 
 def _scaled(problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np.ndarray, grad: np.ndarray, *arrays: Any) -> None:
@@ -222,7 +253,7 @@ def _scaled(problem: LinearProblem, outputs: tuple[np.ndarray, ...], scratch: np
 
 @dataclass
 class Gradients:
-    """All that the gradient of a block of scores depends on."""
+    """All that the gradient of a block of scores depends on, and where its sums for the bias go; empty where there is none."""
 
     problem: LinearProblem
     layer: Layer
@@ -230,6 +261,7 @@ class Gradients:
     weight: np.ndarray | None
     lse: np.ndarray
     factors: tuple[np.ndarray, ...]
+    bias: np.ndarray
 
     def of_scores(self, z: np.ndarray, rows: slice, classes: slice) -> None:
         """The gradient of one block of scores, in the place of the scores."""
@@ -242,14 +274,13 @@ class Gradients:
         inside, position = _labels_of_block(self.chosen, rows, classes, z.shape[1])
         z[inside, position] -= hard[inside]
 
-    def accumulate(self, z: np.ndarray, rows: slice, classes: slice, dx: np.ndarray, dw: np.ndarray, db: np.ndarray) -> None:
-        """What a block of scores, which are lost, adds to the sums; the first block of a sum begins it. No `db` where there is no bias."""
-        layer = self.layer
+    def accumulate(self, z: np.ndarray, rows: slice, classes: slice, dx: np.ndarray, dw: np.ndarray) -> None:
+        """What a block of scores, which are lost, adds to the sums; the first block of a sum begins it."""
         self.of_scores(z, rows, classes)
-        layer.add_product(z, layer.w[classes], dx[rows], first=classes.start == 0)
-        layer.add_product(z.T, layer.x[rows], dw[classes], first=rows.start == 0)
-        if layer.bias is not None:
-            db[classes] = z.sum(0) if rows.start == 0 else db[classes] + z.sum(0)
+        self.layer.add_to_x(z, rows, classes, dx)
+        self.layer.add_to_w(z, rows, classes, dw)
+        if self.bias.size:
+            self.bias[classes] += of_rows(z)
 
 
 def _method(name: str, block: Block, gradients: bool) -> Method:

@@ -96,7 +96,7 @@ def losses(problem: RowsProblem, found: Statistics, chosen: Labels, weight: np.n
 
 
 def weight_sum(problem: RowsProblem, weight: np.ndarray | None) -> Any:
-    return problem.classes if weight is None else weight.sum()
+    return problem.classes if weight is None else float(weight.sum(dtype=FLOAT64))
 
 
 def reduce(problem: RowsProblem, rows: np.ndarray, total: Any, out: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnarray._cpu import compiled
 from dnnarray._cpu.loss_rows import Labels, Statistics, deliver, flattened, labels, losses, reduce, row_factors, unreduce
+from dnnarray._cpu.sums import total
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._select import Method
 from dnnarray._spec import FLOAT64
@@ -46,6 +47,11 @@ def _along_classes(weight: np.ndarray | None, ndim: int) -> Any:
     return 1 if weight is None else weight.reshape((-1,) + (1,) * (ndim - 2))
 
 
+def _over_classes(array: np.ndarray) -> np.ndarray:
+    """The sums of a block of scores over the classes."""
+    return total(array, (1,))
+
+
 def _statistics(problem: ScoresProblem, z: np.ndarray, chosen: Labels, weight: np.ndarray | None) -> Statistics:
     parts = ((rows, _block_statistics(problem, z[block], chosen.index[rows], weight)) for block, rows in _blocks(problem.shape, _BLOCK))
     return Statistics.assembled(problem.row_shape, problem.label_smoothing > 0, parts)
@@ -56,8 +62,8 @@ def _block_statistics(problem: ScoresProblem, z: np.ndarray, index: np.ndarray, 
     shifted, peak, smooth = z - top, top[:, 0].astype(FLOAT64), None
     picked = z[_at(index)] - peak
     if problem.label_smoothing:
-        smooth = (shifted if weight is None else shifted * _along_classes(weight, z.ndim)).sum(1)
-    return Statistics(peak, np.log(np.exp(shifted, out=shifted).sum(1), dtype=FLOAT64), picked, smooth)
+        smooth = _over_classes(shifted if weight is None else shifted * _along_classes(weight, z.ndim))[:, 0]
+    return Statistics(peak, np.log(_over_classes(np.exp(shifted, out=shifted))[:, 0], dtype=FLOAT64), picked, smooth)
 
 
 def _cross_entropy(
@@ -95,10 +101,10 @@ def _block_expected(problem: ScoresProblem, z: np.ndarray, target: np.ndarray, s
     """The loss itself in the place of the label's score, since there is no label."""
     peak = z.max(1, keepdims=True)
     shifted = z - peak
-    log_sum = np.log(np.exp(shifted).sum(1, keepdims=True), dtype=FLOAT64)
+    log_sum = np.log(_over_classes(np.exp(shifted)), dtype=FLOAT64)
     shifted -= log_sum.astype(z.dtype)
     shifted *= _smoothed(problem, target, scale)
-    return Statistics(peak[:, 0].astype(FLOAT64), log_sum[:, 0], np.negative(shifted.sum(1)), None)
+    return Statistics(peak[:, 0].astype(FLOAT64), log_sum[:, 0], np.negative(_over_classes(shifted)[:, 0]), None)
 
 
 def _cross_entropy_backward(
@@ -131,7 +137,7 @@ def _exponentials(z: np.ndarray, shift: np.ndarray | None, out: np.ndarray) -> t
     used = z.max(1, keepdims=True) if shift is None else shift[:, None]
     np.subtract(z, used, out=out)
     np.exp(out, out=out)
-    return used, out.sum(1, keepdims=True)
+    return used, _over_classes(out)
 
 
 def _label_gradient(
@@ -172,7 +178,7 @@ def _expected_gradients(
         part, g = dz[block], own[rows][:, None]
         used, sums = _exponentials(z[block], None if shift is None else shift[rows], part)
         distribution = _smoothed(problem, target[block], scale)
-        part *= distribution.sum(1, keepdims=True) / sums
+        part *= _over_classes(distribution) / sums
         part -= distribution
         part *= g
         log_probs = z[block] - used

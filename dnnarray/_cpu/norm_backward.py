@@ -18,7 +18,8 @@ from dnnarray._cpu.activation import apply_gradient
 from dnnarray._cpu.blocks import long_rows
 from dnnarray._cpu.norm_blocks import Box, boxes, part, parts, stretch
 from dnnarray._cpu.norm_forward import statistics
-from dnnarray._cpu.norm_sums import add, spread, total
+from dnnarray._cpu.norm_sums import add, spread
+from dnnarray._cpu.sums import total
 from dnnarray._problems.norm_base import NormProblem
 
 

@@ -13,11 +13,14 @@ from itertools import pairwise
 import numpy as np
 
 from dnnarray._cpu import blas, threads
+from dnnarray._cpu.sums import of_rows
 
 _CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenBLAS by itself takes 320, or 448 with AVX-512
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
 _FEW = 1 << 18  # numbers of all parts of a product, which are made at once
 _SHARE = 1 << 22  # that a thread gets at the least: what wakes it is dear
+_LONG, _LONG_BY_VECTOR = 1 << 14, 1 << 12  # terms from which on the sums of parts are added up in float64
+_HELD = 1 << 22  # of these sums, at a time
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # of matrices a and b, written to a third
 
@@ -30,6 +33,8 @@ def parts_of(terms: int, most: int = _CHAIN) -> int:
 def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, add: bool = False) -> np.ndarray:
     """``np.matmul(a, b, out=out)``, or added to what is there, rounded less; of matrices of other types or memory as NumPy does it."""
     terms = a.shape[-1]
+    if terms >= 2 * _long(out) and out.dtype in (np.float32, np.float64) and a.ndim == 2:
+        return _multiply_long(a, b, out, most, add)
     parts = parts_of(terms, most) if out.size * terms >= _WORTH and blas.can_add(a, b, out) else 1
     if add and parts == 1:
         out += a @ b
@@ -44,6 +49,30 @@ def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, 
     return out
 
 
+def whole(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """`multiply` whose sums are in parts only where they are long."""
+    return multiply(a, b, out, _LONG)
+
+
+def _long(out: np.ndarray) -> int:
+    """The terms of a part of a long sum. Products with a vector add more of them one after the other."""
+    return _LONG_BY_VECTOR if 1 in out.shape else _LONG
+
+
+def _multiply_long(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int, add: bool) -> np.ndarray:
+    """`multiply` of long sums, whose error would grow with the number of parts that are added up in the dtype."""
+    terms, length, step = a.shape[1], _long(out), max(_HELD // max(out.shape[1], 1), 1)
+    for first in range(0, len(a), step):
+        rows = slice(first, first + step)
+        part = np.empty_like(out[rows])
+        total = out[rows].astype(np.float64) if add else np.zeros(part.shape)
+        for start in range(0, terms, length):
+            span = slice(start, start + length)
+            total += multiply(a[rows, span], b[span], part, most)
+        out[rows] = total
+    return out
+
+
 def _multiply_at_once(a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: int) -> np.ndarray:
     """The product with its sums in parts, where a call for each part would take longer than the part."""
     (rows, terms), columns = a.shape, b.shape[1]
@@ -51,7 +80,7 @@ def _multiply_at_once(a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: int)
     length, view = terms // parts, np.lib.stride_tricks.as_strided
     left = view(a, (parts, rows, length), (length * along, down, along), writeable=False)
     right = view(b, (parts, length, columns), (length * of_b, of_b, across), writeable=False)
-    np.matmul(left, right).sum(axis=0, out=out)
+    of_rows(np.matmul(left, right), out)
     if length * parts < terms:
         blas.add_product(a[:, length * parts :], b[length * parts :], out)
     return out

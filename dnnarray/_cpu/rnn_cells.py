@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnarray._cpu.products import spread
+from dnnarray._cpu.sums import of_rows
 from dnnarray._problems.rnn import Cell, RecurrentProblem, RNNWeights
 from dnnarray._records import frozen
 
@@ -239,8 +240,8 @@ def _lstm_backward(w: Layer, tape: Tape, dh: np.ndarray, dc: np.ndarray) -> None
     if w.peephole is not None:
         dc += d_i * w.peephole[0]
         dc += d_f * w.peephole[1]
-        w.gradient[0] += np.einsum("nh,nh->h", d_i, before)
-        w.gradient[1] += np.einsum("nh,nh->h", d_f, before)
+        w.gradient[0] += of_rows(d_i * before)
+        w.gradient[1] += of_rows(d_f * before)
     i[...], f[...], g[...], o[...] = d_i, d_f, d_g, d_o
     spread(tape.gates, w.w_hh, dh, np.matmul)
 
@@ -250,7 +251,7 @@ def _through_cell_state(w: Layer, unclipped: np.ndarray, d_o: np.ndarray, dc: np
     clip = w.cell.clip
     if w.peephole is not None:
         c = unclipped if clip is None else np.clip(unclipped, -clip, clip)
-        w.gradient[2] += np.einsum("nh,nh->h", d_o, c)
+        w.gradient[2] += of_rows(d_o * c)
         dc += d_o * w.peephole[2]
     if clip is not None:
         dc[np.abs(unclipped) > clip] = 0

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnarray._cpu.norm_sums import of_rows
 from dnnarray._cpu.philox import bernoulli_keep
-from dnnarray._cpu.products import multiply, spread
+from dnnarray._cpu.products import multiply, spread, whole
 from dnnarray._cpu.rnn_cells import CELLS, Layer, Tape, layer
+from dnnarray._cpu.sums import of_rows
 from dnnarray._problems.rnn import GATES, RecurrentProblem, RNNWeights
 
 _BLOCK = 1 << 20  # gate elements computed ahead from the input by one matrix product: large for BLAS, small against the memory
@@ -252,7 +252,7 @@ def run_layer_backward(run: Run, number: int, x: np.ndarray, dy: np.ndarray, dx:
     for k in run.entries(number):
         w, tape = layer(run.problem, run.weights[k]), slopes.of(k % run.problem.directions, run.packing.rows)
         if w.peephole is not None:
-            w.gradient = np.zeros_like(w.peephole)
+            w.gradient = np.zeros(w.peephole.shape)
         _run_direction_backward(run, w, tape, dy[:, run.columns(k)], k, gradients)
         _weight_gradients(w, tape, x, dy[:, run.columns(k)], gradients.weights[k])
         input_gradient(w, tape, dx, k % run.problem.directions > 0)
@@ -293,7 +293,7 @@ def _weight_gradients(w: Layer, tape: Tape, x: np.ndarray, dh: np.ndarray, out: 
     for product in weight_products(w, tape, x, out):
         sum_up(*product)
     if out.w_hr is not None:
-        spread(dh.T, tape.extra, out.w_hr, np.matmul)
+        spread(dh.T, tape.extra, out.w_hr, whole)
     if out.peephole is not None:
         out.peephole[...] = w.gradient
 

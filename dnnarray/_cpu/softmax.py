@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu import compiled, threads
-from dnnarray._cpu.blocks import BLOCK, borrow, constant, give, long_rows, slabs
+from dnnarray._cpu.blocks import BLOCK, borrow, give, long_rows, slabs
+from dnnarray._cpu.sums import total
 from dnnarray._problems.softmax import SoftmaxProblem
 from dnnarray._select import Method
 
 Array = np.ndarray
 _CALLS = 6  # of NumPy in one block
-_LONG_ROW = 8192  # elements
-_SMALL = 1024  # elements; for fewer one call is better than two
 
 
 def _rows(axis: int, limit: int, *arrays: Array | None) -> Iterator[tuple[Any, ...]]:
@@ -36,10 +35,8 @@ def _rows(axis: int, limit: int, *arrays: Array | None) -> Iterator[tuple[Any, .
 
 
 def _total(x: Array, factor: Array | None = None) -> Array:
-    """The sum of each row of x, or of x * factor, as a column. Dot products are several times faster than sums, and about as exact up to some thousand terms."""
-    if x.shape[-1] > _LONG_ROW or x.size < _SMALL:
-        return (x if factor is None else x * factor).sum(axis=-1, keepdims=True)
-    return np.vecdot(x, constant(1, x) if factor is None else factor)[..., None]
+    """The sum of each row of x, or of x * factor, as a column."""
+    return total(x, (x.ndim - 1,), factor)
 
 
 def _softmax_rows(x: Array, out: Array) -> None:

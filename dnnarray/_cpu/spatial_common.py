@@ -13,6 +13,8 @@ from dnnarray._spec import FLOAT32, HALF, Spec
 
 BLOCK = 1 << 17  # elements that a step works on: the few arrays of a step stay in the cache
 _COPY_WORK = 8  # turning the axes of memory round costs as many light operations
+_MANY = 256  # terms of a sum in float32
+_ONE = np.int32(1)  # a number of another type would be converted for each element
 CUBIC = -0.75  # the parameter of the cubic kernel, as PyTorch has it; -0.5 is Keys' own
 
 
@@ -63,7 +65,10 @@ def _copy(start: int, stop: int, target: np.ndarray, source: np.ndarray) -> None
 
 
 class SumTable:
-    """Zeros like an output, as a table to add rows to; `finish` puts the sums into the output."""
+    """Zeros like an output, as a table to add rows to; `finish` puts the sums into the output.
+
+    Rounding errors of a sum in float32 grow with its terms: a row that many are added to continues in float64, in a table of such rows.
+    """
 
     def __init__(self, out: np.ndarray, channels: int, scratch: np.ndarray | None, start: int = 0) -> None:
         self._moved = channels_last(out, channels)
@@ -73,23 +78,60 @@ class SumTable:
         self.table = self._own.reshape(math.prod(shape[:-1]), shape[-1])
         self._flat = self.table.reshape(-1)
         self._columns = np.arange(shape[-1])
+        self._added = np.zeros(len(self.table) if out.dtype == np.float32 else 0, np.int32)  # to each row, as long as they are few
+        self._place = np.empty(0, np.int32)  # of each row among those that go on in float64, -1 for the others; empty while there are none
+        self._sums = np.empty((0, shape[-1]))  # theirs
 
     def add(self, rows: np.ndarray, values: np.ndarray) -> None:
         """table[rows[i]] += values[i], repeated rows summed. Over one axis `ufunc.at` is several times faster than over two."""
+        many = self._long_sums(rows)
+        if many is not None:
+            self._continue(rows[many, None], self._columns, values[many])
+            rows, values = rows[~many], values[~many]
         if len(self._columns) == 1:
             np.add.at(self._flat, rows, values.reshape(-1))
         else:
-            self.add_elements(rows[:, None] * len(self._columns) + self._columns, values)
+            np.add.at(self._flat, (rows[:, None] * len(self._columns) + self._columns).reshape(-1), values.reshape(-1))
 
     def add_elements(self, flat: np.ndarray, values: np.ndarray) -> None:
         """The same for single elements, by their flat index."""
-        np.add.at(self._flat, flat.reshape(-1), values.reshape(-1))
+        flat, values = flat.reshape(-1), values.reshape(-1)
+        rows = flat // max(len(self._columns), 1)
+        many = self._long_sums(rows)
+        if many is not None:
+            self._continue(rows[many], flat[many] - rows[many] * len(self._columns), values[many])
+            flat, values = flat[~many], values[~many]
+        np.add.at(self._flat, flat, values)
+
+    def _long_sums(self, rows: np.ndarray) -> np.ndarray | None:
+        """Which of the rows that are to be added to go on in float64; None where none does."""
+        if not self._added.size:
+            return None
+        np.add.at(self._added, rows, _ONE)
+        many = self._added[rows] > _MANY
+        if not many.any():
+            return None
+        self._added[rows[many]] = _MANY + 1  # more could follow than an int32 counts
+        return many
+
+    def _continue(self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
+        """The sums of `rows`, `columns` += values, in float64; the three broadcast to the shape of the values."""
+        if not self._place.size:
+            self._place = np.full(len(self.table), -1, np.int32)
+        new = np.unique(rows[self._place[rows] < 0])
+        if new.size:
+            self._place[new] = len(self._sums) + np.arange(new.size)
+            self._sums = np.concatenate([self._sums, np.zeros((new.size, self._sums.shape[1]))])
+        places = self._place[rows] * np.intp(self._sums.shape[1]) + columns
+        np.add.at(self._sums.reshape(-1), places.reshape(-1), values.reshape(-1).astype(np.float64))
 
     @property
     def columns(self) -> np.ndarray:
         return self._columns
 
     def finish(self) -> None:
+        many = np.flatnonzero(self._place >= 0)
+        self.table[many] += self._sums[self._place[many]]
         if self._own is not self._moved:
             self._moved[...] = self._own
 

@@ -19,6 +19,7 @@ import numpy as np
 from dnnarray._cpu import compiled, threads
 from dnnarray._cpu.blocks import borrow, give
 from dnnarray._cpu.spatial_common import SumTable, as_table, blocks, channels_last, cubic_slopes, cubic_weights, lies, table_bytes
+from dnnarray._cpu.sums import total
 from dnnarray._problems.spatial_grid import AffineGridProblem, GridSampleProblem
 from dnnarray._select import Cost, Device, Method
 
@@ -294,9 +295,14 @@ def _affine_grid_backward(
     space = tuple(range(1, grad.ndim - 1))
     for j, coordinate in enumerate(_coordinates(problem, theta.dtype)):
         axis = grad.ndim - 2 - j
-        summed = grad.sum(axis=tuple(a for a in space if a != axis))
-        outputs[0][:, :, j] = np.einsum("nik,i->nk", summed, coordinate)
-    outputs[0][:, :, -1] = grad.sum(axis=space)
+        summed = total(grad, tuple(a for a in space if a != axis))
+        outputs[0][:, :, j] = _kept(total(summed * coordinate.reshape(-1, *(1,) * (j + 1)), (axis,)))
+    outputs[0][:, :, -1] = _kept(total(grad, space))
+
+
+def _kept(sums: np.ndarray) -> np.ndarray:
+    """Sums over space as (N, coordinates)."""
+    return sums.reshape(sums.shape[0], sums.shape[-1])
 
 
 def _pixel_bytes(problem: GridSampleProblem) -> int:

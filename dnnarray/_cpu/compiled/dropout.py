@@ -11,6 +11,7 @@ from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In1, Out1, device, driver, kernel, wide
 from dnnarray._cpu.compiled.memory import fetch_after
 from dnnarray._cpu.compiled.philox import GROUP, keep_factors
+from dnnarray._cpu.sums import total
 from dnnarray._problems.dropout import DropoutProblem
 
 Array = np.ndarray
@@ -99,5 +100,5 @@ def bias_dropout_add_backward(
 ) -> None:
     out, bias_out, residual_out = outputs
     dropout(problem, (out,), scratch, grad, seed=seed, offset=offset)
-    bias_out[...] = out.sum(axis=tuple(range(out.ndim - 1)))
+    bias_out[...] = total(out, tuple(range(out.ndim - 1))).reshape(bias_out.shape)
     residual_out[...] = grad
