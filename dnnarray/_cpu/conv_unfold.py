@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.conv_blocks import at, image_view
+from dnnarray._cpu.sums import Cascade
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._problems.conv_unfold import UnfoldProblem
 from dnnarray._select import Cost, Device, Method
@@ -59,10 +60,12 @@ def _sum_up(problem: UnfoldProblem, columns: np.ndarray, x: np.ndarray) -> None:
     g = problem.geometry
     image = image_view(x, problem.layout, 1)[:, 0]
     source = _column_view(columns, g, problem.layout)
-    image[...] = 0
+    sums = Cascade(image, g.taps)
     for tap, outputs, pixels in _taps(g):
-        target = image[at(pixels)]
+        target = sums.low[at(pixels)]
         np.add(target, source[_tap_index(tap, outputs)], out=target)
+        sums.step()
+    sums.finish()
 
 
 def _unfold(problem: UnfoldProblem, outputs: Any, scratch: Any, x: np.ndarray) -> None:

@@ -3,6 +3,8 @@
 The states of a target of L labels are blank, label 1, blank, ..., label L, blank: 2 L + 1 of them. A step stays in its state, goes
 on by one, or goes on by two where that skips a blank between two different labels. The states of the longest target give
 the width of all arrays; shorter targets leave the last ones unused.
+
+All variables are float64: a logarithm of a probability grows with the steps, and what float32 rounds off it is a factor of every gradient.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Lattice:
         labels = _padded(problem, targets, counts)
         states = np.full((problem.batch, 2 * labels.shape[1] + 1), problem.blank, np.intp)
         states[:, 1::2] = labels
-        skip = np.full(states.shape, -np.inf, log_probs.dtype)
+        skip = np.full(states.shape, -np.inf)
         skip[:, 1::2] = 0
         skip[:, 3::2][labels[:, 1:] == labels[:, :-1]] = -np.inf
         position = states + np.arange(problem.batch)[:, None] * problem.classes
@@ -83,7 +85,7 @@ def _padded(problem: CTCProblem, targets: np.ndarray, counts: np.ndarray) -> np.
 def _start(lattice: Lattice) -> np.ndarray:
     """Forward variables before the first step: all is in a state before the first, from where the first blank and, as if it
     skipped one, the first label are reached. An empty target without any step ends there too."""
-    alpha = np.full((len(lattice.lengths), lattice.skip.shape[1] + _PAD), -np.inf, lattice.log_probs.dtype)
+    alpha = np.full((len(lattice.lengths), lattice.skip.shape[1] + _PAD), -np.inf)
     alpha[:, 1] = 0
     return alpha
 
@@ -128,7 +130,7 @@ def _ctc_loss(problem: CTCProblem, outputs: tuple[np.ndarray, ...], scratch: Any
 
 def _divisors(lattice: Lattice) -> np.ndarray:
     """What "mean" divides each loss by: the length of its target, 1 for an empty one."""
-    return np.maximum(lattice.label_counts, 1).astype(lattice.log_probs.dtype)
+    return np.maximum(lattice.label_counts, 1).astype(np.float64)
 
 
 def _loss_gradients(problem: CTCProblem, lattice: Lattice, grad: np.ndarray) -> np.ndarray:
@@ -171,7 +173,7 @@ class Beta:
 
     def __init__(self, lattice: Lattice) -> None:
         self._lattice, self._skip = lattice, lattice.skip_back
-        self._end = np.full((len(lattice.lengths), lattice.skip.shape[1] + _PAD), -np.inf, lattice.log_probs.dtype)
+        self._end = np.full((len(lattice.lengths), lattice.skip.shape[1] + _PAD), -np.inf)
         np.put_along_axis(self._end, np.maximum(lattice.last(), _PAD), self._end.dtype.type(0), axis=1)
         self._end = self._end[:, _PAD:]
         self._value = np.full_like(self._end, -np.inf)

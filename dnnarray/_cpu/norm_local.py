@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.norm_blocks import boxes
+from dnnarray._cpu.sums import Cascade
 from dnnarray._problems.norm import LocalResponseProblem
 
 
@@ -44,12 +45,17 @@ def _denominator(problem: LocalResponseProblem, x: np.ndarray) -> np.ndarray:
 
 def _window_sum(a: np.ndarray, axis: int, before: int, after: int) -> np.ndarray:
     """Each element with its `before` predecessors and `after` successors along `axis`; zeros outside."""
-    out = a.copy()
-    terms, sums = np.moveaxis(a, axis, 0), np.moveaxis(out, axis, 0)
-    for step in range(1, min(before, len(terms) - 1) + 1):
-        sums[step:] += terms[:-step]
-    for step in range(1, min(after, len(terms) - 1) + 1):
-        sums[:-step] += terms[step:]
+    out, terms = np.empty_like(a), np.moveaxis(a, axis, 0)
+    before, after = min(before, len(terms) - 1), min(after, len(terms) - 1)
+    sums = Cascade(np.moveaxis(out, axis, 0), before + 1 + after)
+    sums.low[...] = terms
+    for shift in range(1, before + 1):
+        sums.step()
+        sums.low[shift:] += terms[:-shift]
+    for shift in range(1, after + 1):
+        sums.step()
+        sums.low[:-shift] += terms[shift:]
+    sums.finish()
     return out
 
 

@@ -195,18 +195,22 @@ _ADAPTIVE_BACKWARD = Method("axis_by_axis", _adaptive_average_backward, "a sum o
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     "max_pool": _with_compiled(_MAX, "max_pool", pool_forms.no_form),
     "max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_places),
-    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_places, "pool_gradient", looks=True),
-    "max_pool_with_indices_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_places, "pool_gradient", looks=True),
+    "max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_place_sums, "pool_gradient", looks=True),
+    "max_pool_with_indices_backward": _with_compiled(
+        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_place_sums, "pool_gradient", looks=True
+    ),
     "adaptive_max_pool": (_MAX,),
     "adaptive_max_pool_with_indices": _with_compiled(_MAX_WITH_INDICES, "max_pool_with_indices", pool_forms.no_adaptive),
-    "adaptive_max_pool_backward": _with_compiled(_MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive, "pool_gradient", looks=True),
-    "adaptive_max_pool_with_indices_backward": _with_compiled(
-        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive, "pool_gradient", looks=True
+    "adaptive_max_pool_backward": _with_compiled(
+        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive_sums, "pool_gradient", looks=True
     ),
-    "avg_pool": _with_compiled(_AVERAGE, "avg_pool", pool_forms.no_form),
-    "avg_pool_backward": _with_compiled(_AVERAGE_BACKWARD, "avg_pool_backward", pool_forms.no_form, "pool_gradient"),
+    "adaptive_max_pool_with_indices_backward": _with_compiled(
+        _MAX_BACKWARD, "max_pool_backward", pool_forms.no_adaptive_sums, "pool_gradient", looks=True
+    ),
+    "avg_pool": _with_compiled(_AVERAGE, "avg_pool", pool_forms.no_sums),
+    "avg_pool_backward": _with_compiled(_AVERAGE_BACKWARD, "avg_pool_backward", pool_forms.no_sums, "pool_gradient"),
     "adaptive_avg_pool": (_AVERAGE,),
-    "adaptive_avg_pool_backward": _with_compiled(_ADAPTIVE_BACKWARD, "avg_pool_backward", pool_forms.no_adaptive, "pool_gradient"),
+    "adaptive_avg_pool_backward": _with_compiled(_ADAPTIVE_BACKWARD, "avg_pool_backward", pool_forms.no_adaptive_sums, "pool_gradient"),
     "lp_pool": (Method("axis_by_axis", _norm, "the norm along one axis of the norms along the other"),),
     "lp_pool_backward": (Method("axis_by_axis", _norm_backward, "the chain rule through the norms along each axis"),),
     "max_unpool": (Method("scatter", _unpool, "each value goes to its place"),),

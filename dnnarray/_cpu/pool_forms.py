@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from dnnarray._problems.base import leaves
-from dnnarray._problems.pool import Axis, PoolProblem
+from dnnarray._problems.pool import AdaptiveAxis, Axis, PoolProblem
 from dnnarray._records import frozen
 from dnnarray._spec import FLOATING
 
 _TAPS = 1 << 20
+_TERMS = 512  # that are added one after the other: more are left to sums that round less
 ONE = Axis(1, 1, 1, 1, 1, 0, 0)  # the rows of an image with one row
 
 
@@ -57,6 +58,35 @@ def no_form(problem: PoolProblem, device: Any) -> str | None:
     if found.taps > _TAPS:
         return f"a window of more than {_TAPS} elements; it keeps a table of them"
     return None if math.prod(found.input_shape) and math.prod(found.output_shape) else "there is nothing to do"
+
+
+def no_sums(problem: PoolProblem, device: Any) -> str | None:
+    """`no_form`, where the kernels add up windows, or the gradients of windows that overlap."""
+    return _long_sums(problem) or no_form(problem, device)
+
+
+def no_place_sums(problem: PoolProblem, device: Any) -> str | None:
+    """`no_places`, where the kernels add up gradients at the same place."""
+    return _long_sums(problem) or no_places(problem, device)
+
+
+def no_adaptive_sums(problem: PoolProblem, device: Any) -> str | None:
+    """`no_adaptive`, where the kernels add up the gradients of windows that overlap."""
+    return _long_sums(problem) or no_adaptive(problem, device)
+
+
+def _long_sums(problem: PoolProblem) -> str | None:
+    terms = math.prod(map(_overlap if problem.op.endswith("_backward") else _window, problem.axes))
+    return f"it adds one term after the other, {_TERMS} at the most" if terms > _TERMS else None
+
+
+def _window(axis: Any) -> int:
+    return int(axis.window)
+
+
+def _overlap(axis: Any) -> int:
+    """The most windows that an element belongs to, or a few more."""
+    return axis.dual().window if isinstance(axis, AdaptiveAxis) else min(axis.window, axis.outputs)
 
 
 def no_places(problem: PoolProblem, device: Any) -> str | None:

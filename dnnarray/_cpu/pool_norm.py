@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnarray._cpu.pool_windows import Plan, reduce_axis, resized
+from dnnarray._cpu.pool_windows import Plan, reduce_axis, resized, spread_axis
+from dnnarray._cpu.sums import Cascade
 
 
 def norm_windows(magnitude: np.ndarray, plans: Sequence[Plan], p: float) -> list[np.ndarray]:
@@ -22,10 +23,13 @@ def _norm_axis(magnitude: np.ndarray, plan: Plan, p: float) -> np.ndarray:
     largest = resized(magnitude, plan.axis, plan.outputs)
     reduce_axis(np.maximum, magnitude, plan, largest, 0)
     scale = np.where((largest > 0) & np.isfinite(largest), largest, largest.dtype.type(1))
-    total = np.zeros_like(largest)
+    total = np.empty_like(largest)
+    sums = Cascade(total, len(plan.taps))
     for outputs, inputs in plan.taps:
         share = magnitude[inputs] / scale[outputs]
-        total[outputs] += _power(share, p)
+        sums.low[outputs] += _power(share, p)
+        sums.step()
+    sums.finish()
     return np.multiply(scale, np.sqrt(total) if p == 2 else _power(total, 1 / p), out=total)
 
 
@@ -44,9 +48,8 @@ def _gradient_at_once(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray,
     """magnitude^(p - 1) times the sum of grad norm^(1 - p), where infinities of different signs must meet before anything else is done with them."""
     total = grad * norm ** (1 - p)
     for plan in reversed(plans):
-        spread = np.zeros_like(total, shape=(*total.shape[: plan.axis], plan.extent, *total.shape[plan.axis + 1 :]))
-        for outputs, inputs in plan.taps:
-            spread[inputs] += total[outputs]
+        spread = resized(total, plan.axis, plan.extent)
+        spread_axis(total, plan, spread)
         total = spread
     return np.where(magnitude == 0, magnitude, total * magnitude ** (p - 1))
 
@@ -57,7 +60,8 @@ def _gradient_axis(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, pl
     An infinite norm gives nothing to finite magnitudes (for p above 1) and NaN to infinite elements. Where the magnitudes are themselves
     norms, `of_norms`, an infinite one passes the gradient on, so that its own elements are told apart.
     """
-    result = np.zeros_like(magnitude)
+    result = np.empty_like(magnitude)
+    sums = Cascade(result, len(plan.taps))
     safe = np.where(norm == 0, norm.dtype.type(1), norm)
     infinite = of_norms and bool(np.isinf(norm).any())
     for outputs, inputs in plan.taps:
@@ -65,7 +69,9 @@ def _gradient_axis(grad: np.ndarray, magnitude: np.ndarray, norm: np.ndarray, pl
         if infinite:
             share[magnitude[inputs] == safe[outputs]] = 1
         part = grad[outputs] * _power(share, p - 1)
-        result[inputs] += np.where(magnitude[inputs] == 0, 0, part) if p < 1 else part
+        sums.low[inputs] += np.where(magnitude[inputs] == 0, 0, part) if p < 1 else part
+        sums.step()
+    sums.finish()
     return result
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from dnnarray._cpu.blocks import borrow, give
+from dnnarray._cpu.sums import Cascade, total
 from dnnarray._records import frozen
 
 _BLOCK_BYTES = 1 << 21  # what is worked on at a time: NumPy calls long enough for threads, intermediates bounded
 _CHANNEL_RUN = 64  # fewest channels in a block where they are neighbours in memory
-_SHORT_SUM = 256  # elements up to which a plain sum is as exact as a pairwise one, and faster as a product with ones
+_MANY_TAPS = 64  # of a window, that are not added one after the other
 _STRIDES = 4  # the largest whose phases are copied apart
 _SHORT_WINDOW = 8  # taps up to which strided passes over all outputs beat a reduction that starts anew for each row
 
@@ -160,12 +161,15 @@ def reduce_windows(ufunc: np.ufunc, x: np.ndarray, plans: Sequence[Plan], out: n
 
 
 def _reduce_all(ufunc: np.ufunc, x: np.ndarray, out: np.ndarray, identity: Any) -> None:
-    """out = the reduction over all spatial axes. NumPy starts anew for each channel, so small ones are summed as a matrix product."""
-    size = math.prod(x.shape[2:])
-    if ufunc is np.add and size <= _SHORT_SUM and x.flags.c_contiguous:
-        out[...] = np.matmul(x.reshape(math.prod(x.shape[:2]), size), np.ones(size, x.dtype)).reshape(out.shape)
+    """out = the reduction over all spatial axes."""
+    _reduce(ufunc, x, tuple(range(2, x.ndim)), out, identity)
+
+
+def _reduce(ufunc: np.ufunc, x: np.ndarray, axes: tuple[int, ...], out: np.ndarray, identity: Any) -> None:
+    if ufunc is np.add:
+        out[...] = total(x, axes)
     else:
-        ufunc.reduce(x, axis=tuple(range(2, x.ndim)), out=out, keepdims=True, initial=identity)
+        ufunc.reduce(x, axis=axes, out=out, keepdims=True, initial=identity)
 
 
 def resized(x: np.ndarray, axis: int, extent: int) -> np.ndarray:
@@ -184,7 +188,10 @@ def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, out: np.ndarray, identi
     """out = the reduction of each window along one axis."""
     if p.windows is not None:
         for output, inputs in p.windows:
-            ufunc.reduce(x[inputs], axis=p.axis, out=out[output], keepdims=True, initial=identity)
+            _reduce(ufunc, x[inputs], (p.axis,), out[output], identity)
+        return
+    if ufunc is np.add and len(p.taps) > _MANY_TAPS:
+        _add_taps(x, p, out)
         return
     phases = _phases(x, p)
     taps = [phases[inputs[-1].start % p.stride][_within_phase(inputs, p.stride)] if phases else x[inputs] for _, inputs in p.taps]
@@ -199,6 +206,15 @@ def reduce_axis(ufunc: np.ufunc, x: np.ndarray, p: Plan, out: np.ndarray, identi
         if phase is None or not _combine_runs(ufunc, out, outputs[-1], phase, inputs[-1].start // p.stride):
             _combine(ufunc, out, outputs, taps[t])
     give(*phases)
+
+
+def _add_taps(x: np.ndarray, p: Plan, out: np.ndarray) -> None:
+    """`reduce_axis` for sums of many taps."""
+    sums = Cascade(out, len(p.taps))
+    for outputs, inputs in p.taps:
+        _combine(np.add, sums.low, outputs, x[inputs])
+        sums.step()
+    sums.finish()
 
 
 def _phases(x: np.ndarray, p: Plan) -> list[np.ndarray]:
@@ -317,18 +333,22 @@ def spread_windows(grad: np.ndarray, plans: Sequence[Plan], out: np.ndarray) -> 
     work = [p for p in plans if not p.trivial]
     for p in work[:-1]:
         between = resized(grad, p.axis, p.extent)
-        _spread_axis(grad, p, between)
+        spread_axis(grad, p, between)
         grad = between
     if work:
-        _spread_axis(grad, work[-1], out)
+        spread_axis(grad, work[-1], out)
     else:
         out[...] = grad
 
 
-def _spread_axis(grad: np.ndarray, p: Plan, out: np.ndarray) -> None:
-    out[...] = 0
-    for outputs, inputs in p.taps if p.windows is None else p.windows:
-        out[inputs] += grad[outputs]
+def spread_axis(grad: np.ndarray, p: Plan, out: np.ndarray) -> None:
+    """out = the transpose of a sum over windows along one axis."""
+    steps = p.taps if p.windows is None else p.windows
+    sums = Cascade(out, len(steps))
+    for outputs, inputs in steps:
+        sums.low[inputs] += grad[outputs]
+        sums.step()
+    sums.finish()
 
 
 def scatter(values: np.ndarray, indices: np.ndarray, out: np.ndarray, add: bool) -> None:
@@ -339,7 +359,11 @@ def scatter(values: np.ndarray, indices: np.ndarray, out: np.ndarray, add: bool)
     named = indices.reshape(-1) >= 0
     if not named.all():
         place, flat = place[named], flat[named]
-    if add:
+    if add and len(flat) > _MANY_TAPS:
+        # In float64: a sum may have as many terms as a window has elements.
+        sums = np.bincount(place, flat, target.size)
+        target.reshape(-1)[...] = sums
+    elif add:
         np.add.at(target.reshape(-1), place, flat)
     else:
         target.reshape(-1)[place] = flat

@@ -247,7 +247,7 @@ def _grid_sample_backward(
             _add_to_pixels(sums, incoming, rows, inside, _weight(taps))
             if table is not None:
                 values = _gathered(table, rows, inside)
-                along = np.einsum("mc,mc->m", values, incoming)
+                along = total(values, (1,), incoming)[:, 0]
                 give(values)
                 slopes = [s + along * tap.slope * _weight(taps, i) for i, (s, tap) in enumerate(zip(slopes, taps, strict=True))]
         if moves:

@@ -14,10 +14,12 @@ from dnnarray._cpu.blocks import borrow, give
 from dnnarray._cpu.spatial_common import CUBIC, blocks, cubic_far, cubic_near, cubic_weights, lies
 from dnnarray._problems.spatial_resize import InterpolateProblem, Resize
 from dnnarray._select import Method
+from dnnarray._spec import FLOAT32
 
 _CALLS = 12  # of NumPy in one block
 _LONG = 4  # times the usual block: long calls for the sake of threads
 _SMALL = 2048  # elements of a block; for fewer a gather for each tap is as good
+_MANY = 64  # taps of a target, that are not added one after the other
 _TILE = 56  # targets in a matrix product: larger ones multiply more zeros, smaller ones are too small for BLAS
 _ROWS = 1024  # in one matrix product, so that they are still in the cache for the next tile
 _FACTORS = 4  # the largest by which an extent grows in phases: larger ones are rare
@@ -256,7 +258,7 @@ def _resampled(x: np.ndarray, axis: int, taps: Taps, out: np.ndarray | None) -> 
         return _by_gathers(x, axis, taps)
     if taps.phases:
         return _repeated(x, axis, taps, out)
-    if taps.tiles and axis == x.ndim - 1 and _all_finite(x):
+    if taps.tiles and axis == x.ndim - 1 and len(taps.columns) <= _MANY and _all_finite(x):
         return _multiplied(x, taps.tiles)
     return _by_gathers(x, axis, taps)
 
@@ -331,7 +333,11 @@ def _by_gathers(x: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
 
 
 def _gathered(x: np.ndarray, axis: int, columns: tuple[tuple[np.ndarray, Any], ...]) -> np.ndarray:
-    """A gather for each tap."""
+    """A gather for each tap; the sums of many of them are sums of sums."""
+    if len(columns) > _MANY:
+        middle = len(columns) // 2
+        first, second = (_gathered(x, axis, half) for half in (columns[:middle], columns[middle:]))
+        return np.add(first, second, out=first)
     along = tuple(-1 if a == axis else 1 for a in range(x.ndim))
     total: Any = None
     for index, weight in columns:
@@ -385,6 +391,8 @@ def _no_order(problem: InterpolateProblem, device: Any) -> str | None:
     """Why the compiled kernel cannot do it, or None."""
     if memory_order(problem) is None:
         return "it takes dense arrays whose channels are planes, with one or two spatial axes, or the innermost axis in memory"
+    if any(len(taps_of(resize, problem.transposed, FLOAT32).columns) > _MANY for resize in problem.resizes):
+        return f"it adds the taps of a target one after the other, {_MANY} at the most"
     return None if problem.inputs[0].size and problem.result.size else "there is nothing to do"
 
 

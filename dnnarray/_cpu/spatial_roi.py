@@ -111,10 +111,13 @@ def _roi_align(problem: RoiAlignProblem, outputs: tuple[np.ndarray, ...], scratc
     out = channels_last(outputs[0], 1)
     combine = np.add if problem.mode == "avg" else np.maximum
     for group in _groups(problem, boxes):
-        total = None
+        total: Any = None
         for tap in group.taps():
             values = _contribution(table, *tap)
-            total = values if total is None else combine(total, values, out=total)
+            if total is None:
+                total = values.astype(np.float64) if combine is np.add else values
+            else:
+                combine(total, values, out=total)
         if total is None:
             out[group.where] = 0
         else:

@@ -23,6 +23,7 @@ _SHORT_ROW = 1024  # elements up to which a dot product, in the lanes of vectors
 _LONG_ROW = 1024  # elements of neighbouring rows that NumPy adds as one
 _RUN = 8  # rows that are added one after the other
 _BLOCK = 1 << 18  # elements of a block, which stays in the cache between its sums and the sums of these
+_CHAIN = 32  # arrays that are added one after the other
 _WIDTH = 1 << 13  # columns of a block
 _NARROW = 32  # columns, of which arithmetic along rows takes longer than turning them round
 
@@ -126,6 +127,42 @@ def add_exactly(so_far: np.ndarray, rest: np.ndarray, term: np.ndarray) -> None:
     term -= of_term
     rest += term
     so_far[...] = new
+
+
+class Cascade:
+    """A sum of many arrays, or of parts of them, into `out`: they are added to `low`, each followed by `step`, and the sums of every `_CHAIN` of them
+    go one level up, and so on. Sums of up to `_CHAIN` terms have one level, which is `out` itself.
+    """
+
+    def __init__(self, out: np.ndarray, terms: int) -> None:
+        self._levels = [out]
+        while terms > _CHAIN:
+            self._levels.insert(0, np.zeros_like(out))
+            terms = -(-terms // _CHAIN)
+        out[...] = 0
+        self._added = 0
+
+    @property
+    def low(self) -> np.ndarray:
+        """What is added to."""
+        return self._levels[0]
+
+    def step(self) -> None:
+        """After each term."""
+        self._added += 1
+        if self._added % _CHAIN == 0 and len(self._levels) > 1:
+            count = self._added
+            for level, above in pairwise(self._levels):
+                if count % _CHAIN:
+                    break
+                above += level
+                level[...] = 0
+                count //= _CHAIN
+
+    def finish(self) -> None:
+        """After the last term."""
+        for level, above in pairwise(self._levels):
+            above += level
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
