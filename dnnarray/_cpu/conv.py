@@ -24,8 +24,9 @@ from dnnarray._cpu.conv_maps import (
     conv_transpose,
     conv_transpose_backward,
 )
-from dnnarray._cpu.conv_shares import scratch_of
+from dnnarray._cpu.conv_shares import scratch_of, weight_parts
 from dnnarray._cpu.conv_shifted import SUMMARY, SUMMARY_WEIGHT, huge, shifted_cost, shifted_weight_cost, strided_cost
+from dnnarray._cpu.conv_shifted import rejects as rejects_shifted
 from dnnarray._cpu.conv_split import SUMMARY_SHIFTS, rejects_shifts, shifts_cost, split_cost
 from dnnarray._cpu.conv_split import rejects as rejects_split
 from dnnarray._cpu.conv_unfold import ALGORITHMS as UNFOLD_ALGORITHMS
@@ -115,7 +116,7 @@ def _method(op: str, way: Way) -> Method:
             needed = [(c, way.buffers, False) for c in _correlations(maps(problem), g)]
         if _WEIGHT in always:
             assert way.weight_buffers is not None  # `rejects` has asked for the gradient of the weight
-            needed.append((g, way.weight_buffers, True))
+            needed += [(part.geometry, way.weight_buffers, True) for part in weight_parts(g)]
         return max((scratch_of(way, c, shapes, problem.itemsize, weighs) for c, shapes, weighs in needed), default=0)
 
     def cost(problem: ConvProblem, device: Device) -> Cost:
@@ -229,7 +230,9 @@ class _CompiledWeight(NamedTuple):
 
         def workspace(problem: ConvProblem) -> int:
             shapes = import_module(f"dnnarray._cpu.compiled.{self.module}").WAY.weight_buffers
-            return 0 if _is_empty(problem.geometry) else scratch_bytes(shapes(problem.geometry), problem.itemsize)
+            if _is_empty(problem.geometry):
+                return 0
+            return max(scratch_bytes(shapes(part.geometry), problem.itemsize) for part in weight_parts(problem.geometry))
 
         def cost(problem: ConvProblem, device: Device) -> Cost:
             g = problem.geometry
@@ -251,8 +254,8 @@ _COMPILED_WEIGHTS = (
 )
 _COMPILED_WAYS = (
     _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4, weighs=False),
-    _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, huge),
-    _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, huge, strided=False),
+    _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, rejects_shifted),
+    _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, rejects_shifted, strided=False),
     _CompiledWay(
         "depthwise_lanes",
         "conv_depthwise_lanes",

@@ -23,6 +23,7 @@ GROUPS_LAST = (0, 2, 3, 4, 5, 1)
 _ALL = slice(None)
 START = 40  # NumPy calls that are worth as much as a plan, its buffers, and threads that are woken
 _ALIGN = 64  # bytes: a cache line
+_TAPS, _TERMS = 1 << 10, 1 << 17  # of a sum, one tap after the other
 
 
 class Way(NamedTuple):
@@ -224,6 +225,14 @@ def gradient_matrices(grad: np.ndarray, block: Block, memory: np.ndarray, pixel_
 def scatter(g: Geometry) -> float:
     """How much dearer than long runs it is to copy the channels of one group where those of all groups lie innermost."""
     return 1 + 20 / g.c if g.pixel_major and g.groups > 1 else 1.0
+
+
+def long_sums(g: Geometry) -> str | None:
+    """Why a way that adds one tap after the other would round too much, or None."""
+    if g.taps > _TAPS:
+        return f"a window has {g.taps} taps; it adds one after the other, {_TAPS} at the most"
+    terms = g.c * g.taps
+    return None if terms <= _TERMS else f"a sum has {terms} terms, of which gemm loses fewer digits"
 
 
 def never(g: Geometry) -> Any:

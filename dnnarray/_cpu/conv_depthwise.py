@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu import conv_flat
-from dnnarray._cpu.conv_blocks import Shape, Way, box, packed, strided
+from dnnarray._cpu.conv_blocks import Shape, Way, box, long_sums, packed, strided
+from dnnarray._cpu.sums import dot, total
 from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
@@ -166,12 +167,12 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         upstream = _joined(upstream, 4, 5)[:, :, :, None, None, None]
         for t, r, view in _taps(g, image, image_memory, part.extent):
             # Many times faster than a product and its sum.
-            sums = np.vecdot(_joined(view, 6, 7)[:, :, None], upstream)
-            w[part.groups, :, 0, t, r] += sums.sum(axis=(0, 6))
+            sums = dot(_joined(view, 6, 7)[:, :, None], upstream)
+            w[part.groups, :, 0, t, r] += total(sums, (0, 6))[0, ..., 0]
 
 
 def _rejects(g: Geometry) -> str | None:
-    return None if g.c == 1 else f"a group has {g.c} input channels, not one"
+    return long_sums(g) if g.c == 1 else f"a group has {g.c} input channels, not one"
 
 
 def _cost(g: Geometry, itemsize: int) -> Cost:
@@ -215,6 +216,8 @@ def rejects_lanes(g: Geometry) -> str | None:
         return f"a group has {g.c} input and {g.k} output channels, not one of each"
     if not g.pixel_major:
         return "its channels do not lie side by side in memory"
+    if long_sums(g):
+        return long_sums(g)
     return None if g.groups >= LEAST_LANES else f"there are {g.groups} channels; it takes {LEAST_LANES} or more"
 
 

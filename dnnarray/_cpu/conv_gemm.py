@@ -36,7 +36,8 @@ from dnnarray._cpu.conv_blocks import (
     store,
     strided,
 )
-from dnnarray._cpu.products import multiply_stack
+from dnnarray._cpu.products import LONG, multiply_stack
+from dnnarray._cpu.sums import Cascade
 from dnnarray._problems.conv_geometry import Geometry, Triple
 from dnnarray._select import Cost
 
@@ -115,15 +116,16 @@ def _correlate(
         in_place = total is not None
         if total is None:
             total = packed(sum_memory if one_tap else product_memory, shape, order)
-        for i, (start, weight) in enumerate(zip(plan.chunks, weights, strict=True)):
+        sums = Cascade(total, len(plan.chunks)) if len(plan.chunks) > 1 else None
+        for start, weight in zip(plan.chunks, weights, strict=True):
             columns = _columns(g, padded, padded_memory, block, start, plan.window, columns_memory)
-            part = total if i == 0 else packed(product_memory, shape, order)
-            if back:
-                multiply_stack(weight, columns, part, _BACK_WINDOW_CHAIN)
-            else:
-                np.matmul(weight, columns, out=part)
-            if i:
-                np.add(total, part, out=total)
+            part = total if sums is None else packed(product_memory, shape, order)
+            multiply_stack(weight, columns, part, _BACK_WINDOW_CHAIN if back else LONG)
+            if sums is not None:
+                np.add(sums.low, part, out=sums.low)
+                sums.step()
+        if sums is not None:
+            sums.finish()
         if not in_place:
             store(y, block, total)
 

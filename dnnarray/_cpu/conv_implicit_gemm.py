@@ -14,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnarray._cpu import conv_flat
-from dnnarray._cpu.conv_blocks import START, Block, Shape, Way, block_extents, blocks, matrices, packed, scatter
+from dnnarray._cpu.conv_blocks import START, Block, Shape, Way, block_extents, blocks, long_sums, matrices, packed, scatter
+from dnnarray._cpu.products import LONG, multiply_stack
+from dnnarray._cpu.sums import total as sum_of
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
@@ -76,9 +78,11 @@ def _correlate(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, w: np.
             total = packed(sum_memory, shape, order)
         for i, (tap, weight) in enumerate(weights):
             if i == 0:
-                np.matmul(weight, _tap(g, flat, tap, block), out=total)
+                multiply_stack(weight, _tap(g, flat, tap, block), total, LONG)
             else:
-                np.add(total, np.matmul(weight, _tap(g, flat, tap, block), out=packed(product_memory, shape, order)), out=total)
+                more = packed(product_memory, shape, order)
+                multiply_stack(weight, _tap(g, flat, tap, block), more, LONG)
+                np.add(total, more, out=total)
         if not in_place:
             part[...] = total.reshape(part.shape)
 
@@ -98,7 +102,7 @@ def _weight_gradient(g: Geometry, buffers: Sequence[np.ndarray], x: np.ndarray, 
         shape = (*upstream.shape[:4], s * g.c)
         for t, r in product(range(g.window[0]), range(g.window[1])):
             columns = _tap(g, flat, (t, r), block).transpose(0, 1, 2, 4, 3)
-            totals[t, r] += np.matmul(upstream, columns, out=packed(product_memory, shape)).sum(axis=(0, 2))
+            totals[t, r] += sum_of(np.matmul(upstream, columns, out=packed(product_memory, shape)), (0, 2))[0, :, 0]
     w[...] = totals.reshape(*g.window[:2], g.groups, g.k, s, g.c).transpose(2, 3, 5, 0, 1, 4)
 
 
@@ -111,7 +115,7 @@ def _weight_buffers(g: Geometry) -> Sequence[Shape]:
 def _rejects(g: Geometry) -> str | None:
     if g.taps == 1:
         return "the window is one pixel, which gemm does without laying out the image"
-    return None
+    return long_sums(g)
 
 
 def _cost(g: Geometry, itemsize: int) -> Cost:

@@ -8,12 +8,13 @@ import numpy as np
 
 from dnnarray._cpu import activation
 from dnnarray._cpu.conv_blocks import Way, at, carve, image_view, weight_view
-from dnnarray._cpu.conv_shares import spread
+from dnnarray._cpu.conv_shares import spread, weight_parts
 from dnnarray._cpu.sums import total
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 
 Scratch = np.ndarray | None
+_ALL = slice(None)
 
 
 # --- the three maps ---------------------------------------------------------------------------------------------------
@@ -40,13 +41,25 @@ def _input_gradient(way: Way, g: Geometry, scratch: Scratch, grad: np.ndarray, w
 
 
 def _weight_gradient(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
-    """w, the gradient of the weight."""
+    """w, the gradient of the weight; many outputs go by parts, whose sums are added up in float64."""
     if not (x.size and grad.size):
         w[...] = 0
     elif w.size:
-        assert way.weight_gradient is not None
-        assert way.weight_buffers is not None
-        spread(way, way.weight_gradient, g, way.weight_buffers, scratch, x, grad, w, weighs=True)
+        parts = weight_parts(g)
+        if len(parts) == 1:
+            _weigh(way, g, scratch, x, grad, w)
+            return
+        total, one = np.zeros(w.shape), np.empty_like(w)
+        for part in parts:
+            _weigh(way, part.geometry, scratch, x[part.images], grad[(part.images, _ALL, _ALL, *part.outputs)], one)
+            total += one
+        w[...] = total
+
+
+def _weigh(way: Way, g: Geometry, scratch: Scratch, x: np.ndarray, grad: np.ndarray, w: np.ndarray) -> None:
+    assert way.weight_gradient is not None
+    assert way.weight_buffers is not None
+    spread(way, way.weight_gradient, g, way.weight_buffers, scratch, x, grad, w, weighs=True)
 
 
 def _epilogue(problem: ConvProblem, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None) -> None:

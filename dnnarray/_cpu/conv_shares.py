@@ -7,6 +7,7 @@ beside the products is spread with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ _ALL = slice(None)
 _MACS = 16  # multiply-adds that take as long as an element of a light operation, waking a thread included; of matrix products
 _PRODUCT_MACS = 64
 _FEW = 16  # channels, fewer of which make a slow product
+_LONG_IMAGES, _LONG_PIXELS = 512, 1 << 18  # of a part of the gradient of a weight
 _MOST_SCRATCH = 1 << 27  # bytes of all shares, unless one has more
 
 
@@ -100,6 +102,37 @@ def shares(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = 
 
 def _extent(span: slice) -> int:
     return int(span.stop - span.start)
+
+
+class WeightPart(NamedTuple):
+    """Some images and outputs of a problem, and the problem that they are by themselves."""
+
+    geometry: Geometry
+    images: slice
+    outputs: Index
+
+
+@lru_cache(maxsize=1024)
+def weight_parts(g: Geometry) -> tuple[WeightPart, ...]:
+    """The outputs by few enough images and pixels for one sum over blocks of them, in the dtype of the arithmetic."""
+    if not g.pixels or (g.n <= _LONG_IMAGES and g.n * g.pixels <= _LONG_PIXELS):
+        return (WeightPart(g, _ALL, (_ALL, _ALL, _ALL)),)
+    images = max(min(_LONG_IMAGES, _LONG_PIXELS // g.pixels), 1)
+    axis = next((i for i in range(3) if g.out[i] > 1), 2)
+    step = max(_LONG_PIXELS * g.out[axis] // g.pixels, 1) if images == 1 else g.out[axis]
+    spans = product(*(_even_spans(*along) for along in ((g.n, images), (g.out[axis], step))))
+    return tuple(_weight_part(g, n, axis, rows) for n, rows in spans)
+
+
+def _even_spans(extent: int, most: int) -> list[slice]:
+    return [slice(*span) for span in threads.split(extent, -(-extent // most))]
+
+
+def _weight_part(g: Geometry, images: slice, axis: int, rows: slice) -> WeightPart:
+    out, before, outputs = list(g.out), list(g.before), [_ALL] * 3
+    out[axis], outputs[axis] = _extent(rows), rows
+    before[axis] -= rows.start * g.stride[axis]
+    return WeightPart(changed(g, n=_extent(images), out=tuple(out), before=tuple(before)), images, tuple(outputs))
 
 
 def scratch_of(way: Way, g: Geometry, shapes: Shapes, itemsize: int, weighs: bool = False) -> int:

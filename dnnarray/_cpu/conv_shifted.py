@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dnnarray._cpu.conv_blocks import long_sums
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
@@ -18,9 +19,14 @@ _MERGED = 32  # channels up to which the taps of a row are taken together
 
 
 def huge(g: Geometry) -> str | None:
-    """Whether the phases of a stride under one window are too many for offsets of 64 bits."""
+    """Why the gradient of a weight is not for the kernels: the phases of a stride under one window are too many for offsets of 64 bits; or None."""
     reach = math.prod(g.reach((1, 1, 1))) * math.prod(g.stride)
     return None if reach < 1 << 40 else f"a window with all phases of its stride spans {reach:,} pixels"
+
+
+def rejects(g: Geometry) -> str | None:
+    """Why a correlation is not for the kernels, or None."""
+    return huge(g) or long_sums(g)
 
 
 def covered(extent: int, size: int) -> float:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dnnarray._cpu import matrix_unit
-from dnnarray._cpu.conv_shifted import huge
+from dnnarray._cpu.conv_shifted import rejects as rejects_shifted
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._select import Cost
 
@@ -37,7 +37,7 @@ def lane(g: Geometry) -> int:
 
 def rejects_shifts(g: Geometry) -> str | None:
     """Why a geometry is not for shifts, or None."""
-    return huge(g)
+    return rejects_shifted(g)
 
 
 def shifts_cost(g: Geometry, itemsize: int) -> Cost:

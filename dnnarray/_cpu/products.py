@@ -19,7 +19,7 @@ _CHAIN = 200  # terms in a row, at most, of what asks for no other number; OpenB
 _WORTH = 1 << 20  # multiply-adds, below which a second call costs more
 _FEW = 1 << 18  # numbers of all parts of a product, which are made at once
 _SHARE = 1 << 22  # that a thread gets at the least: what wakes it is dear
-_LONG, _LONG_BY_VECTOR = 1 << 14, 1 << 12  # terms from which on the sums of parts are added up in float64
+LONG, _LONG_BY_VECTOR = 1 << 14, 1 << 12  # terms from which on the sums of parts are added up in float64
 _HELD = 1 << 22  # of these sums, at a time
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # of matrices a and b, written to a third
@@ -51,12 +51,12 @@ def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int = _CHAIN, 
 
 def whole(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     """`multiply` whose sums are in parts only where they are long."""
-    return multiply(a, b, out, _LONG)
+    return multiply(a, b, out, LONG)
 
 
 def _long(out: np.ndarray) -> int:
     """The terms of a part of a long sum. Products with a vector add more of them one after the other."""
-    return _LONG_BY_VECTOR if 1 in out.shape else _LONG
+    return _LONG_BY_VECTOR if 1 in out.shape[-2:] else LONG
 
 
 def _multiply_long(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int, add: bool) -> np.ndarray:
@@ -101,7 +101,7 @@ def spread(a: np.ndarray, b: np.ndarray, out: np.ndarray, product: Product = mul
 
 def multiply_stack(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> None:
     """``np.matmul(a, b, out=out)`` of stacks of matrices, rounded less."""
-    if out.dtype != np.float32 or parts_of(a.shape[-1], most) == 1:
+    if out.dtype != np.float32 or a.shape[-1] <= min(most, _long(out)):
         np.matmul(a, b, out=out)
         return
     stack = out.shape[:-2]

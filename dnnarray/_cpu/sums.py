@@ -118,6 +118,17 @@ def of_rows(matrix: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     return out
 
 
+def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """`numpy.vecdot` of float arrays that broadcast but for their last axis, whose long sums are sums of sums."""
+    terms = a.shape[-1]
+    if terms <= _SHORT_ROW:
+        return np.vecdot(a, b)
+    whole = terms // _SHORT_ROW * _SHORT_ROW
+    parts = (m[..., :whole].reshape(*m.shape[:-1], whole // _SHORT_ROW, _SHORT_ROW) for m in (a, b))
+    sums = _of_rows(np.vecdot(*parts))
+    return sums if whole == terms else np.add(sums, np.vecdot(a[..., whole:], b[..., whole:]), out=sums)
+
+
 def add_exactly(so_far: np.ndarray, rest: np.ndarray, term: np.ndarray) -> None:
     """so_far + rest += term, where `so_far` is that sum rounded and `rest` what is left, both in the dtype; `term` is used up (Knuth's two-sum)."""
     new = so_far + term
@@ -201,13 +212,7 @@ def _dot_products(array: np.ndarray, axes: tuple[int, ...], factor: np.ndarray) 
     if form is None or factor.size not in (array.size, form[0][1]):
         return None
     (rows, terms), kept = form
-    first, second = array.reshape(rows, terms), factor.reshape(-1, terms)
-    whole = terms // _SHORT_ROW * _SHORT_ROW if terms > _SHORT_ROW else 0
-    sums = np.vecdot(first[:, whole:], second[:, whole:])
-    if whole:
-        parts = (m[:, :whole].reshape(len(m), whole // _SHORT_ROW, _SHORT_ROW) for m in (first, second))
-        sums += _of_rows(np.vecdot(*parts))
-    return sums.reshape(kept)
+    return dot(array.reshape(rows, terms), factor.reshape(-1, terms)).reshape(kept)
 
 
 @lru_cache(maxsize=1024)

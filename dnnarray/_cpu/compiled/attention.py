@@ -36,7 +36,7 @@ from dnnarray._cpu.compiled.attention_pieces import (
     transpose,
 )
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In4, Integers1, Integers2, Out2, Out3, Out4, device, driver, kernel, wide
+from dnnarray._cpu.compiled.kernel import In4, Integers1, Integers2, Out2, Out3, Out4, OutDoubles2, device, driver, kernel, wide
 from dnnarray._cpu.compiled.lanes import multiply, raise_top, settle, weigh
 from dnnarray._cpu.compiled.memory import address, aligned
 from dnnarray._cpu.compiled.scalar import exp, fma
@@ -45,6 +45,8 @@ from dnnarray._problems.attention import AttentionProblem
 
 KEYS = 128  # of a block: its scores and values stay in the first two caches
 _WORK = 16  # multiply-adds of a light operation
+_RUN = 1024  # weights of a sum in the dtype, in the lanes of vectors
+_CARRIED = 32 * KEYS  # keys whose sums are float64 from then on
 _CHAIN = 64  # rows of keys or values that a single query adds up in a row
 
 # Byte strides over batch, head and row; elements of a row lie side by side.
@@ -75,6 +77,23 @@ def _softmax_step(like, scores, keys, columns, top, ground, shrink, total):
 
 
 @device
+def _carry(sums, total, top, whole, ground):
+    """The sums of some keys, relative to the maximum so far, go to those of all keys before, in float64; `ground` is the maximum that these are relative to.
+
+    The last row of `whole` is that of the totals.
+    """
+    for j in range(len(top)):
+        now = float(top[j])
+        shrink = math.exp(ground[j] - now) if ground[j] != -np.inf else 0.0
+        for i in range(len(sums)):
+            whole[i, j] = whole[i, j] * shrink + sums[i, j]
+        whole[-1, j] = whole[-1, j] * shrink + total[j]
+        ground[j] = now
+    sums[:] = 0
+    total[:] = 0
+
+
+@device
 def _scale_rows(like, rows, count, columns, factor):
     for i in range(count):
         for at in range(0, columns, BYTES):
@@ -92,6 +111,7 @@ def _forward(
     blocks = (sizes[QUERIES] + width - 1) // width
     columns = width * item
     first, last = np.empty(width, np.int64), np.empty(width, np.int64)
+    whole, ground = np.empty((dv + 1, width)), np.empty(width)
     for part in range(start, stop):
         own, base = memory[part], place + part * memory.shape[1] * item
         scores = own[: KEYS * width].reshape((KEYS, width))
@@ -113,7 +133,11 @@ def _forward(
             sums[:] = zero
             top[:] = -np.inf
             total[:] = zero
+            whole[:] = 0
+            ground[:] = -np.inf
             for j in range(low, high, KEYS):
+                if (j - low) % _CARRIED == 0:
+                    _carry(sums, total, top, whole, ground)
                 keys = min(KEYS, high - j)
                 some = scores[:keys]
                 rows = k + b * strides[K] + kv * strides[K + 1] + j * strides[K + 2]
@@ -124,13 +148,14 @@ def _forward(
                 _softmax_step(zero, base, keys, columns, lane, lane + columns, lane + 2 * columns, lane + 3 * columns)
                 _scale_rows(zero, base + KEYS * columns, dv, columns, lane + 2 * columns)
                 product(zero, dv, values, item, strides[V + 2], base, steps, keys, base + KEYS * columns, True)
+            _carry(sums, total, top, whole, ground)
             target = y + b * strides[Y] + h * strides[Y + 1] + at * strides[Y + 2]
             for j in range(count):
-                divisor = total[j] if total[j] != zero else memory.dtype.type(1)
+                divisor = whole[dv, j] if whole[dv, j] != 0.0 else 1.0
                 for i in range(dv):
-                    write(zero, target + j * strides[Y + 2] + i * item, sums[i, j] / divisor)
+                    write(zero, target + j * strides[Y + 2] + i * item, memory.dtype.type(whole[i, j] / divisor))
                 if lse.size:
-                    lse[b, h, at + j] = log_sum(top[j], total[j])
+                    lse[b, h, at + j] = log_sum(top[j], whole[dv, j])
 
 
 # --- one query --------------------------------------------------------------------------------------------------------
@@ -161,8 +186,8 @@ def add_four(total, rows, weights):
 
 @device(counted=False)
 def weighted_sum(rows, weights, part, total):
-    """The sum of all rows times their weights, `_CHAIN` of them added up by themselves in `part`."""
-    total[:] = total.dtype.type(0)
+    """The sum of all rows times their weights in `total`, which is float64, `_CHAIN` of them added up by themselves in `part`."""
+    total[:] = 0.0
     for first in range(0, len(rows), _CHAIN):
         part[:] = part.dtype.type(0)
         last = min(first + _CHAIN, len(rows))
@@ -189,21 +214,25 @@ def scores_of(query, factor, keys, scaled, scores):
     return top if top != nothing else scores.dtype.type(0)
 
 
-@device(sums=True)
+@device(sums=True, counted=False)
 def weigh_all(scores, ground):
-    """Scores to weights; gives their sum."""
-    total = scores.dtype.type(0)
-    for i in range(len(scores)):
-        weight = exp(scores[i] - ground)
-        scores[i] = weight
-        total += weight
+    """Scores to weights; gives their sum, as `sums.row_sum` does."""
+    total = 0.0
+    for first in range(0, len(scores), _RUN):
+        run = scores[first : first + _RUN]
+        part = scores.dtype.type(0)
+        for i in range(len(run)):
+            weight = exp(run[i] - ground)
+            run[i] = weight
+            part += weight
+        total += part
     return total
 
 
 @kernel(counted=False)
 def _few_queries(
     start: int, stop: int, q: In4, k: In4, v: In4, y: Out4, lse: Out3, sizes: Integers1, reach_first: Integers2, reach_last: Integers2,
-    scale: float, memory: Out2,
+    scale: float, memory: Out2, doubles: OutDoubles2,
 ) -> None:  # fmt: skip
     wide()
     factor = memory.dtype.type(scale)
@@ -220,10 +249,11 @@ def _few_queries(
             scaled, part_sum = row[: sizes[D]], row[sizes[D] :]
             ground = scores_of(q[b, h, i], factor, keys, scaled, scores)
             total = weigh_all(scores, ground)
-            weighted_sum(values, scores, part_sum, out)
-            divisor = total if total != memory.dtype.type(0) else memory.dtype.type(1)
+            sums = doubles[part]
+            weighted_sum(values, scores, part_sum, sums)
+            divisor = total if total != 0.0 else 1.0
             for d in range(len(out)):
-                out[d] /= divisor
+                out[d] = sums[d] / divisor
             if lse.size:
                 lse[b, h, i] = log_sum(ground, total)
 
@@ -275,8 +305,8 @@ def _of_few(problem: AttentionProblem, reach: Any, dtype: np.dtype) -> Callable[
     sizes = sizes_of(problem, dtype.itemsize, parts)
 
     def run(q: Any, k: Any, v: Any, y: Any, lse: Any) -> None:
-        memory = np.empty((parts, s.keys + s.width + s.value_width), dtype)
-        _few_queries(parts, q, k, v, y, lse, sizes, *reach, problem.rule.scale, memory, work=work)
+        memory, doubles = np.empty((parts, s.keys + s.width + s.value_width), dtype), np.empty((parts, s.value_width))
+        _few_queries(parts, q, k, v, y, lse, sizes, *reach, problem.rule.scale, memory, doubles, work=work)
 
     return run
 

@@ -35,15 +35,17 @@ from dnnarray._cpu.compiled.attention_pieces import (
     sizes_of,
 )
 from dnnarray._cpu.compiled.dense import Written, taken
-from dnnarray._cpu.compiled.kernel import In3, In4, Integers1, Integers2, Out2, Out4, device, driver, kernel
+from dnnarray._cpu.compiled.kernel import In3, In4, Integers1, Integers2, Out2, Out4, OutDoubles2, device, driver, kernel
 from dnnarray._cpu.compiled.lanes import weigh_slopes
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 from dnnarray._cpu.compiled.tile import BYTES, ROWS, VECTORS, apart, lanes, narrow_tile, read, routine, write
+from dnnarray._cpu.sums import total
 from dnnarray._problems.attention import AttentionProblem
 
 _KEYS = 96  # of a block: whole tiles of 6 and of 8 rows
 _QUERIES = 64  # of a block, or the next multiple of a tile: the depth of the products for keys and values
 _CHAIN = 32  # columns whose products a score adds up in a row: it is held against a log-sum-exp that may come from another algorithm and be more exact
+_MANY = 64  # blocks, the sums over more of which are float64
 _WORK = 16  # multiply-adds of a light operation
 
 _BLOCK, _PITCH, _D_PITCH, _V_PITCH, _SPLITS = range(10, 15)  # behind the numbers of both passes
@@ -117,6 +119,23 @@ def _write_queries(across, factor, dq):
             dq[i, c] = across[c, i] * factor
 
 
+@device(counted=False)
+def _carry(sums, whole):
+    """whole += sums, which begin anew."""
+    for i in range(len(sums)):
+        for j in range(sums.shape[1]):
+            whole[i, j] += sums[i, j]
+            sums[i, j] = 0
+
+
+@device(counted=False)
+def _settle(sums, whole):
+    """sums += whole."""
+    for i in range(len(sums)):
+        for j in range(sums.shape[1]):
+            sums[i, j] = whole[i, j] + sums[i, j]
+
+
 @routine
 def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
     """Weights and slopes of a block of keys in place of scores and of what the gradient makes of the values, a vector of queries after the other; the log-sum-exp and,
@@ -132,14 +151,15 @@ def _weigh(like, scores, slopes, row, keys, bytes_across, ground):
 @kernel
 def backward(
     start: int, stop: int, q: int, k: int, v: int, grad: int, strides: Integers1, lse: In3, delta: In3, dq: Out4, dk: Out4, dv: Out4, sizes: Integers1, reach_first: Integers2,
-    reach_last: Integers2, scale: float, memory: Out2, place: int, sums: Out2, sums_at: int, tables: Integers2, tables_at: int,
+    reach_last: Integers2, scale: float, memory: Out2, place: int, sums: Out2, sums_at: int, whole: OutDoubles2, tables: Integers2, tables_at: int,
 ) -> None:  # fmt: skip
     """Tasks are splits of the queries of a head of the keys. `sums` holds the gradients of its keys and values: a row for each task, or, where a head is one
-    task, a row for each part, from where they go to dk and dv."""
+    task, a row for each part, from where they go to dk and dv; of many blocks of queries, their sums go on in `whole`, which is empty for few."""
     item, d, d_value, block, pitch = sizes[ITEM], sizes[D], sizes[DV], sizes[_BLOCK], sizes[_PITCH]
     d_pitch, v_pitch, keys, vector = sizes[_D_PITCH], sizes[_V_PITCH], sizes[KEY_COUNT], BYTES // sizes[ITEM]
     zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
     first, last = np.empty(block, np.int64), np.empty(block, np.int64)
+    dq_whole = np.empty((d if keys > _MANY * _KEYS else 0, pitch))
     row = pitch * item
     along, d_steps, v_steps = tables_at, tables_at + tables.shape[1] * 8, tables_at + 2 * tables.shape[1] * 8
     kv_heads = sizes[HEADS] // sizes[GROUP]
@@ -159,8 +179,10 @@ def backward(
         for task in range(part, sizes[BATCH] * kv_heads * sizes[_SPLITS], sizes[PARTS]):
             split, unit = task % sizes[_SPLITS], task // sizes[_SPLITS]
             b, kv = unit // kv_heads, unit % kv_heads
-            slot = task if sizes[_SPLITS] > 1 else part
+            slot, done = task if sizes[_SPLITS] > 1 else part, 0
             sums[slot, :] = zero
+            if whole.size:
+                whole[slot, :] = 0.0
             dk_at = sums_at + slot * sums.shape[1] * item
             dv_at = dk_at + keys * d_pitch * item
             for member in range(sizes[GROUP]):
@@ -177,7 +199,10 @@ def backward(
                     _statistics(lse[b, h, at : at + count], delta[b, h, at : at + count], count, ground, offsets)
                     low, high, common_low, common_high = limits(reach_first, reach_last, b, at, count, keys, first, last)
                     dq_memory[:] = zero
+                    dq_whole[:] = 0.0
                     for j in range(low, high, _KEYS):
+                        if dq_whole.size and (j - low) % (_MANY * _KEYS) == 0:
+                            _carry(dq_memory, dq_whole)
                         some = min(_KEYS, high - j)
                         k_rows = k + b * strides[_K] + kv * strides[_K + 1] + j * strides[_K + 2]
                         v_rows = v + b * strides[_V] + kv * strides[_V + 1] + j * strides[_V + 2]
@@ -191,7 +216,14 @@ def backward(
                         into = dk_at + j * d_pitch * item
                         _products(zero, some, slopes, row, item, q_rows, d_pitch, d_steps, count, into, d_pitch * item, sizes, True)
                         _products(zero, d, k_rows, item, strides[_K + 2], slopes, columns, along, some, dq_across, row, sizes, True)
+                    if dq_whole.size:
+                        _settle(dq_memory, dq_whole)
                     _write_queries(dq_memory, factor, dq[b, h, at : at + count])
+                    done += 1
+                    if whole.size and done % _MANY == 0:
+                        _carry(sums[slot : slot + 1], whole[slot : slot + 1])
+            if whole.size:
+                _settle(sums[slot : slot + 1], whole[slot : slot + 1])
             if sizes[_SPLITS] == 1:
                 _write_sums(sums[slot], keys, d_pitch, v_pitch, dk[b, kv], dv[b, kv], False)
 
@@ -222,7 +254,7 @@ def _share(total, ground, lse, exactness):
 @kernel(counted=False)
 def few_backward(
     start: int, stop: int, q: In4, k: In4, v: In4, grad: In4, lse: In3, delta: In3, dq: Out4, dk: Out4, dv: Out4, sizes: Integers1,
-    reach_first: Integers2, reach_last: Integers2, scale: float, exactness: float, memory: Out2,
+    reach_first: Integers2, reach_last: Integers2, scale: float, exactness: float, memory: Out2, doubles: OutDoubles2,
 ) -> None:  # fmt: skip
     """Tasks are heads of the keys, whose queries add to the gradients of keys and values one after the other."""
     zero, factor = memory.dtype.type(0), memory.dtype.type(scale)
@@ -249,9 +281,10 @@ def few_backward(
                     slopes[j] = weight * (dot(slope, values[j]) - delta[b, h, i])
                     add_scaled(dv[b, kv, low + j], slope, weight)
                     add_scaled(dk[b, kv, low + j], scaled, slopes[j])
-                weighted_sum(keys, slopes, part_sum, dq[b, h, i])
+                sums = doubles[part]
+                weighted_sum(keys, slopes, part_sum, sums)
                 for d in range(sizes[D]):
-                    dq[b, h, i, d] *= factor
+                    dq[b, h, i, d] = sums[d] * factor
 
 
 # --- driver -----------------------------------------------------------------------------------------------------------
@@ -296,7 +329,7 @@ def attention_backward(problem: AttentionProblem, outputs: Any, scratch: Any, gr
     grad_y, grad_lse = Saved.pair(grad)
     y, lse = _again(problem, arrays, dtype)
     grad_y = np.zeros_like(y) if grad_y is None else bhsd(grad_y, problem.layout)
-    delta = np.einsum("bhsd,bhsd->bhs", grad_y, y)
+    delta = total(grad_y, (3,), y)[..., 0]
     if grad_lse is not None:
         delta -= grad_lse
     inputs = (*(bhsd(a, problem.layout) for a in arrays[:3]), grad_y)
@@ -311,7 +344,8 @@ def _few(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reach:
     memory = np.empty((parts, 2 * s.keys + 2 * s.width), dtype)
     exactness = 4 * float(np.finfo(dtype).eps)
     few_backward(
-        parts, *map(taken, inputs), *rows, *results, sizes_of(problem, dtype.itemsize, parts), *reach, problem.rule.scale, exactness, memory, work=work
+        parts, *map(taken, inputs), *rows, *results, sizes_of(problem, dtype.itemsize, parts), *reach, problem.rule.scale, exactness, memory,
+        np.empty((parts, s.width)), work=work,
     )  # fmt: skip
 
 
@@ -325,13 +359,15 @@ def _tiles(problem: AttentionProblem, inputs: Any, rows: Any, results: Any, reac
     memory[:, across:] = 0  # columns beyond the width are never written
     units = s.batch * s.kv_heads
     sums = aligned(units * splits if splits > 1 else int(sizes[PARTS]), s.keys * (d_pitch + v_pitch), dtype)
+    blocks = -(-s.queries // (block * splits)) * (s.heads // s.kv_heads)
+    whole = np.empty(sums.shape if blocks > _MANY else (0, 0))
     table = np.arange(max(_KEYS, s.width, s.value_width, block))
     tables = np.stack([table * (p * dtype.itemsize) for p in (pitch, d_pitch, v_pitch)])
     strides = np.array([n for a in (q, k, v, q, grad_y) for n in a.strides[:3]], np.int64)
     addresses = [address(a) for a in (q, k, v, grad_y)]
     backward(
         int(sizes[PARTS]), *addresses, strides, *rows, *results, sizes, *reach, problem.rule.scale, memory, address(memory), sums,
-        address(sums), tables, address(tables), work=work,
+        address(sums), whole, tables, address(tables), work=work,
     )  # fmt: skip
     if splits > 1:
         combine(units, sums, sizes, *results[1:], work=sums.size)
