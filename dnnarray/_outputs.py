@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from dnnarray._errors import ArrayTypeError, DTypeError, OptionError, ShapeError, WorkspaceError, fail
 from dnnarray._problems.base import Problem, leaves
-from dnnarray._spec import Spec
+from dnnarray._spec import Spec, lies
 
 
 class Output:
@@ -51,20 +51,60 @@ class Output:
             fail(OptionError, op, "out", "broadcast: several elements share memory", "an array with memory for each element")
 
 
+class Memory(NamedTuple):
+    """What an engine knows of the memory of its arrays.
+
+    Attributes
+    ----------
+    kind : the type of the arrays
+    overlap : ``overlap(a, b)`` says whether two arrays can touch the same bytes
+    address : ``address(array)`` is where its first element lies
+    """
+
+    kind: Any
+    overlap: Callable[[Any, Any], bool]
+    address: Callable[[Any], int]
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Whether two arrays of one shape and dtype are the same memory, element by element."""
+        return self.address(a) == self.address(b) and lies(a.shape, a.strides, b.strides)
+
+
 def users_own(
-    problem: Problem, outputs: list[Output], out: Any, inputs: Sequence[Any], kind: Any, overlap: Callable[..., bool]
-) -> list[Any]:
-    """The caller's output arrays, checked against the problem and against overlap with the inputs and with each other."""
-    given = [out] if type(out) is kind else leaves(out)
+    problem: Problem, outputs: list[Output], out: Any, inputs: Sequence[Any], memory: Memory, in_place: frozenset[tuple[int, int]]
+) -> tuple[list[Any], list[int]]:
+    """The caller's output arrays, checked, and the places of those that are inputs: to the byte, and among the pairs (input, output) `in_place`.
+
+    Any other overlap, with an input or between outputs, is an error: the result would depend on what is written first.
+    """
+    given = [out] if type(out) is memory.kind else leaves(out)
     if len(given) != len(outputs):
         fail(OptionError, problem.op, "out", f"{len(given)} arrays", f"{len(outputs)}, one for each result")
-    for i, (array, output) in enumerate(zip(given, outputs, strict=True)):
-        output.check(problem.op, array, kind)
-        for others in (inputs, given[:i]):
-            for other in others:
-                if overlap(array, other):
-                    fail(OptionError, problem.op, "out", "memory shared with an input or another output", "memory of its own")
-    return given
+    over = []
+    for j, (array, output) in enumerate(zip(given, outputs, strict=True)):
+        output.check(problem.op, array, memory.kind)
+        met = [i for i, other in enumerate(inputs) if memory.overlap(array, other)]
+        if not all((i, j) in in_place and memory.same(array, inputs[i]) for i in met):
+            _fail_shared(problem, in_place)
+        if any(memory.overlap(array, other) for other in given[:j]):
+            fail(OptionError, problem.op, "out", "memory shared with another output", "memory of its own")
+        over += [j] if met else []
+    return given, over
+
+
+def _fail_shared(problem: Problem, in_place: frozenset[tuple[int, int]]) -> NoReturn:
+    fix = "An input of the same shape itself may be overwritten, not a part of it or a view that lies otherwise." if in_place else None
+    fail(OptionError, problem.op, "out", "memory shared with an input", "memory of its own", fix)
+
+
+def pairs_in_place(problem: Problem) -> frozenset[tuple[int, int]]:
+    """``problem.in_place`` with places among the arrays that are there."""
+    if not problem.in_place:
+        return frozenset()
+    before = [len(leaves(problem.inputs[:i])) for i in range(len(problem.inputs))]
+    behind = [len(leaves(problem.outputs[:j])) for j in range(len(problem.outputs))]
+    there = ((i, j) for i, j in problem.in_place if problem.inputs[i] is not None and problem.outputs[j] is not None)
+    return frozenset((before[i], behind[j]) for i, j in there)
 
 
 def check_workspace(op: str, workspace: Any, needed: int, kind: Any) -> Any:

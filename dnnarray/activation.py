@@ -67,7 +67,8 @@ def relu(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -106,7 +107,7 @@ def relu_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `relu`.
+        As in `relu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -137,7 +138,8 @@ def relu6(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -176,7 +178,7 @@ def relu6_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `relu6`.
+        As in `relu6`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -209,7 +211,8 @@ def clipped_relu(x, /, *, max=6.0, out=None, workspace=None):
     max : float, optional
         The ceiling, 0 or more; 6 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -252,7 +255,7 @@ def clipped_relu_backward(grad, x, /, *, max=6.0, out=None, workspace=None):
     max : float, optional
         As in `clipped_relu`.
     out, workspace : array, optional
-        As in `clipped_relu`.
+        As in `clipped_relu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -287,7 +290,8 @@ def leaky_relu(x, /, *, negative_slope=0.01, out=None, workspace=None):
     negative_slope : float, optional
         Finite; 0.01 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -330,7 +334,7 @@ def leaky_relu_backward(grad, x, /, *, negative_slope=0.01, out=None, workspace=
     negative_slope : float, optional
         As in `leaky_relu`.
     out, workspace : array, optional
-        As in `leaky_relu`.
+        As in `leaky_relu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -365,7 +369,8 @@ def elu(x, /, *, alpha=1.0, out=None, workspace=None):
     alpha : float, optional
         Minus the limit far below 0; finite, 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -408,7 +413,7 @@ def elu_backward(grad, x, /, *, alpha=1.0, out=None, workspace=None):
     alpha : float, optional
         As in `elu`.
     out, workspace : array, optional
-        As in `elu`.
+        As in `elu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -446,7 +451,8 @@ def selu(x, /, *, alpha=SELU_ALPHA, gamma=SELU_GAMMA, out=None, workspace=None):
     gamma : float, optional
         Finite; 1.0507009873554805 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -491,7 +497,7 @@ def selu_backward(grad, x, /, *, alpha=SELU_ALPHA, gamma=SELU_GAMMA, out=None, w
     alpha, gamma : float, optional
         As in `selu`.
     out, workspace : array, optional
-        As in `selu`.
+        As in `selu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -526,7 +532,8 @@ def celu(x, /, *, alpha=1.0, out=None, workspace=None):
     alpha : float, optional
         Width and depth of the bend; finite, not 0, 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -569,7 +576,7 @@ def celu_backward(grad, x, /, *, alpha=1.0, out=None, workspace=None):
     alpha : float, optional
         As in `celu`.
     out, workspace : array, optional
-        As in `celu`.
+        As in `celu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -602,7 +609,8 @@ def sigmoid(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -637,7 +645,7 @@ def sigmoid_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `sigmoid`.
+        As in `sigmoid`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -672,7 +680,8 @@ def hard_sigmoid(x, /, *, alpha=1 / 6, beta=0.5, out=None, workspace=None):
     beta : float, optional
         Value at 0; finite, 0.5 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -715,7 +724,7 @@ def hard_sigmoid_backward(grad, x, /, *, alpha=1 / 6, beta=0.5, out=None, worksp
     alpha, beta : float, optional
         As in `hard_sigmoid`.
     out, workspace : array, optional
-        As in `hard_sigmoid`.
+        As in `hard_sigmoid`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -748,7 +757,8 @@ def log_sigmoid(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -783,7 +793,7 @@ def log_sigmoid_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `log_sigmoid`.
+        As in `log_sigmoid`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -814,7 +824,8 @@ def tanh(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -849,7 +860,7 @@ def tanh_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `tanh`.
+        As in `tanh`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -882,7 +893,8 @@ def hard_tanh(x, /, *, min=-1.0, max=1.0, out=None, workspace=None):
     min, max : float, optional
         The bounds, `min` at most `max`; infinity leaves a side open; -1 and 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -925,7 +937,7 @@ def hard_tanh_backward(grad, x, /, *, min=-1.0, max=1.0, out=None, workspace=Non
     min, max : float, optional
         As in `hard_tanh`.
     out, workspace : array, optional
-        As in `hard_tanh`.
+        As in `hard_tanh`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -962,7 +974,8 @@ def softplus(x, /, *, beta=1.0, threshold=20.0, out=None, workspace=None):
     threshold : float, optional
         From where on the function is taken for the identity; 20 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1007,7 +1020,7 @@ def softplus_backward(grad, x, /, *, beta=1.0, threshold=20.0, out=None, workspa
     beta, threshold : float, optional
         As in `softplus`.
     out, workspace : array, optional
-        As in `softplus`.
+        As in `softplus`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -1040,7 +1053,8 @@ def softsign(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1079,7 +1093,7 @@ def softsign_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `softsign`.
+        As in `softsign`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -1113,7 +1127,8 @@ def gelu(x, /, *, approximate="none", out=None, workspace=None):
     approximate : {"none", "tanh"}, optional
         "none" (the default) is exact.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1156,7 +1171,7 @@ def gelu_backward(grad, x, /, *, approximate="none", out=None, workspace=None):
     approximate : {"none", "tanh"}, optional
         As in `gelu`.
     out, workspace : array, optional
-        As in `gelu`.
+        As in `gelu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -1191,7 +1206,8 @@ def silu(x, /, *, beta=1.0, out=None, workspace=None):
     beta : float, optional
         Finite; 1 by default.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1237,7 +1253,7 @@ def silu_backward(grad, x, /, *, beta=1.0, out=None, workspace=None):
     beta : float, optional
         As in `silu`.
     out, workspace : array, optional
-        As in `silu`.
+        As in `silu`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -1270,7 +1286,8 @@ def hard_swish(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1311,7 +1328,7 @@ def hard_swish_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `hard_swish`.
+        As in `hard_swish`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -1342,7 +1359,8 @@ def mish(x, /, *, out=None, workspace=None):
     x : array, any shape
         float64, float32, float16 or bfloat16.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1383,7 +1401,7 @@ def mish_backward(grad, x, /, *, out=None, workspace=None):
     x : array, any shape
         Input of the forward.
     out, workspace : array, optional
-        As in `mish`.
+        As in `mish`; `out` may be `grad` itself too.
 
     Returns
     -------
@@ -1418,7 +1436,8 @@ def threshold(x, /, *, threshold, value, out=None, workspace=None):
     value : float
         The result at and below the threshold; no NaN.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 
@@ -1457,7 +1476,7 @@ def threshold_backward(grad, x, /, *, threshold, value, out=None, workspace=None
     threshold, value : float
         As in `threshold`.
     out, workspace : array, optional
-        As in `threshold`.
+        As in `threshold`; `out` may be `grad` itself too.
 
     Returns
     -------

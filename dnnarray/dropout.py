@@ -28,7 +28,8 @@ def dropout(x, /, *, p=0.5, seed, offset=0, out=None, workspace=None):
         0 to 2**64 - 1; place in the stream of the number for the first element, 0 by default. Calls with one seed and
         offsets at least ``x.size`` apart are independent.
     out : array, optional
-        Where to write the result: shape and dtype of `x`, no memory in common with it.
+        Where to write the result: shape and dtype of `x`. It may be `x` itself, which is then overwritten; no other memory in common
+        with it.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 

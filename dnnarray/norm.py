@@ -210,7 +210,7 @@ def batch_norm_train(
     weight, bias : array (C,), optional
         Scale and shift; 1 and 0 where omitted. Dtype of `x`, or float32 beside a half `x`.
     running_mean, running_var : array (C,), optional
-        Statistics so far; they are not changed, the new ones are returned. Dtype as for `weight`.
+        Statistics so far; they are not changed, the new ones are returned, unless `out` names them. Dtype as for `weight`.
     momentum : float, default 0.1
         Weight of the new value, from 0 to 1 (some other libraries weigh the old one).
     eps, layout, residual, activation
@@ -218,7 +218,8 @@ def batch_norm_train(
     group : None
         Kept for statistics over several devices.
     out : tuple of array, optional
-        Where to write the results that are not None.
+        Where to write the results that are not None. The places of `running_mean` and `running_var` may hold these arrays themselves, which are
+        then moved on where they are.
     workspace : uint8 array, optional
         Scratch memory; none is needed.
 

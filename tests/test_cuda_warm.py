@@ -112,6 +112,47 @@ def test_scratch_memory_within_a_result_is_refused(device):
         call("conv", arrays, options | {"out": out, "workspace": within})
 
 
+@pytest.mark.parametrize("op", ["relu", "relu_backward", "dropout"])
+@pytest.mark.parametrize("offset", [0, 4], ids=["aligned", "odd"])
+def test_a_result_over_an_input_is_launched_there(device, op, offset):
+    x, grad = (device.array(np.zeros((64, 8), np.float32), offset=offset) for _ in range(2))
+    arrays, options = ((grad, x) if op == "relu_backward" else (x,)), ({"seed": 1} if op == "dropout" else {})
+    for over in arrays:
+        for _ in range(2):
+            call(op, arrays, options | {"out": over})
+        general, launched = len(device.general), len(device.launched)
+        assert call(op, arrays, options | {"out": over}) is over
+        assert (len(device.general), len(device.launched)) == (general, launched + 1)
+    assert not device.copied
+
+
+def test_a_result_that_overlaps_an_input_otherwise_is_refused_warm_and_cold(device):
+    whole = device.array(np.zeros(256, np.float32))
+    x, shifted, other = whole[:128], whole[4:132], device.array(np.zeros(128, np.float32))
+    for _ in range(3):
+        dnn.relu(x, out=x)
+        dnn.relu(x, out=other)
+        for wrong in (shifted, whole[:256:2], x[::-1]):
+            with pytest.raises(dnn.OptionError, match="out is memory shared with an input"):
+                dnn.relu(x, out=wrong)
+
+
+@pytest.mark.parametrize("case", ["gated", "running statistics"])
+def test_what_is_not_done_in_place_goes_through_other_memory(device, case, monkeypatch):
+    """The launches never have an input among their results; what they wrote is copied."""
+    copies = []
+    monkeypatch.setattr(type(device.array(0)), "__setitem__", lambda *given: copies.append(given), raising=False)
+    x, gate = (device.array(np.zeros((8, 6), np.float32)) for _ in range(2))
+    if case == "gated":
+        assert dnn.swiglu(gate, x, out=x) is x
+        assert [c[0] is x for c in copies] == [True]
+        return
+    mean, var, *rest = (device.array(np.zeros(6, np.float32)) for _ in range(4))
+    result = dnn.batch_norm_train(x, None, None, mean, var, out=(device.array(np.zeros((8, 6), np.float32)), *rest, mean, var))
+    assert result.running_mean is mean
+    assert [c[0] is s for c, s in zip(copies, (mean, var), strict=True)] == [True, True]
+
+
 @pytest.mark.parametrize("shape", [(4, 6, 1, 1), (1, 6, 5, 5), (4, 1, 3, 1), (1, 1, 1, 1)])
 def test_arrays_of_one_shape_in_different_orders_keep_apart(device, shape):
     dense = device.array(np.zeros(shape, np.float32))

@@ -156,17 +156,17 @@ _COMPILED = "one pass over memory, compiled and over all threads"
 _STRAIGHT = frozenset(("relu", "relu6", "clipped_relu", "hard_tanh", "leaky_relu", "threshold", "softsign"))
 
 
-def _with_compiled(name: str, run: Any, summary: str) -> tuple[Method, ...]:
-    """NumPy's entry and the compiled one."""
+def _with_compiled(name: str, run: Any, summary: str, in_place: bool = False) -> tuple[Method, ...]:
+    """NumPy's entry and the compiled one, whose loops are scalar where a result lies over an input."""
     calls = 1 if name.removesuffix("_backward") in _STRAIGHT else 8
-    numpy_entry = Method("elementwise", run, summary, cost=compiled.numpy_cost(calls))
+    numpy_entry = Method("elementwise", run, summary, cost=compiled.numpy_cost(calls), in_place=in_place)
     return numpy_entry, compiled.method("compiled", "activation", name, _COMPILED)
 
 
 ALGORITHMS = {
-    **{name: _with_compiled(name, _forward, "the formula over each element") for name in PARAMETERS},
+    **{name: _with_compiled(name, _forward, "the formula over each element", in_place=True) for name in PARAMETERS},
     **{
-        f"{name}_backward": _with_compiled(f"{name}_backward", _backward, "the gradient times the slope at each element")
+        f"{name}_backward": _with_compiled(f"{name}_backward", _backward, "the gradient times the slope at each element", in_place=True)
         for name in PARAMETERS
     },
     "prelu": (Method("elementwise", _prelu, _FUSED),),

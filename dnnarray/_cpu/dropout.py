@@ -77,16 +77,16 @@ def _bias_dropout_add_backward(
 _CALLS = 100  # ten rounds of Philox, and what is around them
 
 
-def _entries(name: str, run: Callable[..., None], summary: str) -> tuple[Method, ...]:
+def _entries(name: str, run: Callable[..., None], summary: str, in_place: bool = False) -> tuple[Method, ...]:
     """NumPy's entry and the compiled one."""
-    numpy_entry = Method("philox", run, summary, cost=compiled.numpy_cost(_CALLS))
+    numpy_entry = Method("philox", run, summary, cost=compiled.numpy_cost(_CALLS), in_place=in_place)
     return numpy_entry, compiled.method("compiled", "dropout", name, "compiled: the mask drawn in vectors, over all threads")
 
 
 _SUMMARY = "the mask drawn again in cache-sized blocks"
 ALGORITHMS = {
-    "dropout": _entries("dropout", _dropout, "the mask drawn in cache-sized blocks"),
-    "dropout_backward": _entries("dropout_backward", _dropout_backward, _SUMMARY),
+    "dropout": _entries("dropout", _dropout, "the mask drawn in cache-sized blocks", in_place=True),
+    "dropout_backward": _entries("dropout_backward", _dropout_backward, _SUMMARY, in_place=True),
     "bias_dropout_add": _entries("bias_dropout_add", _bias_dropout_add, "the mask drawn in cache-sized blocks"),
     "bias_dropout_add_backward": _entries("bias_dropout_add_backward", _bias_dropout_add_backward, _SUMMARY),
 }

@@ -16,7 +16,7 @@ from dnnarray import _observe
 from dnnarray._cpu import blas, compiled, memory, threads
 from dnnarray._errors import UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
-from dnnarray._outputs import Output, check_apart, check_workspace, users_own
+from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import FLOAT32, FLOATING, HALF, Spec
@@ -130,6 +130,7 @@ class Prepared:
         self._outputs = [Output(spec) for spec in problem.outputs if spec is not None]
         self._fits = sum(o.spec.nbytes for o in self._outputs) <= memory.most()
         self._absent = [i for i, spec in enumerate(problem.outputs) if spec is None]
+        self._in_place = pairs_in_place(problem)
         self.pack = problem.returns
         specs = leaves(problem.inputs) + [s for s in problem.outputs if s is not None]
         self._multiplying = blas.single_threaded if problem.bytes >= _MULTIPLIES else _NOTHING
@@ -159,18 +160,21 @@ class Prepared:
             chosen, scratch = self._with_scratch(chosen, workspace)
         if self.op.values is not None and not chosen.method.looks:
             self.op.values(self.problem, *arrays)
-        results = self._new_results() if out is None else self._users_own(out, arrays)
+        results, over = (self._new_results(), []) if out is None else self._users_own(out, arrays)
+        targets = self._elsewhere(results, over) if over and not chosen.method.in_place else results
         if workspace is not None and chosen.workspace:
             check_apart(self.problem.op, workspace[: chosen.workspace], [*leaves(arrays), *results], _overlap)
         if self._config.telemetry:
             _observe.note_algorithm(self.problem, chosen.method.name, chosen.workspace)
         named = dict(zip(self.op.runtime, runtime, strict=True)) if runtime else {}
-        placed = self._placed(results) if self._absent else tuple(results)
+        placed = self._placed(targets) if self._absent else tuple(targets)
         with np.errstate(all="ignore"), self._multiplying:
             if chosen.widen:
-                self._run_widened(chosen.method, arrays, named, results, scratch)
+                self._run_widened(chosen.method, arrays, named, targets, scratch)
             else:
                 chosen.method.run(self.problem, placed, scratch, *arrays, **named)
+        if targets is not results:
+            placed = self._written_over(results, targets)
         if self._direct is None and self._awaited is None and chosen is self._chosen:
             self._direct = self._direct_by(chosen)
         return placed
@@ -197,13 +201,15 @@ class Prepared:
         results = self.call(arrays, runtime, out, workspace)
         return results[0] if self.pack is None else self.pack(*results)
 
-    def _new_results(self) -> list[Any]:
+    def _new_results(self, outputs: list[Output] | None = None) -> list[Any]:
+        """New memory for all results, or for these."""
+        wanted = self._outputs if outputs is None else outputs
         try:
             if not self._fits:
                 raise MemoryError
-            return [o.empty(np.empty) for o in self._outputs]
+            return [o.empty(np.empty) for o in wanted]
         except (MemoryError, ValueError):  # NumPy's ValueError: beyond what an address can reach
-            shapes = " and ".join(str(o.shape) for o in self._outputs)
+            shapes = " and ".join(str(o.shape) for o in wanted)
             fail(WorkspaceError, self.problem.op, "the result", f"of shape {shapes}", "a size that memory can hold")
 
     def _placed(self, results: list[Any]) -> tuple[Any, ...]:
@@ -220,8 +226,20 @@ class Prepared:
             if target is not result:
                 result[...] = target
 
-    def _users_own(self, out: Any, arrays: tuple[Any, ...]) -> list[Any]:
-        return list(users_own(self.problem, self._outputs, out, leaves(arrays), np.ndarray, _overlap))
+    def _users_own(self, out: Any, arrays: tuple[Any, ...]) -> tuple[list[Any], list[int]]:
+        return users_own(self.problem, self._outputs, out, leaves(arrays), _MEMORY, self._in_place)
+
+    def _elsewhere(self, results: list[Any], over: list[int]) -> list[Any]:
+        """The results with new memory in the place of those that are inputs too."""
+        new = dict(zip(over, self._new_results([self._outputs[j] for j in over]), strict=True))
+        return [new.get(j, result) for j, result in enumerate(results)]
+
+    def _written_over(self, results: list[Any], targets: list[Any]) -> tuple[Any, ...]:
+        """The results, with what was written elsewhere copied to where the caller wants it."""
+        for result, target in zip(results, targets, strict=True):
+            if target is not result:
+                result[...] = target
+        return self._placed(results)
 
     def _with_scratch(self, chosen: _Chosen, workspace: Any) -> tuple[_Chosen, np.ndarray | None]:
         """The caller's scratch memory, checked, or our own; a smaller algorithm takes over where memory runs out."""
@@ -281,6 +299,14 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
         return np.shares_memory(a, b, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any count is allowed
     except np.exceptions.TooHardError:
         return True
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+_MEMORY = Memory(np.ndarray, _overlap, _address)
 
 
 def _widened(array: np.ndarray) -> np.ndarray:

@@ -338,7 +338,7 @@ def _prelu_workspace(problem: PReLUProblem) -> int:
     return partial_bytes(v, x.dtype) + (0 if lies(weight, _slope_order(problem)) else whole_lines(weight.nbytes))
 
 
-_METHOD = Method("elementwise", elementwise, "the formula over each element")
+_METHOD = Method("elementwise", elementwise, "the formula over each element", in_place=True)
 _TWO_STAGES = "one pass for all gradients, sums in two stages"
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
     **dict.fromkeys(PARAMETERS, (_METHOD,)),

@@ -156,7 +156,7 @@ def _workspace(problem: DropoutProblem) -> int:
 
 _SUMMARY = "the mask drawn where it is used"
 ALGORITHMS: dict[str, tuple[Method, ...]] = {
-    **{name: (Method("philox", dropout, _SUMMARY, _rejects),) for name in ("dropout", "dropout_backward")},
+    **{name: (Method("philox", dropout, _SUMMARY, _rejects, in_place=True),) for name in ("dropout", "dropout_backward")},
     "bias_dropout_add": (Method("philox", bias_dropout_add, _SUMMARY, _rejects),),
     "bias_dropout_add_backward": (Method("philox", bias_dropout_add_backward, _SUMMARY, _rejects, _workspace),),
 }

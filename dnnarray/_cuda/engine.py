@@ -27,11 +27,11 @@ from dnnarray._cuda.core.plan import Plan, Program
 from dnnarray._cuda.core.warm import compile_call, hand_on, span
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, WorkspaceError, fail
 from dnnarray._options import Options
-from dnnarray._outputs import Output, check_apart, check_workspace, users_own
+from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method, choose, tuning
-from dnnarray._spec import Spec
+from dnnarray._spec import Spec, lies
 
 if TYPE_CHECKING:
     from dnnarray._arrays import Direct
@@ -186,6 +186,7 @@ class Prepared:
         self.device = getDevice()
         self.warm: Callable[..., Any] | None = None  # what `compile_call` gives for CuPy's arrays
         self._specs = leaves(problem.inputs)
+        self._in_place = pairs_in_place(problem)
         self._nested = any(isinstance(spec, tuple) for spec in problem.inputs)
         self._plain = not self._nested and all(spec is not None for spec in problem.inputs)
         self._telemetry = config.telemetry
@@ -204,9 +205,10 @@ class Prepared:
         if out is None:
             results = targets = self._allocate()
         else:
-            results = targets = self._users_own(out, inputs)
-            if not all(map(_as_planned, results, self.outputs)):
-                targets = [r if _as_planned(r, o) else empty(o) for r, o in zip(results, self.outputs, strict=True)]
+            results, over = self._users_own(out, inputs)
+            apart = [] if self.method.in_place else over
+            direct = [j not in apart and _as_planned(r, o) for j, (r, o) in enumerate(zip(results, self.outputs, strict=True))]
+            targets = results if all(direct) else [r if d else empty(o) for r, o, d in zip(results, self.outputs, direct, strict=True)]
         self._launch_or_with_less(inputs, targets, runtime, workspace)
         if targets is not results:
             for result, target in zip(results, targets, strict=True):
@@ -315,12 +317,21 @@ class Prepared:
         inputs, beyond = self.problem.inputs[: len(self.op.arrays)], self.problem.inputs[len(self.op.arrays) :]
         usual = not (copied or self._telemetry or any(map(_backwards, self._specs)))
         if usual and len(inputs) == len(self.op.arrays) and all(spec is None for spec in beyond):
-            self._shapes[aligned] = Shape(inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned)
+            self._shapes[aligned] = Shape(
+                inputs, tuple(self.outputs), tuple(self.absent), self.workspace, self.device, aligned, self._over()
+            )
             self.warm = self._compile(ARRAY, on_cupy)
         return ready
 
-    def _users_own(self, out: Any, inputs: list[Any]) -> list[Any]:
-        return users_own(self.problem, self.outputs, out, inputs, ARRAY, _overlap)
+    def _users_own(self, out: Any, inputs: list[Any]) -> tuple[list[Any], list[int]]:
+        return users_own(self.problem, self.outputs, out, inputs, _MEMORY, self._in_place)
+
+    def _over(self) -> frozenset[tuple[int, int]]:
+        """The pairs of an input and a result in one place that launches may be given: they lie alike, and the algorithm works in place."""
+        if not self.method.in_place:
+            return frozenset()
+        lying = {i: spec.strides or spec.c_strides for i, spec in enumerate(self._specs)}
+        return frozenset((i, j) for i, j in self._in_place if lies(self.outputs[j].shape, self.outputs[j].element_strides, lying[i]))
 
     def _allocate(self) -> list[Any]:
         try:
@@ -387,3 +398,6 @@ def _overlap(a: Any, b: Any) -> bool:
     if a._c_contiguous and b._c_contiguous:  # the public flags object costs five times as much
         return first < second + b.nbytes and second < first + a.nbytes
     return bool(cupy.may_share_memory(a, b))
+
+
+_MEMORY = Memory(ARRAY, _overlap, lambda array: array.data.ptr)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, closest, fail
 from dnnarray._problems import checks
-from dnnarray._problems.base import Problem, leaves
+from dnnarray._problems.base import Overwriting, leaves
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
@@ -93,7 +93,7 @@ def fused(op: str, name: Any) -> Activation | None:
 
 
 @frozen(kw_only=True)
-class ElementwiseProblem(Problem):
+class ElementwiseProblem(Overwriting):
     """y = activation(x), or its gradient: every element by itself."""
 
     activation: Activation
@@ -131,7 +131,7 @@ class PReLUGradients(NamedTuple):
 
 
 @frozen(kw_only=True)
-class PReLUProblem(Problem):
+class PReLUProblem(Overwriting):
     """`slope_shape` is the weight's shape with the axes of x, 1 where it repeats; `shared` are those axes."""
 
     slope_shape: tuple[int, ...]
@@ -174,7 +174,7 @@ class GatedGradients(NamedTuple):
 
 
 @frozen(kw_only=True)
-class GatedProblem(Problem):
+class GatedProblem(Overwriting):
     """y = activation(gate) * x; with an `axis`, x and the gate are the first and the second half of one array."""
 
     activation: Activation
@@ -237,7 +237,7 @@ class BiasActivationGradients(NamedTuple):
 
 
 @frozen(kw_only=True)
-class BiasActivationProblem(Problem):
+class BiasActivationProblem(Overwriting):
     """`bias_shape` is the bias's shape with the axes of x; `others` are all axes but the bias's."""
 
     activation: Activation | None

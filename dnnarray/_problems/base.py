@@ -69,6 +69,11 @@ class Problem:
         return False
 
     @property
+    def in_place(self) -> tuple[tuple[int, int], ...]:
+        """Which input may be the caller's array for which output: their places in `inputs` and `outputs`. The result is then written over the input."""
+        return ()
+
+    @property
     def result(self) -> Spec:
         """The first result, of an operation that always has one."""
         first = self.outputs[0]
@@ -78,6 +83,17 @@ class Problem:
     def legend(self) -> str:
         """The problem in one line, for reports."""
         return ", ".join(str(s) for s in leaves(self.inputs))
+
+
+@frozen(kw_only=True)
+class Overwriting(Problem):
+    """A problem whose results may be written over the inputs of their shape and dtype."""
+
+    @property
+    def in_place(self) -> tuple[tuple[int, int], ...]:
+        given = [(i, spec) for i, spec in enumerate(self.inputs) if isinstance(spec, Spec)]
+        results = [(j, spec) for j, spec in enumerate(self.outputs) if spec is not None]
+        return tuple((i, j) for i, a in given for j, b in results if (a.shape, a.dtype) == (b.shape, b.dtype))
 
 
 def leaves(tree: Any) -> list[Any]:

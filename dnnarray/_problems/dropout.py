@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dnnarray._errors import ShapeError, fail
 from dnnarray._problems import checks
-from dnnarray._problems.base import Problem
+from dnnarray._problems.base import Overwriting
 from dnnarray._records import frozen
 from dnnarray._spec import Spec
 
@@ -23,7 +23,7 @@ class BiasDropoutAddGradients(NamedTuple):
 
 
 @frozen(kw_only=True)
-class DropoutProblem(Problem):
+class DropoutProblem(Overwriting):
     """Each element is dropped with probability `p`; those kept are multiplied by `scale`."""
 
     p: float

@@ -179,6 +179,11 @@ class NormProblem(Problem):
     def flops(self) -> int:
         return OPERATIONS_PER_VALUE * sum(s.size for s in self.outputs if s is not None)
 
+    @property
+    def in_place(self) -> tuple[tuple[int, int], ...]:
+        """Running statistics are moved on where they are."""
+        return ((3, 3), (4, 4)) if self.returns is BatchNormOutput else ()
+
 
 def epsilon(op: str, value: Any) -> float:
     return checks.number(op, "eps", value, 0)

@@ -50,6 +50,8 @@ class Method:
         ``precision(problem)`` where it is not the same for all
     rounds : an intermediate result (attention weights, gradients of scores) is rounded to the dtype of the inputs before it enters a matrix product
     looks : the run itself raises, before it writes anything, what the operation's `values` would raise; the CPU engine does not call that then
+    in_place : the run may be given an input as output, where the problem's `in_place` allows it; the engine hands it other memory to write to otherwise,
+        and copies
     native : the run takes the arrays in their own dtype; otherwise the CPU engine hands half types over as float32
     summary : one line for reports and docs
     """
@@ -65,6 +67,7 @@ class Method:
     deterministic: bool = True
     precision: str | Callable[[Any], str] = "highest"
     rounds: bool = False
+    in_place: bool = False
     native: bool = False
     looks: bool = False
 

@@ -29,7 +29,8 @@ _NEAR = 1 << 31  # bytes up to which CuPy's kernels count with 32 bits, which an
 
 @frozen
 class Shape:
-    """What the text is written from: the inputs (None where absent, a tuple where nested), results, bytes of scratch memory, device, and whether all is aligned."""
+    """What the text is written from: the inputs (None where absent, a tuple where nested), results, bytes of scratch memory, device, whether all is aligned,
+    and the pairs (input, result) of those that are there which may be the same memory."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Output, ...]
@@ -37,6 +38,7 @@ class Shape:
     workspace: int
     device: int
     aligned: bool
+    in_place: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def given(self) -> list[Spec]:

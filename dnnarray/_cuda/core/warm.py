@@ -129,7 +129,10 @@ def _make_or_find(shape: Shape, pack: Callable[..., Any] | None, dialect: Dialec
     for k in shape.results:
         lines += [f"if {dialect.unlike(k)}: return None", f"if {dialect.elsewhere(k)}: return elsewhere{given}"]
         lines += dialect.address(f"r{k}", f"q{k}")
-    lines += [line for k in shape.results for line in _apart(spans[inputs + k], spans[: inputs + k])]
+    for k in shape.results:
+        same = [i for i in range(inputs) if (i, k) in shape.in_place]
+        lines += _apart(spans[inputs + k], [span for i, span in enumerate(spans[: inputs + k]) if i not in same])
+        lines += [f"if q{k} != p{i} and q{k} < p{i} + bytes_in{i} and p{i} < q{k} + bytes_out{k}: return None" for i in same]
     return [
         "if out is None:",
         "    try:",
