@@ -104,7 +104,7 @@ def step_of_torch(threads: int) -> Step:
             for parameter in p.values():
                 parameter -= float(RATE) * parameter.grad
                 parameter.grad = None
-        return loss
+        return loss.detach()
 
     return step
 

@@ -146,8 +146,9 @@ class options:  # noqa: N801 - a context manager that is called like a function
     check_finite : bool
         Raise `FloatingPointError` where an input or an output holds NaN or infinity.
     threads : int or None
-        Threads that a call on the CPU takes at the most. None follows the BLAS of NumPy, and with it ``threadpoolctl`` and
-        ``OPENBLAS_NUM_THREADS``, and takes no more than ``OMP_NUM_THREADS`` or the cores. Matrix products stay with the BLAS's own count.
+        Threads that a call on the CPU takes at the most, no more than there are cores. None follows the BLAS of NumPy, and with it ``threadpoolctl`` and
+        ``OPENBLAS_NUM_THREADS``, and takes no more than ``OMP_NUM_THREADS`` and ``NUMBA_NUM_THREADS``. They are the engine's own: during a call the BLAS
+        takes one thread.
     specs_on : {"cpu", "cuda"}
         The engine that `infer`, `algorithms`, `autotune` and `explain` ask about calls described by `Spec` alone.
     record : path or None

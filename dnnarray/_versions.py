@@ -16,7 +16,7 @@ _REQUIRED = {"numpy": (2, 1), "ml-dtypes": (0, 5)}
 _PACKAGES = ("ml-dtypes", "array-api-compat")
 _OPTIONAL = ("torch", "jax")
 _CUPY = ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")  # one library under the names of its wheels
-_THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+_THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 # The vector instructions that OpenBLAS uses on a core of this name (OPENBLAS_CORETYPE, lower case): 1 SSE, 2 AVX, 3 AVX2, 4 AVX-512.
 _CORE_LEVELS = {

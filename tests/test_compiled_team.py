@@ -1,7 +1,9 @@
 """The threads of compiled kernels, when they run parts that are Python functions."""
 
+import importlib
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -118,3 +120,83 @@ def test_a_forked_child_has_threads_again():
         threads.run(lambda start, stop: seen.append((start, stop)), 2, work=_MUCH)
         os._exit(0 if sorted(seen) == [(0, 1), (1, 2)] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counting():
+    """Kernels that count how often each element is met, one of them from the end of its parts to the beginning every other time, and one that fails."""
+    return importlib.import_module("tests.kernels_of_tests")
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 1024])
+@pytest.mark.parametrize("total", [2, 3, 17, 1000, 99991])
+def test_a_kernel_meets_every_element_once(counting, total, count):
+    seen = np.zeros(total, np.float32)
+    with dnn.options(threads=count):
+        for each in (counting.count, counting.count_backwards, counting.count_backwards):
+            each(total, seen, 2, 0.5, True, work=_MUCH)
+    np.testing.assert_array_equal(seen, 3)
+
+
+def test_an_error_in_a_part_of_a_kernel_reaches_the_caller(counting, team):
+    seen = np.zeros(1000, np.float32)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="of a kernel"):
+            counting.fail(1000, seen, work=_MUCH)
+    counting.count(1000, seen, 2, 0.5, True, work=_MUCH)
+    assert (seen == 1).all()
+
+
+def test_kernels_of_many_callers(counting):
+    """Whoever finds the team at work does it alone."""
+    wrong = []
+
+    def call():
+        for _ in range(300):
+            seen = np.zeros(5000, np.float32)
+            with dnn.options(threads=3):
+                counting.count(5000, seen, 2, 0.5, True, work=_MUCH)
+            if (seen != 1).any():
+                wrong.append(seen)
+
+    callers = [threading.Thread(target=call) for _ in range(5)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join()
+    assert not wrong
+
+
+def test_kernels_inside_of_parts(counting):
+    seen = np.zeros((2, 5000), np.float32)
+    threads.run(lambda start, stop: counting.count(5000, seen[start], 2, 0.5, True, work=_MUCH), 2, work=_MUCH)
+    assert (seen == 1).all()
+
+
+def test_a_caller_waits_for_no_thread_that_has_not_begun(counting, team, monkeypatch):
+    """As on a machine whose other cores are all taken."""
+    monkeypatch.setattr(team, "_current", team._Team())
+    monkeypatch.setattr(team._Team, "_start", lambda self, index: False)
+    seen = np.zeros(1000, np.float32)
+    counting.count(1000, seen, 2, 0.5, True, work=_MUCH)
+    assert (seen == 1).all()
+    who = []
+    threads.run(lambda start, stop: who.append(threading.get_ident()), 2, work=_MUCH)
+    assert who == [threading.get_ident()] * 2
+
+
+def test_threads_that_sleep_are_woken(team):
+    both, names = threading.Barrier(2, timeout=60), []
+
+    def part(start, stop):
+        both.wait()
+        names.append(threading.current_thread().name)
+
+    for pause in (0, 1e-5, 1e-4, 1e-3, 0.05):
+        for _ in range(10):
+            threads.run(part, 2, work=_MUCH)
+            time.sleep(pause)
+    assert names.count("dnnarray-1") == 50

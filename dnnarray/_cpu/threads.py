@@ -24,7 +24,9 @@ from dnnarray._options import current
 
 GRAIN = 65536  # elements of a light operation below which a second thread costs more than it brings
 WAKING = 24  # times as much work makes up for waking a thread that sleeps
+MOST = 1024  # parts of anything, as many as the option `threads` allows
 LONG = 1 << 18  # elements of a NumPy call: shorter ones meet too often at the interpreter's lock, and on one thread gain nothing
+_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @lru_cache(maxsize=1)
@@ -35,12 +37,12 @@ def cores() -> int:
 
 @lru_cache(maxsize=1)
 def _environment() -> int:
-    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return min(int(told), cores()) if told.isdigit() and int(told) > 0 else cores()
+    told = (os.environ.get(name, "").partition(",")[0] for name in _LIMITS)
+    return min(cores(), *(int(text) for text in told if text.isdigit() and int(text) > 0), MOST)
 
 
 def count() -> int:
-    """Threads for a call made now: the option `threads`, else as many as the BLAS takes, else OMP_NUM_THREADS, else the cores."""
+    """Threads for a call made now: the option `threads`, else the least of what the BLAS takes, OMP_NUM_THREADS, NUMBA_NUM_THREADS and the cores."""
     chosen = current().threads
     if chosen is not None:
         return chosen

@@ -25,7 +25,7 @@ from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 # Seconds of watching, that a thread is off its core at the least if it is at all, and of not watching where other programs want the cores.
 _WATCH, _AWAY, _CROWD = 100e-6, 50e-6, 20e-3
 _RESTS = 4  # of a core that watches, before it gives way to another thread
-_MOST = 256  # parts
+_MOST = threads.MOST
 
 # A team in memory, in bytes: what is only read, what the caller writes, what all write; then a line for each thread, the first of which is the caller's, and a word for each part.
 _LAUNCH, _WATCHED, _GAP, _PAUSE, _HIRED, _CLAIMS = range(0, 6 * WORD, WORD)
