@@ -18,7 +18,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLoca
 from numba.extending import intrinsic
 
 from dnnarray._cpu import threads
-from dnnarray._cpu.compiled.spread import over_threads, publish
+from dnnarray._cpu.compiled.spread import LEADING, over_threads, publish
 from dnnarray._records import frozen
 from dnnarray._select.tuning import folder
 from dnnarray._version import __version__
@@ -27,6 +27,7 @@ from dnnarray._version import __version__
 # else is done as it is written, so that an element's result does not depend on its place; NaN, infinity and signed zeros keep their meaning.
 _SUMS = frozenset({"contract", "reassoc"})
 _PIECES = 16  # that a part is cut into where it is done from its end to its beginning: many in what a core's cache holds, each long enough to be a stream
+_LONG = 32 * threads.GRAIN  # work that is worth waking threads for
 _njit: Any = njit  # whose own types leave out the options that begin with a line
 
 
@@ -96,7 +97,7 @@ class Kernel(Function):
         super().build(dtype)
         kinds = self._types(dtype)
         publish(self._name, kinds, self.run)
-        _compile(self._spread, (*(types.intp,) * 4, *kinds[2:]))
+        _compile(self._spread, (*LEADING, *kinds[2:]))
 
     def __call__(self, total: int, *arguments: Any, work: int = 0) -> None:
         """All of range(total); `work` is what it amounts to, in elements of a light operation: with little of it one thread does it alone."""
@@ -107,7 +108,7 @@ class Kernel(Function):
             threads.run(self.run, total, *arguments, work=work)
         else:
             pieces, self._next = self._next, self._pieces + 1 - self._next
-            self._spread(_team(parts), parts, total, pieces, *arguments)
+            self._spread(_team(parts), parts, work >= _LONG, total, pieces, *arguments)
 
 
 _team: Callable[[int], int] | None = None  # the address of a team with threads for so many parts

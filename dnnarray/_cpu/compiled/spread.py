@@ -28,29 +28,29 @@ def publish(name: str, kinds: tuple[types.Type, ...], dispatcher: Any) -> None:
 
 
 @cast(Any, intrinsic(prefer_literal=True))
-def spread(typing: Any, name: Any, team: Any, parts: Any, total: Any, pieces: Any, arguments: Any) -> Any:
+def spread(typing: Any, name: Any, team: Any, parts: Any, long: Any, total: Any, pieces: Any, arguments: Any) -> Any:
     """The kernel of this name over all of range(total) in so many parts by the threads of a team, or in one where these are at work.
 
-    With several pieces a part runs from its end to its beginning.
+    `long`: it takes long enough to wake them for it. With several pieces a part runs from its end to its beginning.
     """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        kinds = tuple(signature.args[5])
-        launcher, count, length, run = values[1:5]
-        kind = ir.LiteralStructType((_WORD, _WORD, _WORD, _CODE, _excinfo(context, builder), values[5].type))
+        kinds = tuple(signature.args[-1])
+        crew, count, lasts, length, run, packed = values[1:]
+        kind = ir.LiteralStructType((_WORD, _WORD, _WORD, _CODE, _excinfo(context, builder), packed.type))
         job = cgutils.alloca_once(builder, kind)
-        for field, value in ((_TOTAL, length), (_PARTS, count), (_PIECES, run), (_STATUS, _CODE(0)), (_ARGUMENTS, values[5])):
+        for field, value in ((_TOTAL, length), (_PARTS, count), (_PIECES, run), (_STATUS, _CODE(0)), (_ARGUMENTS, packed)):
             builder.store(value, cgutils.gep_inbounds(builder, job, 0, field))
         part = _part_of_a_job(context, builder.module, symbol(name.literal_value, kinds), kind, kinds)
         place = builder.ptrtoint(job, _WORD)
-        served = _launch(context, builder, launcher, (count, launcher, builder.ptrtoint(part, _WORD), place))
+        served = _launch(context, builder, crew, (count, crew, builder.ptrtoint(part, _WORD), place, lasts))
         with builder.if_then(builder.not_(served), likely=False):
             builder.store(_WORD(1), cgutils.gep_inbounds(builder, job, 0, _PARTS))
             builder.call(part, (place, _WORD(0)))
         _raise_again(context, builder, job)
         return context.get_dummy_value()
 
-    return types.void(name, *(types.intp,) * 4, arguments), generate
+    return types.void(name, *LEADING, arguments), generate
 
 
 def _excinfo(context: Any, builder: ir.IRBuilder) -> ir.Type:
@@ -60,7 +60,7 @@ def _excinfo(context: Any, builder: ir.IRBuilder) -> ir.Type:
 
 def _launch(context: Any, builder: ir.IRBuilder, team: Any, arguments: tuple[Any, ...]) -> Any:
     """Call the function whose address stands at the beginning of a team; gives whether it ran the parts."""
-    kinds = (types.intp,) * len(arguments)
+    kinds = (types.intp, types.intp, types.intp, types.intp, types.boolean)
     function = context.call_conv.get_function_type(types.boolean, kinds)
     launch = builder.inttoptr(builder.load(builder.inttoptr(team, _WORD.as_pointer())), function.as_pointer())
     _, served = context.call_conv.call_function(builder, launch, types.boolean, kinds, arguments)
@@ -100,14 +100,15 @@ def _raise_again(context: Any, builder: ir.IRBuilder, job: Any) -> None:
         context.call_conv.return_status_propagate(builder, status)
 
 
+LEADING = (types.intp, types.intp, types.boolean, types.intp, types.intp)  # arguments before those of the kernel
 _TEXT = """\
-def {name}_spread(team, parts, total, pieces, {arguments}):
-    spread({full!r}, team, parts, total, pieces, ({arguments},))
+def {name}_spread(team, parts, long, total, pieces, {arguments}):
+    spread({full!r}, team, parts, long, total, pieces, ({arguments},))
 """
 
 
 def over_threads(function: Callable[..., None], name: str, count: int) -> Callable[..., None]:
-    """``(team, parts, total, pieces, ...)`` with so many arguments of the kernel's, for Numba: made of text, since Numba keeps no code of closures."""
+    """``(team, parts, long, total, pieces, ...)`` with so many arguments of the kernel's, for Numba: made of text, since Numba keeps no code of closures."""
     text = _TEXT.format(name=function.__name__, full=name, arguments=", ".join(f"a{i}" for i in range(count)))
     scope = {"spread": spread, "__file__": function.__globals__.get("__file__", "")}
     return _source.function(f"{function.__name__}_spread", text, scope, function.__module__)

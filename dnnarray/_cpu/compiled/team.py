@@ -1,8 +1,8 @@
 """The threads of the compiled kernels, which also run parts that are Python functions (NumPy on large blocks, matrix products). Imports Numba.
 
-A thread without work watches for it some ten microseconds, then sleeps: what is started meanwhile begins within one, and nobody else loses a core for longer. A thread
-that was off its core while it watched shares it with other programs: for a while nobody watches then. Parts are taken by whoever comes first, so that the caller
-waits for no thread that has not begun.
+A thread without work watches for it for a millisecond, then sleeps: what is started meanwhile begins at once. It gives way to whoever else wants its core,
+and where it was off its core while it watched, other programs want it: for a while nobody watches then. Parts are taken by whoever comes first, so that the
+caller waits for no thread that has not begun.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,14 @@ from dnnarray._cpu.compiled.atomic import WORD, acquire_lock, add, call, give_wa
 from dnnarray._cpu.compiled.kernel import device, native
 from dnnarray._cpu.compiled.memory import ALIGNMENT, address, aligned
 
-# Seconds of watching, that a thread is off its core at the least if it is at all, and of not watching where other programs want the cores.
-_WATCH, _AWAY, _CROWD = 100e-6, 50e-6, 20e-3
+# Seconds: how long a thread watches for work, and the caller for the end of it; from which on one was off its core; how long nobody watches then.
+_WATCH, _LINGER, _AWAY, _CROWD = 1e-3, 200e-6, 500e-6, 20e-3
 _RESTS = 4  # of a core that watches, before it gives way to another thread
 _MOST = threads.MOST
 
 # A team in memory, in bytes: what is only read, what the caller writes, what all write; then a line for each thread, the first of which is the caller's, and a word for each part.
-_LAUNCH, _WATCHED, _GAP, _PAUSE, _HIRED, _CLAIMS = range(0, 6 * WORD, WORD)
-_BUSY = ALIGNMENT
+_LAUNCH, _WATCHES, _LINGERS, _GAP, _PAUSE, _HIRED, _CLAIMS = range(0, 7 * WORD, WORD)
+_BUSY, _ENDED = ALIGNMENT, ALIGNMENT + WORD
 _GENERATION, _FUNCTION, _CONTEXT, _PARTS = range(2 * ALIGNMENT, 2 * ALIGNMENT + 4 * WORD, WORD)
 _LEFT, _CROWDED = 3 * ALIGNMENT, 4 * ALIGNMENT
 _MEMBERS = 5 * ALIGNMENT
@@ -42,14 +43,16 @@ def _member(team, index):
 
 
 @device
-def _watch(team, word, value, until):
-    """Whether a word became (or is no longer, as `until` says) a value while it was watched."""
+def _watch(team, word, value, until, limit, polite):
+    """Whether a word became (or is no longer, as `until` says) a value while it was watched. `polite`: others may have the core meanwhile."""
     begin = last = ticks()
-    limit = 0 if begin < load(team + _CROWDED) else load(team + _WATCHED)
+    if begin < load(team + _CROWDED):
+        limit = 0
     while (load(word) == value) != until:
         for _ in range(_RESTS):
             relax()
-        give_way()
+        if polite:
+            give_way()
         now = ticks()
         if now - last > load(team + _GAP):
             store(team + _CROWDED, now + load(team + _PAUSE))
@@ -78,12 +81,6 @@ def _wake(team, index):
 
 
 @device
-def _wait(team, index, word, value, until):
-    while not _watch(team, word, value, until):
-        _sleep(team, index, word, value, until)
-
-
-@device
 def _wake_next(team, index, parts):
     """Each thread wakes two more."""
     for other in range(2 * index + 1, min(2 * index + 3, parts, load(team + _HIRED) + 1)):
@@ -108,15 +105,19 @@ def _work(index: int, team: int) -> None:
     """What a thread does, to the end of the process."""
     seen = 0
     while True:
-        _wait(team, index, team + _GENERATION, seen, False)
+        while not _watch(team, team + _GENERATION, seen, False, load(team + _WATCHES), True):
+            _sleep(team, index, team + _GENERATION, seen, False)
         seen = load(team + _GENERATION)
         _wake_next(team, index, load(team + _PARTS))
         _take(team, index, seen)
 
 
 @native
-def _launch(parts: int, team: int, function: int, context: int) -> bool:
-    """Run ``function(context, part)`` for all parts and wait for them; nothing is done where the team is at work already."""
+def _launch(parts: int, team: int, function: int, context: int, long: bool) -> bool:
+    """Run ``function(context, part)`` for all parts and wait for them; nothing is done where the team is at work already.
+
+    What is not `long` wakes nobody but behind other work, with more to be expected: waking takes longer than it helps.
+    """
     if parts > _MOST or not replace(team + _BUSY, 0, 1):
         return False
     generation = load(team + _GENERATION) + 1
@@ -127,9 +128,13 @@ def _launch(parts: int, team: int, function: int, context: int) -> bool:
     store(team + _PARTS, parts)
     store(team + _LEFT, parts)
     store(team + _GENERATION, generation)
-    _wake_next(team, 0, parts)
+    now = ticks()
+    if long or (now - load(team + _ENDED) < load(team + _WATCHES) and now > load(team + _CROWDED)):
+        _wake_next(team, 0, parts)
     _take(team, 0, generation)
-    _wait(team, 0, team + _LEFT, 0, True)
+    while not _watch(team, team + _LEFT, 0, True, load(team + _LINGERS), False):
+        _sleep(team, 0, team + _LEFT, 0, True)
+    store(team + _ENDED, ticks())
     store(team + _BUSY, 0)
     return True
 
@@ -151,7 +156,7 @@ class _Team:
         self.address = address(self._memory)
         self._set(_LAUNCH, _address_of(_launch))
         self._set(_CLAIMS, claims)
-        for word, seconds in ((_WATCHED, _WATCH), (_GAP, _AWAY), (_PAUSE, _CROWD)):
+        for word, seconds in ((_WATCHES, _WATCH), (_LINGERS, _LINGER), (_GAP, _AWAY), (_PAUSE, _CROWD)):
             self._set(word, int(seconds * _rate()))
         self._set(_MEMBERS + _BELL, _bell())
 
@@ -198,17 +203,20 @@ def _address_of(function: Any) -> int:
     return built.library.get_pointer_to_function(built.fndesc.llvm_func_name)
 
 
-_ticks_per_second = 0.0
-
-
+@lru_cache(maxsize=1)
 def _rate() -> float:
     """Ticks of a second."""
-    global _ticks_per_second
-    if not _ticks_per_second:
-        first, begin = _clock.run(), time.perf_counter()
-        time.sleep(1e-3)
-        _ticks_per_second = (_clock.run() - first) / (time.perf_counter() - begin)
-    return _ticks_per_second
+    first, begin = _moment()
+    time.sleep(1e-3)
+    last, end = _moment()
+    return (last - first) / (end - begin)
+
+
+def _moment() -> tuple[int, float]:
+    """Both clocks at once: the closest of some readings, since a thread may lose its core between two."""
+    readings = [(_clock.run(), time.perf_counter(), _clock.run()) for _ in range(10)]
+    before, now, after = min(readings, key=lambda reading: reading[2] - reading[0])
+    return (before + after) // 2, now
 
 
 _Part = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
@@ -236,7 +244,7 @@ def serve(function: Callable[..., Any], parts: list[tuple[int, int]], arguments:
             errors.append(error)
 
     called = _Part(run)
-    served = _launch.run(len(parts), _team(len(parts)), ctypes.cast(called, ctypes.c_void_p).value, 0)
+    served = _launch.run(len(parts), _team(len(parts)), ctypes.cast(called, ctypes.c_void_p).value, 0, True)
     if errors:
         raise errors[0]
     return served
