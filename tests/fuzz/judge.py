@@ -245,11 +245,8 @@ class Trial:
         limited = isinstance(error, dnn.WorkspaceError) and self.call.context.get("workspace_limit") is not None
         absent = isinstance(error, dnn.UnsupportedError) and self.place.name == "cuda"
         if self.call.change or self.call.lenient:
-            return (
-                Verdict("refused", text)
-                if f"{self.operation.name}:" in text
-                else Verdict("UNNAMED", f"without the function's name: {text}")
-            )
+            named = any(f" {op.name}: " in text for op in (self.operation, self.forward))
+            return Verdict("refused", text) if named else Verdict("UNNAMED", f"without the function's name: {text}")
         if (limited and self._all_need_more()) or (absent and self.algorithm is None):
             return Verdict("refused", text)
         return Verdict("REFUSED", text)
@@ -291,7 +288,7 @@ class Trial:
 
     def _level(self) -> float:
         """How far a factor of a product may be rounded by what the options and the dtype allow."""
-        if self.call.dtype == FLOAT32 and self.place.name == "cuda":
+        if self.call.dtype == FLOAT32:
             return _PRECISION.get(self.call.context.get("float32_precision", ""), 0.0)
         keeps = self.call.mode == "vjp" and self.forward.save is not None
         if self.call.dtype in HALF and (keeps or self.place.name == "cuda"):  # what is kept, and attention's weights, are of that dtype
