@@ -1,5 +1,6 @@
 """The fuzzer: what it covers, that it finds each kind of fault, and a short run of each engine of this machine."""
 
+import ctypes
 import subprocess
 import sys
 import warnings
@@ -18,6 +19,7 @@ from tests.fuzz.draw import DRAWERS
 from tests.fuzz.drawer import Drawer, Drawn, Leaf
 from tests.fuzz.judge import Trial, judge
 from tests.fuzz.memory import Host, Layout, Placed, dense
+from tests.fuzz.mutate import SPOILT
 from tests.fuzz.snippet import simplified, text
 from tests.registry import ORACLES
 from tests.support import FLOAT32
@@ -80,8 +82,8 @@ def _with_fault(monkeypatch, fault):
     """Calls whose results go through `fault(there, outputs, results)`."""
     called = Trial._called
 
-    def faulty(trial, there, outputs, scratch):
-        return fault(there, outputs, called(trial, there, outputs, scratch))
+    def faulty(trial, there, out, workspace):
+        return fault(there, out, called(trial, there, out, workspace))
 
     monkeypatch.setattr(Trial, "_called", faulty)
 
@@ -95,8 +97,8 @@ def _scribble(on, there, outputs, results):
     return results
 
 
-def _behind(there, outputs):
-    outputs[0].memory[-60] = 1
+def _behind(there, out):
+    ctypes.memset(np.lib.array_utils.byte_bounds(out[0])[1] + 3, 1, 1)
 
 
 def _first(there, outputs):
@@ -128,6 +130,14 @@ def _moved(there, outputs, results):
 def test_faults_are_found(monkeypatch, kind, fault):
     _with_fault(monkeypatch, fault)
     assert judge(_call(out=True), Host()).kind == kind
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_memory_that_must_be_refused_is_given(monkeypatch, how):
+    call = _call(out="out" in how, workspace="workspace" in how, spoilt=how, change=how)
+    assert judge(call, Host()).kind == ("ok" if how == "workspace too small" else "refused")  # nothing is needed here
+    monkeypatch.setattr(Trial, "_called", lambda *_: None)
+    assert judge(call, Host()).kind != "refused"
 
 
 def test_a_refusal_of_a_call_that_is_right_is_a_fault(monkeypatch):
@@ -181,7 +191,7 @@ for index in range(first, 6, 2):
     print(json.dumps({"at": index}), flush=True)
     if index == 2:
         os.abort()
-print(json.dumps({"kinds": {"ok": 1}, "ops": {}, "reasons": {}, "done": True}), flush=True)
+print(json.dumps({"kinds": {"ok": 1}, "ops": {}, "reasons": {}, "algorithms": {}, "done": True}), flush=True)
 """
 
 

@@ -11,6 +11,9 @@ import time
 from collections import Counter
 from typing import Any
 
+from dnnarray._cpu import engine as cpu
+from dnnarray._cpu.compiled import Compiled
+from dnnarray._operation import find, operations
 from tests.compiled_first import prefer_compiled
 from tests.fuzz.calls import ENGINES, Call, draw
 from tests.fuzz.judge import Verdict, judge
@@ -63,6 +66,8 @@ def work(arguments: argparse.Namespace) -> None:
         verdict = judge(call, place)
         counts["kinds"][verdict.kind] += 1
         counts["ops"][f"{call.drawn.op} {call.mode}"] += 1
+        if verdict.algorithm:
+            counts["algorithms"][f"{call.operation.base} {verdict.algorithm}"] += 1
         if verdict.kind == "unverified":
             counts["reasons"][verdict.text] += 1
         if not verdict.good:
@@ -75,7 +80,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def _fresh() -> dict[str, Any]:
-    return {"kinds": Counter(), "ops": Counter(), "reasons": Counter()}
+    return {"kinds": Counter(), "ops": Counter(), "reasons": Counter(), "algorithms": Counter()}
 
 
 def _tell(line: dict[str, Any]) -> None:
@@ -135,6 +140,16 @@ class Failures:
             print(f"{count:6} x {' '.join(map(str, group))}")
 
 
+def never(report: Report, asked: Asked) -> list[str]:
+    """The algorithms on a processor that no call named, of the operations that were asked for."""
+    if asked.engine == "cuda":
+        return []
+    bases = dict.fromkeys(op.base for op in operations().values() if not asked.words or any(word in op.name for word in asked.words))
+    methods = [(base, m) for base in bases for m in cpu.methods(find(base))]
+    here = [f"{base} {m.name}" for base, m in methods if asked.engine == "compiled" or not isinstance(m.run, Compiled)]
+    return sorted(set(here) - set(report.algorithms))
+
+
 def _replay(arguments: argparse.Namespace) -> int:
     """One call, alone, told of in full."""
     place = place_of(arguments.engine)
@@ -165,6 +180,7 @@ def main() -> int:
     failures = Failures(arguments.engine)
     report = run(asked, lambda so_far: print(_line(so_far, begun), flush=True), failures.show)
     failures.sum_up()
+    print(f"algorithms by name: {len(report.algorithms)}; never: {', '.join(never(report, asked)) or 'none'}")
     print("not verified: " + ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.most_common()))
     print(f"seed {arguments.seed}, {arguments.engine}: {_line(report, begun)}")
     return 1 if report.failures else 0

@@ -25,7 +25,10 @@ _WEIGHTS = {
     "batch_norm_train": 2.0, "layer_norm": 2.0, "rms_norm": 1.5, "cross_entropy": 1.5, "softmax": 1.5, "log_softmax": 1.5,
 }  # fmt: skip
 _CURVE = 0.35
-_LENIENT = ("extreme", "special")  # styles whose values overflow or are none: no numbers are compared
+
+
+# Families and operations in which NaN and infinity reach what the oracle says and nothing else.
+_EXACT = ("activation", "pool", "dropout", "linear", "batch_norm", "embedding", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Call:
     context : the options in force
     out, workspace, repeat : whether these are given, and whether the call is made again on arrays at other addresses
     pages : "end" or "begin" where arrays lie beside a page that must not be touched, on a processor
+    spoilt : what is wrong with ``out=`` or ``workspace=``, one of `mutate.SPOILT`
     change : what makes the call a wrong one, in words
     """
 
@@ -55,12 +59,14 @@ class Call:
     workspace: bool = False
     repeat: bool = False
     pages: str | None = None
+    spoilt: str | None = None
     change: str | None = None
 
     @property
     def lenient(self) -> bool:
-        """Whether the values are such that numbers are not compared."""
-        return self.style in _LENIENT
+        """Whether numbers overflow on the way, or what is none spreads in ways that the oracle leaves open: nothing is compared then."""
+        base = find(self.drawn.op).base
+        return self.style == "extreme" or (self.style == "special" and FAMILY_OF[base] not in _EXACT and base not in _EXACT)
 
     @property
     def operation(self) -> Any:
@@ -76,7 +82,7 @@ class Call:
     def drawer(self) -> Drawer:
         """A drawer for these, of the style of the call."""
         drawer = Drawer(self.late, self.dtype, self.engine)
-        drawer.style = "normal" if self.lenient else drawer.style
+        drawer.style = "normal"
         return drawer
 
     def with_arrays(self, arrays: tuple[Any, ...]) -> Call:

@@ -16,7 +16,7 @@ _SMALL = (1, 2, 3, 4, 5, 6, 7, 8)
 _MIDDLE = (9, 11, 13, 15, 16, 17, 19, 24, 31, 32, 33)
 _LARGE = (47, 63, 64, 65, 97, 127, 128, 130, 251, 256, 257, 509, 1021)
 _BUDGETS = (60, 250, 250, 250, 600, 2000)  # elements of an array
-_STYLES = ("normal",) * 32 + ("grid",) * 4 + ("scaled",) * 3 + ("constant", "zeros", "extreme", "special")
+_STYLES = ("normal",) * 32 + ("grid",) * 4 + ("scaled",) * 3 + ("constant", "zeros", "extreme", "special", "special")
 
 
 @dataclass
@@ -163,8 +163,8 @@ class Drawer:
         if style == "extreme":
             return normal * 10.0 ** (self.number(-1, 1) * np.log10(float(np.finfo(np.float32).max)))
         if style == "special":
-            odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-42, 3e38])
-            return np.where(self.rng.random(shape) < 0.1, self.rng.choice(odd, shape), normal)
+            odd = np.array([np.nan, np.inf, -np.inf, -0.0])
+            return np.where(self.rng.random(shape) < self.choice((0.02, 0.1)), self.rng.choice(odd, shape), normal)
         return normal
 
     # --- memory -------------------------------------------------------------------------------------------------------

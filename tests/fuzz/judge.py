@@ -20,6 +20,7 @@ from tests.fuzz import oracle
 from tests.fuzz.calls import Call, float64_of
 from tests.fuzz.drawer import Leaf
 from tests.fuzz.memory import Pages, Placed, dense
+from tests.fuzz.mutate import spoil
 from tests.support import call as call_public
 from tests.support import candidates
 
@@ -155,10 +156,11 @@ class Trial:
     def _once(self, arrays: tuple[Any, ...], with_out: bool, with_workspace: bool) -> list[np.ndarray]:
         """Make the call and look at all memory that it may not change."""
         there, inputs = self._there(arrays)
-        outputs, scratch = self._results(there) if with_out else [], None
-        if with_workspace:
-            scratch = self._scratch(there)
-        results = self._called(there, outputs, scratch)
+        outputs, scratch = self._results(there) if with_out else [], self._scratch(there) if with_workspace else None
+        out, workspace = [o.array for o in outputs], scratch.array if scratch else None
+        if self.call.spoilt:
+            self._spoilt(there, out, workspace)
+        results = self._called(there, out, workspace)
         self.place.wait()
         flat = leaves(results)
         if outputs and not all(r is o.array for r, o in zip(flat, outputs, strict=True)):
@@ -170,22 +172,27 @@ class Trial:
             raise Failed("GUARD", "memory around out or workspace was written")
         return found
 
-    def _called(self, there: tuple[Any, ...], outputs: list[Placed], scratch: Placed | None) -> Any:
+    def _spoilt(self, there: tuple[Any, ...], out: list[Any], workspace: Any) -> None:
+        """Make the call with memory that it must refuse."""
+        given, scratch = spoil(self.call.spoilt or "", out, workspace, leaves(there))
+        needs = self.call.spoilt != "workspace too small" or dnn.infer(self.operation.name, *there, **self._asked()).workspace > 0
+        if needs and not (scratch is workspace and len(given) == len(out) and all(a is b for a, b in zip(given, out, strict=True))):
+            self._called(there, given, scratch)
+            raise Failed("ACCEPTED", f"{self.call.spoilt}, and no error")
+
+    def _called(self, there: tuple[Any, ...], out: list[Any], workspace: Any) -> Any:
         named = {"algorithm": self.algorithm} if self.algorithm else {}
         takes_it = "algorithm" in self.operation.function.__signature__.parameters
         if self.call.mode == "vjp":
             output, pullback = dnn.vjp(self.operation.name, *there, **self.options, **(named if takes_it else {}))
             placed = [None if c is None else self._place(c).array for c in self.cotangents]
             return output, pullback(tuple(placed) if isinstance(output, tuple) else placed[0])
-        out = None
-        if outputs:
-            out = outputs[0].array if len(outputs) == 1 else tuple(o.array for o in outputs)
-        workspace = scratch.array if scratch else None
+        target = None if not out else out[0] if len(out) == 1 else tuple(out)
         if takes_it or not named:
-            return call_public(self.operation.name, there, self.options | named | {"out": out, "workspace": workspace})
+            return call_public(self.operation.name, there, self.options | named | {"out": target, "workspace": workspace})
         bound, chosen = self.operation.bind(there, self.options)
         static, runtime = (tuple(chosen[n] for n in names) for names in (self.operation.static, self.operation.runtime))
-        return dispatch(self.operation, bound, static, runtime, out, workspace, self.algorithm)
+        return dispatch(self.operation, bound, static, runtime, target, workspace, self.algorithm)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 

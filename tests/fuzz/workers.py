@@ -39,11 +39,12 @@ class Asked:
 
 @dataclass
 class Report:
-    """What came of a run: counts of verdicts, of operations and of reasons, and failures."""
+    """What came of a run: counts of verdicts, of operations, of reasons and of algorithms by name, and failures."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     ops: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    algorithms: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -54,6 +55,7 @@ class Report:
         self.kinds.update(counts["kinds"])
         self.ops.update(counts["ops"])
         self.reasons.update(counts["reasons"])
+        self.algorithms.update(counts["algorithms"])
 
 
 def command(asked: Asked, first: int) -> list[str]:

@@ -63,7 +63,7 @@ ELEMENTWISE = {
     "silu": lambda x, beta=1.0: x * sigmoid(beta * x),
     "hard_swish": lambda x: x * between(x + 3, 0.0, 6.0) / 6,
     "mish": lambda x: x * math.tanh(softplus(x, threshold=700.0)),
-    "threshold": lambda x, threshold, value: x if x > threshold else value,
+    "threshold": lambda x, threshold, value: value if x <= threshold else x,
 }
 
 
