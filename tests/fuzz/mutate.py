@@ -24,7 +24,7 @@ _VALUES = (
 )  # fmt: skip
 # What may be wrong with the memory that a caller gives.
 SPOILT = (
-    "out of another shape", "out of another dtype", "out read-only", "out broadcast", "out on an input", "too many outs", "workspace too small",
+    "out of another shape", "out of another dtype", "out read-only", "out broadcast", "out across an input", "too many outs", "workspace too small",
     "workspace of another dtype", "workspace strided", "workspace read-only",
 )  # fmt: skip
 _DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64")
@@ -48,8 +48,8 @@ def spoil(how: str, out: list[Any], scratch: Any, inputs: list[Any]) -> tuple[li
             first.flags.writeable = False
         case "out broadcast":
             first = np.lib.stride_tricks.as_strided(first, strides=(0,) * first.ndim)
-        case "out on an input":
-            first = same[0] if same else first
+        case "out across an input":
+            first = same[0][::-1] if same and len(first) > 1 else first  # an input itself may be overwritten by elementwise functions
         case "too many outs":
             others = [*others, first.copy()]
     return [first, *others], scratch
