@@ -52,7 +52,8 @@ class Question:
 
     def rank(self) -> list[Judged]:
         """The candidates as the call itself would judge them: by measured times where there are some."""
-        return rank(self.problem, self.engine.device(), current(), self.engine.methods(self.operation), self.measured())
+        device = self.engine.device_for(self.arrays)
+        return rank(self.problem, device, current(), self.engine.methods(self.operation), self.measured())
 
     def measured(self) -> dict[str, float] | None:
         """Milliseconds by algorithm from the tuning table."""

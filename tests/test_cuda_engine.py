@@ -197,3 +197,32 @@ def test_problems_of_one_form_share_the_text_of_their_call(prepared):
     for step, pointers in ((plan, (256, 512)), (other, (1024, 2048))):
         step._launch([_memory(pointers[0])], [_memory(pointers[1])], (), None)
     assert len(device.launched) == 2
+
+
+def _softmax(algorithm=None):
+    from dnnarray._cuda import engine
+
+    op = find("softmax")
+    return engine.prepare(op, op.problem((Spec((4, 16_384), "float16"),), {"axis": -1}), DEFAULT, algorithm)
+
+
+def test_memory_at_odd_addresses_has_an_algorithm_of_its_own(prepared):
+    plan = _softmax()
+    for pointers in ((256, 1 << 20), (258, 1 << 20), (256, (1 << 20) + 2)):
+        plan._launch(*([_array(pointer, dtype=np.float16)] for pointer in pointers), (), None)
+    assert {aligned: method.name for aligned, method in plan._methods.items()} == {True: "cluster_rows", False: "long_rows"}
+
+
+def test_a_named_algorithm_says_what_it_cannot_do_at_odd_addresses(prepared):
+    plan = _softmax("cluster_rows")
+    plan._launch([_array(256, dtype=np.float16)], [_array(1 << 20, dtype=np.float16)], (), None)
+    with pytest.raises(dnn.UnsupportedError, match=r"'cluster_rows' does not do .* no multiple of 16.* long_rows"):
+        plan._launch([_array(258, dtype=np.float16)], [_array(1 << 20, dtype=np.float16)], (), None)
+
+
+def test_explain_knows_where_arrays_begin(prepared):
+    _, device = prepared
+    for offset, taken in ((0, "cluster_rows"), (2, "long_rows")):
+        x = device.array(np.zeros((4, 16_384), np.float16), offset=offset)
+        assert dnn.algorithms("softmax", x)[0].name == taken
+        assert ("no multiple of 16" in str(dnn.explain("softmax", x))) == bool(offset)

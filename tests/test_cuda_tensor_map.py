@@ -130,7 +130,7 @@ def test_a_structure_is_one_argument_beside_the_others(monkeypatch):
 @pytest.mark.parametrize("structure", [Structure((1 << 63,), ()), Structure((), (1 << 32,)), Structure((), (-(1 << 31) - 1,))], ids=str)
 def test_a_number_that_does_not_fit_its_structure_is_an_error(structure):
     with pytest.raises(OverflowError):
-        list(structure.words)
+        assert structure.block
 
 
 def _word(arguments, i):

@@ -1,10 +1,14 @@
 """Kernels of rows and columns that are too long for the cases: they compile, and only an architecture with clusters gets clusters."""
 
+from dataclasses import replace
+
 import pytest
 
 from dnnarray._cuda import norm, softmax
 from dnnarray._cuda.core import module
 from dnnarray._operation import find
+from dnnarray._options import DEFAULT
+from dnnarray._select import choose
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, Spec
 from tests.test_kernels import _DEVICES
 
@@ -38,9 +42,8 @@ def _problems():
 def _kernels(device):
     found = set()
     for problem in _problems():
-        usable = [m for m in _TABLES[problem.op] if m.rejects(problem, device) is None]
-        assert usable, problem.op
-        found |= {k for aligned in (True, False) for k in usable[0].run(problem, device, aligned).kernels}
+        for here in (device, replace(device, aligned=False)):
+            found |= set(choose(problem, here, DEFAULT, _TABLES[problem.op]).run(problem, here, here.aligned).kernels)
     return sorted(found, key=lambda k: k.symbol)
 
 
@@ -59,10 +62,10 @@ def test_shared_memory_and_workspace_are_enough(device):
     """Of every plan: no block asks for more than there is, and the shares of the gradients fit the scratch memory."""
     for problem in _problems():
         for method in _TABLES[problem.op]:
-            if method.rejects(problem, device) is not None:
-                continue
-            for aligned in (True, False):
-                program = method.run(problem, device, aligned)
+            for here in (device, replace(device, aligned=False)):
+                if method.rejects(problem, here) is not None:
+                    continue
+                program = method.run(problem, here, here.aligned)
                 assert all(plan.shared_memory <= device.shared_memory for plan in program.plans)
                 assert all(plan.grid[0] % getattr(plan.kernel.config, "blocks", 1) == 0 for plan in program.plans)
                 for plan in program.plans:

@@ -42,6 +42,11 @@ def device() -> Device:
     return Device(f"CPU ({cores} cores)", "cpu", cores, peak, cores * _BANDWIDTH_PER_CORE, _NUMPY_CALL)
 
 
+def device_for(arrays: Any) -> Device:
+    """The device, as a choice for these arrays sees it: the algorithms of this engine take arrays at any address."""
+    return device()
+
+
 def place(array: Any) -> str:
     """Where an array lives, as far as plans depend on it: one processor, one place."""
     return "cpu"

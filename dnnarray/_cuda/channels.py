@@ -201,7 +201,10 @@ def second_stage(s: Sums, dtype: np.dtype, partial: Array, target: Array) -> Pla
     threads = 256
     lanes = 32 if s.parts <= 1024 else threads
     kernel = Kernel(
-        "activation/partial_sums.cu", f"partial_sums_{SHORT[dtype]}_{lanes}", PartialSumsConfig(TYPES[dtype], lanes, threads), ("reduce",)
+        "activation/partial_sums.cu",
+        f"partial_sums_{SHORT[dtype]}_{lanes}",
+        PartialSumsConfig(TYPES[dtype], lanes, threads),
+        ("core/reduce",),
     )
     blocks = -(-s.view.channels // (threads // lanes))
     return Plan(kernel, (blocks, 1, 1), threads, (partial, target, s.view.channels, s.parts), early=True)

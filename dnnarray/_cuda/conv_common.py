@@ -12,7 +12,7 @@ import numpy as np
 from dnnarray._cuda.channels import View, lies, order_of
 from dnnarray._cuda.conv_kinds import Kind
 from dnnarray._cuda.core.plan import Array, Program
-from dnnarray._cuda.core.scratch import Operand, Steps
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, rearrange, slope
 from dnnarray._problems import checks
 from dnnarray._problems.base import remembered
@@ -177,7 +177,7 @@ class Setting:
 
     def __init__(self, op: str, problem: ConvProblem, aligned: bool, precision: str = "highest", units: int = 1) -> None:
         self.op, self.problem, self.g, self.precision, self.units = op, problem, problem.geometry, precision, units
-        self.steps = Steps(problem, aligned)
+        self.steps = Planner(problem, aligned)
         self.last, self.mixed = lying(op, problem)
 
     def _order(self, rank: int, last: bool) -> tuple[int, ...]:

@@ -215,5 +215,5 @@ def added_up(partial: Any, target: Array, spec: Spec, parts: int) -> Plan:
     """The sums of `parts` neighbouring partial sums for each element of the target."""
     lanes, threads = (8 if parts <= 64 else 32 if parts <= 1024 else 256), 256
     config = PartialSumsConfig(TYPES[spec.dtype], lanes, threads)
-    kernel = Kernel("activation/partial_sums.cu", f"partial_sums_{SHORT[spec.dtype]}_{lanes}", config, ("reduce",))
+    kernel = Kernel("activation/partial_sums.cu", f"partial_sums_{SHORT[spec.dtype]}_{lanes}", config, ("core/reduce",))
     return Plan(kernel, (-(-spec.size // (threads // lanes)), 1, 1), threads, (partial, target, spec.size, parts), early=parts > 0)

@@ -16,7 +16,7 @@ from dnnarray._cuda.conv_implicit import part_of, target_of
 from dnnarray._cuda.conv_kinds import SINGLE
 from dnnarray._cuda.core import fourier
 from dnnarray._cuda.core.plan import Array, Config, Kernel, Plan, Transform
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue, apply
 from dnnarray._problems.base import remembered
 from dnnarray._problems.conv import ConvProblem

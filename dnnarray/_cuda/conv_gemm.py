@@ -14,7 +14,7 @@ from dnnarray._cuda.conv_unfold import Columns, fold, unfold
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import MatMul, Matrix, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue, accumulator, apply, rearrange
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

@@ -10,7 +10,7 @@ from dnnarray._cuda.conv_grouped import HALF_SHARED, Shares, Sides, Slab, shares
 from dnnarray._cuda.conv_grouped_float import QUAD
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.core.plan import Config, Kernel, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 

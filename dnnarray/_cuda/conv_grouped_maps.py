@@ -20,7 +20,7 @@ from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import adding_up
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem

@@ -29,7 +29,7 @@ from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit, faster
 from dnnarray._cuda.conv_weigh_tma import halo_sums, window_sums
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.loss_sums import NOTHING
 from dnnarray._cuda.zero import zero

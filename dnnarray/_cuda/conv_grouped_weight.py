@@ -9,7 +9,7 @@ import numpy as np
 from dnnarray._cuda.conv_grouped import HALF_SHARED, Shares, Sides, Slab, outputs, shares, slab, stacked, sums_plan
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 

@@ -15,7 +15,7 @@ from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_sums import WeightTerms, sum_splits
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue, rearrange
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem

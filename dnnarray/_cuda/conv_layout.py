@@ -18,7 +18,7 @@ from dnnarray._cuda.conv_tiles import BLOCK, PLANNED, SPREADING, START, Timed, c
 from dnnarray._cuda.conv_weight_order import weight_order
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.core.scratch import Operand, Steps
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import Epilogue, rearrange, too_many_axes
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import remembered
@@ -251,7 +251,7 @@ def widen(source: Operand, target: Operand, rows: int, width_in: int, width_out:
 
 
 def transpose(
-    steps: Steps, source: Operand, target: Operand, shape: tuple[int, int, int], width: int, in_pitch: int, out_pitch: int
+    steps: Planner, source: Operand, target: Operand, shape: tuple[int, int, int], width: int, in_pitch: int, out_pitch: int
 ) -> Plan:
     """A batch of matrices of `shape` (batch, rows, columns) turned round; the results are `width` wide."""
     batch, rows, columns = shape

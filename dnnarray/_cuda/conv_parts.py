@@ -20,7 +20,7 @@ from dnnarray._cuda.conv_raster import axes_of, corners
 from dnnarray._cuda.conv_tiles import BLOCK
 from dnnarray._cuda.core.parts import NUMERICS, Numerics
 from dnnarray._cuda.core.plan import TYPES, Array, Config, Kernel, Plan, TensorMap
-from dnnarray._cuda.core.scratch import Operand, Steps
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.conv import ConvProblem
@@ -127,7 +127,7 @@ def filled(channels: int) -> int:
     return -(-channels // _CHUNK) * _CHUNK
 
 
-def in_parts(steps: Steps, source: Operand, how: Numerics, shape: tuple[int, int, int], last: bool) -> InParts:
+def in_parts(steps: Planner, source: Operand, how: Numerics, shape: tuple[int, int, int], last: bool) -> InParts:
     """Dense memory of `shape` (batch, channels, pixels), its channels fastest (`last`) or its pixels, as parts of rows of 8 channels or more."""
     batch, channels, pixels = shape
     width, size = filled(channels), batch * channels * pixels
@@ -143,7 +143,7 @@ def in_parts(steps: Steps, source: Operand, how: Numerics, shape: tuple[int, int
     return InParts(tuple(whole.part(i * plane) for i in range(how.parts)), scale)
 
 
-def _ways(steps: Steps, how: Numerics, source: Operand, found: Array, size: int) -> tuple[tuple[str, int], ...]:
+def _ways(steps: Planner, how: Numerics, source: Operand, found: Array, size: int) -> tuple[tuple[str, int], ...]:
     """How the passes over an array find its scale, and how many blocks have looked at it before. A large one is read once, as a rule."""
     if not how.scaled:
         return (("none", 0),)

@@ -11,7 +11,7 @@ from dnnarray._cuda.conv_implicit import ImplicitMaps, along, misfit
 from dnnarray._cuda.conv_kinds import AMPERE_HALF, AMPERE_SINGLE
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry

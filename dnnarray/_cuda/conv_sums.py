@@ -6,7 +6,7 @@ import math
 
 from dnnarray._cuda.conv_common import dense_strides, extents
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen
 

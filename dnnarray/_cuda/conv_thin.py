@@ -13,7 +13,7 @@ from dnnarray._cuda.conv_sums import sum_splits
 from dnnarray._cuda.conv_tiles import PLANNED
 from dnnarray._cuda.core.parts import Numerics
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import Epilogue, rearrange
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

@@ -10,7 +10,7 @@ from dnnarray._cuda.activation import formula
 from dnnarray._cuda.channels import order_of
 from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, dense_strides, extents, image, too_large
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.core.scratch import Operand, Steps
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import THREADS, Epilogue
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._problems.conv_unfold import UnfoldProblem
@@ -122,7 +122,7 @@ def _image(problem: UnfoldProblem, spec: Spec, array: object) -> Operand:
 
 def to_columns(problem: UnfoldProblem, device: Device, aligned: bool) -> Program:
     """Image to columns: `unfold`, and the gradient of `fold`."""
-    steps, g, (target,) = Steps(problem, aligned), problem.geometry, problem.outputs
+    steps, g, (target,) = Planner(problem, aligned), problem.geometry, problem.outputs
     assert target is not None
     if target.size == 0:
         return Program(())
@@ -133,7 +133,7 @@ def to_columns(problem: UnfoldProblem, device: Device, aligned: bool) -> Program
 
 def to_image(problem: UnfoldProblem, device: Device, aligned: bool) -> Program:
     """Columns to image: `fold`, and the gradient of `unfold`."""
-    steps, g, (target,) = Steps(problem, aligned), problem.geometry, problem.outputs
+    steps, g, (target,) = Planner(problem, aligned), problem.geometry, problem.outputs
     assert target is not None
     if target.size == 0:
         return Program(())

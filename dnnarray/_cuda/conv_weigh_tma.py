@@ -14,7 +14,7 @@ from dnnarray._cuda.conv_tiles import BLOCK, Split
 from dnnarray._cuda.conv_tma import TmaMaps, windows_map
 from dnnarray._cuda.conv_weigh import HaloSplit, TmaSplit
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, TensorMap
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.conv_geometry import Geometry
 from dnnarray._records import frozen

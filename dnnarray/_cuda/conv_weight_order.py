@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.core.scratch import Operand
+from dnnarray._cuda.core.planner import Operand
 from dnnarray._records import frozen
 
 _THREADS, _SHARED = 256, 16 << 10  # of a block; bytes of shared memory at the most

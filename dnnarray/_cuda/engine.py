@@ -29,7 +29,7 @@ from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, Work
 from dnnarray._options import Options
 from dnnarray._outputs import Memory, Output, check_apart, check_workspace, pairs_in_place, users_own
 from dnnarray._problems.base import Problem, leaves, tree_map
-from dnnarray._records import frozen
+from dnnarray._records import changed, frozen
 from dnnarray._select import Device, Method, choose, tuning
 from dnnarray._spec import Spec, lies
 
@@ -44,6 +44,12 @@ _NOTHING = nullcontext()
 def device() -> Device:
     """The current device."""
     return facts(getDevice())
+
+
+def device_for(arrays: Any) -> Device:
+    """The current device, as a choice for these arrays sees it; a `Spec` stands for an array that begins where an allocation does."""
+    views = [_arrays.engine_view(array) for array in leaves(arrays) if not isinstance(array, Spec)]
+    return _with(device(), all(view.data.ptr % VECTOR == 0 for view in views if isinstance(view, ARRAY)))
 
 
 def place(array: Any) -> int:
@@ -134,7 +140,7 @@ def prepare(op: Operation, problem: Problem, config: Options, algorithm: str | N
     table = methods(op)
     here = device()
     measured = tuning.measured(problem, here, config) if len(table) > 1 else None
-    return Prepared(op, problem, choose(problem, here, config, table, algorithm, measured), config)
+    return Prepared(op, problem, choose(problem, here, config, table, algorithm, measured), config, algorithm)
 
 
 def make_ready(op: Operation, problem: Problem) -> None:
@@ -146,7 +152,7 @@ def measure(
 ) -> dict[str, float]:
     """Milliseconds on the device by algorithm: the median of repeats between events, after a first run. A Spec among the arrays is given drawn data."""
     data = tuple(tree_map(_data, a) for a in arrays)
-    return {m.name: _device_time(Prepared(op, problem, m, Options()), data, runtime) for m in candidates}
+    return {m.name: _device_time(Prepared(op, problem, m, Options(), m.name), data, runtime) for m in candidates}
 
 
 def _data(array: Any) -> Any:
@@ -156,7 +162,9 @@ def _data(array: Any) -> Any:
         memory = cupy.asarray(drawn(Spec((span(array) // itemsize,), array.dtype)))
         return ARRAY(array.shape, array.dtype, memory.data, tuple(s * itemsize for s in array.strides or array.c_strides))
     found = _arrays.engine_view(array)
-    return found if found is None or isinstance(found, ARRAY) else cupy.asarray(found)
+    if found is None or (isinstance(found, ARRAY) and found.data.ptr % VECTOR == 0):
+        return found
+    return cupy.array(found)  # a copy begins where an allocation does: times are remembered for memory that is aligned
 
 
 def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any, ...], repeats: int = 15) -> float:
@@ -173,10 +181,13 @@ def _device_time(prepared: Prepared, arrays: tuple[Any, ...], runtime: tuple[Any
 
 
 class Prepared:
-    """A problem with its planned launches: those for aligned memory at once, since they also tell how much scratch memory is needed."""
+    """A problem with its planned launches: those for aligned memory at once, since they also tell how much scratch memory is needed.
 
-    def __init__(self, op: Operation, problem: Problem, method: Method, config: Options) -> None:
-        self.op, self.problem, self.method, self.config = op, problem, method, config
+    `algorithm` is the name of the method where the caller has decided on it.
+    """
+
+    def __init__(self, op: Operation, problem: Problem, method: Method, config: Options, algorithm: str | None = None) -> None:
+        self.op, self.problem, self.method, self.config, self._algorithm = op, problem, method, config, algorithm
         self._program: Program | None = method.run(problem, device(), True)
         workspace = self._program.workspace
         self.workspace: int = method.workspace(problem) if workspace is None else workspace
@@ -193,6 +204,7 @@ class Prepared:
         self._shapes: dict[bool, Shape] = {}  # by alignment, where calls are usual and their launches ready
         self._texts: dict[Any, dict[bool, Callable[..., Any]]] = {}  # of calls, by library and alignment
         self._ready: list[Launches | None] = [None, None]  # for memory that is not aligned, and that is
+        self._methods: dict[bool, Method] = {}  # likewise
 
     def call(self, arrays: tuple[Any, ...], runtime: tuple[Any, ...], out: Any, workspace: Any) -> Sequence[Any]:
         """Launch on the caller's current stream and return the flat results, None where a result is absent."""
@@ -266,8 +278,6 @@ class Prepared:
             return None
 
     def _launch(self, inputs: Any, targets: Any, runtime: tuple[Any, ...], workspace: Any) -> None:
-        if self._telemetry:
-            _observe.note_algorithm(self.problem, self.method.name, self.workspace)
         pointers, bits, here = [], 0, self.device
         given = [*inputs, *targets]
         if self.workspace or workspace is not None:
@@ -285,6 +295,8 @@ class Prepared:
         if not (aligned := bits % VECTOR == 0):
             self._check_addresses(given)
         ready = self._ready[aligned] or self._prepare(aligned)
+        if self._telemetry:
+            _observe.note_algorithm(self.problem, self._methods[aligned].name, self.workspace)
         copies = []  # kept alive likewise
         for i, order in ready.copied:
             _observe.note_layout_copy()
@@ -303,7 +315,8 @@ class Prepared:
 
     def _prepare(self, aligned: bool) -> Launches:
         here = device()
-        program = (self._program if aligned else None) or self.method.run(self.problem, here, aligned)
+        method = self._methods[aligned] = self._method(here, aligned)
+        program = (self._program if aligned else None) or method.run(self.problem, _with(here, aligned), aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
         pairs = enumerate(zip(self._specs, orders, strict=True))
         copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]
@@ -322,6 +335,23 @@ class Prepared:
             )
             self.warm = self._compile(ARRAY, on_cupy)
         return ready
+
+    def _method(self, here: Device, aligned: bool) -> Method:
+        """The algorithm for memory of this alignment. That for odd addresses may be another, but none that needs more scratch memory, or results apart
+        from inputs where the first does not.
+        """
+        if aligned:
+            return self.method
+        found = self._chosen(here, self.config)
+        if found is self.method or found.workspace(self.problem) <= self.workspace:
+            return found
+        return self._chosen(here, replace(self.config, workspace_limit=self.workspace))
+
+    def _chosen(self, here: Device, config: Options) -> Method:
+        """The algorithm for memory at odd addresses."""
+        table = [m for m in methods(self.op) if m.in_place or not self.method.in_place]
+        measured = tuning.measured(self.problem, here, self.config) if len(table) > 1 else None
+        return choose(self.problem, _with(here, False), config, table, self._algorithm, measured)
 
     def _users_own(self, out: Any, inputs: list[Any]) -> tuple[list[Any], list[int]]:
         return users_own(self.problem, self.outputs, out, inputs, _MEMORY, self._in_place)
@@ -367,6 +397,12 @@ class Prepared:
                 f"{self.problem.op}: the device has no memory for the {what}: {error} Free arrays that are not needed any more, or "
                 f"set options(workspace_limit=...) to choose an algorithm that needs less."
             ) from error
+
+
+@lru_cache(maxsize=64)
+def _with(device: Device, aligned: bool) -> Device:
+    """The device as one whose arrays are all aligned, or not."""
+    return device if aligned else changed(device, aligned=False)
 
 
 def _backwards(spec: Spec) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.channels import View, channel_mode, partial_bytes, second_stage, sums
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, vector_length
-from dnnarray._cuda.core.scratch import Operand, Steps
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._problems.activation import Activation
 from dnnarray._records import frozen
 from dnnarray._spec import FLOAT32, FLOAT64, HALF
@@ -115,7 +115,7 @@ class SumsConfig(Config):
     threads: int
 
 
-def add_channel_sums(steps: Steps, x: Operand, view: View, target: Operand) -> None:
+def add_channel_sums(steps: Planner, x: Operand, view: View, target: Operand) -> None:
     """The sum of x over all but the channel."""
     if view.channels == 0:
         return

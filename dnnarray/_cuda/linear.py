@@ -11,7 +11,7 @@ from dnnarray._cuda import linear_conv
 from dnnarray._cuda.channels import View, lies
 from dnnarray._cuda.core.device import unit
 from dnnarray._cuda.core.plan import MatMul, Matrix, Plan, Program
-from dnnarray._cuda.core.scratch import Operand, Steps
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import Epilogue, accumulator, add_channel_sums, apply, rearrange, slope
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.base import leaves
@@ -30,7 +30,7 @@ class _Layer:
     """The steps of one problem: x (rows, features), weight (outs, features) in its own memory order."""
 
     def __init__(self, problem: LinearProblem, aligned: bool, precision: str) -> None:
-        self.problem, self.steps, self.precision = problem, Steps(problem, aligned), precision
+        self.problem, self.steps, self.precision = problem, Planner(problem, aligned), precision
         self.rows, self.features, self.outs = problem.rows, problem.features, problem.outs
         self.dtype = problem.inputs[0].dtype
 
@@ -60,7 +60,7 @@ class _Layer:
         return [(i, min(each, self.rows - i)) for i in range(0, self.rows, each)]
 
 
-def _forward(problem: LinearProblem, aligned: bool, precision: str) -> Steps:
+def _forward(problem: LinearProblem, aligned: bool, precision: str) -> Planner:
     layer = _Layer(problem, aligned, precision)
     steps, dtype, outs = layer.steps, layer.dtype, layer.outs
     x, weight, bias, residual = steps.inputs
@@ -76,7 +76,7 @@ def _forward(problem: LinearProblem, aligned: bool, precision: str) -> Steps:
     return steps
 
 
-def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Steps:
+def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Planner:
     layer = _Layer(problem, aligned, precision)
     steps, dtype, rows, outs = layer.steps, layer.dtype, layer.rows, layer.outs
     grad, x, weight = (Operand(a, dtype) for a in steps.inputs[:3])
@@ -100,7 +100,7 @@ def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Steps:
     return steps
 
 
-def _widened(steps: Steps, operand: Operand, spec: Spec, dtype: np.dtype) -> Operand:
+def _widened(steps: Planner, operand: Operand, spec: Spec, dtype: np.dtype) -> Operand:
     """The same memory in another dtype."""
     target = steps.take(dtype, spec.size)
     steps.add(rearrange(Operand(operand.array, operand.dtype, (1,)), Operand(target.array, dtype, (1,)), (spec.size,)))
@@ -161,7 +161,7 @@ def _orders(problem: LinearProblem) -> tuple[tuple[int, ...], ...]:
     return tuple((s.axis_order() if s is weight else None) or tuple(range(s.ndim)) for s in leaves(problem.inputs))
 
 
-_Planner = Callable[[LinearProblem, bool, str], Steps]
+_Planner = Callable[[LinearProblem, bool, str], Planner]
 
 
 def _run(plan: _Planner, precision: str, problem: LinearProblem, device: Device, aligned: bool) -> Program:

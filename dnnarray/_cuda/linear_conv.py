@@ -11,7 +11,7 @@ from dnnarray._cuda import conv_parts, conv_tma, conv_weigh_tma
 from dnnarray._cuda.channels import lies
 from dnnarray._cuda.conv_common import Maps, Setting, plan
 from dnnarray._cuda.core.plan import Program
-from dnnarray._cuda.core.scratch import Steps
+from dnnarray._cuda.core.planner import Planner
 from dnnarray._problems import conv as conv_problems
 from dnnarray._problems.conv import ConvProblem
 from dnnarray._problems.linear import LinearProblem
@@ -96,7 +96,7 @@ def _cost(kind: _Kind, problem: LinearProblem, device: Device) -> Cost:
     return kind.cost(_OPS[problem.op], as_conv(problem), device)
 
 
-def methods(orders: Callable[[LinearProblem], _Orders], library: Callable[[LinearProblem, bool, str], Steps]) -> tuple[Method, ...]:
+def methods(orders: Callable[[LinearProblem], _Orders], library: Callable[[LinearProblem, bool, str], Planner]) -> tuple[Method, ...]:
     """One for each kind. `orders` are those that a program expects of its arrays; `library` plans for addresses that the copy engine does not take."""
 
     def method(kind: _Kind) -> Method:

@@ -11,7 +11,7 @@ from dnnarray._cuda.conv_common import Setting
 from dnnarray._cuda.conv_parts import InParts, PartsMaps
 from dnnarray._cuda.core.parts import NUMERICS
 from dnnarray._cuda.core.plan import Array, Step
-from dnnarray._cuda.core.scratch import Operand, Steps
+from dnnarray._cuda.core.planner import Operand, Planner
 from dnnarray._cuda.epilogue import Epilogue
 from dnnarray._cuda.linear_conv import OPTIONS
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, LibraryProducts, accumulated, advanced
@@ -41,7 +41,7 @@ class PartsProducts:
     def __init__(self, problem: LinearProblem, layer: Layer, x: Array, w: Array, reserved: int, units: int) -> None:
         self._layer, self._w, self._units = layer, w, units
         self._library = LibraryProducts(layer, x, w, aligned=True)
-        self._steps = Steps(problem, aligned=True)
+        self._steps = Planner(problem, aligned=True)
         self._steps.take(_BYTE, reserved)
         self._spare = self._steps.take(FLOAT32, layer.rows * layer.features).array if problem.gradient or problem.taped else x
         self._x = Operand(x, FLOAT32)

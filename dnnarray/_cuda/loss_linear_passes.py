@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dnnarray._cuda.core.clusters import RowShare
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.loss_linear_products import Block, Layer, advanced
 from dnnarray._cuda.loss_sums import INTEGERS, NOTHING, label_blocks, label_weights, mean
-from dnnarray._cuda.softmax import Share
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
 from dnnarray._spec import HALF
@@ -138,7 +138,7 @@ class ScoreGradients:
         arguments = (z, of.bias, of.weight, *per_row, self.total, self.shares, *targets, *numbers)
         return Plan(self._kernel(), (count, 1, 1), _THREADS, arguments)
 
-    def at_once(self, z: Array, rows: Block, held: Block, dz: Array, ones: Any, found: Rows, share: Share) -> Plan:
+    def at_once(self, z: Array, rows: Block, held: Block, dz: Array, ones: Any, found: Rows, share: RowShare) -> Plan:
         """`statistics` and `plan` of rows whose scores of all classes are there, for a loss whose gradient is 1: each stays on the chip of a cluster in between."""
         of, problem, layer = self.of, self.of.problem, self.of.layer
         (row, count), size, vectors = rows, layer.computed.itemsize, -(-problem.classes // 4)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dnnarray._cuda.core.clusters import COPIES_FROM, RowShare, smallest_share
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Step
 from dnnarray._cuda.loss_linear_parts import products_of
 from dnnarray._cuda.loss_linear_passes import Labelled, Rows, ScoreGradients, divisor, totals
 from dnnarray._cuda.loss_linear_products import Block, Gradients, Layer, Products, advanced
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, blocks_for, label_blocks, mean, pointers, reduced
-from dnnarray._cuda.softmax import COPIES_FROM, Share, smallest_share
 from dnnarray._cuda.zero import zero
 from dnnarray._problems.loss_linear import LinearProblem
 from dnnarray._records import frozen
@@ -96,7 +96,7 @@ def forward(problem: LinearProblem, device: Device, aligned: bool, precision: st
     return Program((*steps, *finish), workspace=products.workspace)
 
 
-def _share(layer: Layer, device: Device) -> Share | None:
+def _share(layer: Layer, device: Device) -> RowShare | None:
     """How a row's scores of all classes are spread over a cluster that holds them; None where there is none, or they do not stand beside each other."""
     if layer.dense or layer.computed == FLOAT64 or layer.classes < _CLUSTER_FROM or (device.capability or (0, 0)) < COPIES_FROM:
         return None
@@ -104,7 +104,7 @@ def _share(layer: Layer, device: Device) -> Share | None:
 
 
 def _of_rows(
-    of_scores: ScoreGradients, products: Products, room: _Room, found: Rows, rows: Block, held: Block, share: Share | None
+    of_scores: ScoreGradients, products: Products, room: _Room, found: Rows, rows: Block, held: Block, share: RowShare | None
 ) -> list[Step]:
     """The scores of a block of rows, over all classes, and their gradients."""
     of, layer = of_scores.of, of_scores.of.layer

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from dnnarray._cuda.core.clusters import COPIES_FROM, smallest_share
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
 from dnnarray._cuda.loss_rows import (
     THREADS,
@@ -24,7 +25,6 @@ from dnnarray._cuda.loss_rows import (
     total_weight,
 )
 from dnnarray._cuda.loss_sums import NOTHING, Scratch, arithmetic, pointers
-from dnnarray._cuda.softmax import COPIES_FROM, smallest_share
 from dnnarray._problems.loss import ScoresProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device, Method

@@ -81,7 +81,7 @@ def _launch(layer: Layer, source: str, kind: str, output: str, step: int) -> Pla
     name = f"rnn_{source}_{kind}{'_projects' if projects else ''}_{SHORT[dtype]}_{NAMES[output]}"
     extent = p.state if kind == "projected" else p.hidden
     grid = blocks(p.directions * p.batch * extent)
-    return Plan(Kernel(f"rnn/{source}.cu", name, config, ("math",)), grid, THREADS, (n.memory["layer"].array, step))
+    return Plan(Kernel(f"rnn/{source}.cu", name, config, ("core/math",)), grid, THREADS, (n.memory["layer"].array, step))
 
 
 def kind_of(layer: Layer) -> str:

@@ -19,6 +19,8 @@ class Device:
     launch : seconds that starting one kernel (or one NumPy call) costs
     capability : (major, minor) of a CUDA device
     shared_memory, memory : bytes of on-chip memory a block may take, and of device memory
+    aligned : all arrays of the call begin at multiples of 16 bytes, the most that a thread of a GPU moves at once. A fact about the call rather than the
+        processor: an engine that meets other addresses asks for a choice on a device which says so
     """
 
     name: str
@@ -30,6 +32,7 @@ class Device:
     capability: tuple[int, int] | None = None
     shared_memory: int = 0
     memory: int = 0
+    aligned: bool = True
 
     def __hash__(self) -> int:
         return hash((self.name, self.kind, self.units, self.capability))

@@ -6,8 +6,8 @@
 // Bound:   memory: each input read once, each output written once.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/index.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

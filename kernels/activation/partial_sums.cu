@@ -4,8 +4,8 @@
 // Needs:   kLanes a power of two up to 32, or the whole block; launched early.
 // Bound:   latency; the array is small beside what it was made from.
 
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

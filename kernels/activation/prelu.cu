@@ -6,7 +6,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channels.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

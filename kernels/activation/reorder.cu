@@ -4,7 +4,7 @@
 // Needs:   at most five axes, neighbours that stay neighbours counted as one.
 // Bound:   memory, and the caches for the reads out of order.
 
-#include "dnnarray/index.cuh"
+#include "dnnarray/core/index.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 // Bound:   memory: grad_y and y read once.
 
 #include "dnnarray/attention.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,7 +6,7 @@
 // Needs:   every row of x and of the tables aligned to the vectors (kWide: pairs that lie side by side are moved as one vector).
 // Bound:   memory: x read once, y written once; the tables from L2.
 
-#include "dnnarray/index.cuh"
+#include "dnnarray/core/index.cuh"
 #include "dnnarray/rotary.cuh"
 
 #ifndef DNNARRAY_CONFIG

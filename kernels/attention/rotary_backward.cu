@@ -9,8 +9,8 @@
 //          thread are added up in the order of the rows, those of a column in that of its threads; with several chunks they go to `parts`,
 //          (chunk, table row, pair), for sum_parts.cu.
 
-#include "dnnarray/index.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/rotary.cuh"
 
 #ifndef DNNARRAY_CONFIG

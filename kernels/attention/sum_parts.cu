@@ -4,8 +4,8 @@
 // Needs:   launched early.
 // Bound:   memory: each part read once.
 
-#include "dnnarray/dtype.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/dtype.cuh"
+#include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

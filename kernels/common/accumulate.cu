@@ -4,7 +4,7 @@
 // Needs:   pointers aligned to kVector elements.
 // Bound:   memory.
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

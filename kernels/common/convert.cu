@@ -4,7 +4,7 @@
 // Needs:   pointers aligned to kVector elements of their types, at most 16 bytes of x.
 // Bound:   memory.
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -4,7 +4,7 @@
 // Needs:   nothing.
 // Bound:   memory, where one of both runs along the last axis.
 
-#include "dnnarray/index.cuh"
+#include "dnnarray/core/index.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -4,7 +4,7 @@
 // Needs:   a pointer aligned to 16 bytes, or kAligned false.
 // Bound:   memory, written once.
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -17,7 +17,7 @@
 //          which each scheduler has two: what does not wait for pixels stands between the products, and each branch behind one costs 23 cycles.
 // Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
-#include "dnnarray/cluster.cuh"
+#include "dnnarray/core/cluster.cuh"
 #include "dnnarray/depthwise_band_blocks.cuh"
 #include "dnnarray/tensor_core.cuh"
 

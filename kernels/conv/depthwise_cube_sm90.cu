@@ -12,7 +12,7 @@
 // Bound:   memory: x and y once, and what comes through the second-level cache more than once: planes of x that two tiles see.
 // Zeros of a band times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
-#include "dnnarray/cluster.cuh"
+#include "dnnarray/core/cluster.cuh"
 #include "dnnarray/depthwise_band_blocks.cuh"
 #include "dnnarray/tensor_core.cuh"
 

@@ -11,8 +11,8 @@
 // Bound:   memory: x and y once.
 // Zeros of B times infinity would be NaN where the definition has none: a NaN is computed again from its own window.
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise_stream.cuh"
-#include "dnnarray/reduce.cuh"
 #include "dnnarray/tensor_core.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -9,8 +9,8 @@
 //          dilation along the second last.
 // Bound:   memory for small windows: x and y once; float32 arithmetic for large ones. Sums in float32 (double for double).
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise.cuh"
-#include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

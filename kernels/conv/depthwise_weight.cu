@@ -9,8 +9,8 @@
 // Needs:   pointers and channels aligned to kVector elements; kSide, where not 0, is the window's last extent, with dilation 1.
 // Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32 (double for double).
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise.cuh"
-#include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

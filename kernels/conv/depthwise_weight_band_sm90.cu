@@ -16,9 +16,9 @@
 //          wide / 32, groups and kRows make four.
 // Bound:   memory: x and dy once; the two blocks of a cluster share each line.
 
-#include "dnnarray/cluster.cuh"
+#include "dnnarray/core/cluster.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/depthwise_weight_steps.cuh"
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/tensor_core.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -9,8 +9,8 @@
 //          windows begin kShift elements behind the beginning of a piece.
 // Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32, of a patch first and then of all.
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise.cuh"
-#include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

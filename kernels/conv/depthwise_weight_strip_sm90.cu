@@ -10,8 +10,8 @@
 // Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32, of kSide rows first and then of all: rounding
 //          grows with the terms added one after the other.
 
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/depthwise_weight_steps.cuh"
-#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

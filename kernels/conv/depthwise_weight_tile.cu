@@ -9,8 +9,8 @@
 // Bound:   memory for small windows: x and dy once; float32 arithmetic for large ones. Sums in float32,
 //          of a tile first and then of all: rounding grows with the terms added one after the other.
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise.cuh"
-#include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -10,8 +10,8 @@
 //          Where kShared, all channels of a word of dy have one channel of x: an even m for half types. Else m is 1.
 // Bound:   memory: x and dy once; float32 arithmetic for large windows. Sums in float32.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/depthwise.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -11,7 +11,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/parts.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -7,7 +7,7 @@
 // Bound:   arithmetic without reuse: for tiny problems and odd memory. Sums of fixed order in float32 (double for double).
 
 #include "dnnarray/conv.cuh"
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

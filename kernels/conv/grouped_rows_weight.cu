@@ -10,8 +10,8 @@
 // Bound:   memory (x and dy once) for windows of 3 and 5; the matrix units for those of 7: an eighth of a product is of use where groups are of
 //          one channel. Sums in float32, in a fixed order.
 
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/grouped_rows.cuh"
-#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

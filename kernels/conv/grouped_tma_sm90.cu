@@ -18,9 +18,9 @@
 //          on an H200 (2026-11-22). Sums in float32.
 
 #include "dnnarray/activation.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/group_product.cuh"
 #include "dnnarray/keep.cuh"
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/tile.cuh"
 #include "dnnarray/tma.cuh"
 

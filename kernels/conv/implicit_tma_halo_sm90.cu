@@ -19,7 +19,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv_panels.cuh"
 #include "dnnarray/conv_raster.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -16,7 +16,7 @@
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv_raster.cuh"
 #include "dnnarray/conv_turned.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

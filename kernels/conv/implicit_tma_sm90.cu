@@ -15,8 +15,8 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv_panels.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

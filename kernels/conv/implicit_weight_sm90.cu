@@ -10,9 +10,9 @@
 // Bound:   the matrix units, or the gathering where the tile is small. Sums in float32.
 
 #include "dnnarray/barrier.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
 #include "dnnarray/group_product.cuh"
 
 #ifndef DNNARRAY_CONFIG

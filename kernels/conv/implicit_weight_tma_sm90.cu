@@ -13,9 +13,9 @@
 // Bound:   the matrix units, or the second-level cache where the tile is small. Sums in float32.
 
 #include "dnnarray/conv_weigh.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/gather.cuh"
 #include "dnnarray/group_product.cuh"
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/tma.cuh"
 
 #ifndef DNNARRAY_CONFIG

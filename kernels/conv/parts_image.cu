@@ -11,10 +11,10 @@
 // Needs:   `width` a multiple of 8; kVector (4 or 1) divides channels and, of channels-first images, pixels, and x is aligned to it.
 // Bound:   memory: x read once, the parts written once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/parts.cuh"
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -5,10 +5,10 @@
 // Needs:   x aligned to a vector.
 // Bound:   memory: x read once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/parts.cuh"
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 // Needs:   nothing.
 // Bound:   memory: partial read once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/parts.cuh"
 #include "dnnarray/weight_terms.cuh"
 

@@ -12,8 +12,8 @@
 // Bound:   the matrix units. Sums in float32.
 
 #include "dnnarray/conv_tma.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/gather.cuh"
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/parts_sums.cuh"
 
 #ifndef DNNARRAY_CONFIG

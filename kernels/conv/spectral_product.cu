@@ -5,8 +5,8 @@
 // Needs:   pointers to 8 bytes.
 // Bound:   second-level cache: kI + kJ numbers are read for kI * kJ products.
 
-#include "dnnarray/index.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -7,8 +7,8 @@
 // Needs:   n and the steps of partial multiples of kGroup, partial aligned to as many.
 // Bound:   memory: partial read once.
 
-#include "dnnarray/index.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/weight_terms.cuh"
 
 #ifndef DNNARRAY_CONFIG

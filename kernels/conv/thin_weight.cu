@@ -10,7 +10,7 @@
 // Bound:   the tensor cores. Sums in float32.
 
 #include "dnnarray/conv_thin.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

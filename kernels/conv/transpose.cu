@@ -7,8 +7,8 @@
 // Needs:   columns and the pitch of in multiples of kVectorIn, width and the pitch of out of kVectorOut, pointers aligned to them.
 // Bound:   memory: in read once, out written once.
 
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG

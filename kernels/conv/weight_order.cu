@@ -5,8 +5,8 @@
 // Needs:   channels and `each` multiples of kVector, pointers aligned to as many; shared memory for `each` channels.
 // Bound:   memory: in read once, out written once.
 
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -4,8 +4,8 @@
 // Needs:   out aligned to kVector elements.
 // Bound:   memory: both arrays once.
 
-#include "dnnarray/index.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,9 +5,9 @@
 // Needs:   pointers aligned to kVector elements (kVector is 1 where they are not).
 // Bound:   memory: x read once, y written once; the ten rounds of Philox serve four elements.
 
-#include "dnnarray/index.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/philox.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -7,7 +7,7 @@
 // Needs:   pointers aligned to 16 bytes; `count` vectors of shared memory for each thread; kBlocks > 1 from sm_90 on; not for double.
 // Bound:   memory: scores read once, gradients written once.
 
-#include "dnnarray/cluster.cuh"
+#include "dnnarray/core/cluster.cuh"
 #include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -5,7 +5,7 @@
 // Needs:   pointers aligned to kVector elements, inner a multiple of kVector; kKept: no more than kUnroll classes.
 // Bound:   memory: scores read once from memory and once more through the caches, gradients written once.
 
-#include "dnnarray/index.cuh"
+#include "dnnarray/core/index.cuh"
 #include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG

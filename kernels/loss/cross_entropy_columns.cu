@@ -7,7 +7,7 @@
 // Needs:   pointers aligned to kVector elements, inner a multiple of kVector; kKept: no more than kUnroll classes.
 // Bound:   memory: the scores (and probabilities) are read once.
 
-#include "dnnarray/index.cuh"
+#include "dnnarray/core/index.cuh"
 #include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -7,8 +7,8 @@
 // Needs:   pointers aligned to kVector elements, classes a multiple of kVector and no more than kLanes vectors, kRows <= kLanes.
 // Bound:   memory: scores read once, gradients written once.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/scores.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -8,8 +8,8 @@
 // Needs:   z and dz aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is written and never used.
 // Bound:   memory: z read once, mostly from the second-level cache, dz written once.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/linear_scores.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

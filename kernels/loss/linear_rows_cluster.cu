@@ -8,7 +8,7 @@
 //          double. What stands behind `classes` is read and not used.
 // Bound:   memory: scores read once, gradients written once.
 
-#include "dnnarray/cluster.cuh"
+#include "dnnarray/core/cluster.cuh"
 #include "dnnarray/linear_scores.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -4,7 +4,7 @@
 // Needs:   x and y aligned to 16 bytes where kVector is above 1.
 // Bound:   memory.
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,8 +6,8 @@
 // Needs:   z aligned to kVector elements, pitch a multiple of kVector; what stands behind `count` is read and not used.
 // Bound:   memory: the scores of a block are read once, mostly from the second-level cache, where the matrix product has left them.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/linear_scores.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -3,8 +3,8 @@
 // Layout:  flat, one block; the order of the sum depends on n alone.
 // Bound:   latency; longer arrays come here as the partial sums of sums.cu.
 
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

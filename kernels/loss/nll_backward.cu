@@ -6,7 +6,7 @@
 // Needs:   dz aligned to kVector elements; kColumns: inner a multiple of kVector; kRagged: at least 2 (kVector - 1) lanes.
 // Bound:   memory: dz written once.
 
-#include "dnnarray/index.cuh"
+#include "dnnarray/core/index.cuh"
 #include "dnnarray/targets.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -3,7 +3,7 @@
 // Layout:  flat. Each block owns `part` neighbouring elements, a thread those kThreads apart within.
 // Bound:   memory.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/scores.cuh"
 
 #ifndef DNNARRAY_CONFIG

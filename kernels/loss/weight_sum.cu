@@ -3,7 +3,7 @@
 // Layout:  flat, one block; the order of the sum depends on n alone.
 // Bound:   latency.
 
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -14,7 +14,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channel_norm.cuh"
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

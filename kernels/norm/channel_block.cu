@@ -10,7 +10,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/channel_block.cuh"
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -14,8 +14,8 @@
 //          groups of rows and the weight as float (kSplit: as it is); kBlocks > 1 and kFold > 1 from sm_90 on; not for double.
 // Bound:   memory: grad and x read once, dx written once.
 
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/leave.cuh"
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/spread.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -5,9 +5,9 @@
 // Needs:   columns a multiple of kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once.
 
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/norm.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

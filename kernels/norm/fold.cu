@@ -6,9 +6,9 @@
 // Bound:   latency: a few megabytes, from the L2 cache where they were just written. Vectors of one element took two to six times as long
 //          for 4096 to 131072 columns, H200, 2026-11-21.
 
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/norm.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

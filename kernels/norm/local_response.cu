@@ -6,7 +6,7 @@
 //          that the warps of a block share them in the cache.
 // Bound:   memory: x (and grad, terms) read once, the result written once; window loads come from the cache.
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -9,9 +9,9 @@
 // Bound:   memory: x (and grad) read once, the result written once.
 
 #include "dnnarray/barrier.cuh"
-#include "dnnarray/index.cuh"
-#include "dnnarray/math.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/math.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,8 +6,8 @@
 // Needs:   columns a multiple of kVector; pointers aligned to kVector elements.
 // Bound:   memory: x (and grad) read twice, the second time from the L2 cache as far as the rows at work fit there.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/norm.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -3,7 +3,7 @@
 // Layout:  any dense memory order, the same for all arrays. A thread owns one vector of kVector elements.
 // Bound:   memory: one read, two writes.
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -10,10 +10,10 @@
 //          thread has as many values, one round of sums: the distances from the row's first value, then mean and squares of each thread, merged.
 
 #include "dnnarray/activation.cuh"
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/norm.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -13,9 +13,9 @@
 // Needs:   columns a multiple of kVector and at most kLanes * kVectors * kVector; pointers aligned to kVector elements.
 // Bound:   memory: grad and x read once, dx written once.
 
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/norm.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,7 +6,7 @@
 // Bound:   memory: x and grad read once, dx written once.
 
 #ifndef DNNARRAY_CONFIG
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 struct Config {
   using Element = float;
   static constexpr bool kMagnitude = false;

@@ -9,7 +9,7 @@
 // Needs:   as tiles.cu; kWide a multiple of 4; what was saved of a window is its tap, as a byte.
 // Bound:   memory: grad and what was saved read about once, dx written once.
 
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG

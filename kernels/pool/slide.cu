@@ -7,7 +7,7 @@
 // Needs:   pointers and channels aligned to kWide elements, or W, with results as wide as the input; kWide at least kWindowW - 1; dilation 1; planes below 2^31.
 // Bound:   memory: the input read about once (neighbouring strips meet in the caches), the result written once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/strip.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -8,7 +8,7 @@
 //          where it is 1; planes below 2^30.
 // Bound:   memory: dx written once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -7,8 +7,8 @@
 // Needs:   pointers and W (or the channels) aligned to kWide elements, y to kPiece; dilation 1, no window outside of x; planes below 2^31.
 // Bound:   memory: x read about once (neighbouring strips meet in the caches), y written once.
 
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/left_pair.cuh"
-#include "dnnarray/overlap.cuh"
 #include "dnnarray/strips.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -11,7 +11,7 @@
 //          elements, a tile's rows of all channels too; dynamic shared memory of twice an element for each place of a tile and channel.
 // Bound:   memory: indices and x read once (what blocks share meets in the L2), y written once.
 
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
 #include "dnnarray/unpool.cuh"
 #include "dnnarray/window.cuh"
 

@@ -9,7 +9,7 @@
 //          65,535 elements, those of y below 2^31.
 // Bound:   memory: indices and x read once for each chunk of a plane (from the second on out of the caches), y written once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/unpool.cuh"
 #include "dnnarray/window.cuh"
 

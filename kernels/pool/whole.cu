@@ -6,7 +6,7 @@
 // Needs:   pointers and the inner extent (or the length, where inner is 1) aligned to kVector elements; length below 2^30.
 // Bound:   memory: x read once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/plane.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -4,7 +4,7 @@
 // Needs:   dx aligned to kWide elements; planes of at least kWide elements, of whole vectors where not kTwo; below 2^30.
 // Bound:   memory: dx written once.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG

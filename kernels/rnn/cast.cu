@@ -3,7 +3,7 @@
 // Layout:  axes (n0, n1, n2), a thread owns one element, k fastest.
 // Bound:   memory.
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

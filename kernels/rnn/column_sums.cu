@@ -4,7 +4,7 @@
 // Layout:  a thread owns one column of one part (blockIdx.y) of `part` rows; neighbouring threads neighbouring columns.
 // Bound:   memory: x and y read once.
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -5,7 +5,7 @@
 // Needs:   pointers, columns, row and low aligned to kVector elements.
 // Bound:   memory: x read once, y written once.
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

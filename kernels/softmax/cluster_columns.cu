@@ -2,17 +2,17 @@
 // formulas are those of rows.cu.
 //
 // Layout:  outer x extent x inner, dense. A cluster of kBlocks blocks owns kColumns vectors of inner positions for one outer index; the
-//          kThreads / kColumns rows of threads of each block share the extent: row r takes r, r + all rows, ... Every vector is copied to
-//          shared memory first, to a place where only its own thread looks. With one row of threads nobody needs to hear of others; else the
-//          maxima and sums meet over the lanes of a warp, the warps, the blocks.
-// Needs:   inner a multiple of kVector; pointers aligned to 16 bytes; shared memory for `count` vectors of each array and thread;
-//          kBlocks > 1 from sm_90 on; not for double.
-// Bound:   memory: each input read once, the output written once.
+//          kThreads / kColumns rows of threads of each block share the extent: row r takes r, r + all rows, ... Every vector is copied to shared
+//          memory first, to a place where only its own thread looks. One row of threads alone exchanges nothing; several bring their maxima and
+//          sums together over the lanes of a warp, the warps, the blocks.
+// Needs:   `inner` is a multiple of V; pointers are aligned to 16 bytes; `count` vectors of each array and thread fit into shared memory;
+//          kBlocks > 1 needs sm_90; the elements are not double.
+// Bound:   Memory: each input is read once, the output is written once.
 
-#include "dnnarray/cluster.cuh"
-#include "dnnarray/index.cuh"
-#include "dnnarray/online.cuh"
-#include "dnnarray/slice.cuh"
+#include "dnnarray/core/cluster.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/slice.cuh"
+#include "softmax/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -25,6 +25,14 @@ struct Config {
   static constexpr int kColumns = 8;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  const Config::Element* grad;
+  const Config::Element* x;
+  Config::Element* out;
+  long long extent;
+  long long inner;
+  long long count;
+};
 #define DNNARRAY_ENTRY softmax_cluster_columns_default
 #endif
 
@@ -33,12 +41,12 @@ using T = Config::Element;
 using M = math_t<T>;
 constexpr int V = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks;
 constexpr int kColumns = Config::kColumns, kRows = kThreads / kColumns, kWidth = kColumns * V, kWarps = kThreads / kWarp;
-constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x, as read
+constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x
 constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm, kPlain = Config::kGradient && !kDot;
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-// Of one position: the maximum, the sum of exp(x - maximum), and the sum of g exp(x - maximum), of g y or of g.
+// The statistics of one position: the maximum, the sum of exp(x - maximum), and the sum of g exp(x - maximum), of g y or of g.
 struct Found {
   float largest = -infinity(0.0f), sum = 0, other = 0;
 
@@ -60,7 +68,7 @@ struct Found {
   }
 };
 
-// The largest of the thread's `count` vectors at each position; half types by two.
+// Finds the largest of the thread's `count` vectors at each position; half types are compared by two.
 template <typename Half = T>
 __device__ __forceinline__ void find_largest(Found (&found)[V], const Words* from, int count) {
   if constexpr (sizeof(Half) == 2) {
@@ -80,12 +88,12 @@ __device__ __forceinline__ void find_largest(Found (&found)[V], const Words* fro
     for (int k = 0; k < count; ++k) {
       const Words wx = from[k * kThreads];
 #pragma unroll
-      for (int j = 0; j < V; ++j) found[j].largest = Largest()(found[j].largest, kSign * element<T>(wx, j));
+      for (int j = 0; j < V; ++j) found[j].largest = Max()(found[j].largest, kSign * element<T>(wx, j));
     }
   }
 }
 
-// A value of each position of the block's width.
+// The statistics of each position of the block's width.
 struct Table {
   float at[3][kWidth];
 
@@ -99,12 +107,12 @@ struct Table {
   }
 };
 
-// A position in all N tables, in a fixed order.
+// The statistics of a position over all N tables, taken in a fixed order.
 template <int N>
 __device__ __forceinline__ Found merged(const Table* tables, int position) {
   Found all;
 #pragma unroll
-  for (int i = 0; i < N; ++i) all.largest = Largest()(all.largest, tables[i].at[0][position]);
+  for (int i = 0; i < N; ++i) all.largest = Max()(all.largest, tables[i].at[0][position]);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     Found one = tables[i][position];
@@ -114,7 +122,7 @@ __device__ __forceinline__ Found merged(const Table* tables, int position) {
   return all;
 }
 
-// Brings together what the rows of threads of all blocks have found.
+// Brings together what the rows of threads of all blocks have found; all threads take part.
 __device__ __forceinline__ void combine(Found (&found)[V], int rank) {
   __shared__ Table warps[kWarps], blocks[kBlocks];
   const int column = threadIdx.x % kColumns * V, warp = threadIdx.x / kWarp;
@@ -122,7 +130,7 @@ __device__ __forceinline__ void combine(Found (&found)[V], int rank) {
   for (int j = 0; j < V; ++j) {
     float largest = found[j].largest;
 #pragma unroll
-    for (int lanes = kWarp / 2; lanes >= kColumns && kOnline; lanes /= 2) largest = Largest()(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    for (int lanes = kWarp / 2; lanes >= kColumns && kOnline; lanes /= 2) largest = Max()(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
     found[j].raise(largest);
 #pragma unroll
     for (int lanes = kWarp / 2; lanes >= kColumns; lanes /= 2) {
@@ -144,21 +152,23 @@ __device__ __forceinline__ void combine(Found (&found)[V], int rank) {
   for (int j = 0; j < V; ++j) found[j] = merged<kBlocks>(blocks, column + j);
 }
 
-// What is left of a position for the results.
+// What the results of a position need.
 __device__ __forceinline__ Statistics<Config, float, M> final_of(const Found& f) {
   const float scale = 1.0f / f.sum;
   return {f.largest, scale, M::log(f.sum), kDot ? f.other * scale : f.other};
 }
 
-// `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
-extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long inner, long long count) {
+// `x` is the saved result with kSaved; `grad` is null where there is no gradient.
+extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads) DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
+  const T *grad = a.grad, *x = a.x;
+  T* out = a.out;
+  const long long extent = a.extent, inner = a.inner, count = a.count;
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, first = rank * kRows + threadIdx.x / kColumns;
   const Divided place = divide_index(blockIdx.x / kBlocks, (inner + kWidth - 1) / kWidth);
   const long long position = place.remainder * kWidth + threadIdx.x % kColumns * V, start = place.quotient * extent * inner + position;
   const long long step = kBlocks * kRows * inner;
-  // How many elements of each of its positions this thread has; beyond the last position there is nothing to do.
+  // The thread has so many elements of each of its positions; beyond the last position it has none.
   const int mine = position < inner && first < extent ? static_cast<int>((extent - first + kBlocks * kRows - 1) / (kBlocks * kRows)) : 0;
   Words* const of_x = reinterpret_cast<Words*>(memory) + threadIdx.x;
   Words* const of_g = of_x + count * kThreads;
@@ -166,7 +176,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
 #pragma unroll 4
   for (int k = 0; k < mine; ++k) {
     copy_async(of_x + k * kThreads, x + origin + k * step);
-    if constexpr (Config::kGradient) copy_async(of_g + k * kThreads, g + origin + k * step);
+    if constexpr (Config::kGradient) copy_async(of_g + k * kThreads, grad + origin + k * step);
   }
   copies_commit();
   copies_wait<0>();

@@ -1,18 +1,18 @@
 // Softmax, log-softmax and softmin of long rows that stay on the chip, and their gradients; the formulas are those of rows.cu.
 //
-// Layout:  rows x extent, dense, the extent running fastest. A row belongs to a cluster of kBlocks blocks; thread t of all their threads owns
-//          the vectors t, t + kStride, ..., at most `count`. They are copied to shared memory, to a place where only their own thread looks;
+// Layout:  rows x extent, dense; the extent runs fastest. A row belongs to a cluster of kBlocks blocks: thread t of all their threads owns the
+//          vectors t, t + kStride, ..., at most `count`. The vectors are copied to shared memory, to a place where only their own thread looks, and
 //          every copy is under way before the first is used. Maximum and sums are exchanged once: each warp sends its own to all blocks.
-//          A row that does not start at a multiple of 16 bytes has up to kVector - 1 single elements before its vectors, and any row as many
+//          A row that does not begin at a multiple of 16 bytes has up to V - 1 single elements before its vectors, and any row has as many
 //          behind them; the first threads own one each.
-// Needs:   pointers aligned to 16 bytes; `count` vectors of shared memory for each array and thread; kBlocks > 1 from sm_90 on; not for
-//          double.
-// Bound:   memory: each input read once, the output written once. In registers instead of shared memory the same rows were 10 to 40% slower:
-//          fewer threads fit, and the copies did not run by themselves.
+// Needs:   Pointers are aligned to 16 bytes; `count` vectors of each array and thread fit into shared memory; kBlocks > 1 needs sm_90; the
+//          elements are not double.
+// Bound:   Memory: each input is read once, the output is written once. With the rows in registers instead of shared memory it was 10 to 40%
+//          slower: fewer threads fit a multiprocessor, and loads into registers occupy the threads, which cp.async does not.
 
-#include "dnnarray/cluster.cuh"
-#include "dnnarray/online.cuh"
-#include "dnnarray/slice.cuh"
+#include "dnnarray/core/cluster.cuh"
+#include "dnnarray/core/slice.cuh"
+#include "softmax/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -24,6 +24,13 @@ struct Config {
   static constexpr int kBlocks = 1;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  const Config::Element* grad;
+  const Config::Element* x;
+  Config::Element* out;
+  long long extent;
+  long long count;
+};
 #define DNNARRAY_ENTRY softmax_cluster_rows_default
 #endif
 
@@ -32,7 +39,7 @@ using T = Config::Element;
 using M = math_t<T>;
 using Found = Statistics<Config, float, M>;
 constexpr int V = 16 / sizeof(T), kThreads = Config::kThreads, kBlocks = Config::kBlocks, kStride = kBlocks * kThreads;
-constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x, as read
+constexpr float kSign = Config::kNegative && !Config::kSaved ? -1.0f : 1.0f;  // of x
 constexpr bool kDot = Config::kGradient && !Config::kSaved && !Config::kLogarithm;  // the sum of g exp(x), not that of g or g y
 constexpr int kOfMaximum = Config::kSaved ? 0 : 2;
 using Table = Gathered<kBlocks, kThreads, kOfMaximum + Config::kGradient>;
@@ -63,7 +70,7 @@ __device__ __forceinline__ Found combine(Table& table, float largest, const Sums
   const float* of = table.at[0];
   float shift = 0;
   if constexpr (!Config::kSaved) {
-    s.largest = Table::reduce(Largest(), [&](int i) { return of[i]; });
+    s.largest = Table::reduce(Max(), [&](int i) { return of[i]; });
     shift = Online<float, M>::shift_of(s.largest);
     const float sum = Table::reduce(Sum(), [&](int i) { return table.at[1][i] * M::exp(of[i] - shift); });
     s.scale = 1.0f / sum;
@@ -77,28 +84,27 @@ __device__ __forceinline__ Found combine(Table& table, float largest, const Sums
   return s;
 }
 
-// `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
-extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long count) {
+// `x` is the saved result with kSaved; `grad` is null where there is no gradient.
+extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads) DNNARRAY_ENTRY(const __grid_constant__ Arguments a) {
   __shared__ Table table;
   if constexpr (kBlocks > 1) cluster_arrive();
   const int rank = blockIdx.x % kBlocks, own = rank * kThreads + threadIdx.x;
-  const long long start = blockIdx.x / kBlocks * extent;
+  const long long extent = a.extent, start = blockIdx.x / kBlocks * extent;
   const int head = static_cast<int>((V - start % V) % V), before = head < extent ? head : static_cast<int>(extent);
   const int vectors = static_cast<int>(extent - before) / V, tail = static_cast<int>(extent) - before - vectors * V;
   const float nothing = Config::kSaved ? 0.0f : kSign * -infinity(0.0f);
   Words* const of_x = reinterpret_cast<Words*>(memory) + threadIdx.x;
-  Words* const of_g = of_x + count * kThreads;
+  Words* const of_g = of_x + a.count * kThreads;
   const int mine = own < vectors ? (vectors - own + kStride - 1) / kStride : 0;
   const long long origin = start + before + own * V;
 #pragma unroll 4
   for (int k = 0; k < mine; ++k) {
-    copy_async(of_x + k * kThreads, x + origin + k * (kStride * V));
-    if constexpr (Config::kGradient) copy_async(of_g + k * kThreads, g + origin + k * (kStride * V));
+    copy_async(of_x + k * kThreads, a.x + origin + k * (kStride * V));
+    if constexpr (Config::kGradient) copy_async(of_g + k * kThreads, a.grad + origin + k * (kStride * V));
   }
   const bool single = own < before + tail;
   const long long edge = start + (own < before ? own : own + vectors * static_cast<long long>(V));
-  const float edge_x = kSign * (single ? widen(x[edge]) : nothing), edge_g = Config::kGradient && single ? widen(g[edge]) : 0.0f;
+  const float edge_x = kSign * (single ? widen(a.x[edge]) : nothing), edge_g = Config::kGradient && single ? widen(a.grad[edge]) : 0.0f;
   copies_commit();
   copies_wait<0>();
 
@@ -108,9 +114,9 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     for (int k = 0; k < mine; ++k) {
       const Words wx = of_x[k * kThreads];
 #pragma unroll
-      for (int j = 0; j < V; ++j) largest = Largest()(largest, kSign * element<T>(wx, j));
+      for (int j = 0; j < V; ++j) largest = Max()(largest, kSign * element<T>(wx, j));
     }
-    largest = warp_reduce(largest, Largest());
+    largest = warp_reduce(largest, Max());
   }
   Sums sums = {Online<float, M>::shift_of(largest)};
   sums.take(edge_g, edge_x);
@@ -127,7 +133,7 @@ extern "C" __global__ void DNNARRAY_CLUSTER(kBlocks) __launch_bounds__(kThreads)
     float y[V];
 #pragma unroll
     for (int j = 0; j < V; ++j) y[j] = s.result(element<T>(wg, j), kSign * element<T>(wx, j));
-    store_words(out + origin + k * (kStride * V), words_of<T>(y));
+    store_words(a.out + origin + k * (kStride * V), words_of<T>(y));
   }
-  if (single) out[edge] = narrow<T>(s.result(edge_g, edge_x));
+  if (single) a.out[edge] = narrow<T>(s.result(edge_g, edge_x));
 }

@@ -1,14 +1,14 @@
 // Softmax, log-softmax and softmin along an axis that does not run fastest, and their gradients; the formulas are those of rows.cu.
 //
-// Layout:  outer x extent x inner, dense. A block owns kColumns vectors of inner positions for one outer index; its kThreads / kColumns rows
-//          of threads share the extent, each going over its part twice: for the maximum and the sums, then for the results. A part that is
-//          one batch of loads stays in registers.
-// Needs:   inner a multiple of kVector; pointers aligned to kVector elements.
-// Bound:   memory: each input read once, the output written once, as long as the second reading hits the caches.
+// Layout:  outer x extent x inner, dense. A block owns kColumns vectors of inner positions for one outer index; its kThreads / kColumns rows of
+//          threads share the extent, and each goes over its part twice: for the maximum and the sums, then for the results. A part that is one
+//          batch of loads stays in registers.
+// Needs:   `inner` is a multiple of kVector; pointers are aligned to kVector elements.
+// Bound:   Memory: each input is read once, the output is written once, as long as the second reading hits a cache.
 
-#include "dnnarray/index.cuh"
-#include "dnnarray/online.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/vec.cuh"
+#include "softmax/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -22,6 +22,10 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 256;
 };
+struct Arguments {
+  long long extent;
+  long long inner;
+};
 #define DNNARRAY_ENTRY softmax_columns_default
 #endif
 
@@ -30,12 +34,12 @@ using T = Config::Element;
 using A = arithmetic_t<T>;
 using M = math_t<T>;
 constexpr int V = Config::kVector, kBatch = Config::kBatch, kColumns = Config::kColumns, kRows = Config::kThreads / kColumns;
-static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x, as read
+static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x
 
-// What the formula needs of a row: the maximum and the sum, the sum of g exp(x), the sum of g or of g y.
+// Which of them the formula needs: the maximum and the sum, the sum of g exp(x), the sum of g or of g y.
 constexpr bool kOnline = !Config::kSaved, kDot = kOnline && Config::kGradient && !Config::kLogarithm, kPlain = Config::kGradient && !kDot;
 
-// Of one position of inner: `plain` is the sum of g y from the saved y, or for the logarithm the sum of g.
+// The statistics of one position of inner: `plain` is the sum of g y from the saved y, or for the logarithm the sum of g.
 struct Column {
   Online<A, M> online;
   A plain = 0;
@@ -54,7 +58,7 @@ struct Column {
   }
 };
 
-// What the rows of threads have found, brought together in a fixed order.
+// The statistics that the rows of threads have found, which are brought together in a fixed order.
 struct Shared {
   A largest[kRows][kColumns * V], sum[kRows][kColumns * V], dot[kRows][kColumns * V], plain[kRows][kColumns * V];
 
@@ -76,7 +80,7 @@ struct Shared {
     }
   }
 
-  // All threads come, and all leave with the whole.
+  // All threads of the block take part, and each leaves with the statistics of its whole columns.
   __device__ __forceinline__ void combine(Column (&columns)[V], int row, int first) {
     write(columns, row, first);
     __syncthreads();
@@ -115,10 +119,11 @@ struct Batch {
   }
 };
 
-// `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
+// `x` is the saved result with kSaved; `grad` is null where there is no gradient.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long inner) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, const __grid_constant__ Arguments a) {
   __shared__ Shared shared;
+  const long long extent = a.extent, inner = a.inner;
   const long long tiles = (inner + kColumns * V - 1) / (kColumns * V);
   const Divided block = divide_index(blockIdx.x, tiles);
   const int column = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
@@ -130,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
   Batch batch_x, batch_g;
   for (long long n = row; n < end; n += kBatch * kRows) {
     batch_x.read(x + start, n, end, inner, kSign, nothing);
-    if constexpr (Config::kGradient) batch_g.read(g + start, n, end, inner, A(1), A(0));
+    if constexpr (Config::kGradient) batch_g.read(grad + start, n, end, inner, A(1), A(0));
 #pragma unroll
     for (int j = 0; j < V; ++j) columns[j].take(batch_x.at[j], batch_g.at[j]);
   }
@@ -142,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads, 1)
   for (long long n = row; n < end; n += kBatch * kRows) {
     if (end > kBatch * kRows) {  // else the one batch is still there
       batch_x.read(x + start, n, end, inner, kSign, nothing);
-      if constexpr (Config::kGradient) batch_g.read(g + start, n, end, inner, A(1), A(0));
+      if constexpr (Config::kGradient) batch_g.read(grad + start, n, end, inner, A(1), A(0));
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {

@@ -1,14 +1,14 @@
 // Softmax, log-softmax and softmin of rows of any length, and their gradients; the formulas are those of rows.cu.
 //
-// Layout:  rows x extent, dense, the extent running fastest. A block owns a row and goes over it twice: first for the maximum and the sums,
-//          then backwards for the results. The first `cached` vectors are kept in shared memory; the others come from the L2 again.
-//          A row that does not start at a multiple of 16 bytes has up to kVector - 1 single elements before its vectors, and any row
+// Layout:  rows x extent, dense; the extent runs fastest. A block owns a row and goes over it twice: first for the maximum and the sums, then
+//          backwards for the results. The first `cached` vectors are kept in shared memory; the others come from the L2 again.
+//          A row that does not begin at a multiple of kVector elements has up to kVector - 1 single elements before its vectors, and any row has
 //          as many behind them.
-// Needs:   pointers aligned to kVector elements; kArrays `cached` vectors of shared memory.
-// Bound:   memory: each input read once, the output written once, as long as the second reading hits.
+// Needs:   Pointers are aligned to kVector elements; `cached` vectors of each array fit into shared memory.
+// Bound:   Memory: each input is read once, the output is written once, as long as the second reading hits a cache.
 
-#include "dnnarray/online.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
+#include "softmax/statistics.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -21,6 +21,10 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 512;
 };
+struct Arguments {
+  long long extent;
+  int cached;
+};
 #define DNNARRAY_ENTRY softmax_long_rows_default
 #endif
 
@@ -31,7 +35,7 @@ using M = math_t<T>;
 using Found = Statistics<Config, A, M>;
 using Packed = Vec<T, Config::kVector>;
 constexpr int V = Config::kVector, kBatch = Config::kBatch, kThreads = Config::kThreads;
-static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x, as read
+static constexpr A kSign = Config::kNegative && !Config::kSaved ? A(-1) : A(1);  // of x
 
 extern __shared__ __align__(16) unsigned char memory[];
 
@@ -87,14 +91,16 @@ struct Batch {
   }
 };
 
-// `x` is the saved result with kSaved; `g` is `x` where there is no gradient.
+// `x` is the saved result with kSaved; `grad` is null where there is no gradient.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long extent, long long cached64) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, const __grid_constant__ Arguments a) {
+  const long long extent = a.extent;
+  const int cached = a.cached;
   const long long start = static_cast<long long>(blockIdx.x) * extent;
   const int head = static_cast<int>(start % V == 0 ? 0 : V - start % V);
   const long long before = head < extent ? head : extent, vectors = (extent - before) / V;
-  const int cached = static_cast<int>(cached64), tail = static_cast<int>(extent - before - vectors * V);
-  g += start;
+  const int tail = static_cast<int>(extent - before - vectors * V);
+  grad += start;
   x += start;
   out += start;
   Packed* cache_x = reinterpret_cast<Packed*>(memory);
@@ -108,10 +114,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   Batch batch_x, batch_g;
   for (long long i = threadIdx.x; i < vectors; i += kBatch * kThreads) {
     batch_x.read<false>(x + before, cache_x, i, vectors, cached, kSign, nothing);
-    if constexpr (Config::kGradient) batch_g.read<false>(g + before, cache_g, i, vectors, cached, A(1), A(0));
+    if constexpr (Config::kGradient) batch_g.read<false>(grad + before, cache_g, i, vectors, cached, A(1), A(0));
     take(online, plain, batch_x.at, batch_g.at);
   }
-  const A edge_x[1] = {single ? kSign * widen(x[edge]) : nothing}, edge_g[1] = {Config::kGradient && single ? widen(g[edge]) : A(0)};
+  const A edge_x[1] = {single ? kSign * widen(x[edge]) : nothing}, edge_g[1] = {Config::kGradient && single ? widen(grad[edge]) : A(0)};
   take(online, plain, edge_x, edge_g);
 
   const Found s = combine(online, plain);
@@ -119,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   for (long long step = steps - 1; step >= 0; --step) {
     const long long first = step * kBatch * kThreads + threadIdx.x;
     batch_x.read<true>(x + before, cache_x, first, vectors, cached, kSign, nothing);
-    if constexpr (Config::kGradient) batch_g.read<true>(g + before, cache_g, first, vectors, cached, A(1), A(0));
+    if constexpr (Config::kGradient) batch_g.read<true>(grad + before, cache_g, first, vectors, cached, A(1), A(0));
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       Packed reg;

@@ -1,16 +1,16 @@
 // Softmax, log-softmax and softmin of rows that fit into registers, and their gradients:
-//   softmax y = exp(x - max) / sum, gradient y (g - sum of g y); log-softmax y = x - max - log(sum), gradient g - exp(y) sum of g;
-//   softmin is the softmax of -x.
+//   softmax      y = exp(x - max) / sum        gradient  y (g - sum of g y)
+//   log-softmax  y = x - max - log(sum)        gradient  g - exp(y) sum of g
+//   softmin      the softmax of -x
 //
-// Layout:  rows x extent, dense, the extent running fastest. kLanes threads own a row; thread l has its vectors l, l + kLanes, ...,
-//          kCount of them at the most.
-// Needs:   extent a multiple of kVector and at most kLanes kCount kVector; pointers aligned to kVector elements.
-// Bound:   memory: each input read once, the output written once.
+// Layout:  rows x extent, dense; the extent runs fastest. kLanes threads own a row: thread l has its vectors l, l + kLanes, ..., at most kCount.
+// Needs:   The extent is a multiple of kVector and at most kLanes kCount kVector; pointers are aligned to kVector elements.
+// Bound:   Memory: each input is read once, the output is written once.
 
-#include "dnnarray/math.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/math.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {
@@ -24,6 +24,10 @@ struct Config {
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
 };
+struct Arguments {
+  long long rows;
+  long long extent;
+};
 #define DNNARRAY_ENTRY softmax_rows_default
 #endif
 
@@ -34,7 +38,7 @@ using M = math_t<T>;
 constexpr int V = Config::kVector, kCount = Config::kCount, kLanes = Config::kLanes;
 static_assert(kLanes <= kWarp || kLanes == Config::kThreads, "a row over several warps has a block of its own");
 
-// What vectors are moved by.
+// The type that a vector is moved by.
 template <bool kWhole>
 struct WordOf {
   using type = unsigned;
@@ -48,7 +52,7 @@ struct Row {
   A at[kCount][V];
 };
 
-// A vector where there is one, else all `filler`. Halves are filled and loaded as words: the compiler would merge each by itself, and wait for it.
+// A vector where there is one, else all `filler`. Half types are filled and loaded as words: the compiler would merge each by itself and wait for it.
 __device__ __forceinline__ Vec<T, V> load_or(const T* p, bool there, A filler) {
   using Word = WordOf<sizeof(T) * V % 4 == 0>::type;
   constexpr int kWords = sizeof(T) * V / sizeof(Word);
@@ -88,7 +92,7 @@ __device__ __forceinline__ A reduce(A value, Op op, A* shared) {
   }
 }
 
-// In pairs, which waits less than one after the other.
+// Pairs are combined first, which waits less than one value after the other.
 template <typename Op, typename F>
 __device__ __forceinline__ A fold(Op op, F value) {
   A part[kCount * V];
@@ -137,22 +141,23 @@ __device__ __forceinline__ void backward(Row& g, const Row& y, A* shared) {
   }
 }
 
-// `x` is the saved result with kSaved. A row past the last one is computed as the last one and not stored.
+// `x` is the saved result with kSaved; `grad` is null where there is no gradient. A row past the last one is computed as the last one and not stored.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
-    DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, T* __restrict__ out, long long rows, long long extent) {
+    DNNARRAY_ENTRY(const T* __restrict__ grad, const T* __restrict__ x, T* __restrict__ out, const __grid_constant__ Arguments a) {
+  const long long rows = a.rows, extent = a.extent;
   __shared__ A shared[Config::kThreads / kWarp];
   begin_ahead();
   constexpr int kRows = Config::kThreads / kLanes;
   const int lane = threadIdx.x % kLanes, vectors = static_cast<int>(extent) / V;
   const long long own = static_cast<long long>(blockIdx.x) * kRows + threadIdx.x / kLanes, row = own < rows ? own : rows - 1;
   const A nothing = Config::kSaved ? A(0) : Config::kNegative ? infinity(A(0)) : -infinity(A(0));
-  x += row * extent, g += row * extent;
-  take_after_previous_kernel(x, g);
+  x += row * extent, grad += row * extent;
+  take_after_previous_kernel(x, grad);
   Row value;
   load_row(x, lane, vectors, nothing, value);
   if constexpr (Config::kGradient) {
     Row source;
-    load_row(g, lane, vectors, A(0), source);
+    load_row(grad, lane, vectors, A(0), source);
     if constexpr (!Config::kSaved) forward(value, shared);
     backward(source, value, shared);
     if (own < rows) store_row(out + row * extent, lane, vectors, source);

@@ -6,9 +6,9 @@
 // Bound:   memory: the grid is written once.
 
 #include "dnnarray/affine.cuh"
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -6,8 +6,8 @@
 // Bound:   memory: g is read once.
 
 #include "dnnarray/affine.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

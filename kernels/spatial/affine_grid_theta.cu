@@ -4,7 +4,7 @@
 // Needs:   launched early.
 // Bound:   latency.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/sampling.cuh"
 
 #ifndef DNNARRAY_CONFIG

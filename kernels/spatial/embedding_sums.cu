@@ -10,7 +10,7 @@
 // Needs:   pointers and the length aligned to kVector elements; count and rows below 2^31.
 // Bound:   memory: grad read once, dweight written once.
 
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/window.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -6,9 +6,9 @@
 // Needs:   pointers aligned to kVector elements, C a multiple of kVector.
 // Bound:   the look-ups of scattered sectors in L1, four to eight for each output; memory where the places are in order.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

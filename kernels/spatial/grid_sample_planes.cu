@@ -6,8 +6,8 @@
 // Needs:   kPlanes planes in shared memory; pointers and planes aligned to kVector elements.
 // Bound:   memory: x read once, y written once; the grid is read again for each block, from L2.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -3,8 +3,8 @@
 // Layout:  sums (ranges, N, places, 2), grid and d (N, places, 2), C order. A thread owns a place.
 // Bound:   memory.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -7,9 +7,9 @@
 //          kOneList: the lists of all images are one, and a source s is element s % group of the planes of s / group.
 // Bound:   the look-ups of g in L2.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/lists.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

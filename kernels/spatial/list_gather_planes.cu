@@ -5,9 +5,9 @@
 // Needs:   pointers aligned to kVector elements, sources a multiple of kVector.
 // Bound:   the lists, read by each block from L2, and the conflicts of the look-ups in shared memory.
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/lists.cuh"
 #include "dnnarray/planes.cuh"
-#include "dnnarray/reduce.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -7,7 +7,7 @@
 // Needs:   y aligned to kVector elements, x to kRun.
 // Bound:   memory: x read once, y written once, where the reads of a block share sectors.
 
-#include "dnnarray/overlap.cuh"
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/walk.cuh"
 
 #ifndef DNNARRAY_CONFIG

@@ -7,8 +7,8 @@
 // Needs:   pointers aligned to kVector elements, C a multiple of kVector.
 // Bound:   memory for few taps; for many the look-ups in L1.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -7,7 +7,7 @@
 // Needs:   kRows and kColumns divide the smaller extents, C a multiple of kChannels; pointers aligned to kPiece elements.
 // Bound:   memory.
 
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -10,9 +10,9 @@
 //          `here` a multiple of kRows (kThreads >> store_lanes).
 // Bound:   memory; where there are many taps, the look-ups in shared memory.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/resize.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -9,7 +9,7 @@
 // Bound:   memory.
 
 #include "dnnarray/barrier.cuh"
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

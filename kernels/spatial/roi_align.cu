@@ -5,8 +5,8 @@
 // Needs:   pointers aligned to kVector elements, C a multiple of kVector.
 // Bound:   the look-ups in L1, four for each sample.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/roi.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -11,7 +11,7 @@
 // Needs:   pointers aligned to kVector elements, height * width a multiple of it; width more elements of shared memory; fewer than 2^31 boxes.
 // Bound:   memory: x read once, y written once; the look-ups in shared memory.
 
-#include "dnnarray/cluster.cuh"
+#include "dnnarray/core/cluster.cuh"
 #include "dnnarray/roi.cuh"
 
 #ifndef DNNARRAY_CONFIG

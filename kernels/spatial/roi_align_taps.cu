@@ -4,8 +4,8 @@
 // Layout:  boxes (K, 5), C order; pixels and weights (K, p, q, ratio, ratio, 4). A thread owns a sample.
 // Bound:   memory: 8 bytes a tap written.
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/roi.cuh"
-#include "dnnarray/vec.cuh"
 
 #ifndef DNNARRAY_CONFIG
 struct Config {

@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from threading import Thread
 from typing import IO, Any, NamedTuple
@@ -114,7 +114,7 @@ class Runner:
         case = task.case
         arrays = tuple(tree_map(partial(_apart, offset=offset), a) for a in case.draw(task.dtype))
         call = Call(case.op, *find(case.op).bind(arrays, case.options))
-        self._by_every_algorithm(task, call, offset)
+        self._by_every_algorithm(task, call)
         if not case.gradient:
             return
         inferred = dnn.infer(case.op, *arrays, **case.options)
@@ -122,16 +122,16 @@ class Runner:
         assert head is not None
         grad, several = _apart(np.ones(head.shape, head.dtype), offset), isinstance(inferred.output, tuple)
         backward = call.backward(grad)
-        new = backward is not None and self._by_every_algorithm(task, backward, offset)
+        new = backward is not None and self._by_every_algorithm(task, backward)
         if new or several or not task.once:
             output, pullback = dnn.vjp(case.op, *arrays, **case.options)
             pullback((grad, *(None,) * (len(output) - 1)) if several else grad)
 
-    def _by_every_algorithm(self, task: Task, call: Call, offset: int) -> bool:
+    def _by_every_algorithm(self, task: Task, call: Call) -> bool:
         """Whether there was anything new."""
         any_new = False
         for algorithm in dnn.algorithms(call.op, *call.arrays, **call.options):
-            new = self._is_new(call, algorithm.name, offset)
+            new = self._is_new(call, algorithm.name)
             any_new |= new
             if task.once and not new:
                 self.counts["left out"] += 1
@@ -140,11 +140,12 @@ class Runner:
             self.counts["ran"] += 1
         return any_new
 
-    def _is_new(self, call: Call, algorithm: str, offset: int) -> bool:
+    def _is_new(self, call: Call, algorithm: str) -> bool:
         """Whether one of its kernels did not run yet."""
         asked = question(call.op, call.arrays, dict(call.options))
         method = next(m for m in engine.methods(asked.operation) if m.name == algorithm)
-        kernels = method.run(asked.problem, engine.device(), offset == 0).kernels
+        here = engine.device_for(asked.arrays)
+        kernels = method.run(asked.problem, here, here.aligned).kernels
         self.sources |= {k.source for k in kernels}
         return self._look(kernels)
 
@@ -163,9 +164,9 @@ class Runner:
                 continue
             problem = call.problem()
             for method in METHODS.get(call.base, ()):
-                if method.rejects(problem, device) is None:
-                    for aligned in (True, False):
-                        self._look(method.run(problem, device, aligned).kernels)
+                for here in (device, replace(device, aligned=False)):
+                    if method.rejects(problem, here) is None:
+                        self._look(method.run(problem, here, here.aligned).kernels)
 
 
 _free: dict[int, list[Any]] = defaultdict(list)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import operator
-import struct
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cupy
-import numpy as np
 from cupy.cuda import get_current_stream
 from cupy_backends.cuda.api.driver import CUDADriverError, funcGetAttribute, funcSetAttribute, launchCooperativeKernel, launchKernel
 
 from dnnarray import _source
 from dnnarray._cuda.core import overlap
+from dnnarray._cuda.core.buffer import Buffer
 from dnnarray._cuda.core.fourier import Fourier
-from dnnarray._cuda.core.plan import Array, MatMul, Plan, Runtime, Step, Structure, TensorMap, Transform
-from dnnarray._cuda.core.tensor_map import BYTES, Encoded
+from dnnarray._cuda.core.plan import Array, MatMul, Plan, Runtime, Step, Transform
+from dnnarray._cuda.core.tensor_map import Encoded
 
 if TYPE_CHECKING:
     from dnnarray._cuda.core.matmul import Product
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: what the kernel declares itself
 _WITHOUT_ASKING = 48 << 10  # bytes of shared memory that a block gets, both kinds together
-_WORD = 8  # bytes
-_LINE = 8  # words that tensor maps begin at multiples of
 _thread = threading.local()
 _lock = threading.Lock()
 _shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that it may use by now
@@ -36,9 +32,8 @@ _shared: dict[int, int] = {}  # by function: bytes of dynamic shared memory that
 class Launches:
     """The steps of a problem for one alignment of its memory.
 
-    The driver takes for each launch the addresses of its argument values. All values of all launches lie in one buffer of 64-bit words: first the
-    pointers of the call, then pointers with an offset, run-time options, constants and the addresses that tensor maps are encoded for, then the maps,
-    structures, last the addresses. A call takes a buffer that no other thread is using, since the driver works with the interpreter's lock released.
+    The driver takes for each launch the addresses of its argument values, which lie in a `Buffer`. A call takes one that no other thread is using, since the
+    driver works with the interpreter's lock released, and writes its pointers and run-time options into it.
 
     Attributes
     ----------
@@ -46,7 +41,7 @@ class Launches:
     scope : what the text of `lines` speaks of
     """
 
-    __slots__ = ("_functions", "_maps", "_overlapping", "_plans", "_queue", "_slots", "_structures", "copied", "scope")
+    __slots__ = ("_buffer", "_functions", "_overlapping", "_plans", "_queue", "copied", "scope")
 
     def __init__(
         self, plans: tuple[Step, ...], functions: list[Any], count: int, copied: list[tuple[int, tuple[int, ...]]], device: int = -1
@@ -56,20 +51,14 @@ class Launches:
         kernels = [plan for plan in plans if isinstance(plan, Plan)]
         for plan, function in zip(kernels, functions, strict=True):
             _allow_shared(function, plan.shared_memory)
-        self._slots: dict[Any, int] = {Array(i): i for i in range(count)}
-        arguments = [argument for plan in kernels for argument in plan.arguments]
-        self._structures = list(dict.fromkeys(argument for argument in arguments if isinstance(argument, Structure)))
-        for argument in arguments:
-            if not isinstance(argument, Structure):
-                self._slots.setdefault(_key(argument), len(self._slots))
-        self._maps = [argument for argument in self._slots if isinstance(argument, TensorMap)]
+        self._buffer = Buffer(plans, count)
         free: list[Any] = []
         self.scope: dict[str, Any] = {
-            "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._buffer,
+            "_thread": _thread, "_enter": _enter, "_take": free.pop, "_put": free.append, "_new": self._new,
             "_stream": get_current_stream, "_device": device, "_send": overlap.send(), "_refused": _refused,
         }  # fmt: skip
-        places = ((slot, argument.array if isinstance(argument, TensorMap) else argument) for argument, slot in self._slots.items())
-        self.scope |= {f"_offset{slot}": place.offset for slot, place in places if isinstance(place, Array)}
+        self.scope |= {f"_offset{word}": place.offset for word, place in self._buffer.written if isinstance(place, Array)}
+        self.scope |= {f"_offset{word}": described.array.offset for word, _, described in self._buffer.maps}
         self._overlapping = [k for k in range(len(plans)) if _overlaps(plans, k) and overlap.possible()]
         code = iter(functions)
         for k, step in enumerate(plans):
@@ -93,23 +82,18 @@ class Launches:
 
     def lines(self, pointers: list[str], stream: str = "_stream(_device).ptr") -> list[str]:
         """The steps as source text, for a function that has the pointers under these names and the run-time options in ``runtime``."""
-        heard = len(self._overlapping) == len(self._plans) and not self._maps  # `_refused` finds out what a thread lacks
+        heard = len(self._overlapping) == len(self._plans) and not self._buffer.maps  # `_refused` finds out what a thread lacks
         text = [
             *([] if heard else ["try: _thread.has_context", "except AttributeError: _enter()"]),
             "try: _buffer = _take()",
             "except IndexError: _buffer = _new()",
             "_words = _buffer[0]",
-            *(f"_words[{slot}] = {pointer}" for slot, pointer in enumerate(pointers)),
+            *(f"_words[{word}] = {self._value(word, value, pointers)}" for word, value in self._buffer.written),
             f"_handle = {stream}",  # CuPy's of a device that is named, which saves it asking for that
         ]
-        for argument, slot in self._slots.items():
-            if isinstance(argument, Array) and argument.offset:
-                text.append(f"_words[{slot}] = {pointers[argument.index]} + _offset{slot}")
-            elif isinstance(argument, Runtime):
-                text.append(f"_words[{slot}] = runtime[{argument.index}]")
-            elif isinstance(argument, TensorMap):
-                text.append(f"_at = {pointers[argument.array.index]} + _offset{slot}")
-                text.append(f"if _words[{slot}] != _at: _words[{slot}] = _buffer[-1][{self._maps.index(argument)}].move(_at)")
+        for i, (word, _, described) in enumerate(self._buffer.maps):
+            text.append(f"_at = {pointers[described.array.index]} + _offset{word}")
+            text.append(f"if _words[{word}] != _at: _words[{word}] = _buffer[-1][{i}].move(_at)")
         for k in range(len(self._plans)):
             if k in self._overlapping:
                 text += [f"try: _launch = _known{k}[_handle]", f"except KeyError: _launch = _describe{k}(_handle)"]
@@ -120,6 +104,13 @@ class Launches:
                 text.append(f"_step{k}(_handle, _buffer[{k + 1}], 0)")
         return ["    " + line for line in (*text, "_put(_buffer)")]
 
+    @staticmethod
+    def _value(word: int, value: Array | Runtime, pointers: list[str]) -> str:
+        """What a call writes into a word, as source text."""
+        if isinstance(value, Runtime):
+            return f"runtime[{value.index}]"
+        return f"{pointers[value.index]} + _offset{word}" if value.offset else pointers[value.index]
+
     def queue(self, pointers: list[int], runtime: tuple[Any, ...]) -> None:
         """Put all steps on the current stream."""
         if self._queue is None:
@@ -127,33 +118,16 @@ class Launches:
             self._queue = written("queue", [f"def queue({''.join(f'{n}, ' for n in names)}runtime):", *self.lines(names)], self.scope)
         self._queue(*pointers, runtime)
 
-    def _buffer(self) -> tuple[Any, ...]:
+    def _new(self) -> tuple[Any, ...]:
         """The words of a call, then for each step what it is called with beside the stream, last the tensor maps."""
-        kernels = [plan for plan in self._plans if isinstance(plan, Plan)]
-        maps = -(-len(self._slots) // _LINE) * _LINE
-        first = maps + len(self._maps) * BYTES // _WORD
-        structures = [structure.words for structure in self._structures]
-        memory = _aligned(first + sum(map(len, structures)) + sum(len(plan.arguments) for plan in kernels))
-        start = memory.ctypes.data
-        places: dict[Any, int] = {word: start + _WORD * slot for word, slot in self._slots.items()}
-        places |= {m: start + _WORD * maps + BYTES * i for i, m in enumerate(self._maps)}
-        for word, slot in self._slots.items():
-            if isinstance(word, int):
-                memory[slot] = word
-        for structure, words in zip(self._structures, structures, strict=True):
-            memory[first : first + len(words)] = words
-            places[structure] = start + _WORD * first
-            first += len(words)
-        given: list[Any] = []
+        memory, addresses = self._buffer.make()
+        arguments, given = iter(addresses), []
         for k, plan in enumerate(self._plans):
-            if not isinstance(plan, Plan):
+            if isinstance(plan, Plan):
+                given.append(overlap.reference(next(arguments)) if k in self._overlapping else next(arguments))
+            else:
                 given.append(memory.data)
-                continue
-            memory[first : first + len(plan.arguments)] = [places[_key(argument)] for argument in plan.arguments]
-            addresses = start + _WORD * first
-            given.append(overlap.reference(addresses) if k in self._overlapping else addresses)
-            first += len(plan.arguments)
-        return memory.data, *given, [Encoded(m, places[m]) for m in self._maps]
+        return memory.data, *given, [Encoded(m, memory[first:].ctypes.data) for _, first, m in self._buffer.maps]
 
 
 def _by_library(step: MatMul | Transform) -> Product | Fourier:
@@ -162,13 +136,6 @@ def _by_library(step: MatMul | Transform) -> Product | Fourier:
     from dnnarray._cuda.core.matmul import Product  # loads cuBLAS, which most first calls do not need
 
     return Product(step)
-
-
-def _aligned(words: int) -> np.ndarray:
-    """Zeros that begin where a tensor map may."""
-    memory = np.zeros(words + _LINE, np.uint64)
-    skipped = -memory.ctypes.data % (_LINE * _WORD) // _WORD
-    return memory[skipped : skipped + words]
 
 
 def written(name: str, lines: list[str], scope: dict[str, Any]) -> Any:
@@ -220,12 +187,3 @@ def _launcher(plan: Plan, function: int) -> Callable[[int, int, int], None]:
 def _launch_together(*arguments: int) -> None:
     """All blocks at once; this call of the driver does not have the last argument of the ordinary one."""
     launchCooperativeKernel(*arguments[:-1])
-
-
-def _key(argument: Array | TensorMap | Structure | Runtime | int | float) -> Any:
-    """What makes two arguments the same: pointers, maps, structures and run-time options themselves, numbers as the 64 bits that the kernel reads."""
-    if isinstance(argument, (Array, TensorMap, Structure, Runtime)):
-        return argument
-    if isinstance(argument, float):
-        return int.from_bytes(struct.pack("<d", argument), "little")
-    return operator.index(argument) & (2**64 - 1)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnnarray._records import frozen
 from dnnarray._spec import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+
+if TYPE_CHECKING:
+    from dnnarray._cuda.core.arguments import Arguments
 
 TYPES = {FLOAT64: "double", FLOAT32: "float", FLOAT16: "dnnarray::float16_t", BFLOAT16: "dnnarray::bfloat16_t"}
 SHORT = {FLOAT64: "f64", FLOAT32: "f32", FLOAT16: "f16", BFLOAT16: "bf16"}
@@ -36,6 +39,14 @@ def _member(name: str, value: Any) -> str:
 
 
 @frozen
+class Struct:
+    """C++ text of the parameters that a kernel's record of arguments stands for (`Arguments`): the struct, and the type of the entry."""
+
+    text: str
+    entry: str
+
+
+@frozen
 class Kernel:
     """What is compiled: a source under ``kernels/``, its settings and the name it has in a profiler; `ahead` is its plan's."""
 
@@ -44,12 +55,18 @@ class Kernel:
     config: Config
     includes: tuple[str, ...] = ()
     ahead: bool = False
+    arguments: Struct | None = None
 
     def code(self) -> str:
         """The translation unit: the vocabulary that the settings speak of, the settings, then the kernel file by name."""
-        includes = "".join(f'#include "dnnarray/{name}.cuh"\n' for name in ("dtype", *self.includes))
         ahead = "#define DNNARRAY_AHEAD\n" if self.ahead else ""
-        return f'{ahead}{includes}#define DNNARRAY_CONFIG\n#define DNNARRAY_ENTRY {self.symbol}\n{self.config.prologue()}#include "{self.source}"\n'
+        includes = "".join(f'#include "dnnarray/{name}.cuh"\n' for name in ("core/dtype", *self.includes))
+        names = f"#define DNNARRAY_CONFIG\n#define DNNARRAY_ENTRY {self.symbol}\n"
+        before, behind = "", ""
+        if self.arguments is not None:
+            before = self.arguments.text
+            behind = f"static_assert(dnnarray::kSame<decltype({self.symbol}), {self.arguments.entry}>);\n"
+        return f'{ahead}{includes}{names}{self.config.prologue()}{before}#include "{self.source}"\n{behind}'
 
 
 @frozen
@@ -68,11 +85,10 @@ class Structure:
     narrow: tuple[int, ...]
 
     @property
-    def words(self) -> np.ndarray:
-        """As the kernel reads it, in words of 64 bits; a number that does not fit is an error."""
+    def block(self) -> Block:
+        """As the kernel reads it; a number that does not fit is an error."""
         numbers = [(n, 8) for n in self.wide] + [(n, 4) for n in self.narrow]
-        data = b"".join(n.to_bytes(size, "little", signed=n < 0 or size == 8) for n, size in numbers)
-        return np.frombuffer(data + bytes(-len(data) % 8), np.uint64)
+        return Block(b"".join(n.to_bytes(size, "little", signed=n < 0 or size == 8) for n, size in numbers))
 
 
 @frozen
@@ -102,8 +118,21 @@ class TensorMap:
 
 
 @frozen
+class Block:
+    """A launch argument as the driver takes it: the bytes of a struct, and what a call writes into them, each with its offset."""
+
+    data: bytes
+    words: tuple[tuple[int, Array | Runtime], ...] = ()
+    maps: tuple[tuple[int, TensorMap], ...] = ()
+
+
+Parameter = Array | TensorMap | Structure | Runtime | Block | int | float
+
+
+@frozen
 class Plan:
-    """One launch. `arguments` are `Array` pointers, `TensorMap`, `Structure`, `Runtime` options, ints (64 bits) and floats (double).
+    """One launch. `arguments` is the record that the kernel's struct is generated from, or, in families that have none yet, a tuple in the order of the
+    kernel's parameters: `Array` pointers, `TensorMap`, `Structure`, `Runtime` options, ints (64 bits) and floats (double).
 
     `cooperative` is for kernels whose blocks wait for each other: the driver starts all of them together, or says that it cannot. `early` lets a
     launch behind another one of its program begin while that one ends; its kernel waits by itself (``overlap.cuh``). `ahead` lets any small launch
@@ -113,13 +142,38 @@ class Plan:
     kernel: Kernel
     grid: tuple[int, int, int]
     block: int
-    arguments: tuple[Array | TensorMap | Structure | Runtime | int | float, ...]
+    arguments: Arguments | tuple[Parameter, ...]
     shared_memory: int = 0
     cooperative: bool = False
     early: bool = False
     ahead: bool = False
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The arguments one by one, in the order of the kernel's parameters."""
+        return self.arguments if isinstance(self.arguments, tuple) else self.arguments.parameters
 
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All memory that it touches."""
+        found: list[Array] = []
+        for parameter in self.parameters:
+            block = block_of(parameter)
+            places = (parameter,) if block is None else (*(p for _, p in block.words), *(m.array for _, m in block.maps))
+            found += [place for place in places if isinstance(place, Array)]
+        return tuple(found)
+
+
+def block_of(parameter: Parameter) -> Block | None:
+    """The struct that a parameter is, None for a pointer or a number."""
+    if isinstance(parameter, TensorMap):
+        return Block(bytes(_MAP), maps=((0, parameter),))
+    if isinstance(parameter, Structure):
+        return parameter.block
+    return parameter if isinstance(parameter, Block) else None
+
+
+_MAP = 128  # bytes of a tensor map
 _FEW = 1 << 17  # threads of a launch that leaves room on the card for the next one
 
 

@@ -5,7 +5,7 @@
 // float or double, `HalfGelu` the faster one whose result is to be rounded to a half type.
 #pragma once
 
-#include "dnnarray/math.cuh"
+#include "dnnarray/core/math.cuh"
 
 namespace dnnarray {
 

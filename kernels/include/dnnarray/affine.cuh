@@ -1,7 +1,7 @@
 // Coordinates of a grid of pixels, from -1 to 1.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

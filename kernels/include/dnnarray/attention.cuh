@@ -2,10 +2,10 @@
 // numbers of these structs as plain arguments of 64 bits; the macros keep their lists in one place.
 #pragma once
 
-#include "dnnarray/index.cuh"
-#include "dnnarray/math.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/math.cuh"
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/philox.cuh"
-#include "dnnarray/reduce.cuh"
 
 namespace dnnarray {
 

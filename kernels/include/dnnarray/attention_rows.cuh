@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dnnarray/attention.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

@@ -2,7 +2,7 @@
 // of a product lie in shared memory with the index of the sum running slowest, so that a thread reads its part as one vector.
 #pragma once
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

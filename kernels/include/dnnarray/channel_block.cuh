@@ -2,8 +2,8 @@
 #pragma once
 
 #include "dnnarray/channel_norm.cuh"
-#include "dnnarray/cluster.cuh"
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/cluster.cuh"
+#include "dnnarray/core/division.cuh"
 
 namespace dnnarray {
 

@@ -1,9 +1,9 @@
 // What the norms over channels share: sums that simply add up, and the coefficients of a channel.
 #pragma once
 
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/norm.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/channel_norm.cuh"
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
 
 namespace dnnarray {
 

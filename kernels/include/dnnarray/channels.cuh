@@ -5,9 +5,9 @@
 // channel to `partial` (channels x splits), and a second kernel adds those up.
 #pragma once
 
-#include "dnnarray/index.cuh"
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/index.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

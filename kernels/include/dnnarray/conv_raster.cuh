@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dnnarray/conv_tma.cuh"
-#include "dnnarray/division.cuh"
+#include "dnnarray/core/division.cuh"
 
 namespace dnnarray {
 

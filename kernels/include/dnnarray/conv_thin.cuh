@@ -7,10 +7,10 @@
 #pragma once
 
 #include "dnnarray/conv.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/mma.cuh"
 #include "dnnarray/parts.cuh"
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dnnarray/conv.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

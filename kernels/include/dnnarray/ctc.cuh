@@ -1,7 +1,7 @@
 // What the kernels of connectionist temporal classification share: logarithms to base 2, and where a sequence and its target lie.
 #pragma once
 
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 namespace dnnarray {
 

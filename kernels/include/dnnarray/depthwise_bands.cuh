@@ -1,8 +1,8 @@
 // What a warp of depthwise convolution by bands (conv/depthwise_band_sm90.cu) has of the weights.
 #pragma once
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/depthwise_steps.cuh"
-#include "dnnarray/reduce.cuh"
 
 namespace dnnarray {
 

@@ -1,8 +1,8 @@
 // What a block of depthwise convolution by strips (conv/depthwise_strip.cu) computes, whoever brings its rows of inputs. C is the Config of a kernel.
 #pragma once
 
+#include "dnnarray/core/division.cuh"
 #include "dnnarray/depthwise_stream.cuh"
-#include "dnnarray/division.cuh"
 
 namespace dnnarray {
 

@@ -1,8 +1,8 @@
 // The gradient of grid_sample by the coordinates of a place: sum over channels and taps of g[n, c, place] * slope * x[n, c, tap].
 #pragma once
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/sampling.cuh"
-#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 

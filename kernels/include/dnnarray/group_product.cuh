@@ -4,7 +4,7 @@
 // bytes. Operands run along k in their rows (K-major) or, kTransposed, along m or n, 64 of them in a panel.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

@@ -2,8 +2,8 @@
 // (grouped.cuh) and stays for many tiles, whose inputs and gradients come to shared memory one tile ahead.
 #pragma once
 
+#include "dnnarray/core/overlap.cuh"
 #include "dnnarray/grouped.cuh"
-#include "dnnarray/overlap.cuh"
 
 namespace dnnarray {
 

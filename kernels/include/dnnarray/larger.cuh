@@ -1,8 +1,8 @@
 // Numbers of any kind, and the larger of two of them, of two vectors, or of two pairs of halves.
 #pragma once
 
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

@@ -1,7 +1,7 @@
 // Lists of weighted sources, one list for each target: what sums of scattered contributions become once they are sorted by target.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

@@ -5,11 +5,10 @@
 // the upper two registers); B (16 x 8, two registers) rows 2t, 2t + 1 (+ 8) of column g; C (four floats) rows g, g + 8, columns 2t, 2t + 1.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
+#include "dnnarray/ptx/memory.cuh"
 
 namespace dnnarray {
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 // 16 bytes into shared memory; zeros where `valid` is false (`p` is not read then).
 __device__ __forceinline__ void copy_async(unsigned target, const void* p, bool valid) {

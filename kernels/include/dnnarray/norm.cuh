@@ -1,9 +1,9 @@
 // What the norms share: parameters of either dtype, and moments that can be merged.
 #pragma once
 
-#include "dnnarray/math.cuh"
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/math.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

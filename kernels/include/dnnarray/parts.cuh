@@ -4,7 +4,7 @@
 // 2^-22 of the largest and an absolute 2^-44 of it below; one part 11 bits, and 2^-33. bfloat16 has float32's exponents and needs no such power.
 #pragma once
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

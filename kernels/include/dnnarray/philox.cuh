@@ -2,7 +2,7 @@
 // Number i of the stream of a 64-bit seed is word i % 4 of the block with counter i / 4, the same on every engine.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

@@ -1,7 +1,7 @@
 // Reductions of whole planes in parts: what a thread has found of a plane, and how two parts become one.
 #pragma once
 
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/window.cuh"
 
 namespace dnnarray {

@@ -1,7 +1,7 @@
 // Some channels of an image in shared memory, those of an element side by side, for look-ups that fetch them all at once.
 #pragma once
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

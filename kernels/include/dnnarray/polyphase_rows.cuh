@@ -5,8 +5,8 @@
 //          What neighbouring threads both read comes from the L1.
 #pragma once
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/polyphase.cuh"
-#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 

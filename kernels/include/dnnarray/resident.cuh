@@ -7,8 +7,8 @@
 // give to each unit of the state.
 #pragma once
 
+#include "dnnarray/core/reduce.cuh"
 #include "dnnarray/grid_barrier.cuh"
-#include "dnnarray/reduce.cuh"
 #include "dnnarray/split_mma.cuh"
 
 namespace dnnarray {

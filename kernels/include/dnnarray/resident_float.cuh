@@ -1,8 +1,8 @@
 // The products of resident.cuh in float32 throughout: fused multiply-adds, no rounding of the operands.
 #pragma once
 
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/grid_barrier.cuh"
-#include "dnnarray/vec.cuh"
 
 namespace dnnarray {
 

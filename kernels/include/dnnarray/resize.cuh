@@ -1,7 +1,7 @@
 // Resampling along one axis: which source elements a target element reads, and their weights. All in double, as positions decide.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

@@ -1,7 +1,7 @@
 // Pairs of features that turn: a vector of them as it lies in memory, and turned by an angle of its own each.
 #pragma once
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

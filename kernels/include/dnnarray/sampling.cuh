@@ -1,8 +1,8 @@
 // Places between the pixels of an axis: the taps of a place, each an index, a weight and the slope of that weight.
 #pragma once
 
-#include "dnnarray/division.cuh"
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/division.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 namespace dnnarray {
 

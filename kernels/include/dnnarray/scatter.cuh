@@ -5,7 +5,7 @@
 // number of contributions to an element allow. What is not finite is kept apart in a byte of flags per element.
 #pragma once
 
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 namespace dnnarray {
 

@@ -1,10 +1,10 @@
 // What a loss must know of a row of scores, gathered in one pass with a running maximum; and the labels of rows.
 #pragma once
 
-#include "dnnarray/math.cuh"
-#include "dnnarray/overlap.cuh"
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/math.cuh"
+#include "dnnarray/core/overlap.cuh"
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

@@ -1,7 +1,7 @@
 // A stable radix sort of keys, in segments: the same order from run to run, however the threads come.
 #pragma once
 
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 namespace dnnarray {
 

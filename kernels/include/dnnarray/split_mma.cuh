@@ -5,7 +5,7 @@
 // of rows l / 4 and l / 4 + 8 of the weights, and of column l / 4 of the numbers.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

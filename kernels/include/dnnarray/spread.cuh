@@ -1,8 +1,8 @@
 // Mean and reciprocal standard deviation of a row that lies spread over the threads of a cluster, with one barrier.
 #pragma once
 
+#include "dnnarray/core/slice.cuh"
 #include "dnnarray/norm.cuh"
-#include "dnnarray/slice.cuh"
 
 namespace dnnarray {
 

@@ -4,7 +4,7 @@
 // b[0], b[1] = B[2j, 2j + 1 and 8 rows further][g]; d[0], d[1] = D[g][2j, 2j + 1], d[2], d[3] = D[g + 8][2j, 2j + 1].
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

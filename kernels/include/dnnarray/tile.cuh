@@ -5,7 +5,7 @@
 
 #include "dnnarray/activation.cuh"
 #include "dnnarray/conv.cuh"
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 
 namespace dnnarray {
 

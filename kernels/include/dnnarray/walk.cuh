@@ -1,7 +1,7 @@
 // Permuted copies: elements by their size alone, and axes that indices are split into.
 #pragma once
 
-#include "dnnarray/vec.cuh"
+#include "dnnarray/core/vec.cuh"
 #include "dnnarray/window.cuh"
 
 namespace dnnarray {

@@ -2,7 +2,7 @@
 // of k in 32 bytes. Lane l holds, of row l / 4 (+ 8 for elements 2 and 3), the columns l % 4 * 2 + i % 2 as element i.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

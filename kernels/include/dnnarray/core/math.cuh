@@ -1,7 +1,9 @@
 // Transcendental functions in two classes: `Precise` for results in float and double, `Quick` for results that are rounded to a half type.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
+#include "dnnarray/ptx/approximate.cuh"
+#include "dnnarray/ptx/extremes.cuh"
 
 namespace dnnarray {
 
@@ -12,22 +14,6 @@ __device__ __forceinline__ double absolute(double x) { return fabs(x); }
 __device__ __forceinline__ float rounded_product(float x, float y) { return __fmul_rn(x, y); }
 __device__ __forceinline__ double rounded_product(double x, double y) { return __dmul_rn(x, y); }
 
-__device__ __forceinline__ float quick_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float quick_log2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float quick_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // 1 / x to the last place for an x from 1 to 2^126, in half the instructions of a division.
 __device__ __forceinline__ float reciprocal(float x) {
   const float y = quick_reciprocal(x);
@@ -36,12 +22,7 @@ __device__ __forceinline__ float reciprocal(float x) {
 __device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
 
 // Held between `low` and `high`; NaN stays NaN.
-__device__ __forceinline__ float held_between(float x, float low, float high) {
-  float y, z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(low));
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(y), "f"(high));
-  return z;
-}
+__device__ __forceinline__ float held_between(float x, float low, float high) { return min_nan(max_nan(x, low), high); }
 
 // Within a few units of the last place.
 struct Precise {

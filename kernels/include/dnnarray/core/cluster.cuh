@@ -2,22 +2,12 @@
 // cluster. With one block everything here is a plain block's and compiles for sm_80.
 #pragma once
 
-#include "dnnarray/reduce.cuh"
-#include "dnnarray/vec.cuh"
-
-#if __CUDA_ARCH__ >= 900
-#define DNNARRAY_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
-#else
-#define DNNARRAY_CLUSTER(blocks)
-#endif
+#include "dnnarray/core/reduce.cuh"
+#include "dnnarray/core/vec.cuh"
+#include "dnnarray/ptx/cluster.cuh"
+#include "dnnarray/ptx/copy_async.cuh"
 
 namespace dnnarray {
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
-
-// All threads of the cluster arrive; who has waited sees what the others wrote before they arrived.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 template <int kBlocks>
 __device__ __forceinline__ void cluster_barrier() {
@@ -31,29 +21,14 @@ __device__ __forceinline__ void cluster_barrier() {
 
 // Writes to the place of `here` in the shared memory of another block of the cluster.
 __device__ __forceinline__ void store_remote(float* here, int block, float value) {
-  unsigned there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(block));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+  st_shared_cluster(mapa(here, block), value);
 }
 
 // Four numbers from the place of `here` in the shared memory of another block of the cluster.
 __device__ __forceinline__ Vec<float, 4> load_remote(const float* here, int block) {
   Vec<float, 4> v;
-  unsigned there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(block));
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.at[0]), "=f"(v.at[1]), "=f"(v.at[2]), "=f"(v.at[3]) : "r"(there) : "memory");
+  ld_shared_cluster_v4(v.at, mapa(here, block));
   return v;
-}
-
-// Sixteen bytes from device to shared memory, past the registers; complete for the thread itself after `copies_wait`.
-__device__ __forceinline__ void copy_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending of the latest committed groups are still under way.
-template <int kPending>
-__device__ __forceinline__ void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // kValues numbers of each warp of each block of a cluster, the same table in every block.

@@ -1,8 +1,8 @@
 // Index arithmetic: divisions that take the short way where they can, and places under another order of the axes.
 #pragma once
 
-#include "dnnarray/division.cuh"
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/division.cuh"
+#include "dnnarray/core/dtype.cuh"
 
 namespace dnnarray {
 

@@ -1,6 +1,8 @@
 // Storage types and their arithmetic. No CUDA header is needed: half types are 16 bits, converted by PTX.
 #pragma once
 
+#include "dnnarray/ptx/convert.cuh"
+
 namespace dnnarray {
 
 struct float16_t {
@@ -9,6 +11,12 @@ struct float16_t {
 struct bfloat16_t {
   unsigned short bits;
 };
+
+// Whether two types are one, for the check that an entry's parameters are those of the plan's record (`Arguments`).
+template <typename A, typename B>
+constexpr bool kSame = false;
+template <typename A>
+constexpr bool kSame<A, A> = true;
 
 // The type in which values of T are computed with: float, or double for double.
 template <typename T>
@@ -24,11 +32,7 @@ using arithmetic_t = typename Arithmetic<T>::type;
 
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ double widen(double x) { return x; }
-__device__ __forceinline__ float widen(float16_t x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
+__device__ __forceinline__ float widen(float16_t x) { return cvt_f32_f16(x.bits); }
 __device__ __forceinline__ float widen(bfloat16_t x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 
 // Rounds to nearest, ties to even.
@@ -44,15 +48,11 @@ __device__ __forceinline__ double narrow<double>(double x) {
 }
 template <>
 __device__ __forceinline__ float16_t narrow<float16_t>(float x) {
-  float16_t y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
+  return {cvt_f16_f32(x)};
 }
 template <>
 __device__ __forceinline__ bfloat16_t narrow<bfloat16_t>(float x) {
-  bfloat16_t y;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
+  return {cvt_bf16_f32(x)};
 }
 
 }  // namespace dnnarray

@@ -1,7 +1,8 @@
 // Vectors of up to 16 bytes, moved by one instruction. Streaming hints (ld.cs, st.cs) cost 5% on an H200; see docs/measured.md.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
+#include "dnnarray/ptx/memory.cuh"
 
 namespace dnnarray {
 
@@ -42,11 +43,11 @@ __device__ __forceinline__ void store(T* p, const Vec<T, N>& v) {
   if constexpr (sizeof v == 16) {
     unsigned w[4];
     memcpy(w, &v, sizeof v);
-    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+    st_v4(p, w);
   } else if constexpr (sizeof v == 8) {
     unsigned w[2];
     memcpy(w, &v, sizeof v);
-    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
+    st_v2(p, w);
   } else {
     *reinterpret_cast<Vec<T, N>*>(p) = v;
   }
@@ -88,28 +89,12 @@ __device__ __forceinline__ void widen_all(arithmetic_t<T> (&y)[N], const Wordwis
 }
 
 // N values rounded to T; half types by two, which one instruction does.
-__device__ __forceinline__ unsigned narrow_pair(float low, float high, float16_t) {
-  unsigned y;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-}
-__device__ __forceinline__ unsigned narrow_pair(float low, float high, bfloat16_t) {
-  unsigned y;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-}
+__device__ __forceinline__ unsigned narrow_pair(float low, float high, float16_t) { return cvt_f16x2_f32(low, high); }
+__device__ __forceinline__ unsigned narrow_pair(float low, float high, bfloat16_t) { return cvt_bf16x2_f32(low, high); }
 
 // The same of max(x, 0), NaN staying NaN, in the same one instruction.
-__device__ __forceinline__ unsigned rectified_pair(float low, float high, float16_t) {
-  unsigned y;
-  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-}
-__device__ __forceinline__ unsigned rectified_pair(float low, float high, bfloat16_t) {
-  unsigned y;
-  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-  return y;
-}
+__device__ __forceinline__ unsigned rectified_pair(float low, float high, float16_t) { return cvt_relu_f16x2_f32(low, high); }
+__device__ __forceinline__ unsigned rectified_pair(float low, float high, bfloat16_t) { return cvt_relu_bf16x2_f32(low, high); }
 
 template <typename T, int N>
 __device__ __forceinline__ Vec<T, N> narrow_all(const arithmetic_t<T> (&x)[N]) {

@@ -1,7 +1,7 @@
 // Vectors of 16 bytes that stay on the chip as they came from memory, and their elements.
 #pragma once
 
-#include "dnnarray/cluster.cuh"
+#include "dnnarray/core/cluster.cuh"
 
 namespace dnnarray {
 
@@ -49,9 +49,7 @@ __device__ __forceinline__ void store_words(T* to, const Words& words) {
 // Shared memory, read anew each time: the compiler would keep what it has read before, at the price of registers.
 __device__ __forceinline__ Words load_again(const Words* from) {
   Words to;
-  asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to.at[0]), "=r"(to.at[1]), "=r"(to.at[2]), "=r"(to.at[3])
-               : "r"(shared_address(from)));
+  ld_volatile_shared_v4(to.at, shared_address(from));
   return to;
 }
 

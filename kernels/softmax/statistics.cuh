@@ -1,35 +1,14 @@
 // The statistics of a softmax in one pass: the maximum so far, and sums that are rescaled when it grows.
 #pragma once
 
-#include "dnnarray/math.cuh"
-#include "dnnarray/reduce.cuh"
+#include "dnnarray/core/math.cuh"
+#include "dnnarray/core/reduce.cuh"
 
 namespace dnnarray {
 
-// `Max` of floats in one instruction where there is one.
-struct Largest : Max {
-  __device__ __forceinline__ float operator()(float a, float b) const {
-#if __CUDA_ARCH__ >= 800
-    float larger;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-    return larger;
-#else
-    return Max::operator()(a, b);
-#endif
-  }
-};
-
-// And of two halves by two halves, from sm_80 on.
-__device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, float16_t) {
-  unsigned y;
-  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
-__device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, bfloat16_t) {
-  unsigned y;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
+// The maxima of two halves by two halves, from sm_80 on.
+__device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, float16_t) { return max_nan_f16x2(a, b); }
+__device__ __forceinline__ unsigned largest_pair(unsigned a, unsigned b, bfloat16_t) { return max_nan_bf16x2(a, b); }
 
 // `sum` of exp(x - shift) and `dot` of g exp(x - shift), where shift is the maximum, or 0 as long as nothing but -inf was seen.
 template <typename A, typename M>

@@ -2,7 +2,8 @@
 // and the order of the operations is fixed, so that the same values give the same bits.
 #pragma once
 
-#include "dnnarray/dtype.cuh"
+#include "dnnarray/core/dtype.cuh"
+#include "dnnarray/ptx/extremes.cuh"
 
 namespace dnnarray {
 
@@ -36,11 +37,7 @@ struct Max {
   __device__ __forceinline__ A operator()(A a, A b) const {
     return a > b || a != a ? a : b;
   }
-  __device__ __forceinline__ float operator()(float a, float b) const {
-    float y;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-    return y;
-  }
+  __device__ __forceinline__ float operator()(float a, float b) const { return max_nan(a, b); }
 };
 
 struct Min {

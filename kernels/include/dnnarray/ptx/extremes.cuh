@@ -1,0 +1,36 @@
+// Maxima and minima in which a NaN wins, as in numpy.maximum and numpy.minimum. Those of two half values at once need sm_80.
+#pragma once
+
+namespace dnnarray {
+
+__device__ __forceinline__ float max_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+__device__ __forceinline__ float min_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+
+__device__ __forceinline__ unsigned max_nan_f16x2(unsigned a, unsigned b) {
+  unsigned y;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ unsigned max_nan_bf16x2(unsigned a, unsigned b) {
+  unsigned y;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+
+}  // namespace dnnarray
