@@ -252,7 +252,7 @@ class Trial:
         limited = isinstance(error, dnn.WorkspaceError) and self.call.context.get("workspace_limit") is not None
         absent = isinstance(error, dnn.UnsupportedError) and self.place.name == "cuda"
         if self.call.change or self.call.lenient:
-            named = any(f" {op.name}: " in text for op in (self.operation, self.forward))
+            named = any(f" {name}: " in text for name in (self.forward.name, f"{self.forward.base}_backward"))
             return Verdict("refused", text) if named else Verdict("UNNAMED", f"without the function's name: {text}")
         if (limited and self._all_need_more()) or (absent and self.algorithm is None):
             return Verdict("refused", text)

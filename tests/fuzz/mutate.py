@@ -27,6 +27,7 @@ SPOILT = (
     "out of another shape", "out of another dtype", "out read-only", "out broadcast", "out across an input", "too many outs", "workspace too small",
     "workspace of another dtype", "workspace strided", "workspace read-only",
 )  # fmt: skip
+_ABSURD = 1e6  # numbers from here on, and what is none, overflow on the way
 _DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64")
 
 
@@ -37,7 +38,7 @@ def spoil(how: str, out: list[Any], scratch: Any, inputs: list[Any]) -> tuple[li
     if not (out and out[0].size > 1 and out[0].ndim):
         return out, scratch
     first, others = out[0], out[1:]
-    same = [a for a in inputs if a.shape == first.shape and a.dtype == first.dtype]
+    same = [a for a in inputs if isinstance(a, np.ndarray) and a.shape == first.shape and a.dtype == first.dtype]
     match how:
         case "out of another shape":
             first = first[:-1] if len(first) > 1 else first[None]
@@ -130,4 +131,5 @@ def _other_option(d: Drawer, call: Call) -> Call | None:
         return None
     name, value = d.choice(names), d.choice(_VALUES)
     options: dict[str, Any] = call.drawn.options | {name: value}
-    return replace(call, drawn=replace(call.drawn, options=options), change=f"{name}={value!r}")
+    style = "extreme" if type(value) in (int, float) and not abs(value) < _ABSURD else call.style
+    return replace(call, drawn=replace(call.drawn, options=options), style=style, change=f"{name}={value!r}")

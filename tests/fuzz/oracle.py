@@ -146,6 +146,8 @@ def cancelling(op: str, cotangents: list[Any], arrays: dict[str, Any], options: 
     weight = max(_size(arrays.get("weight")), 1.0)
     if op in ("softmax", "log_softmax", "softmin", "cross_entropy", "nll_loss", "ctc_loss"):
         return given * weight
+    if op == "grid_sample":  # the slopes of the weights have the sum 0
+        return given * _size(arrays["x"]) * max(arrays["x"].shape[2:])
     if op == "linear_cross_entropy":
         return given * max(_size(arrays["x"]), _size(arrays["w"]), 1.0) * weight
     if "attention" in op:

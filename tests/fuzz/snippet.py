@@ -20,7 +20,7 @@ _SHORT = 40  # elements that are written out
 
 def simplified(call: Call, kind: str, place: Any) -> Call:
     """The call without what it fails without."""
-    shrunk = True
+    shrunk = not call.spoilt
     while shrunk:
         shrunk = False
         for simpler in _simpler(call):

@@ -103,7 +103,7 @@ def avg_pool(
 def lp_pool(x, *, kernel_size, p=2, stride=None, padding=0, dilation=1, ceil_mode=False, layout="channels_first"):
     def norm(elements, positions, padded):
         if math.isinf(p):
-            return max(map(abs, elements), default=0.0), 0
+            return math.nan if any(map(math.isnan, elements)) else max(map(abs, elements), default=0.0), 0
         return math.fsum(abs(e) ** p for e in elements) ** (1 / p), 0
 
     space = x.shape[2:] if layout == "channels_first" else x.shape[1:-1]
