@@ -24,6 +24,7 @@ from dnnarray._names import FAMILIES, FAMILY_OF
 from dnnarray._options import CURRENT, DEFAULT, Options
 from dnnarray._problems import checks
 from dnnarray._problems.base import Problem, leaves, tree_map
+from dnnarray._problems.needs import NEEDS, needed
 from dnnarray._records import frozen
 from dnnarray._select import rank, tuning
 from dnnarray._untraced import untraced
@@ -83,7 +84,9 @@ class Operation:
             if spec is None and name in self.required:
                 fail(ArrayTypeError, self.name, name, "None", "an array")
         self.check_rank(specs[0])
-        return self.build(self.name, *specs, **options)
+        chosen = dict(options)
+        wanted = chosen.pop(NEEDS, None)
+        return needed(self.build(self.name, *specs, **chosen), wanted)
 
     def check_rank(self, spec: Any) -> None:
         """What an alias such as ``conv2d`` asks beyond its general operation."""

@@ -11,12 +11,13 @@ from dnnarray._arrays import spec_of
 from dnnarray._errors import ArrayTypeError, OptionError, UnsupportedError, fail
 from dnnarray._operation import Operation, find, lookup
 from dnnarray._options import CURRENT, Options, current
+from dnnarray._problems.needs import NEEDS, check_names
 from dnnarray._records import frozen
 from dnnarray._untraced import untraced
 
 
 @untraced
-def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+def vjp(op: Any, *arrays: Any, needs: tuple[str, ...] | None = None, **options: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """Run an operation and return, beside its output, the function that pulls a gradient back.
 
     Parameters
@@ -27,6 +28,9 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
         The arrays of the call in signature order, None where omitted. Options that the function takes among them (``num_groups``,
         ``kernel_size``, ``output_size``, ...) may stand in their places or be given by name; what is no array, behind all arrays, is
         the next option of the signature.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted, as the functions that compute gradients take them: the pullback computes nothing
+        for the others, and gives None for them. None (the default) for all.
     **options
         Everything else, by name. Keyword-only arrays (``residual``, ``mask``) may be given by name too. ``algorithm`` is that of the
         forward; the gradients go by the algorithm of the same name where there is one that does them.
@@ -47,7 +51,7 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     UnsupportedError
         The operation has no gradient.
     OptionError
-        `op` is no operation.
+        `op` is no operation, or `needs` names what is no array of it or, when the pullback is called, an array without a gradient.
     ArrayTypeError
         An argument is no array; or the pullback got a number, or nothing, for an output that has axes.
 
@@ -60,6 +64,11 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     >>> loss, pullback = dnn.vjp("cross_entropy", np.zeros((1, 2)), np.array([0]))
     >>> pullback()
     (array([[-0.5,  0.5]]), None)
+    >>> y, pullback = dnn.vjp("linear", np.ones((1, 2)), np.ones((3, 2)), needs=("weight",))
+    >>> pullback(np.array([[1.0, 2.0, 3.0]]))
+    (None, array([[1., 1.],
+           [2., 2.],
+           [3., 3.]]))
     """
     operation = find(op)
     backward = lookup(f"{operation.base}_backward")
@@ -83,6 +92,7 @@ def vjp(op: Any, *arrays: Any, **options: Any) -> tuple[Any, Callable[[Any], tup
     takes_algorithm = "algorithm" in backward.function.__signature__.parameters  # type: ignore[attr-defined]
     forced = forced if takes_algorithm else {}
     kept = {n: v for n, v in (named | chosen | saved).items() if n in backward.arrays or n in backward.defaults}
+    kept |= _wanted(operation, backward, needs)
     (_, *others), rest = backward.bind((None,), kept)
     results = output if isinstance(output, tuple) else (output,)
     scalars = tuple(result if getattr(result, "shape", None) == () else None for result in results)
@@ -140,6 +150,15 @@ class Pullback:
         from array_api_compat import array_namespace  # which few calls need
 
         return array_namespace(scalar).full_like(scalar, grad)
+
+
+def _wanted(operation: Operation, backward: Operation, needs: Any) -> dict[str, Any]:
+    """The option of the backward that leaves out what is not needed; none where it has a single gradient, which must be the one that is."""
+    if needs is None:
+        return {}
+    several = NEEDS in backward.defaults
+    check_names(operation.name, needs, operation.arrays if several else operation.gradients[:1])
+    return {NEEDS: tuple(needs)} if several else {}
 
 
 def _run(backward: Operation, arrays: tuple[Any, ...], options: dict[str, Any], forced: dict[str, Any]) -> Any:

@@ -255,6 +255,7 @@ def conv_backward(
     residual=None,
     activation=None,
     flip=False,
+    needs=None,
     out=None,
     workspace=None,
     algorithm=None,
@@ -277,6 +278,9 @@ def conv_backward(
         Bias of the forward.
     stride, padding, dilation, groups, layout, residual, activation, flip
         As in `conv`, the same as in the forward.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         One array for each gradient that is not None.
     workspace : uint8 array, optional
@@ -398,6 +402,7 @@ def conv_transpose_backward(
     groups=1,
     layout="channels_first",
     activation=None,
+    needs=None,
     out=None,
     workspace=None,
     algorithm=None,
@@ -420,6 +425,9 @@ def conv_transpose_backward(
         Bias of the forward.
     stride, padding, output_padding, dilation, groups, layout, activation
         As in `conv_transpose`, the same as in the forward.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         One array for each gradient that is not None.
     workspace : uint8 array, optional

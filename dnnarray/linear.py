@@ -62,7 +62,7 @@ def linear(x, weight, /, bias=None, *, activation=None, residual=None, out=None,
 
 
 @operation(problems.linear_backward, arrays=("bias", "residual"))
-def linear_backward(grad, x, weight, /, bias=None, *, activation=None, residual=None, out=None, workspace=None):
+def linear_backward(grad, x, weight, /, bias=None, *, activation=None, residual=None, needs=None, out=None, workspace=None):
     """Gradients of `linear` with respect to its arrays.
 
     With ``g = grad * activation'(x @ weight.T + bias + residual)``, or ``g = grad`` without an activation: ``g @ weight`` for `x`,
@@ -75,6 +75,9 @@ def linear_backward(grad, x, weight, /, bias=None, *, activation=None, residual=
         Gradient of the output; dtype of `x`.
     x, weight, bias, activation, residual
         As in the forward call.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of arrays, optional
         Where to write the results, one array for each that is not None.
     workspace : uint8 array, optional

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -54,27 +54,21 @@ WAYS = tuple(
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
-_FORWARD, _INPUT, _WEIGHT = "forward", "input", "weight"
-# What each operation runs, whether it recomputes the input of an activation first (by the last entry), and its function.
-_OPERATIONS: dict[str, tuple[tuple[str, ...], str | None, Callable[..., None]]] = {
-    "conv": ((_FORWARD,), None, conv),
-    "conv_backward_input": ((_INPUT,), None, conv_backward_input),
-    "conv_backward_weight": ((_WEIGHT,), None, conv_backward_weight),
-    "conv_backward": ((_INPUT, _WEIGHT), _FORWARD, conv_backward),
-    "conv_transpose": ((_INPUT,), None, conv_transpose),
-    "conv_transpose_backward": ((_FORWARD, _WEIGHT), _INPUT, conv_transpose_backward),
+_OPERATIONS: dict[str, Callable[..., None]] = {
+    "conv": conv,
+    "conv_backward_input": conv_backward_input,
+    "conv_backward_weight": conv_backward_weight,
+    "conv_backward": conv_backward,
+    "conv_transpose": conv_transpose,
+    "conv_transpose_backward": conv_transpose_backward,
 }
+_BACKWARD = ("conv_backward", "conv_transpose_backward")
 
 
-def _correlations(maps: Iterable[str], g: Geometry) -> list[Geometry]:
+def _correlations(problem: ConvProblem) -> list[Geometry]:
     """The geometries that the maps hand to `correlate`."""
-    found = []
-    for name in maps:
-        if name == _FORWARD:
-            found.append(g)
-        elif name == _INPUT:
-            found += [p.geometry for p in g.phases]
-    return found
+    g, runs = problem.geometry, problem.runs
+    return [g] * runs.correlates + ([p.geometry for p in g.phases] if runs.spreads else [])
 
 
 def _is_finite(array: np.ndarray | None) -> bool:
@@ -82,39 +76,32 @@ def _is_finite(array: np.ndarray | None) -> bool:
     return array is None or bool(np.isfinite(np.sum(array)))
 
 
+_NO_WEIGHT = "it has no gradient of the weight"
+
+
 def _is_empty(g: Geometry) -> bool:
     return 0 in g.sizes
 
 
-def _maps(op: str, problem: ConvProblem) -> tuple[str, ...]:
-    """Which of the three an operation runs for a problem."""
-    always, recomputed, _ = _OPERATIONS[op]
-    return always if recomputed is None or problem.activation is None else (*always, recomputed)
-
-
 def _method(op: str, way: Way) -> Method:
-    always, _, run = _OPERATIONS[op]
-
-    def maps(problem: ConvProblem) -> tuple[str, ...]:
-        return _maps(op, problem)
+    run = _OPERATIONS[op]
 
     def rejects(problem: ConvProblem, device: Device) -> str | None:
-        g = problem.geometry
-        if _WEIGHT in always:
-            reason = "it has no gradient of the weight" if way.rejects_weight is None else way.rejects_weight(g)
+        if problem.runs.weighs:
+            reason = _NO_WEIGHT if way.rejects_weight is None else way.rejects_weight(problem.geometry)
             if reason is not None:
                 return reason
-        return next((r for r in map(way.rejects, _correlations(maps(problem), g)) if r is not None), None)
+        return next((r for r in map(way.rejects, _correlations(problem)) if r is not None), None)
 
     def workspace(problem: ConvProblem) -> int:
         g = problem.geometry
         if _is_empty(g):
             return 0
-        if way.input_buffers is not None and _INPUT in maps(problem):
+        if way.input_buffers is not None and problem.runs.spreads:
             needed = [(g, way.input_buffers, False)]
         else:
-            needed = [(c, way.buffers, False) for c in _correlations(maps(problem), g)]
-        if _WEIGHT in always:
+            needed = [(c, way.buffers, False) for c in _correlations(problem)]
+        if problem.runs.weighs:
             assert way.weight_buffers is not None  # `rejects` has asked for the gradient of the weight
             needed += [(part.geometry, way.weight_buffers, True) for part in weight_parts(g)]
         return max((scratch_of(way, c, shapes, problem.itemsize, weighs) for c, shapes, weighs in needed), default=0)
@@ -123,16 +110,16 @@ def _method(op: str, way: Way) -> Method:
         g = problem.geometry
         if _is_empty(g):
             return Cost(0, 0)
-        costs = [way.cost(c, problem.itemsize) for c in _correlations(maps(problem), g)]
-        if way.input_gradient is None and _INPUT in maps(problem) and g.stride != (1, 1, 1):
+        costs = [way.cost(c, problem.itemsize) for c in _correlations(problem)]
+        if way.input_gradient is None and problem.runs.spreads and g.stride != (1, 1, 1):
             costs.append(strided_cost(g.sizes[0], problem.itemsize))
-        if _WEIGHT in always:
+        if problem.runs.weighs:
             assert way.weight_cost is not None
             costs.append(way.weight_cost(g, problem.itemsize))
         return _total(costs)
 
     def bound(problem: ConvProblem, outputs: Any, scratch: Scratch, *arrays: Any) -> None:
-        if way.mixes and not all(map(_is_finite, arrays)):
+        if way.mixes and not all(_is_finite(a) for i, a in enumerate(arrays) if i not in problem.unread):
             run(DIRECT, problem, outputs, None, *arrays)  # so that NaN and infinity stay where the definition puts them
         else:
             run(way, problem, outputs, scratch, *arrays)
@@ -159,56 +146,68 @@ class _CompiledWay(NamedTuple):
     strided: bool = True  # a gradient's phases are written one after the other, each to every so many pixels
     precision: Callable[[Geometry], str] = lambda g: "highest"  # the class of its numerics in float32
     target: Callable[[str], str | None] = lambda dtype: None  # why it cannot be compiled for a dtype on this machine
-    weighs: bool = True  # it stands beside a gradient of the weight, too, and these are of that one
+    alone: bool = False  # of a backward it does a single map, by a gradient of the weight of its own
+    of_weight: bool = False  # its gradient of the weight is one of its own; else it stands beside that of "shifted"
     rejects_weight: Callable[[Geometry], str | None] = huge
     weight_cost: Callable[[Geometry, int], Cost] = shifted_weight_cost
+    weight_precision: Callable[[Geometry], str] = lambda g: "highest"
 
-    def way(self, weighs: bool) -> Way:
+    def way(self, op: str) -> Way:
         """Asked for only where Numba has compiled it."""
         way: Way
-        if weighs:
+        if op in _BACKWARD:
             way = import_module("dnnarray._cpu.compiled.conv_backward").WAYS[self.name]
         else:
             way = import_module(f"dnnarray._cpu.compiled.{self.module}").WAY
         return way
 
+    def unasked(self, problem: ConvProblem) -> str | None:
+        """Why a backward by this way would be that by another one, or None."""
+        if self.alone and problem.maps > 1:
+            return "it does one gradient at a time"
+        correlates, spreads, weighs = problem.runs
+        if correlates or spreads or (weighs and self.of_weight):
+            return None
+        return "the gradient of the weight alone is that of another algorithm" if weighs else "there is nothing to multiply"
+
+    def accepts(self, problem: ConvProblem, device: Device) -> str | None:
+        reasons = map(self.rejects, _correlations(problem))
+        reason = self.unasked(problem) or next((r for r in reasons if r is not None), None) or self.target(compiled.arithmetic(problem))
+        return self.rejects_weight(problem.geometry) if problem.runs.weighs and reason is None else reason
+
+    def cost_of(self, problem: ConvProblem, device: Device) -> Cost:
+        g, runs = problem.geometry, problem.runs
+        if _is_empty(g):
+            return Cost(0, 0)
+        costs = [self.cost(c, problem.itemsize) for c in _correlations(problem)]
+        if self.strided and runs.spreads and g.stride != (1, 1, 1):
+            costs.append(strided_cost(g.sizes[0], problem.itemsize))
+        if runs.weighs:
+            costs.append(self.weight_cost(g, problem.itemsize))
+        return _total(costs)
+
+    def precision_of(self, problem: ConvProblem) -> str:
+        found = [self.precision(c) for c in _correlations(problem)]
+        found += [self.weight_precision(problem.geometry)] * problem.runs.weighs
+        return max(found, key=PRECISIONS.index, default="highest")
+
     def method(self, op: str) -> Method:
         """The entry of an operation."""
-        weighs = _WEIGHT in _OPERATIONS[op][0]
-
-        def accepts(problem: ConvProblem, device: Device) -> str | None:
-            found = _correlations(_maps(op, problem), problem.geometry)
-            reason = next((r for r in map(self.rejects, found) if r is not None), None) or self.target(compiled.arithmetic(problem))
-            return self.rejects_weight(problem.geometry) if weighs and reason is None else reason
 
         def workspace(problem: ConvProblem) -> int:
-            return _method(op, self.way(weighs)).workspace(problem)
+            return _method(op, self.way(op)).workspace(problem)
 
-        def cost(problem: ConvProblem, device: Device) -> Cost:
-            g, maps = problem.geometry, _maps(op, problem)
-            if _is_empty(g):
-                return Cost(0, 0)
-            costs = [self.cost(c, problem.itemsize) for c in _correlations(maps, g)]
-            if self.strided and _INPUT in maps and g.stride != (1, 1, 1):
-                costs.append(strided_cost(g.sizes[0], problem.itemsize))
-            if weighs:
-                costs.append(self.weight_cost(g, problem.itemsize))
-            return _total(costs)
-
-        def precision(problem: ConvProblem) -> str:
-            return max(map(self.precision, _correlations(_maps(op, problem), problem.geometry)), key=PRECISIONS.index, default="highest")
-
-        module, driver = ("conv_backward", f"{self.name}_{op}") if weighs else (self.module, op)
+        module, driver = ("conv_backward", f"{self.name}_{op}") if op in _BACKWARD else (self.module, op)
         return compiled.method(
             self.name,
             module,
             driver,
             self.summary,
-            accepts=accepts,
+            accepts=self.accepts,
             target=self.target,
-            cost=cost,
+            cost=self.cost_of,
             workspace=workspace,
-            precision=precision,
+            precision=self.precision_of,
         )
 
 
@@ -253,8 +252,20 @@ _COMPILED_WEIGHTS = (
     _CompiledWeight("shifted", "conv_weight", SUMMARY_WEIGHT, shifted_weight_cost, huge),
 )
 _COMPILED_WAYS = (
-    _CompiledWay("winograd_4x4", "winograd", SUMMARY_4X4, cost_4x4, rejects_winograd, precision=precision_4x4, weighs=False),
-    _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, rejects_shifted),
+    _CompiledWay(
+        "winograd_4x4",
+        "winograd",
+        SUMMARY_4X4,
+        cost_4x4,
+        rejects_winograd,
+        precision=precision_4x4,
+        alone=True,
+        of_weight=True,
+        rejects_weight=rejects_winograd,
+        weight_cost=cost_4x4_weight,
+        weight_precision=precision_4x4_weight,
+    ),
+    _CompiledWay("shifted", "conv", SUMMARY, shifted_cost, rejects_shifted, of_weight=True),
     _CompiledWay("channel_lanes", "conv_lanes", SUMMARY_LANES, channel_lanes_cost, rejects_shifted, strided=False),
     _CompiledWay(
         "depthwise_lanes",
@@ -263,6 +274,7 @@ _COMPILED_WAYS = (
         lanes_cost,
         rejects_lanes,
         strided=False,
+        of_weight=True,
         rejects_weight=rejects_lanes,
         weight_cost=lanes_cost,
     ),
@@ -272,10 +284,9 @@ _COMPILED_WAYS = (
 
 
 def _compiled(op: str) -> tuple[Method, ...]:
-    """A backward by Winograd would gain nothing beside the gradient of the weight, and round thrice as much."""
     if op == "conv_backward_weight":
         return tuple(way.method() for way in _COMPILED_WEIGHTS)
-    return tuple(way.method(op) for way in _COMPILED_WAYS if way.weighs or _WEIGHT not in _OPERATIONS[op][0])
+    return tuple(way.method(op) for way in _COMPILED_WAYS)
 
 
 ALGORITHMS = {op: (*(_method(op, way) for way in WAYS), *_compiled(op)) for op in _OPERATIONS}

@@ -116,12 +116,15 @@ def conv_backward(
         y = np.empty_like(grad)
         _before_activation(way, problem, scratch, x, weight, bias, residual, y)
         grad = activation.apply_gradient(problem.activation, grad, y)
-    conv_backward_input(way, problem, outputs[:1], scratch, grad, weight)
-    conv_backward_weight(way, problem, outputs[1:2], scratch, grad, x)
-    if bias is not None:
-        _bias_gradient(problem, grad, outputs[2])
-    if residual is not None:
-        outputs[3][...] = grad
+    dx, dweight, dbias, *rest = outputs
+    if dx is not None:
+        conv_backward_input(way, problem, (dx,), scratch, grad, weight)
+    if dweight is not None:
+        conv_backward_weight(way, problem, (dweight,), scratch, grad, x)
+    if dbias is not None:
+        _bias_gradient(problem, grad, dbias)
+    if rest and rest[0] is not None:
+        rest[0][...] = grad
 
 
 def _transposed(way: Way, problem: ConvProblem, scratch: Scratch, x: Any, weight: Any, bias: Any, y: Any) -> None:
@@ -142,8 +145,11 @@ def conv_transpose_backward(
         y = np.empty_like(grad)
         _transposed(way, problem, scratch, x, weight, bias, y)
         grad = activation.apply_gradient(problem.activation, grad, y)
-    dy, x, dx = _views(problem, grad, x, outputs[0])
-    _correlate(way, problem.geometry, scratch, dy, _weight(problem, weight), dx)
-    _weight_gradient(way, problem.geometry, scratch, dy, x, _weight(problem, outputs[1]))
-    if bias is not None:
-        _bias_gradient(problem, grad, outputs[2])
+    dx, dweight, dbias = outputs
+    if dx is not None:
+        dy, target = _views(problem, grad, dx)
+        _correlate(way, problem.geometry, scratch, dy, _weight(problem, weight), target)
+    if dweight is not None:
+        conv_backward_weight(way, problem, (dweight,), scratch, x, grad)
+    if dbias is not None:
+        _bias_gradient(problem, grad, dbias)

@@ -42,21 +42,27 @@ def linear_backward(
     product: Product, problem: LinearProblem, outputs: Any, grad: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: Any, residual: Any
 ) -> None:
     dx, dweight, dbias, *rest = outputs
-    rows = x.reshape(problem.rows, problem.features)
     slope = grad.reshape(problem.rows, problem.outs)
     if problem.activation is not None:
         before = np.empty(slope.shape, slope.dtype)
-        _before_activation(product, problem, before, rows, weight, bias, residual)
+        _before_activation(product, problem, before, x.reshape(problem.rows, problem.features), weight, bias, residual)
         slope = apply_gradient(problem.activation, slope, before)
-    flat = dx.reshape(rows.shape) if dx.flags.c_contiguous else np.empty(rows.shape, dx.dtype)
+    if dx is not None:
+        _input_gradient(product, slope, weight, dx)
+    if dweight is not None:
+        product(slope.T, x.reshape(problem.rows, problem.features), dweight)
+    if dbias is not None:
+        of_rows(slope, dbias)
+    if rest and rest[0] is not None:
+        rest[0][...] = slope.reshape(rest[0].shape)
+
+
+def _input_gradient(product: Product, slope: np.ndarray, weight: np.ndarray, dx: np.ndarray) -> None:
+    shape = (slope.shape[0], weight.shape[1])
+    flat = dx.reshape(shape) if dx.flags.c_contiguous else np.empty(shape, dx.dtype)
     product(slope, weight, flat)
     if not dx.flags.c_contiguous:
         dx[...] = flat.reshape(dx.shape)
-    product(slope.T, rows, dweight)
-    if dbias is not None:
-        of_rows(slope, dbias)
-    if rest:
-        rest[0][...] = slope.reshape(rest[0].shape)
 
 
 def _gemm(run: Callable[..., None]) -> Callable[..., None]:
@@ -69,12 +75,12 @@ def _gemm(run: Callable[..., None]) -> Callable[..., None]:
 def _products(problem: LinearProblem) -> list[tuple[int, int, int]]:
     """Rows, columns and depth of each matrix product."""
     m, k, n = problem.rows, problem.features, problem.outs
-    forward, gradients = [(m, n, k)], [(m, k, n), (n, k, m)]
-    return {1: forward, 2: gradients, 3: [*forward, *gradients]}[problem.products]
+    gradients = [size for size, spec in zip([(m, k, n), (n, k, m)], problem.outputs, strict=False) if problem.backward and spec is not None]
+    return [(m, n, k)] * problem.forwards + gradients
 
 
 def _refuses(problem: LinearProblem, device: Device) -> str | None:
-    if 0 in (problem.rows, problem.features, problem.outs):
+    if 0 in (problem.rows, problem.features, problem.outs, problem.products):
         return "there is nothing to multiply"
     return matrix_unit.refuses(compiled.arithmetic(problem))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import NamedTuple, Protocol
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
 NO_EPILOGUE = Epilogue()
+OF_IMAGES = ("conv", "conv_transpose", "conv_backward_input")  # operations with a single map, whose result is an image
+DEFINITION = "direct"  # the algorithm that also does a problem without any map
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -112,33 +114,10 @@ IMAGES = {  # indices of the inputs that are images, and of the outputs
 }
 
 
-class Runs(NamedTuple):
-    """Which of the three maps an operation runs."""
-
-    correlates: bool
-    spreads: bool
-    weighs: bool
-
-
-_RUNS = {
-    "conv": Runs(True, False, False),
-    "conv_transpose": Runs(False, True, False),
-    "conv_backward_input": Runs(False, True, False),
-    "conv_backward_weight": Runs(False, False, True),
-    "conv_backward": Runs(False, True, True),
-    "conv_transpose_backward": Runs(True, False, True),
-}
-
-
-def runs(op: str, problem: ConvProblem) -> Runs:
-    """A backward forms the forward again where it has an activation: all three maps."""
-    return Runs(True, True, True) if problem.maps == 3 else _RUNS[op]
-
-
-def correlations(op: str, problem: ConvProblem) -> list[Geometry]:
+def correlations(problem: ConvProblem) -> list[Geometry]:
     """The correlations that an operation runs, one for each residue of a stride where it spreads."""
-    g, found = problem.geometry, runs(op, problem)
-    return [g] * found.correlates + ([p.geometry for p in g.phases] if found.spreads else [])
+    g, runs = problem.geometry, problem.runs
+    return [g] * runs.correlates + ([p.geometry for p in g.phases] if runs.spreads else [])
 
 
 class Lying(NamedTuple):
@@ -148,15 +127,11 @@ class Lying(NamedTuple):
     mixed: bool
 
 
-def lying(op: str, problem: ConvProblem) -> Lying:
-    """The order in which most images lie, of those that all results have."""
-    return _lying(problem, op)
-
-
 @remembered
-def _lying(problem: ConvProblem, op: str) -> Lying:
-    taken, made = IMAGES[op]
-    given = [s for s in (problem.inputs[i] for i in taken) if s is not None]
+def lying(problem: ConvProblem) -> Lying:
+    """The order in which most images lie, of those that all results have."""
+    taken, made = IMAGES[problem.kind]
+    given = [s for s in (problem.inputs[i] for i in taken if i not in problem.unread) if s is not None]
     results = [s for s in (problem.outputs[i] for i in made) if s is not None]
     found: dict[bool, int] = {}
     for last in (True, False):
@@ -175,10 +150,10 @@ class Setting:
     order of their own.
     """
 
-    def __init__(self, op: str, problem: ConvProblem, aligned: bool, precision: str = "highest", units: int = 1) -> None:
-        self.op, self.problem, self.g, self.precision, self.units = op, problem, problem.geometry, precision, units
+    def __init__(self, problem: ConvProblem, aligned: bool, precision: str = "highest", units: int = 1) -> None:
+        self.problem, self.g, self.precision, self.units = problem, problem.geometry, precision, units
         self.steps = Planner(problem, aligned)
-        self.last, self.mixed = lying(op, problem)
+        self.last, self.mixed = lying(problem)
 
     def _order(self, rank: int, last: bool) -> tuple[int, ...]:
         return (last_order if last else first_order)(self.problem.layout, rank)
@@ -186,7 +161,7 @@ class Setting:
     @property
     def orders(self) -> tuple[tuple[int, ...], ...]:
         """`Program.orders`: weights stay as they lie (in C order where they are not dense)."""
-        images = IMAGES[self.op][0]
+        images = IMAGES[self.problem.kind][0]
         specs = enumerate(self.problem.inputs)
         return tuple(self._order(s.ndim, self.last) if i in images else order_of(s) for i, s in specs if s is not None)
 
@@ -271,13 +246,15 @@ def weight_gradient(setting: Setting, maps: Maps) -> None:
 
 
 def backward(setting: Setting, maps: Maps) -> None:
-    """The gradient in front of the activation, then those of all arrays."""
+    """The gradient in front of the activation, then those that are wanted."""
     x, weight = setting.source(1), _given_weight(setting, 2)
     dz = _before_activation(setting, _epilogue(setting, 3, 4), True, lambda z: maps.correlate(x, weight, z))
-    maps.spread(dz, weight, setting.target(0))
-    maps.weigh(dz, x, _weight_result(setting, 1))
+    if setting.problem.runs.spreads:
+        maps.spread(dz, weight, setting.target(0))
+    if setting.problem.runs.weighs:
+        maps.weigh(dz, x, _weight_result(setting, 1))
     _bias_gradient(setting, dz, True)
-    if len(setting.problem.outputs) > 3:
+    if any(setting.problem.outputs[3:]):
         setting.steps.add(rearrange(dz, setting.target(3), setting.shape(True)))
 
 
@@ -285,8 +262,10 @@ def transpose_backward(setting: Setting, maps: Maps) -> None:
     """As `backward`, the maps having changed places."""
     x, weight = setting.source(1), _given_weight(setting, 2)
     dz = _before_activation(setting, _epilogue(setting, 3, None), False, lambda z: maps.spread(x, weight, z))
-    maps.correlate(dz, weight, setting.target(0))
-    maps.weigh(x, dz, _weight_result(setting, 1))
+    if setting.problem.runs.correlates:
+        maps.correlate(dz, weight, setting.target(0))
+    if setting.problem.runs.weighs:
+        maps.weigh(x, dz, _weight_result(setting, 1))
     _bias_gradient(setting, dz, False)
 
 
@@ -318,23 +297,35 @@ OPERATIONS: dict[str, Callable[[Setting, Maps], None]] = {
 }
 
 
-def plan(op: str, algorithm: Callable[[Setting], Maps], problem: ConvProblem, aligned: bool, precision: str, units: int) -> Setting:
+def plan(algorithm: Callable[[Setting], Maps], problem: ConvProblem, aligned: bool, precision: str, units: int) -> Setting:
     """All launches of an operation by one algorithm on a device with this many multiprocessors."""
-    setting = Setting(op, problem, aligned, precision, units)
-    OPERATIONS[op](setting, algorithm(setting))
+    setting = Setting(problem, aligned, precision, units)
+    OPERATIONS[problem.kind](setting, algorithm(setting))
     return setting
 
 
-def methods(name: str, op: str, algorithm: Callable[[Setting], Maps], summary: str, rejects: Callable[..., str | None],
-            cost: Callable[..., Cost], precision: str = "highest", floor: Callable[..., float] | None = None, kind: Kind | None = None) -> Method:  # fmt: skip
-    """The table's entry of an algorithm for an operation; `rejects`, `cost` and `floor` are asked with its name first. `rejects` looks at the `kind`, too."""
+def methods(name: str, algorithm: Callable[[Setting], Maps], summary: str, rejects: Callable[..., str | None], cost: Callable[..., Cost],
+            precision: str = "highest", floor: Callable[..., float] | None = None, kind: Kind | None = None) -> Method:  # fmt: skip
+    """The table's entry of an algorithm. `rejects`, `cost` and `floor` are asked with the name of the operation first that runs the same maps as the problem.
+    `rejects` looks at the `kind`, too.
+    """
 
     def run(problem: ConvProblem, device: Device, aligned: bool) -> Program:
-        setting = plan(op, algorithm, problem, aligned, precision, device.units)
+        setting = plan(algorithm, problem, aligned, precision, device.units)
         return Program(tuple(setting.steps.plans), setting.orders, setting.steps.workspace)
 
     def workspace(problem: ConvProblem) -> int:
-        return plan(op, algorithm, problem, True, precision, 1).steps.workspace
+        return plan(algorithm, problem, True, precision, 1).steps.workspace
 
-    least, unfit = None if floor is None else partial(floor, op), None if kind is None else kind.refuses
-    return Method(name, run, summary, partial(rejects, op), workspace, partial(cost, op), least, unfit, precision=precision)
+    def refuses(problem: ConvProblem, device: Device) -> str | None:
+        if not problem.maps and name != DEFINITION:
+            return "there is nothing to multiply"
+        return rejects(problem.alike, problem, device)
+
+    least, unfit = None if floor is None else _asked(floor), None if kind is None else kind.refuses
+    return Method(name, run, summary, refuses, workspace, _asked(cost), least, unfit, precision=precision)
+
+
+def _asked(question: Callable[..., Any]) -> Callable[[ConvProblem, Device], Any]:
+    """A question about an algorithm, without the name of an operation."""
+    return lambda problem, device: question(problem.alike, problem, device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from dnnarray._cuda.activation import BiasBackwardConfig, ElementwiseConfig, struct_name
@@ -143,8 +142,9 @@ def _channel_view(problem: ConvProblem, x: Spec, dy: Spec) -> View:
 
 
 def _parts(problem: ConvProblem, index: int) -> _Parts:
-    dy, x, weight, bias, _ = problem.inputs
-    of_weight = weight_bytes(_met(problem, x, dy, True), _met(problem, x, dy, False), weight)
+    dy, x = problem.inputs[:2]
+    _, weight, bias, *_ = problem.outputs
+    of_weight = 0 if weight is None else weight_bytes(_met(problem, x, dy, True), _met(problem, x, dy, False), weight)
     of_bias = 0 if bias is None or not dy.size else partial_bytes(_channel_view(problem, x, dy), x.dtype)
     image = whole_lines(dy.nbytes) if problem.activation is not None else 0
     places: list[Array] = []
@@ -176,11 +176,9 @@ def _bias(problem: ConvProblem, x: Spec, dy: Spec, aligned: bool, g: Array, targ
 
 
 def gradients(problem: ConvProblem, device: Device, aligned: bool) -> Program:
-    """dx, dw, dbias and dresidual from the gradient that the activation lets through."""
-    dy, x, _, bias, residual = problem.inputs
-    dx, dw = problem.outputs[:2]
-    assert dx is not None
-    assert dw is not None
+    """Those of dx, dw, dbias and dresidual that are wanted, from the gradient that the activation lets through."""
+    dy, x = problem.inputs[:2]
+    dx, dw, bias, residual = (*problem.outputs, None)[:4]
     (g, *arrays), outputs, last = pointers(problem)
     parts, y = _parts(problem, last), x.like(dy.shape)
     plans: list[Plan] = []
@@ -188,9 +186,9 @@ def gradients(problem: ConvProblem, device: Device, aligned: bool) -> Program:
         plans.append(_forward(problem, x, y, device, aligned, tuple(arrays), parts.y))
         plans.append(_through_activation(y, aligned, g, parts.y, parts.g))
         g = parts.g
-    if dx.size:
+    if dx is not None and dx.size:
         plans.append(_input(problem, y, dx, device, aligned, (g, arrays[1], outputs[0])))
-    if dw.size:
+    if dw is not None and dw.size:
         plans += weight_plans(_met(problem, x, y, aligned), dw, device, (g, arrays[0], outputs[1], parts.weight))
     if bias is not None and bias.size:
         plans += _bias(problem, x, y, aligned, g, outputs[2], parts.bias)
@@ -214,15 +212,19 @@ def _rejects(problem: ConvProblem, device: Device) -> str | None:
 def _turned(problem: ConvProblem, device: Device, gradient: int = 0) -> str | None:
     """The weight's gradient is written in C order; axes of extent 1 may stand anywhere."""
     dw = problem.outputs[gradient]
-    order = [i for i in order_of(dw) if dw.shape[i] != 1] if dw is not None else []
+    if dw is None:
+        return _rejects(problem, device)
+    order = [i for i in order_of(dw) if dw.shape[i] != 1]
     if order != sorted(order):
         return _rejects(problem, device) or "a weight in another memory order than C"
     return _rejects(problem, device) or ("a window of more taps than a grid has blocks" if too_wide(problem.geometry) else None)
 
 
 def _scattered(problem: ConvProblem, device: Device) -> str | None:
-    residual, x = problem.inputs[4], problem.inputs[1]
+    residual, x = (*problem.outputs, None)[3], problem.inputs[1]
     reason = _turned(problem, device, 1)
+    if reason is None and not problem.maps:
+        return "there is nothing to multiply"
     return reason if reason or residual is None else too_scattered(residual.shape, order_of(residual), order_of(x))
 
 
@@ -283,17 +285,17 @@ def _weight_speed(c: Correlation, device: Device) -> _Speed:
     return _WEIGHT_TILE if weighs_tiles(c) else _WEIGHT_DIRECT
 
 
-def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
+def _cost(problem: ConvProblem, device: Device) -> Cost:
     """By the ways that it takes; the efficiency is of the float32 peak."""
-    x, y, g = *_images(op, problem), problem.geometry
-    seconds = 0.0
-    if op == "conv":
-        c = Correlation(g, x, y, problem.layout, True, problem.flip, added=problem.inputs[3] is not None)
+    x, y, g = *_images(problem), problem.geometry
+    seconds, runs = 0.0, problem.runs
+    if runs.correlates:
+        c = Correlation(g, x, y, problem.layout, True, problem.flip, added=problem.inputs[-1] is not None)
         seconds += _speed(c, device).seconds(c, device)
-    if op in ("conv_backward_input", "conv_backward"):
+    if runs.spreads:
         c = _turned_round(problem, y, x, True)
         seconds += _speed(c, device).seconds(c, device)
-    if op in ("conv_backward_weight", "conv_backward"):
+    if runs.weighs:
         c = _met(problem, x, y, True)
         speed = _weight_speed(c, device)
         seconds += max(speed.seconds(c, device), walk_of_rows(c) + speed.launches * device.launch if speed is _WEIGHT_DIRECT else 0.0)
@@ -302,31 +304,28 @@ def _cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     return Cost(problem.flops, problem.bytes, share, 0, "float32")  # the seconds hold the launches
 
 
-def _images(op: str, problem: ConvProblem) -> tuple[Spec, Spec]:
+def _images(problem: ConvProblem) -> tuple[Spec, Spec]:
     """The forward's input and output."""
-    result, first = problem.outputs[0], problem.inputs[0]
-    assert result is not None
-    if op == "conv_backward_input":
-        return result, first
-    return (first, result) if op == "conv" else (problem.inputs[1], first)
+    first = problem.inputs[0]
+    if problem.kind == "conv_backward_input":
+        return problem.result, first
+    return (first, problem.result) if problem.kind == "conv" else (problem.inputs[1], first)
 
 
 _FORWARD = "one channel a group: windows in registers, or strips of pixels on the tensor cores"
 _SUMS = "each row of the window against all pixels, partial sums added up in a fixed order"
 METHODS: dict[str, tuple[Method, ...]] = {
-    "conv": (Method("depthwise", forward, _FORWARD, _rejects, cost=partial(_cost, "conv")),),
+    "conv": (Method("depthwise", forward, _FORWARD, _rejects, cost=_cost),),
     "conv_backward_input": (
         Method(
             "depthwise",
             input_gradient,
             "the forward turned round, or a gather for strides",
             _rejects,
-            cost=partial(_cost, "conv_backward_input"),
+            cost=_cost,
         ),
     ),
-    "conv_backward_weight": (
-        Method("depthwise", weight_gradient, _SUMS, _turned, _weight_workspace, cost=partial(_cost, "conv_backward_weight")),
-    ),
+    "conv_backward_weight": (Method("depthwise", weight_gradient, _SUMS, _turned, _weight_workspace, cost=_cost),),
     "conv_backward": (
         Method(
             "depthwise",
@@ -334,7 +333,7 @@ METHODS: dict[str, tuple[Method, ...]] = {
             "all gradients one after the other",
             _scattered,
             lambda p: _parts(p, 0).size,
-            partial(_cost, "conv_backward"),
+            _cost,
         ),
     ),
 }

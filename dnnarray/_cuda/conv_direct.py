@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, runs, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, extents, lying, too_large
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan
 from dnnarray._cuda.core.planner import Operand
 from dnnarray._cuda.epilogue import THREADS, Epilogue
@@ -116,16 +116,16 @@ def _chain(op: str, g: Geometry, weighs: bool) -> float:
 
 def floor(op: str, problem: ConvProblem, device: Device) -> float:
     """Seconds of the operations at the best rate, or of the terms of one element."""
-    g, weighs = problem.geometry, runs(op, problem).weighs
+    g, weighs = problem.geometry, problem.runs.weighs
     rate = max(device.peak["float32"], device.peak.get("float64", 0.0)) * max(_EFFICIENCY, _EFFICIENCY_FIRST)
     return max(problem.flops / rate, _chain(op, g, weighs)) if problem.flops else 0.0
 
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The operations, or the terms of one element, which wait for each other."""
-    g, weighs = problem.geometry, runs(op, problem).weighs
+    g, weighs = problem.geometry, problem.runs.weighs
     unit = "float64" if problem.itemsize == 8 else "float32"
-    share = _WEIGHT_EFFICIENCY if weighs else _EFFICIENCY if lying(op, problem).last else _EFFICIENCY_FIRST
+    share = _WEIGHT_EFFICIENCY if weighs else _EFFICIENCY if lying(problem).last else _EFFICIENCY_FIRST
     rate = (device.peak.get(unit) or device.peak["float32"]) * share
     outputs = sum(spec.size for spec in problem.outputs if spec is not None)
     seconds = max(problem.flops / rate + outputs * _OUTPUT, _chain(op, g, weighs))

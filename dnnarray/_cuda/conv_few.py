@@ -15,14 +15,7 @@ from dnnarray._spec import FLOAT32
 
 NAMES = {"highest": "few_channels", "high": "few_channels_tf32", "medium": "few_channels_bf16"}  # of the algorithms
 SUMMARY = "windows read as rows of pixels in shared memory, products of parts of half types by mma.sync"
-_MAPS = {  # of each operation: what it asks of `conv_thin`, by the name of the operation that asks for nothing else
-    "conv": ("conv",),
-    "conv_transpose": ("conv_backward_input",),
-    "conv_backward_input": ("conv_backward_input",),
-    "conv_backward_weight": ("conv_backward_weight",),
-    "conv_backward": ("conv_backward_input", "conv_backward_weight"),
-    "conv_transpose_backward": ("conv", "conv_backward_weight"),
-}
+_MAPS = ("conv", "conv_backward_input", "conv_backward_weight")  # each by the name of an operation that asks `conv_thin` for nothing else
 
 
 class FewMaps:
@@ -47,10 +40,9 @@ def maps(setting: Setting) -> FewMaps | DirectMaps:
     return FewMaps(setting) if setting.steps.aligned else DirectMaps(setting)
 
 
-def _asked(op: str, problem: ConvProblem) -> tuple[str, ...]:
-    """The maps of an operation; the slope of an activation needs the forward once more."""
-    again = ("conv",) if op == "conv_backward" and problem.activation is not None else ()
-    return _MAPS[op] + again
+def _asked(problem: ConvProblem) -> tuple[str, ...]:
+    """The maps of a problem."""
+    return tuple(name for name, runs in zip(_MAPS, problem.runs, strict=True) if runs)
 
 
 def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> str | None:
@@ -59,19 +51,18 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
         return reason
     if reason := too_large(g):
         return reason
-    lies = lying(op, problem)
+    lies = lying(problem)
     if lies.mixed or not lies.last:
         return "memory that is not channels-last"
-    if op.startswith("conv_transpose") and (
-        problem.activation is not None or problem.inputs[2 if op == "conv_transpose" else 3] is not None
-    ):
+    bias = {"conv_transpose": 2, "conv_transpose_backward": 3}.get(problem.kind)
+    if bias is not None and (problem.activation is not None or problem.inputs[bias] is not None):
         return "a bias or an activation behind the transposed convolution"
-    missing = next((o for o in _asked(op, problem) if conv_thin.seconds(o, g, dtype, 1, NUMERICS[precision]) is None), None)
+    missing = next((o for o in _asked(problem) if conv_thin.seconds(o, g, dtype, 1, NUMERICS[precision]) is None), None)
     return f"extents that its kernels do not take ({missing})" if missing else None
 
 
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
-    g, how, asked = problem.geometry, NUMERICS[precision], _asked(op, problem)
+    g, how, asked = problem.geometry, NUMERICS[precision], _asked(problem)
     seconds = sum(conv_thin.seconds(o, g, FLOAT32, device.units, how) or 0.0 for o in asked)
     peak = device.peak.get(f"{how.dtype.name}_mma") or device.peak["float32"]
     flops = 2 * g.macs * len(asked)

@@ -324,7 +324,7 @@ def rejects(op: str, problem: ConvProblem, device: Device, tiled: bool) -> str |
         return f"a window of {g.taps} taps; it takes {_FEWEST_TAPS} or more"
     if set(g.stride) != {1}:
         return f"a stride of {max(g.stride)}; it computes all outputs of stride 1"
-    if lying(op, problem).mixed:
+    if lying(problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g) or _unfit(problem, op, tiled) or fourier.missing()
 

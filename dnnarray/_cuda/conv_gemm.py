@@ -283,7 +283,7 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
         return f"a matrix with an extent of {_EXTENT} or more"
     if g.groups > _BATCH:
         return f"more than {_BATCH} groups"
-    if lying(op, problem).mixed:
+    if lying(problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
 
@@ -319,12 +319,12 @@ def floor(op: str, problem: ConvProblem, device: Device, precision: str = "highe
 
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
     """The products, and before or behind them the columns."""
-    g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
+    g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(problem).last
     peak_of, peak = _peak(dtype, device, precision)
     plain, half, moved = _plain(g), dtype in HALF, _moved(op, problem, last)
     wide = 128 if half else 64  # a product much narrower than a tile leaves most of it empty
     narrow = min(g.k, wide) / wide * min(g.c * g.taps, wide) / wide
-    weighs = op in ("conv_backward_weight", "conv_backward", "conv_transpose_backward")
+    weighs = problem.runs.weighs
     turned = 2 * g.n * g.groups * (g.k * g.pixels + plain * g.c * math.prod(g.space)) * dtype.itemsize  # images, to the other order
     calls = 1 if last or op == "conv_backward_weight" else g.groups
     launches = problem.maps * (_CALL * calls + (not plain) + weighs * (1 if last else 3))
@@ -335,7 +335,7 @@ def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highes
     straight = not last or (g.groups * g.c * dtype.itemsize % 16 == 0 and g.groups * g.k * dtype.itemsize % 16 == 0)
     if weighs and _in_parts(g, dtype, last, precision):
         seconds += 8 * g.sizes[1] * g.n * g.pixels / _terms_of_part(g) / device.bandwidth
-    behind = _behind(op, problem)
+    behind = _behind(problem)
     own = problem.bytes * (1 if straight else _CROOKED) * (_ROUNDED if plain and precision == "high" else 1) + behind
     return Cost(problem.flops, own, min(problem.flops / peak / seconds, 1.0), launches + (behind > 0), peak_of)
 
@@ -354,9 +354,9 @@ def _chain(op: str, g: Geometry, last: bool, size: int) -> float:
     return _STEP * terms / 64 * (op == "conv")
 
 
-def _behind(op: str, problem: ConvProblem) -> int:
+def _behind(problem: ConvProblem) -> int:
     """Bytes that a bias, a residual or an activation moves behind the products, whose sums wait in their own type."""
-    if op not in ("conv", "conv_transpose") or (problem.activation is None and all(s is None for s in problem.inputs[2:])):
+    if problem.kind not in ("conv", "conv_transpose") or (problem.activation is None and all(s is None for s in problem.inputs[2:])):
         return 0
     return 2 * problem.result.size * accumulator(problem.result.dtype).itemsize
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, correlations, lying, runs, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, correlations, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_grouped import CHUNKS_OUT, MOST, PLACES, SHARED, Tile, correlation, fits, slab, stacked, tile
@@ -109,14 +109,14 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
     if reason := AMPERE_BOTH.refuses(dtype, device):
         return reason
-    if dtype == FLOAT32 and not lying(op, problem).last:
+    if dtype == FLOAT32 and not lying(problem).last:
         return "float32 arrays that are not channels-last"
     chunk = 16 // dtype.itemsize
     if 0 in (g.n, g.groups, g.c, g.k, *g.space, *g.out):
         return "an extent of 0"
     if (g.groups * g.c) % chunk or (g.groups * g.k) % chunk:
         return f"{g.groups * g.c} and {g.groups * g.k} channels; it takes multiples of {chunk}"
-    if lying(op, problem).mixed:
+    if lying(problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     s = slab(g.c, g.k, chunk)
     if max(s.inputs, s.outputs) * chunk > MOST // (8 // chunk):
@@ -126,26 +126,26 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     return too_large(g) or _too_wide(op, problem, device, dtype == FLOAT32)
 
 
-def _adds(op: str, problem: ConvProblem) -> bool:
+def _adds(problem: ConvProblem) -> bool:
     """Whether a residual is added."""
-    return op == "conv" and problem.inputs[3] is not None
+    return problem.kind == "conv" and problem.inputs[3] is not None
 
 
 def _too_wide(op: str, problem: ConvProblem, device: Device, single: bool) -> str | None:
     g = problem.geometry
-    wanted = correlations(op, problem)
+    wanted = correlations(problem)
     found: list[Tile | RowTile | WeightSplit | RowSplit | FloatSplit | None] = []
     for w in wanted:
         if single:
             found.append(float_tile(stacked(w), device.units))
-        elif walk := row_tile(w, device.units, _adds(op, problem)):
+        elif walk := row_tile(w, device.units, _adds(problem)):
             found.append(walk)
     if not single:
         widest_last = sorted(wanted, key=lambda w: w.taps)  # of phases, the one with the widest window along each axis
         for widest in map(stacked, {(w.c, w.k): w for w in widest_last}.values()):
             if device.shared_memory < SHARED or not fits(widest, 4):
                 found.append(tile(widest, device.units, 4))
-    if runs(op, problem).weighs:
+    if problem.runs.weighs:
         found.append(float_split(g) if single else row_split(g) or weight_split(g))
     all_fit = all(t is not None and t.shared_memory <= device.shared_memory for t in found)
     return None if all_fit else f"a window of {g.window}, which does not fit into shared memory"
@@ -215,8 +215,8 @@ def floor(op: str, problem: ConvProblem, device: Device) -> float:
         return 0.0
     g, single = problem.geometry, problem.inputs[0].dtype == FLOAT32
     least = _least_single if single else _least
-    seconds = sum(least(part, device) for part in correlations(op, problem))
-    if not runs(op, problem).weighs:
+    seconds = sum(least(part, device) for part in correlations(problem))
+    if not problem.runs.weighs:
         return seconds
     by_rows = float_floor(g) * _FLOAT_SLOWER if single else rows_floor(g, device.units, True) * _WEIGHT_SLOWER if can_walk(g) else None
     return seconds + (_terms(g, device) if by_rows is None else by_rows / _CLOCK) + device.launch
@@ -239,11 +239,11 @@ def _terms(g: Geometry, device: Device) -> float:
 
 def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The launches one after the other; the efficiency is of the peak."""
-    g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(op, problem).last
+    g, dtype, last = problem.geometry, problem.inputs[0].dtype, lying(problem).last
     single = dtype == FLOAT32
-    seconds, found = 0.0, runs(op, problem)
+    seconds, found = 0.0, problem.runs
     if found.correlates:
-        seconds += _correlates(g, device, single, _adds(op, problem))
+        seconds += _correlates(g, device, single, _adds(problem))
     if found.spreads:
         seconds += sum(_correlates(p.geometry, device, single) for p in g.phases)
     if found.weighs:

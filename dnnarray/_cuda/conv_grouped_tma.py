@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnarray._cuda import conv_tma
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, correlations, extents, lying, runs, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, OF_IMAGES, Setting, correlations, extents, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_grouped_maps import GroupedMaps, weigh_seconds
 from dnnarray._cuda.conv_grouped_maps import rejects as rejects_grouped
@@ -254,11 +254,13 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
 def rejects_single(op: str, problem: ConvProblem, device: Device) -> str | None:
     """Of `grouped_tma_tf32`."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
+    if op not in OF_IMAGES:
+        return "the gradient of the weight"
     if reason := HOPPER_SINGLE.refuses(dtype, device):
         return reason
     if g.groups == 1 or g.c != g.k or g.c not in (4, *SIZES):
         return f"{g.groups} groups of {g.c} and {g.k} channels; it takes several, of 4, 8, 16 or 32 on both sides"
-    if not lying(op, problem).last:
+    if not lying(problem).last:
         return "memory that is not channels-last"
     return _misfit(op, problem, device, g, dtype)
 
@@ -274,14 +276,14 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
         return f"{g.groups * g.c} channels, no multiple of {BLOCK}, or windows that a tensor map cannot hold"
     if reason := _misfit(op, problem, device, g, dtype):
         return reason
-    return rejects_grouped(op, problem, device) if runs(op, problem).weighs and weighing(g) is None else None
+    return rejects_grouped(op, problem, device) if problem.runs.weighs and weighing(g) is None else None
 
 
 def _misfit(op: str, problem: ConvProblem, device: Device, g: Geometry, dtype: np.dtype) -> str | None:
     """Why the kernel's products do not do it, or None."""
     if reason := misfit(op, problem, g) or too_large(g):
         return reason
-    wanted = correlations(op, problem)
+    wanted = correlations(problem)
     if reason := next(filter(None, (conv_tma.misfit(whole(w)) for w in wanted)), None):
         return reason
     if any(choose(w, device.units, dtype.itemsize) is None for w in wanted):
@@ -307,14 +309,14 @@ def cost(op: str, problem: ConvProblem, device: Device) -> Cost:
     """The launches one after the other; the efficiency is of the peak."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
     moved = dtype.itemsize * (g.sizes[0] + g.sizes[2]) / (_SHARE * device.bandwidth)
-    takes = runs(op, problem)
+    takes = problem.runs
     found = [_correlates(g, device, dtype.itemsize)] * takes.correlates
     if takes.spreads:
         found.append(sum(_correlates(p.geometry, device, dtype.itemsize) for p in g.phases))
     if takes.weighs:
         found.append(_weigh_seconds(g, device))
     seconds = sum(max(f, moved) for f in found)
-    if not lying(op, problem).last:
+    if not lying(problem).last:
         seconds += _COPIES * 2 * problem.bytes * problem.maps / device.bandwidth
     of_peak = unit(dtype, "high")
     peak = device.peak.get(of_peak or "") or device.peak["float32"]

@@ -195,6 +195,6 @@ def misfit(op: str, problem: ConvProblem, g: Geometry) -> str | None:
         return f"a window of {g.window}; its extents may add up to {_TAPS}"
     if max(g.sizes) // chunk >= _PLACES:
         return f"an array of {chunk * _PLACES} elements or more"
-    if lying(op, problem).mixed:
+    if lying(problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dnnarray._cuda import conv_thin
 from dnnarray._cuda.channels import lies
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying, runs
+from dnnarray._cuda.conv_common import NO_EPILOGUE, Maps, Setting, dense_strides, first_order, last_order, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps, same_memory
 from dnnarray._cuda.conv_implicit import ImplicitMaps, misfit
@@ -289,20 +289,21 @@ def _rejects(problem: ConvProblem, op: str, device: Device) -> str | None:
         return "an extent of 0"
     if not fits(g):
         return f"{g.groups} groups of {g.c} and {g.k} channels, which do not make up multiples of {_CHUNK}"
-    return misfit(op, problem, filled(g)) or _scattered(op, problem)
+    return misfit(op, problem, filled(g)) or _scattered(problem)
 
 
 _WEIGHTS = {"conv": 1, "conv_transpose": 1, "conv_backward_input": 1, "conv_backward": 2, "conv_transpose_backward": 2}  # among the inputs
 
 
-def _scattered(op: str, problem: ConvProblem) -> str | None:
+def _scattered(problem: ConvProblem) -> str | None:
     """Why the weight cannot be filled up; a weight gradient on its own is in C order or channels-last."""
-    if op not in _WEIGHTS or filled(problem.geometry) == problem.geometry:
+    number = _WEIGHTS.get(problem.kind)
+    if number is None or number in problem.unread or filled(problem.geometry) == problem.geometry:
         return None
-    weight = problem.inputs[_WEIGHTS[op]]
+    weight = problem.inputs[number]
     if any(lies(weight, order(problem.layout, weight.ndim)) for order in (first_order, last_order)):
         return None  # groups, those put together, K, C and the window: as many axes as a copy takes
-    setting = Setting(op, problem, True)
+    setting = Setting(problem, True)
     return "a weight whose axes lie in too many pieces" if LayoutMaps(setting).scatters(setting.weight(weight, Array(0))) else None
 
 
@@ -338,7 +339,7 @@ def floor(
     parts, c, k = ([phase.geometry for phase in g.phases], f.k, f.c) if spreads else ([g], f.c, f.k)
     stage, end = least(k)
     products = f.groups / units * sum([p.n * p.pixels * (p.taps * c / BLOCK * stage + end) for p in parts])
-    if runs(op, problem).weighs:
+    if problem.runs.weighs:
         weights = f.groups / PLANNED * g.n * g.pixels * g.taps * f.c * weighing(f.k)
         both = op != "conv_backward_weight"
         return device.launch + (weights + products) / 2 * problem.maps if both else device.launch + weights
@@ -349,7 +350,7 @@ def cost(op: str, problem: ConvProblem, device: Device, tile: Callable[[Geometry
          weighing: Callable[[Geometry], Timed] = split) -> Cost:  # fmt: skip
     """The filled geometry's operations, and what its copies move."""
     g, dtype = problem.geometry, problem.inputs[0].dtype
-    f, last = filled(g), lying(op, problem).last
+    f, last = filled(g), lying(problem).last
     images = ((g.groups * g.c, f.groups * f.c, math.prod(g.space)), (g.groups * g.k, f.groups * f.k, g.pixels))
     copied = [g.n * pixels * (a + b) * dtype.itemsize for a, b, pixels in images if a != b or not last]
     grouped, spreads = f.groups != g.groups, op in ("conv_backward_input", "conv_transpose")

@@ -314,18 +314,16 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     large, _, small = g.sizes
     if device.memory and (large + small) * dtype.itemsize > device.memory * _SHARE:
         return "operands whose parts take more than a quarter of the device's memory"
-    if lying(op, problem).mixed:
+    if lying(problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g) or next(filter(None, map(conv_tma.misfit, _correlations(op, g))), None)
 
 
-_MAPS = {  # of each operation: (correlations, spreads, weight gradients)
+_MAPS = {  # of each operation with a single one: (correlations, spreads, weight gradients)
     "conv": (1, 0, 0),
     "conv_transpose": (0, 1, 0),
     "conv_backward_input": (0, 1, 0),
     "conv_backward_weight": (0, 0, 1),
-    "conv_backward": (0, 1, 1),
-    "conv_transpose_backward": (1, 0, 1),
 }
 _LAUNCHES, _START = 6, 2.5e-6  # of a map; seconds of each
 _SECTOR, _PART = 32, 0.35e-6  # bytes that are read for an element whose neighbours lie apart; seconds of a part of a sum, the other
@@ -335,9 +333,7 @@ _FAST, _SLOW = 0.9, 0.6  # shares of the bandwidth that a pass over a large arra
 def cost(op: str, problem: ConvProblem, device: Device, precision: str = "highest") -> Cost:
     """The products, and in front of them the passes that bring the operands into parts."""
     g, how = problem.geometry, NUMERICS[precision]
-    correlations, spreads, weights = _MAPS[op]
-    if problem.maps > correlations + spreads + weights:  # the forward once more, for the slope of its activation
-        correlations, spreads = (correlations + 1, spreads) if op == "conv_backward" else (correlations, spreads + 1)
+    correlations, spreads, weights = _MAPS.get(op, problem.runs)
     large, weight, small = g.sizes
     given = (weight, correlations + spreads > 0), (large, correlations + weights > 0), (small, spreads + weights > 0)
     seconds = sum(_passes(size, how) for size, taken in given if taken) / device.bandwidth

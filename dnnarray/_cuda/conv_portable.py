@@ -82,7 +82,7 @@ def rejects(op: str, problem: ConvProblem, device: Device, precision: str = "hig
     g = problem.geometry
     if g.c % _CHANNELS or g.k % _CHANNELS:
         return f"{g.c} and {g.k} channels of a group; it takes multiples of {_CHANNELS}"
-    if not lying(op, problem).last:
+    if not lying(problem).last:
         return "memory that is not channels-last"
     return misfit(op, problem, g)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dnnarray._cuda import conv_tma_tiles
-from dnnarray._cuda.conv_common import Setting, lying
+from dnnarray._cuda.conv_common import OF_IMAGES, Setting, lying
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_implicit import misfit
 from dnnarray._cuda.conv_kinds import HOPPER_SINGLE
@@ -20,7 +20,6 @@ from dnnarray._select import Cost, Device
 from dnnarray._spec import FLOAT32
 
 NAME, SUMMARY = "implicit_tma_tf32", "windows gathered and rounded by the copy engine, TF32 products by wgmma"
-OPERATIONS = ("conv", "conv_transpose", "conv_backward_input")  # the weight's gradient would ask for operands that run along K
 _CHUNK = 4  # channels of 16 bytes
 _START = 3e-6  # seconds of a launch that turns the weight round
 _READ, _WRITTEN = 1.13, 1.5  # times that images take of what the bandwidth would allow: results leave from registers
@@ -46,11 +45,13 @@ def _correlations(op: str, g: Geometry) -> list[Geometry]:
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
+    if op not in OF_IMAGES:  # the weight's gradient would ask for operands that run along K
+        return "the gradient of the weight"
     if reason := HOPPER_SINGLE.refuses(dtype, device):
         return reason
     if g.c % _CHUNK or g.k % _CHUNK:
         return f"{g.c} and {g.k} channels, not multiples of {_CHUNK}"
-    if not lying(op, problem).last:
+    if not lying(problem).last:
         return "memory that is not channels-last"
     if op != "conv" and not g.phases_cover:
         return "a stride beyond the window"

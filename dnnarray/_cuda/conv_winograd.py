@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from dnnarray._cuda.activation import formula
-from dnnarray._cuda.conv_common import NO_EPILOGUE, Setting, lying, too_large
+from dnnarray._cuda.conv_common import NO_EPILOGUE, OF_IMAGES, Setting, lying, too_large
 from dnnarray._cuda.conv_direct import DirectMaps
 from dnnarray._cuda.conv_gemm import GemmMaps
 from dnnarray._cuda.conv_kinds import SINGLE
@@ -178,6 +178,8 @@ class WinogradMaps:
 
 def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
     g, dtype = problem.geometry, problem.inputs[0].dtype
+    if op not in OF_IMAGES:
+        return "the gradient of the weight"
     if reason := SINGLE.refuses(dtype, device):
         return reason
     if g.window != (1, _WINDOW, _WINDOW) or g.space[0] != 1 or g.out[0] != 1:
@@ -190,7 +192,7 @@ def rejects(op: str, problem: ConvProblem, device: Device) -> str | None:
         return "an extent of 0"
     if max(abs(b) for b in g.before) > 1 << 20 or _pass(op, g).bytes_of_image > _LARGEST:
         return f"an image of more than {_LARGEST >> 30} GiB in Winograd's domain"
-    if lying(op, problem).mixed:
+    if lying(problem).mixed:
         return "results whose memory is neither channels-first nor channels-last"
     return too_large(g)
 

@@ -318,8 +318,8 @@ class Prepared:
         method = self._methods[aligned] = self._method(here, aligned)
         program = (self._program if aligned else None) or method.run(self.problem, _with(here, aligned), aligned)
         orders = program.orders or tuple(tuple(range(s.ndim)) for s in self._specs)
-        pairs = enumerate(zip(self._specs, orders, strict=True))
-        copied = [(i, order) for i, (spec, order) in pairs if order is not None and not _lies(spec, order)]
+        given = enumerate(zip(self._specs, orders, self.problem.reads, strict=True))
+        copied = [(i, order) for i, (spec, order, read) in given if read and order is not None and not _lies(spec, order)]
         plans = tuple(plan for plan in program.plans if not isinstance(plan, Plan) or 0 not in plan.grid)
         functions = module.load([plan.kernel for plan in plans if isinstance(plan, Plan)], self.device, architecture(here))
         count = len(self._specs) + len(self.outputs) + bool(self.workspace)

@@ -80,7 +80,7 @@ def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Planner:
     layer = _Layer(problem, aligned, precision)
     steps, dtype, rows, outs = layer.steps, layer.dtype, layer.rows, layer.outs
     grad, x, weight = (Operand(a, dtype) for a in steps.inputs[:3])
-    _, _, dbias, *rest = steps.outputs
+    dx, dweight, dbias, *rest = steps.outputs
     e = Epilogue(steps.inputs[3], steps.inputs[4], problem.activation)
     dz = grad
     if problem.activation is not None and rows * outs:
@@ -88,10 +88,10 @@ def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Planner:
         layer.product(x, weight, z, 0, rows)
         dz = steps.take(FLOAT32, rows * outs) if e.rounds_slope(dtype) else z if z.dtype == dtype else steps.take(dtype, rows * outs)
         steps.add(slope(e, grad, z, dz, View(rows, outs, 1), aligned))
-    if dz.dtype != dtype:
-        x, weight = (_widened(steps, a, s, dz.dtype) for a, s in ((x, problem.inputs[1]), (weight, problem.inputs[2])))
-    _input_gradient(layer, dz, weight)
-    _weight_gradient(layer, dz, x)
+    if dx is not None:
+        _input_gradient(layer, dz, _alike(steps, weight, problem.inputs[2], dz.dtype))
+    if dweight is not None:
+        _weight_gradient(layer, dz, _alike(steps, x, problem.inputs[1], dz.dtype))
     if dbias is not None:
         add_channel_sums(steps, dz, View(rows, outs, 1), Operand(dbias, dtype))
     if rest and rest[0] is not None:
@@ -100,8 +100,10 @@ def _backward(problem: LinearProblem, aligned: bool, precision: str) -> Planner:
     return steps
 
 
-def _widened(steps: Planner, operand: Operand, spec: Spec, dtype: np.dtype) -> Operand:
-    """The same memory in another dtype."""
+def _alike(steps: Planner, operand: Operand, spec: Spec, dtype: np.dtype) -> Operand:
+    """The same array in this dtype."""
+    if operand.dtype == dtype:
+        return operand
     target = steps.take(dtype, spec.size)
     steps.add(rearrange(Operand(operand.array, operand.dtype, (1,)), Operand(target.array, dtype, (1,)), (spec.size,)))
     return target
@@ -189,8 +191,8 @@ _LIBRARY, _LIBRARY_HALF = 0.8, 0.99  # shares of the peak rate that cuBLAS reach
 
 def _cost(precision: str, launches: int, problem: LinearProblem, device: Device) -> Cost:
     """The products, and behind them the pass over float32 sums that wait for their bias, residual or activation."""
-    dtype, backward = problem.inputs[0].dtype, len(problem.outputs) > 1
-    passes = problem.activation is not None or (not backward and any(s is not None for s in problem.inputs[-2:]))
+    dtype = problem.inputs[0].dtype
+    passes = problem.activation is not None or (not problem.backward and any(s is not None for s in problem.inputs[-2:]))
     waits = 2 * 4 * problem.rows * problem.outs * passes
     of_peak = unit(dtype, precision)
     peak = device.peak.get(of_peak or "") or device.peak["float32"]

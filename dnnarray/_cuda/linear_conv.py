@@ -20,7 +20,6 @@ from dnnarray._select import Cost, Device, Method
 from dnnarray._spec import Spec
 
 _Orders = tuple[tuple[int, ...], ...]
-_OPS = {"linear": "conv", "linear_backward": "conv_backward"}
 OPTIONS: dict[str, Any] = {
     "stride": 1,
     "padding": 0,
@@ -73,11 +72,12 @@ def as_conv(problem: LinearProblem) -> ConvProblem:
         found = conv_problems.conv_backward(problem.op, _image(problem, grad[0]), *arrays, **OPTIONS)
     else:
         found = conv_problems.conv(problem.op, *arrays, **OPTIONS)
-    return replace(found, activation=problem.activation, maps=problem.products)
+    outputs = tuple(made if asked is not None else None for made, asked in zip(found.outputs, problem.outputs, strict=True))
+    return replace(found, activation=problem.activation, outputs=outputs)
 
 
 def _setting(kind: _Kind, problem: LinearProblem, aligned: bool, units: int) -> Setting:
-    return plan(_OPS[problem.op], kind.maps, as_conv(problem), aligned, kind.precision, units)
+    return plan(kind.maps, as_conv(problem), aligned, kind.precision, units)
 
 
 def _workspace(kind: _Kind, problem: LinearProblem) -> int:
@@ -85,15 +85,17 @@ def _workspace(kind: _Kind, problem: LinearProblem) -> int:
 
 
 def _rejects(kind: _Kind, problem: LinearProblem, device: Device) -> str | None:
-    if 0 in (problem.rows, problem.features, problem.outs):
-        return "an extent of 0"
+    if 0 in (problem.rows, problem.features, problem.outs, problem.products):
+        return "there is nothing to multiply"
     if not all(s is None or i == 1 or lies(s, range(s.ndim)) for i, s in enumerate(problem.outputs)):
         return "a gradient that does not lie in C order"
-    return kind.rejects(_OPS[problem.op], as_conv(problem), device)
+    found = as_conv(problem)
+    return kind.rejects(found.alike, found, device)
 
 
 def _cost(kind: _Kind, problem: LinearProblem, device: Device) -> Cost:
-    return kind.cost(_OPS[problem.op], as_conv(problem), device)
+    found = as_conv(problem)
+    return kind.cost(found.alike, found, device)
 
 
 def methods(orders: Callable[[LinearProblem], _Orders], library: Callable[[LinearProblem, bool, str], Planner]) -> tuple[Method, ...]:

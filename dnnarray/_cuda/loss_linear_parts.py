@@ -104,7 +104,7 @@ class PartsProducts:
     def _maps(self, rows: Block, classes: int) -> tuple[PartsMaps, Setting, Operand]:
         """The maps from these rows of x, which they know in parts already."""
         (first, count), features = rows, self._layer.features
-        setting = Setting("conv", as_conv(count, features, classes), True, self._layer.precision, self._units)
+        setting = Setting(as_conv(count, features, classes), True, self._layer.precision, self._units)
         setting.steps = self._steps
         maps, x = PartsMaps(setting), _rows(advanced(self._x.array, first * features, FLOAT32.itemsize), count, features)
         parts = (p.part(first * conv_parts.filled(features)) for p in self._x_parts.parts)

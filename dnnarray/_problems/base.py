@@ -49,14 +49,31 @@ class Problem:
     outputs: tuple[Spec | None, ...]
     returns: Callable[..., Any] | None = field(default=None, repr=False)  # the tuning table is keyed by the repr, functions show addresses
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field of the result that each output belongs to, by name; none where the result is a single array."""
+        return getattr(self.returns, "_fields", ())
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """The inputs, by their place, of which no value enters the outputs: a gradient may depend on the shape of an array alone."""
+        return frozenset()
+
+    @cached_property
+    def reads(self) -> tuple[bool, ...]:
+        """Whether the values of an array enter the outputs, for all arrays given, those in nested inputs too."""
+        unread = self.unread
+        return tuple(i not in unread for i, spec in enumerate(self.inputs) for _ in leaves(spec))
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies go without what was `remembered` of the original."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}
 
     @cached_property
     def bytes(self) -> int:
-        """Bytes that must move: each input read once, each output written once."""
-        return sum(s.nbytes for s in leaves(self.inputs)) + sum(s.nbytes for s in self.outputs if s is not None)
+        """Bytes that must move: each input that is read once, each output written once."""
+        given = zip(leaves(self.inputs), self.reads, strict=True)
+        return sum(s.nbytes for s, read in given if read) + sum(s.nbytes for s in self.outputs if s is not None)
 
     @property
     def flops(self) -> int:

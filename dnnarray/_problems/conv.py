@@ -6,6 +6,7 @@ and the gradient of its weight.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from dnnarray._errors import OptionError, ShapeError, fail
@@ -39,20 +40,63 @@ class ConvResidualGradients(NamedTuple):
 # --- problems ---------------------------------------------------------------------------------------------------------
 
 
+class Runs(NamedTuple):
+    """Which of the three maps of its geometry an operation runs: the forward, the gradient of the input, that of the weight."""
+
+    correlates: bool
+    spreads: bool
+    weighs: bool
+
+
+_SINGLE = {
+    "conv": Runs(True, False, False),
+    "conv_transpose": Runs(False, True, False),
+    "conv_backward_input": Runs(False, True, False),
+    "conv_backward_weight": Runs(False, False, True),
+}
+_BACKWARD_AS = {runs: name for name, runs in _SINGLE.items() if name != "conv_transpose"}
+
+
 @frozen(kw_only=True)
 class ConvProblem(Problem):
     """A convolution, one of its gradients, or a transposed convolution.
 
-    `geometry` is that of the convolution; a transposed one computes the map from its output to its input. `maps` counts how many of the
-    three maps (forward, gradient of input, gradient of weight) the operation runs.
+    `geometry` is that of the convolution; a transposed one computes the map from its output to its input. `kind` is the operation, whatever the name
+    by which it was called.
     """
 
     geometry: Geometry
     layout: str
     rank: int
+    kind: str
     flip: bool = False
     activation: Activation | None = None
-    maps: int = 1
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The maps that the outputs ask for; a backward forms the forward again where it has an activation."""
+        if found := _SINGLE.get(self.kind):
+            return found
+        image, weight = (spec is not None for spec in self.outputs[:2])
+        again = self.activation is not None
+        return Runs(again, image, weight) if self.kind == "conv_backward" else Runs(image, again, weight)
+
+    @property
+    def maps(self) -> int:
+        """How many maps it runs."""
+        return sum(self.runs)
+
+    @property
+    def alike(self) -> str:
+        """The operation that runs the same maps: of a backward with a single one, that which does nothing else."""
+        return self.kind if self.kind in _SINGLE else _BACKWARD_AS.get(self.runs, self.kind)
+
+    @property
+    def unread(self) -> frozenset[int]:
+        if self.kind in _SINGLE or self.activation is not None:
+            return frozenset()
+        image, weight = self.outputs[:2]
+        return frozenset((3, 4, *(1,) * (weight is None), *(2,) * (image is None)))
 
     @property
     def flops(self) -> int:
@@ -177,6 +221,7 @@ def conv(
         geometry=geometry(n, groups, per_group, k, space, window, out, strides, dilations, pads, memory),
         layout=layout,
         rank=rank,
+        kind="conv",
         flip=checks.boolean(op, "flip", flip),
         activation=fused(op, activation),
     )
@@ -194,7 +239,8 @@ def conv_backward_input(op: str, grad: Spec, weight: Spec, *, input_shape: Any, 
     checks.floating(op, "grad", grad)
     forward = conv(op, x, weight, None, None, activation=None, names=("input_shape", "weight"), **options)
     checks.gradient(op, grad, forward.result)
-    return changed(forward, inputs=(grad, weight), outputs=(grad.like(x.shape),), geometry=_arranged(forward, grad))
+    outputs, turned = (grad.like(x.shape),), _arranged(forward, grad)
+    return changed(forward, inputs=(grad, weight), outputs=outputs, geometry=turned, kind="conv_backward_input")
 
 
 def _arranged(problem: ConvProblem, spec: Spec) -> Geometry:
@@ -208,7 +254,8 @@ def conv_backward_weight(op: str, grad: Spec, x: Spec, *, weight_shape: Any, **o
     checks.gradient(op, grad, forward.result)
     channel = checks.channel_axis(forward.layout, x.ndim)
     last = (0, *(i for i in range(1, x.ndim) if i != channel), channel)
-    return changed(forward, inputs=(grad, x), outputs=(x.like(weight.shape) if x.axis_order() == last else weight,))
+    output = x.like(weight.shape) if x.axis_order() == last else weight
+    return changed(forward, inputs=(grad, x), outputs=(output,), kind="conv_backward_weight")
 
 
 def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None, residual: Spec | None, **options: Any) -> ConvProblem:
@@ -223,7 +270,7 @@ def conv_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Spec | None,
         inputs=(grad, x, weight, bias, residual),
         outputs=outputs,
         returns=ConvGradients if residual is None else ConvResidualGradients,
-        maps=2 + (forward.activation is not None),
+        kind="conv_backward",
     )
 
 
@@ -303,6 +350,7 @@ def conv_transpose(
         geometry=geometry(n, groups, k, per_group, out, window, space, strides, dilations, pads, memory),
         layout=layout,
         rank=rank,
+        kind="conv_transpose",
         activation=fused(op, activation),
     )
 
@@ -316,5 +364,5 @@ def conv_transpose_backward(op: str, grad: Spec, x: Spec, weight: Spec, bias: Sp
         inputs=(grad, x, weight, bias),
         outputs=(x.like(), weight.like(), None if bias is None else bias.like()),
         returns=ConvGradients,
-        maps=2 + (forward.activation is not None),
+        kind="conv_transpose_backward",
     )

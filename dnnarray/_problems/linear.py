@@ -32,13 +32,30 @@ class LinearResidualGradients(NamedTuple):
 
 @frozen(kw_only=True)
 class LinearProblem(Problem):
-    """y = activation(x weight^T + bias + residual) over `rows` rows of x, or its gradients."""
+    """y = activation(x weight^T + bias + residual) over `rows` rows of x, or its gradients (`backward`)."""
 
     rows: int
     features: int
     outs: int
-    products: int = 1
+    backward: bool = False
     activation: activations.Activation | None = None
+
+    @property
+    def forwards(self) -> bool:
+        """Whether x weight^T is formed: a backward does so again for the slope of its activation."""
+        return not self.backward or self.activation is not None
+
+    @property
+    def products(self) -> int:
+        """Matrix products that the outputs ask for."""
+        return self.forwards + self.backward * sum(spec is not None for spec in self.outputs[:2])
+
+    @property
+    def unread(self) -> frozenset[int]:
+        if self.forwards:
+            return frozenset()
+        x, weight = self.outputs[:2]
+        return frozenset((3, 4, *(1,) * (weight is None), *(2,) * (x is None)))
 
     @property
     def flops(self) -> int:
@@ -84,5 +101,5 @@ def linear_backward(
         inputs=(grad, *forward.inputs),
         outputs=gradients if residual is None else (*gradients, Spec(y.shape, y.dtype)),
         returns=LinearGradients if residual is None else LinearResidualGradients,
-        products=2 if forward.activation is None else 3,
+        backward=True,
     )

@@ -1,0 +1,84 @@
+"""``needs=`` on the CUDA engine, planned for made-up devices: nothing is launched for what is not wanted."""
+
+from itertools import combinations
+
+import pytest
+from dnnarray._cuda.plan import Array, Plan, TensorMap
+
+import dnnarray as dnn
+from dnnarray._operation import find
+from dnnarray._problems.base import leaves
+from dnnarray._select import Device
+from dnnarray._spec import FLOAT16, FLOAT32, FLOAT64
+from tests.problems import METHODS, calls_of_cases, large
+
+_DEVICES = {
+    "sm_80": Device("made-up A100", "cuda", 108, {"float32": 19e12}, 1.5e12, 4e-6, (8, 0), 166_912),
+    "sm_90a": Device("made-up H200", "cuda", 132, {"float32": 50e12}, 4.2e12, 4e-6, (9, 0), 232_448),
+}
+_OPERATIONS = sorted(op for op in METHODS if op in {c.base for c in calls_of_cases()} and "needs" in find(op).defaults)
+
+
+def _calls(op):
+    every = (*calls_of_cases(), *(c for dtype in (FLOAT16, FLOAT32, FLOAT64) for c in large(dtype)))
+    return [c for c in every if c.base == op]
+
+
+def _present(problem):
+    """The fields of the result that there are."""
+    return tuple(dict.fromkeys(f for f, spec in zip(problem.fields, problem.outputs, strict=True) if spec is not None))
+
+
+def _subsets(fields):
+    return [chosen for size in sorted({1, 2, len(fields) - 1}) if 0 < size < len(fields) for chosen in combinations(fields, size)]
+
+
+def _wanting(call, needs):
+    return call._replace(options=call.options | {"needs": needs}).problem()
+
+
+def _touched(program):
+    """The numbers of the arrays that the launches are given."""
+    found = set()
+    for plan in program.plans:
+        arguments = plan.arguments if isinstance(plan, Plan) else plan.arrays
+        arguments = [a.array if isinstance(a, TensorMap) else a for a in arguments]
+        found |= {a.index for a in arguments if isinstance(a, Array)}
+    return found
+
+
+@pytest.mark.parametrize("device", _DEVICES.values(), ids=_DEVICES)
+@pytest.mark.parametrize("op", _OPERATIONS)
+def test_every_subset_is_planned(op, device):
+    """Each result that is wanted is written, no launch speaks of an array that is not there, and what took part in the whole takes part in less."""
+    for call in _calls(op):
+        whole = call.problem()
+        usable = {m.name for m in METHODS[op] if m.rejects(whole, device) is None}
+        for needs in _subsets(_present(whole)):
+            problem = _wanting(call, needs)
+            methods = [m for m in METHODS[op] if m.rejects(problem, device) is None]
+            assert methods or not usable, f"{call.op} {needs}: no algorithm is left"
+            for method in methods:
+                for aligned in (True, False):
+                    _check(whole, problem, method, device, aligned, method.name in usable)
+
+
+def _check(whole, problem, method, device, aligned, usable):
+    note = f"{method.name} {problem.legend()} {[s is not None for s in problem.outputs]}"
+    program = method.run(problem, device, aligned)
+    given, results = leaves(problem.inputs), [s for s in problem.outputs if s is not None]
+    touched = _touched(program)
+    assert max(touched, default=0) <= len(given) + len(results), note
+    missing = [i for i, spec in enumerate(results, len(given)) if spec.size and i not in touched]
+    assert not missing, f"{note}: not written"
+    assert method.workspace(problem) >= 0
+    if usable:
+        before = method.run(whole, device, aligned)
+        absent = sum(s.nbytes for s in whole.outputs if s is not None) - sum(s.nbytes for s in results)
+        assert len(program.plans) <= len(before.plans), note
+        assert method.workspace(problem) <= method.workspace(whole) + 2 * absent + 4096, note
+    assert method.cost(problem, device).flops >= 0
+
+
+def test_an_unread_array_is_not_copied():
+    assert dnn is not None
