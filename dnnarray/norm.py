@@ -135,6 +135,7 @@ def batch_norm_backward(
     layout="channels_first",
     residual=None,
     activation=None,
+    needs=None,
     out=None,
     workspace=None,
 ):
@@ -148,6 +149,9 @@ def batch_norm_backward(
         The arrays of the forward.
     eps, layout, activation
         As in `batch_norm`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -273,6 +277,7 @@ def batch_norm_train_backward(
     group=None,
     mean=None,
     rstd=None,
+    needs=None,
     out=None,
     workspace=None,
 ):
@@ -290,6 +295,9 @@ def batch_norm_train_backward(
         As in `batch_norm_train`.
     mean, rstd : array (C,), optional
         What the forward returned; found again where omitted.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -376,7 +384,7 @@ def layer_norm(x, /, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=
 
 @operation(axes_problems.layer_norm_backward, arrays=("weight", "bias", "mean", "rstd"))
 def layer_norm_backward(
-    grad, x, /, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=False, mean=None, rstd=None, out=None, workspace=None
+    grad, x, /, weight=None, bias=None, *, axis=-1, eps=1e-5, return_stats=False, mean=None, rstd=None, needs=None, out=None, workspace=None
 ):
     """Gradients of `layer_norm` from the gradient of its `y`.
 
@@ -392,6 +400,9 @@ def layer_norm_backward(
         Taken so that the forward's options fit; the statistics have no gradient.
     mean, rstd : array, optional
         What the forward returned; found again where omitted.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -468,7 +479,7 @@ def rms_norm(x, /, weight=None, *, axis=-1, eps=1e-6, return_stats=False, out=No
 
 
 @operation(axes_problems.rms_norm_backward, arrays=("weight", "rstd"))
-def rms_norm_backward(grad, x, /, weight=None, *, axis=-1, eps=1e-6, return_stats=False, rstd=None, out=None, workspace=None):
+def rms_norm_backward(grad, x, /, weight=None, *, axis=-1, eps=1e-6, return_stats=False, rstd=None, needs=None, out=None, workspace=None):
     """Gradients of `rms_norm` from the gradient of its `y`.
 
     Parameters
@@ -483,6 +494,9 @@ def rms_norm_backward(grad, x, /, weight=None, *, axis=-1, eps=1e-6, return_stat
         Taken so that the forward's options fit; `rstd` has no gradient.
     rstd : array, optional
         What the forward returned; found again where omitted.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -546,7 +560,7 @@ def add_layer_norm(x, residual, /, weight=None, bias=None, *, axis=-1, eps=1e-5,
 
 
 @operation(axes_problems.add_layer_norm_backward, arrays=("weight", "bias"), nested=("grad",))
-def add_layer_norm_backward(grad, x, residual, /, weight=None, bias=None, *, axis=-1, eps=1e-5, out=None, workspace=None):
+def add_layer_norm_backward(grad, x, residual, /, weight=None, bias=None, *, axis=-1, eps=1e-5, needs=None, out=None, workspace=None):
     """Gradients of `add_layer_norm` from those of both its results.
 
     Parameters
@@ -557,6 +571,9 @@ def add_layer_norm_backward(grad, x, residual, /, weight=None, bias=None, *, axi
         The arrays of the forward.
     axis, eps
         As in `add_layer_norm`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -623,7 +640,7 @@ def add_rms_norm(x, residual, /, weight=None, *, axis=-1, eps=1e-6, out=None, wo
 
 
 @operation(axes_problems.add_rms_norm_backward, arrays=("weight",), nested=("grad",))
-def add_rms_norm_backward(grad, x, residual, /, weight=None, *, axis=-1, eps=1e-6, out=None, workspace=None):
+def add_rms_norm_backward(grad, x, residual, /, weight=None, *, axis=-1, eps=1e-6, needs=None, out=None, workspace=None):
     """Gradients of `add_rms_norm` from those of both its results.
 
     Parameters
@@ -634,6 +651,9 @@ def add_rms_norm_backward(grad, x, residual, /, weight=None, *, axis=-1, eps=1e-
         The arrays of the forward.
     axis, eps
         As in `add_rms_norm`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -736,6 +756,7 @@ def group_norm_backward(
     eps=1e-5,
     layout="channels_first",
     activation=None,
+    needs=None,
     out=None,
     workspace=None,
 ):
@@ -749,6 +770,9 @@ def group_norm_backward(
         The arrays of the forward.
     num_groups, eps, layout, activation
         As in `group_norm`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional
@@ -821,7 +845,7 @@ def instance_norm(x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_fi
 
 
 @operation(problems.instance_norm_backward, arrays=("weight", "bias"))
-def instance_norm_backward(grad, x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_first", out=None, workspace=None):
+def instance_norm_backward(grad, x, /, weight=None, bias=None, *, eps=1e-5, layout="channels_first", needs=None, out=None, workspace=None):
     """Gradients of `instance_norm`.
 
     Parameters
@@ -832,6 +856,9 @@ def instance_norm_backward(grad, x, /, weight=None, bias=None, *, eps=1e-5, layo
         The arrays of the forward.
     eps, layout
         As in `instance_norm`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of array, optional
         Where to write the gradients that are not None.
     workspace : uint8 array, optional

@@ -3,9 +3,9 @@
 from itertools import combinations
 
 import pytest
-from dnnarray._cuda.plan import Array, Plan, TensorMap
 
 import dnnarray as dnn
+from dnnarray._cuda.core.plan import Array, Plan, TensorMap
 from dnnarray._operation import find
 from dnnarray._problems.base import leaves
 from dnnarray._select import Device

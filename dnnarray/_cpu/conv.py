@@ -146,7 +146,7 @@ class _CompiledWay(NamedTuple):
     strided: bool = True  # a gradient's phases are written one after the other, each to every so many pixels
     precision: Callable[[Geometry], str] = lambda g: "highest"  # the class of its numerics in float32
     target: Callable[[str], str | None] = lambda dtype: None  # why it cannot be compiled for a dtype on this machine
-    alone: bool = False  # of a backward it does a single map, by a gradient of the weight of its own
+    alone: bool = False  # of a backward it does a single map: several of them would round several times as much
     of_weight: bool = False  # its gradient of the weight is one of its own; else it stands beside that of "shifted"
     rejects_weight: Callable[[Geometry], str | None] = huge
     weight_cost: Callable[[Geometry, int], Cost] = shifted_weight_cost

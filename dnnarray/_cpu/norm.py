@@ -117,7 +117,7 @@ def _batch_norm_train_backward(
     gx, of_weight, of_bias, *of_residual = outputs
     weight, bias, of_weight, of_bias = _parameters(problem, weight, bias, of_weight, of_bias)
     mean, rstd = _statistics(problem, mean, rstd)
-    if of_residual or not norm_folded.backward(problem, grad, x, weight, mean, rstd, gx, of_weight, of_bias):
+    if any(r is not None for r in of_residual) or not norm_folded.backward(problem, grad, x, weight, mean, rstd, gx, of_weight, of_bias):
         backward(problem, Inputs(grad, x, weight, bias, residual, mean, rstd), Gradients(gx, of_weight, of_bias, *of_residual))
 
 
@@ -181,20 +181,22 @@ def _add_norm(problem: NormProblem, outputs: Outputs, scratch: Any, x: Any, resi
 def _add_norm_backward(
     problem: NormProblem, outputs: Outputs, scratch: Any, grad: Any, x: Any, residual: Any, weight: Any, bias: Any = None
 ) -> None:
-    """The sum has no output of its own here; it is found again in the memory of the residual's gradient."""
+    """The sum has no output of its own here; it is found again in the memory of the residual's gradient, if that is asked for."""
     of_y, of_sum = grad if isinstance(grad, tuple) else (grad, None)
-    gx, of_residual, *of_parameters = outputs
+    of_x, of_residual, *of_parameters = outputs
+    gx, other = (of_residual, None) if of_x is None else (of_x, of_residual)  # they are equal
     if of_y is None:
-        gx[...] = of_sum
-        for array in of_parameters:
+        for array, value in ((gx, of_sum), *((p, 0) for p in of_parameters)):
             if array is not None:
-                array[...] = 0
+                array[...] = value
     else:
-        inputs = Inputs(of_y, np.add(x, residual, out=of_residual), *_parameters(problem, weight, bias))
-        backward(problem, inputs, Gradients(gx, *_parameters(problem, *of_parameters)))
-        if of_sum is not None:
+        gradients = Gradients(gx, *_parameters(problem, *of_parameters))
+        total = np.add(x, residual, out=other) if gradients.pulls(problem) else x
+        backward(problem, Inputs(of_y, total, *_parameters(problem, weight, bias)), gradients)
+        if of_sum is not None and gx is not None:
             np.add(gx, of_sum, out=gx)
-    of_residual[...] = gx
+    if other is not None:
+        other[...] = gx
 
 
 _CALLS = 12  # of NumPy in one block

@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
 class Gradients(NamedTuple):
     """Arrays to be written, None for those that are not asked for."""
 
-    x: np.ndarray
+    x: Any = None
     weight: Any = None
     bias: Any = None
     residual: Any = None
@@ -49,13 +49,31 @@ class Gradients(NamedTuple):
     def part(self, box: Box) -> Gradients:
         return Gradients(*parts(self, box))
 
+    def pulls(self, problem: NormProblem) -> bool:
+        """Whether more is asked for than sums and copies of the incoming gradient: x and its statistics are read then."""
+        return self.x is not None or self.weight is not None or problem.activation is not None
+
 
 def backward(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     """Gradients of a norm by the statistics of its own input."""
     _clear(gradients)
+    if not gradients.pulls(problem):
+        _pass_on(problem, inputs.grad, gradients)
+        return
     with long_rows(stretch(problem, inputs.x)):
         for box in boxes(inputs.x, problem.geometry.kept):
             _block(problem, inputs.part(box), gradients.part(box))
+
+
+def _pass_on(problem: NormProblem, grad: np.ndarray, gradients: Gradients) -> None:
+    """The gradients of bias and residual where there is no activation."""
+    axes = (*problem.geometry.fine, *problem.geometry.across)
+    for box in boxes(grad, tuple(range(grad.ndim))):
+        g, now = part(grad, box), gradients.part(box)
+        if now.bias is not None:
+            np.add(now.bias, total(g, axes), out=now.bias)
+        if now.residual is not None:
+            now.residual[...] = g
 
 
 def _clear(gradients: Gradients) -> None:
@@ -72,23 +90,27 @@ def _block(problem: NormProblem, inputs: Inputs, gradients: Gradients) -> None:
     inputs = inputs._replace(mean=mean, rstd=rstd)
     average = projection = pulled = None
     for chunk in chunks:
-        now = inputs.part(chunk)
+        now, results = inputs.part(chunk), gradients.part(chunk)
         pulled = before_activation(problem, now)
-        mine, theirs = _sums(problem, now, *pulled, gradients.part(chunk))
+        mine, theirs = _sums(problem, now, *pulled, results)
+        if results.residual is not None:
+            results.residual[...] = pulled[0]
         average, projection = add(average, mine), add(projection, theirs)
+    if gradients.x is None:
+        return
     scale = inputs.rstd / max(problem.geometry.count, 1)
     average, projection = average * scale, projection * scale
     for chunk in chunks:
         now = inputs.part(chunk)
         g, u = pulled if pulled is not None and len(chunks) == 1 else before_activation(problem, now)
-        _write(problem, now, g, u, part(average, chunk), part(projection, chunk), gradients.part(chunk))
+        _write(problem, now, g, u, part(average, chunk), part(projection, chunk), part(gradients.x, chunk))
 
 
-def _with_statistics(problem: NormProblem, inputs: Inputs, buffer: np.ndarray, chunks: tuple[Box, ...]) -> Inputs:
-    """The statistics that were not saved are found again, with the memory of the result as scratch."""
+def _with_statistics(problem: NormProblem, inputs: Inputs, buffer: np.ndarray | None, chunks: tuple[Box, ...]) -> Inputs:
+    """The statistics that were not saved are found again, with the memory of the result as scratch where there is one."""
     if inputs.rstd is not None and (inputs.mean is not None or not problem.centred):
         return inputs
-    found = statistics(problem, inputs.x, buffer, chunks)
+    found = statistics(problem, inputs.x, np.empty_like(inputs.x) if buffer is None else buffer, chunks)
     if problem.centred and inputs.mean is None:
         inputs = inputs._replace(mean=found.mean + found.delta)
     return inputs if inputs.rstd is not None else inputs._replace(rstd=found.rstd)
@@ -111,20 +133,22 @@ def before_activation(problem: NormProblem, inputs: Inputs) -> tuple[np.ndarray,
 
 
 def _sums(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, gradients: Gradients) -> tuple[Any, Any]:
-    """Adds to the gradients of weight and bias; gives the sums of h and of h * u over the normalised axes."""
-    geometry, weight = problem.geometry, inputs.weight
-    along_u = total(g, geometry.fine, u)
-    plain: Any = total(g, geometry.fine) if problem.centred else None
+    """Adds to the gradients of weight and bias; gives the sums of h and of h * u over the normalised axes, None where x has no gradient."""
+    geometry, weight, writes = problem.geometry, inputs.weight, gradients.x is not None
+    along_u: Any = total(g, geometry.fine, u) if writes or gradients.weight is not None else None
+    plain: Any = total(g, geometry.fine) if (writes and problem.centred) or gradients.bias is not None else None
     for parameter, terms in ((gradients.weight, along_u), (gradients.bias, plain)):
         if parameter is not None:
             np.add(parameter, total(terms, geometry.across), out=parameter)
+    if not writes:
+        return None, None
     average = total(plain, geometry.within, weight) if problem.centred else 0
     return average, total(along_u, geometry.within, weight)
 
 
-def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, average: Any, projection: Any, gradients: Gradients) -> None:
-    """The gradients of x and residual; `average` and `projection` carry rstd already, and u is used up."""
-    weight, target = inputs.weight, gradients.x
+def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, average: Any, projection: Any, target: np.ndarray) -> None:
+    """The gradient of x; `average` and `projection` carry rstd already, and u is used up."""
+    weight = inputs.weight
     if weight is None or problem.geometry.folds:
         np.multiply(g, inputs.rstd if weight is None else inputs.rstd * weight, out=target)
     else:
@@ -134,25 +158,31 @@ def _write(problem: NormProblem, inputs: Inputs, g: np.ndarray, u: np.ndarray, a
     np.subtract(target, u, out=target)
     if problem.centred:
         np.subtract(target, average, out=target)
-    if gradients.residual is not None:
-        gradients.residual[...] = g
 
 
-def fixed_backward(problem: NormProblem, inputs: Inputs, gradients: Gradients, mean: np.ndarray, variance: np.ndarray) -> None:
-    """Gradients of a norm by given statistics; `mean` and `variance` receive theirs."""
+def fixed_backward(problem: NormProblem, inputs: Inputs, gradients: Gradients, mean: Any, variance: Any) -> None:
+    """Gradients of a norm by given statistics; `mean` and `variance` receive theirs, None for those that are not asked for."""
     axes = problem.geometry.axes
-    along_u, plain = np.zeros_like(mean), np.zeros_like(mean)
+    along_u = None if gradients.weight is None and variance is None else np.zeros_like(inputs.mean)
+    plain = None if gradients.bias is None and mean is None else np.zeros_like(inputs.mean)
     scale = inputs.rstd if inputs.weight is None else inputs.rstd * inputs.weight
-    for box in boxes(inputs.x, tuple(range(inputs.x.ndim))):
+    for box in boxes(inputs.grad, tuple(range(inputs.grad.ndim))):
         now, target = inputs.part(box), gradients.part(box)
-        g, u = before_activation(problem, now)
+        u: Any = None
+        g, u = before_activation(problem, now) if along_u is not None or problem.activation is not None else (now.grad, u)
         for sums, factor in ((part(along_u, box), u), (part(plain, box), None)):
-            np.add(sums, total(g, axes, factor), out=sums)
-        np.multiply(g, part(scale, box), out=target.x)
+            if sums is not None:
+                np.add(sums, total(g, axes, factor), out=sums)
+        if target.x is not None:
+            np.multiply(g, part(scale, box), out=target.x)
         if target.residual is not None:
             target.residual[...] = g
-    for parameter, sums in ((gradients.weight, along_u), (gradients.bias, plain)):
+    results: tuple[tuple[Any, Any, Any], ...] = (
+        (gradients.weight, along_u, 1),
+        (gradients.bias, plain, 1),
+        (mean, plain, -scale),
+        (variance, along_u, -0.5 * scale * inputs.rstd),
+    )
+    for parameter, sums, factor in results:
         if parameter is not None:
-            parameter[...] = sums
-    np.multiply(plain, -scale, out=mean)
-    np.multiply(along_u, -0.5 * scale * inputs.rstd, out=variance)
+            np.multiply(sums, factor, out=parameter)

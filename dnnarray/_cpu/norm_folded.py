@@ -189,11 +189,11 @@ def _column(values: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def backward(
-    problem: NormProblem, grad: np.ndarray, x: np.ndarray, weight: Any, mean: Any, rstd: Any, gx: np.ndarray, gw: Any, gb: Any
+    problem: NormProblem, grad: np.ndarray, x: np.ndarray, weight: Any, mean: Any, rstd: Any, gx: np.ndarray | None, gw: Any, gb: Any
 ) -> bool:
-    """The gradients of x, weight and bias; `mean` and `rstd` are found again where they are not given."""
+    """The gradients of x, which must be asked for, weight and bias; `mean` and `rstd` are found again where they are not given."""
     form = _form(problem) if x.size >= _SMALL else None
-    if form is None or not _dense(grad, x, gx, gw, gb):
+    if form is None or gx is None or not _dense(grad, x, gx, gw, gb):
         return False
     for array in (gw, gb):
         if array is not None:

@@ -108,10 +108,17 @@ def columns(problem: NormProblem) -> Columns | None:
     return Columns(samples, rows, channels, geometry.view[channel], order)
 
 
+def _passed_on(problem: NormProblem) -> str | None:
+    """Why a gradient has no use for the kernels, which read x, or None."""
+    return "it reads x, which the gradient of a bias alone does not ask for" if 1 in problem.unread else None
+
+
 def no_rows(problem: NormProblem, device: Any) -> str | None:
     """Why the kernels for rows cannot do it, or None."""
     if problem.activation is not None:
         return "it does not fuse an activation"
+    if reason := _passed_on(problem):
+        return reason
     return None if rows(problem) else "it takes C-contiguous arrays that are normalised along their last axes"
 
 
@@ -121,6 +128,8 @@ def no_columns(problem: NormProblem, device: Any) -> str | None:
     residual = problem.inputs[6 if problem.op.endswith("_backward") else -1] if train else None
     if problem.activation is not None or residual is not None:
         return "it does not fuse a residual or an activation"
+    if reason := _passed_on(problem):
+        return reason
     return None if columns(problem) else f"it takes dense arrays whose channels, {_LEAST_CHANNELS} or more, are innermost in memory"
 
 
@@ -145,6 +154,8 @@ def no_planes(problem: NormProblem, device: Any) -> str | None:
     residual = problem.inputs[6] if problem.op.endswith("_backward") else problem.inputs[-1]
     if problem.activation is not None or residual is not None:
         return "it does not fuse a residual or an activation"
+    if reason := _passed_on(problem):
+        return reason
     form = planes(problem)
     return None if form is not None and form.inner > 1 else "it takes dense arrays whose channels are planes"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, divisor, orders, wide
+from dnnarray._cuda.norm_common import Arguments, Pointer, blocks_of, discarded, divisor, orders, wide
 from dnnarray._cuda.norm_view import View, exact_gradient, inputs, shares, view
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
@@ -142,7 +142,7 @@ class Launches:
 
     def __init__(self, problem: NormProblem, aligned: bool) -> None:
         self.problem, self.specs = problem, inputs(problem, problem.inputs, None)
-        self.arguments = Arguments(problem)
+        self.arguments = Arguments(problem, beside=passes(problem))
         self.given = inputs(problem, self.arguments.inputs, 0)
         found = view(problem)
         assert found is not None
@@ -169,7 +169,7 @@ class Launches:
         """Whether the sums write the gradient of the residual, which the last pass then reads in place of grad and residual: one pass of bytes
         less. It must be what would have been found anew, not its rounding.
         """
-        return self.specs.residual is not None and self.problem.activation is not None and exact_gradient(self.problem)
+        return settles(self.problem)
 
     @property
     def _partial_bytes(self) -> int:
@@ -235,7 +235,7 @@ class Launches:
         return Plan(kernel, (blocks_of(v.statistics, _FINISH // lanes), 1, 1), _FINISH, launch, early=True)
 
     def finish_backward(self, dweight: Pointer, dbias: Pointer, dmean: Pointer = 0, dvariance: Pointer = 0, both: bool = False) -> Plan:
-        """Coefficients of the gradient of x, and the gradients of the parameters; `both` says what the sums are around."""
+        """Coefficients of the gradient of x, and the gradients of the parameters that are wanted; `both` says what the sums are around."""
         v, specs, x = self.view, self.specs, self.x
         fixed = specs.variance is not None
         flags = (wide(s, x) for s in (specs.weight, specs.bias, specs.mean, specs.rstd, specs.variance))
@@ -250,7 +250,8 @@ class Launches:
         blocks = blocks_of(v.statistics, _FINISH // lanes)
         pitches = (v.channels * v.inner, 1 if v.last else v.inner)
         numbers = (v.statistics, parts, v.channels, members, *pitches, self.count[1], int(fixed), int(v.last), blocks)
-        grid = (blocks + blocks_of(v.channels, _FINISH // over), 1, 1)
+        wanted = dweight or dbias or dmean or dvariance
+        grid = (blocks + (blocks_of(v.channels, _FINISH // over) if wanted else 0), 1, 1)
         return Plan(kernel, grid, _FINISH, (*pointers, *flags, *numbers), early=True)
 
     def _apply_kernel(self, gradient: bool, residual: bool, more: bool, given: bool, settled: bool) -> tuple[Kernel, ApplyConfig]:
@@ -309,6 +310,25 @@ class Launches:
         return Program(plans, orders(self.problem, self.x))
 
 
+def settles(problem: NormProblem) -> bool:
+    """`Launches.settles`."""
+    specs = inputs(problem, problem.inputs, None)
+    wanted = specs.residual is not None and specs.grad is not None and problem.outputs[-1] is not None
+    return wanted and problem.activation is not None and exact_gradient(problem) and sums_up(problem)
+
+
+def sums_up(problem: NormProblem) -> bool:
+    """Whether a gradient takes sums: that of x does not, where the statistics do not depend on it."""
+    fixed = inputs(problem, problem.inputs, None).variance is not None
+    return any(problem.outputs[1 : 5 if fixed else 3]) or not (fixed or problem.outputs[0] is None)
+
+
+def passes(problem: NormProblem) -> bool:
+    """Whether a gradient is written by the last pass: that of x, or that of a residual which the sums leave to it."""
+    residual = inputs(problem, problem.inputs, None).residual is not None and problem.outputs[-1] is not None
+    return problem.outputs[0] is not None or (residual and not settles(problem))
+
+
 def _layout(v: View, side: int) -> str:
     return f"last{side}" if v.last else "first"
 
@@ -320,14 +340,17 @@ def workspace(problem: NormProblem) -> int:
         return 0
     specs = inputs(problem, problem.inputs, None)
     partial, x = split(v, specs.x, specs.grad is not None).parts * v.channels * _SHARES, specs.x
-    return max(2 * partial + 2 * _COEFFICIENTS * v.instances * statistics_dtype(x).itemsize, 16)
+    unwanted = discarded(problem) if specs.grad is not None and passes(problem) else 0
+    return unwanted + max(2 * partial + 2 * _COEFFICIENTS * v.instances * statistics_dtype(x).itemsize, 16)
 
 
 def cost(problem: NormProblem, device: Device) -> Cost:
-    """x is read twice (in the gradient, grad too)."""
+    """x is read twice (in the gradient, grad too, where sums are followed by a pass)."""
     x: Spec = inputs(problem, problem.inputs, None).x
-    gradient = problem.op.endswith("_backward")
-    return Cost(problem.flops, problem.bytes + (2 if gradient else 1) * x.nbytes, launches=5 if gradient else 3)
+    if not problem.op.endswith("_backward"):
+        return Cost(problem.flops, problem.bytes + x.nbytes, launches=3)
+    again = sums_up(problem) and passes(problem)
+    return Cost(problem.flops, problem.bytes + (2 * x.nbytes if again else 0), launches=5 if again else 4)
 
 
 def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
@@ -349,7 +372,7 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
 
 
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
-    """The forward's statistics, sums of the gradient, coefficients, gradients."""
+    """The forward's statistics, sums of the gradient, coefficients, gradients; of these what is wanted takes."""
     launches = Launches(problem, aligned)
     v, specs = launches.view, launches.specs
     if v.channels == 0:
@@ -366,6 +389,7 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     plans = [launches.sums(both, both)] if found else []
     plans += [] if launches.direct else [launches.finish(found)]
     settled, more = (dresidual, 0) if launches.settles else (0, dresidual)
-    plans += [] if both else [launches.sums(True, more=settled)]
-    plans.append(launches.finish_backward(dweight, dbias, dmean, dvariance, both))
-    return launches.program(*plans, launches.apply(True, dx, more, settled=settled))
+    plans += [] if both or not sums_up(problem) else [launches.sums(True, more=settled)]
+    plans += [launches.finish_backward(dweight, dbias, dmean, dvariance, both)]
+    plans += [launches.apply(True, dx, more, settled=settled)] if passes(problem) else []
+    return launches.program(*plans)

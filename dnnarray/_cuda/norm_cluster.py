@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dnnarray._cuda import norm_long, norm_rows
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program
 from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of
-from dnnarray._cuda.norm_rows import extents, fold, operands, pass_on, results, wants_parameters
+from dnnarray._cuda.norm_rows import extents, fold, of_parameters, operands, pass_on, results, wants_parameters
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
 from dnnarray._select import Device
@@ -231,10 +231,10 @@ def _otherwise(problem: NormProblem, device: Device) -> Any:
 
 def workspace(problem: NormProblem) -> int:
     """The clusters' shares of the gradients of weight and bias, or what other memory needs."""
-    specs, found = operands(problem, problem.inputs, None), extents(problem)
+    found = extents(problem)
     if found is None or not wants_parameters(problem):
         return 0
-    own = min(found[0] * found[1], _UNITS * _RESIDENT * 16) * 4 * sum(s is not None for s in (specs.weight, specs.bias))
+    own = min(found[0] * found[1], _UNITS * _RESIDENT * 16) * 4 * sum(s is not None for s in of_parameters(problem))
     return max(own, norm_rows.workspace(problem), norm_long.workspace(problem))
 
 

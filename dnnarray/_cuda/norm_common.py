@@ -9,16 +9,27 @@ from dnnarray._problems.base import Problem, leaves
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._spec import Spec
 
+_LINE = 256  # bytes that parts of the scratch memory begin at multiples of
 Pointer = Array | int  # an absent array is the null pointer
 
 
 class Arguments:
-    """The arrays of a problem as launch arguments: `inputs` and `outputs` as in the problem, then the scratch memory."""
+    """The arrays of a problem as launch arguments: `inputs` and `outputs` as in the problem, then the scratch memory.
 
-    def __init__(self, problem: Problem) -> None:
+    Kernels of a gradient write that of x whether or not it is wanted. Where it is not, it goes to the beginning of the scratch memory (`discarded`),
+    unless no such kernel is launched (`beside` is False). Behind an addition there are two of them, which are equal: one may stand for both.
+    """
+
+    def __init__(self, problem: Problem, beside: bool = True) -> None:
         self._count = 0
         self.inputs: tuple[Any, ...] = tuple(self._place(s) for s in problem.inputs)
-        self.outputs: tuple[Pointer, ...] = tuple(self._place(s) for s in problem.outputs)
+        outputs: list[Pointer] = [self._place(s) for s in problem.outputs]
+        self._begin = discarded(problem) if beside else 0
+        if _is_gradient(problem) and beside:
+            twins = _twins(problem)
+            written = next((p for p in outputs[:twins] if p), Array(self._count))
+            outputs[:twins] = [p or written for p in outputs[:twins]]
+        self.outputs = tuple(outputs)
 
     def _place(self, spec: Any) -> Any:
         if spec is None:
@@ -29,7 +40,23 @@ class Arguments:
         return Array(self._count - 1)
 
     def scratch(self, offset: int = 0) -> Array:
-        return Array(self._count, offset)
+        return Array(self._count, self._begin + offset)
+
+
+def _is_gradient(problem: Problem) -> bool:
+    return problem.op.endswith("_backward")
+
+
+def _twins(problem: Problem) -> int:
+    """How many of the first outputs of a gradient are that of x."""
+    return 2 if problem.op.startswith("add_") else 1
+
+
+def discarded(problem: Problem) -> int:
+    """Bytes of scratch memory that take the gradient of x where it is not wanted."""
+    if not _is_gradient(problem) or any(problem.outputs[: _twins(problem)]):
+        return 0
+    return blocks_of(max(problem.inputs[1].nbytes, 1), _LINE) * _LINE
 
 
 def memory_order(spec: Spec) -> tuple[int, ...]:

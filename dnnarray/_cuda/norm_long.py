@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, vector_length
-from dnnarray._cuda.norm_common import Arguments, blocks_of, orders, short, type_of, wide
+from dnnarray._cuda.norm_common import Arguments, blocks_of, discarded, orders, short, type_of, wide
 from dnnarray._cuda.norm_rows import Operands, extents, fold, operands, pass_on, results, wants_parameters
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
@@ -50,8 +50,18 @@ def fits(problem: NormProblem, device: Device) -> str | None:
 def cost(problem: NormProblem, device: Device) -> Cost:
     """x is read twice, and in the gradient a third time for the parameters."""
     gradient = problem.op.endswith("_backward")
+    if gradient and _sums_alone(problem):
+        return Cost(problem.flops, problem.bytes, launches=2)
     x = operands(problem, problem.inputs, None).x
-    return Cost(problem.flops, problem.bytes + (4 if gradient else 1) * x.nbytes, launches=3 if gradient else 1)
+    more = (4 if gradient else 1) * x.nbytes + discarded(problem)
+    return Cost(problem.flops, problem.bytes + more, launches=3 if gradient else 1)
+
+
+def _sums_alone(problem: NormProblem) -> bool:
+    """Whether the gradients of the parameters are all that is wanted, and the statistics were saved as the sums over the rows take them."""
+    specs = operands(problem, problem.inputs, None)
+    saved = wide(specs.rstd, specs.x) and (wide(specs.mean, specs.x) or not problem.centred)
+    return bool(discarded(problem)) and bool(saved) and wants_parameters(problem)
 
 
 def _rows_step(rows: int, columns: int) -> int:
@@ -72,10 +82,11 @@ def _layout(problem: NormProblem) -> tuple[int, int, int, int]:
 
 def workspace(problem: NormProblem) -> int:
     """The statistics, and the parts of the gradients of weight and bias."""
-    if extents(problem) is None or not wants_parameters(problem):
+    if extents(problem) is None:
         return 0
     _, _, statistic, share = _layout(problem)
-    return 2 * statistic + 2 * share
+    sums = 2 * statistic + 2 * share if wants_parameters(problem) else 0
+    return sums + (0 if _sums_alone(problem) else discarded(problem))
 
 
 def _plan(problem: NormProblem, aligned: bool, specs: Operands, given: Operands, gradient: bool, results: tuple) -> Plan:
@@ -105,19 +116,22 @@ def forward(problem: NormProblem, device: Device, aligned: bool) -> Program:
 
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     """The gradient of x, sums over parts of the rows, then their sum."""
-    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem)
+    sums_alone = _sums_alone(problem)
+    specs, arguments = operands(problem, problem.inputs, None), Arguments(problem, beside=not sums_alone)
     given, x = operands(problem, arguments.inputs, 0), specs.x
     if specs.grad is None:
         return pass_on(problem, aligned)
     rows, columns, statistic, share = _layout(problem)
     dx, dresidual, dweight, dbias = results(problem, arguments)
     if x.size == 0:
-        empty = (fold(x, 0, 0, dweight, dbias, 0, columns, specs.weight, specs.bias),) if columns else ()
+        empty = (fold(x, 0, 0, dweight, dbias, 0, columns, specs.weight, specs.bias),) if columns and (dweight or dbias) else ()
         return Program(empty, orders(problem, x))
     wanted = wants_parameters(problem)
     mean = arguments.scratch() if wanted and problem.centred else 0
     rstd = arguments.scratch(statistic) if wanted else 0
-    plans = [_plan(problem, aligned, specs, given, True, (dx, dresidual, mean, rstd))]
+    plans = [] if sums_alone else [_plan(problem, aligned, specs, given, True, (dx, dresidual, mean, rstd))]
+    if sums_alone:
+        mean, rstd = given.mean, given.rstd
     if wanted:
         of_weight = arguments.scratch(2 * statistic) if dweight else 0
         of_bias = arguments.scratch(2 * statistic + share) if dbias else 0

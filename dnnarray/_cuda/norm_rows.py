@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dnnarray._cuda.activation import formula
 from dnnarray._cuda.core.plan import SHORT, TYPES, Config, Kernel, Plan, Program, ahead_if_small, vector_length
-from dnnarray._cuda.norm_common import Arguments, blocks_of, divisor, memory_order, orders, short, type_of, wide
+from dnnarray._cuda.norm_common import Arguments, blocks_of, discarded, divisor, memory_order, orders, short, type_of, wide
 from dnnarray._problems.checks import statistics_dtype
 from dnnarray._problems.norm_base import NormProblem
 from dnnarray._records import frozen
@@ -232,12 +232,17 @@ def workspace(problem: NormProblem) -> int:
     if found is None or not wants_parameters(problem):
         return 0
     parts = max((_stay(how, problem, found[0]) for how in (spread_of(problem, found[1], a) for a in (True, False)) if how), default=0)
-    return parts * found[1] * statistics_dtype(specs.x).itemsize * sum(s is not None for s in (specs.weight, specs.bias))
+    return parts * found[1] * statistics_dtype(specs.x).itemsize * sum(s is not None for s in of_parameters(problem))
+
+
+def of_parameters(problem: NormProblem) -> tuple[Spec | None, ...]:
+    """The outputs that are gradients of weight and bias."""
+    return problem.outputs[2 if problem.op.startswith("add_") else 1 :]
 
 
 def wants_parameters(problem: NormProblem) -> bool:
-    specs = operands(problem, problem.inputs, None)
-    return specs.grad is not None and (specs.weight is not None or specs.bias is not None)
+    """Whether sums make the gradients of weight or bias."""
+    return operands(problem, problem.inputs, None).grad is not None and any(of_parameters(problem))
 
 
 def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
@@ -331,13 +336,13 @@ def pass_on(problem: NormProblem, aligned: bool) -> Program:
     given, x = operands(problem, arguments.inputs, 0), specs.x
     dx, dresidual, dweight, dbias = results(problem, arguments)
     plans = []
-    if x.size:
+    if x.size and not discarded(problem):
         vector = vector_length(x.dtype, aligned)
         config = PassOnConfig(TYPES[x.dtype], vector, _THREADS)
         kernel = Kernel("norm/pass_on.cu", f"norm_pass_on_{SHORT[x.dtype]}x{vector}", config)
         blocks = blocks_of(x.size, _THREADS * vector)
         plans.append(Plan(kernel, (blocks, 1, 1), _THREADS, (given.grad_sum, dx, dresidual, x.size)))
-    columns = max((s.size for s in (specs.weight, specs.bias) if s is not None), default=0)
+    columns = max((s.size for s in of_parameters(problem) if s is not None), default=0)
     if columns:
         plans.append(fold(x, 0, 0, dweight, dbias, 0, columns, specs.weight, specs.bias))
     return Program(tuple(plans), orders(problem, x))

@@ -138,7 +138,9 @@ def backward(problem: NormProblem, device: Device, aligned: bool) -> Program:
     kept, along = _walks(problem, x)
     dx, dresidual, dweight, dbias = results(problem, arguments)
     if x.size == 0:
-        empty = () if along.size == 0 else (fold(x, 0, 0, dweight, dbias, 0, along.size, specs.weight, specs.bias),)
+        empty = (
+            () if along.size == 0 or not (dweight or dbias) else (fold(x, 0, 0, dweight, dbias, 0, along.size, specs.weight, specs.bias),)
+        )
         return Program(empty, orders(problem, x))
     wanted = wants_parameters(problem)
     mean = arguments.scratch() if wanted and problem.centred else 0

@@ -105,6 +105,7 @@ def batch_norm_backward(
     return NormProblem(
         op=op,
         inputs=(grad, *forward.inputs),
+        arrays=("grad", "x", "mean", "variance", "weight", "bias", "residual"),
         outputs=outputs if residual is None else (*outputs, x.like()),
         returns=BatchNormGradients if residual is None else BatchNormResidualGradients,
         geometry=forward.geometry,
@@ -175,6 +176,7 @@ def batch_norm_train_backward(
     return NormProblem(
         op=op,
         inputs=(grad, x, weight, bias, running_mean, running_var, residual, mean, rstd),
+        arrays=("grad", "x", "weight", "bias", "running_mean", "running_var", "residual", "mean", "rstd"),
         outputs=outputs if residual is None else (*outputs, x.like()),
         returns=NormGradients if residual is None else NormResidualGradients,
         **fields,
@@ -230,7 +232,8 @@ def _backward(fields_of: Callable[..., dict[str, Any]]) -> Callable[..., NormPro
         fields = fields_of(op, x, weight, bias, **options)
         checks.gradient(op, grad, x)
         outputs = (x.like(), *plain(weight, bias))
-        return NormProblem(op=op, inputs=(grad, x, weight, bias), outputs=outputs, returns=NormGradients, **fields)
+        arrays = ("grad", "x", "weight", "bias")
+        return NormProblem(op=op, inputs=(grad, x, weight, bias), arrays=arrays, outputs=outputs, returns=NormGradients, **fields)
 
     return build
 

@@ -71,6 +71,7 @@ def layer_norm_backward(
     return NormProblem(
         op=op,
         inputs=(grad, x, weight, bias, mean, rstd),
+        arrays=("grad", "x", "weight", "bias", "mean", "rstd"),
         outputs=(x.like(), *plain(weight, bias)),
         returns=NormGradients,
         **fields,
@@ -94,8 +95,15 @@ def rms_norm_backward(
     checks.boolean(op, "return_stats", return_stats)
     checks.gradient(op, grad, x)
     _saved(op, x, fields["geometry"], rstd=rstd)
-    outputs = (x.like(), *plain(weight))
-    return NormProblem(op=op, inputs=(grad, x, weight, rstd), outputs=outputs, returns=RMSNormGradients, centred=False, **fields)
+    return NormProblem(
+        op=op,
+        inputs=(grad, x, weight, rstd),
+        arrays=("grad", "x", "weight", "rstd"),
+        outputs=(x.like(), *plain(weight)),
+        returns=RMSNormGradients,
+        centred=False,
+        **fields,
+    )
 
 
 def _add(op: str, x: Spec, residual: Spec, axis: Any, eps: Any, **named: Spec | None) -> dict[str, Any]:
@@ -140,6 +148,7 @@ def add_layer_norm_backward(
     return NormProblem(
         op=op,
         inputs=(grad, x, residual, weight, bias),
+        arrays=("grad", "x", "residual", "weight", "bias"),
         outputs=(x.like(), x.like(), *plain(weight, bias)),
         returns=AddLayerNormGradients,
         **fields,
@@ -153,6 +162,7 @@ def add_rms_norm_backward(op: str, grad: Any, x: Spec, residual: Spec, weight: S
     return NormProblem(
         op=op,
         inputs=(grad, x, residual, weight),
+        arrays=("grad", "x", "residual", "weight"),
         outputs=(x.like(), x.like(), *plain(weight)),
         returns=AddRMSNormGradients,
         **fields,

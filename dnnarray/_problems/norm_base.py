@@ -167,13 +167,26 @@ class Geometry:
 
 @frozen(kw_only=True)
 class NormProblem(Problem):
-    """A norm by statistics, forward or backward; `centred` is False where only the mean square counts (RMS)."""
+    """A norm by statistics, forward or backward; `centred` is False where only the mean square counts (RMS). `arrays` are the names of a gradient's inputs."""
 
     geometry: Geometry
     eps: float
     centred: bool = True
     activation: Activation | None = None
     momentum: float = 0.0
+    arrays: tuple[str, ...] = ()
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Running statistics, and without an activation what is no more than added behind the norm: the gradient of that asks for no other array."""
+        added = {"bias"} if self.op.startswith("add_") else {"bias", "residual"}
+        wanted = {field for field, spec in zip(self.fields, self.outputs, strict=False) if spec is not None}
+        names = {"running_mean", "running_var"}
+        if self.activation is None:
+            names |= added
+            names |= {"weight"} if wanted <= {"weight", *added} else set()
+            names |= {"x", "residual", "mean", "rstd", "variance"} if wanted <= added else set()
+        return frozenset(i for i, name in enumerate(self.arrays) if name in names)
 
     @property
     def flops(self) -> int:

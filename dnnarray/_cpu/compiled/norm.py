@@ -142,13 +142,13 @@ def _rows_backward(
     wide()
     rows, length = x.shape
     pieces = length // inner
-    zero = x.dtype.type(0)
+    zero, sums = x.dtype.type(0), weight_run.shape[1] > 0  # none where neither parameter has a gradient
     for block in range(start, stop):
         first, last = rows * block // len(dweight), rows * (block + 1) // len(dweight)
         dweight[block, :], dbias[block, :], weight_run[block, :], bias_run[block, :] = zero, zero, zero, zero
         of_weight, of_bias = weight_run[block], bias_run[block]
         for r in range(first, last):
-            row, grad, out = x[r], g[r], dx[r]
+            row, grad = x[r], g[r]
             m, s = zero, zero
             if (mean.size == 0 and centred) or rstd.size == 0:
                 m, rest, _, s = _statistics(row, eps, centred, row_after(x, r, last))
@@ -161,25 +161,29 @@ def _rows_backward(
             total, along = 0.0, 0.0
             if inner == 1:
                 w = weight[base : base + pieces]
-                total, along = weighted_products(grad, w, row, m, s)
-                _add_parameters(grad, row, m, s, of_weight[base : base + pieces], of_bias[base : base + pieces])
+                if dx.size:
+                    total, along = weighted_products(grad, w, row, m, s)
+                if sums:
+                    _add_parameters(grad, row, m, s, of_weight[base : base + pieces], of_bias[base : base + pieces])
             else:
                 for k in range(pieces):
                     a = k * inner
                     plain, product = row_products(grad[a : a + inner], row[a : a + inner], m, s)
-                    of_weight[base + k] += x.dtype.type(product)
-                    of_bias[base + k] += x.dtype.type(plain)
+                    if sums:
+                        of_weight[base + k] += x.dtype.type(product)
+                        of_bias[base + k] += x.dtype.type(plain)
                     total += plain * weight[base + k]
                     along += product * weight[base + k]
             average = x.dtype.type(total * s / length if centred else 0.0)
             projection = x.dtype.type(along * s / length)
-            if inner == 1:
-                _gradient_each(grad, weight[base : base + pieces], row, m, s, average, projection, out)
-            else:
+            if dx.size and inner == 1:
+                _gradient_each(grad, weight[base : base + pieces], row, m, s, average, projection, dx[r])
+            elif dx.size:
+                out = dx[r]
                 for k in range(pieces):
                     a = k * inner
                     _gradient(grad[a : a + inner], row[a : a + inner], m, s, s * weight[base + k], average, projection, out[a : a + inner])
-            if (r + 1 - first) % _RUN == 0 or r + 1 == last:
+            if sums and ((r + 1 - first) % _RUN == 0 or r + 1 == last):
                 _settle(of_weight, dweight[block])
                 _settle(of_bias, dbias[block])
 
@@ -219,13 +223,15 @@ def _by_rows_backward(problem: NormProblem) -> Callable[..., None]:
     form, dtype = norm_forms.rows(problem), arithmetic(problem)
     assert form is not None
     shape, work, nothing = (form.rows, form.length), 2 * _WORK * form.rows * form.length, np.empty(0, dtype)
+    nowhere = np.empty((0, form.length), dtype)
     ones, rest = _or(None, form.parameters, dtype, 1), (form.period, form.inner, problem.eps, problem.centred)
 
-    def run(grad: Array, x: Array, weight: Any, mean: Any, rstd: Any, dx: Array, dweight: Any, dbias: Any) -> None:
-        sums = np.empty((4, min(_BLOCKS, form.rows), form.parameters), dtype)
+    def run(grad: Array, x: Array, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any) -> None:
+        parameters = 0 if dweight is None and dbias is None else form.parameters
+        sums = np.empty((4, min(_BLOCKS, form.rows), parameters), dtype)
         inputs = (grad.reshape(shape), x.reshape(shape), ones if weight is None else weight.reshape(-1))
         found = (nothing if a is None else a.reshape(-1) for a in (mean, rstd))
-        _rows_backward(sums.shape[1], *inputs, *found, dx.reshape(shape), *sums, *rest, work=work)
+        _rows_backward(sums.shape[1], *inputs, *found, nowhere if dx is None else dx.reshape(shape), *sums, *rest, work=work)
         for parameter, parts in ((dweight, sums[0]), (dbias, sums[1])):
             if parameter is not None:
                 _totals(form.parameters, parts, parameter.reshape(-1))
@@ -323,7 +329,7 @@ def _planes_backward(
         dweight[c], dbias[c] = along, total
         scale = s * weight[c]
         average, projection = x.dtype.type(total * scale / count), x.dtype.type(along * scale / count)
-        for n in range(outer):
+        for n in range(len(dx)):
             _gradient(g[n, c], x[n, c], m, s, scale, average, projection, dx[n, c])
 
 
@@ -397,12 +403,13 @@ def batch_norm_train(
 @planned(_planes_backward)
 def batch_norm_train_backward(problem: NormProblem) -> Plan:
     (form, shape), dtype = _form(problem), arithmetic(problem)
-    ones, work = _or(None, form.channels, dtype, 1), 2 * _WORK * math.prod(shape)
+    ones, work, nowhere = _or(None, form.channels, dtype, 1), 2 * _WORK * math.prod(shape), np.empty((0, *shape[1:]), dtype)
 
     def run(grad: Array, x: Array, weight: Any, *others: Any) -> None:
         mean, rstd, dx, dweight, dbias = others[-5:]
         parameters = (np.empty(form.channels, dtype) if a is None else a.reshape(-1) for a in (dweight, dbias))
         inputs = (grad.reshape(shape), x.reshape(shape), ones if weight is None else weight.reshape(-1))
-        _planes_backward(form.channels, *inputs, mean.reshape(-1), rstd.reshape(-1), dx.reshape(shape), *parameters, work=work)
+        target = nowhere if dx is None else dx.reshape(shape)
+        _planes_backward(form.channels, *inputs, mean.reshape(-1), rstd.reshape(-1), target, *parameters, work=work)
 
     return run, form.order

@@ -246,8 +246,8 @@ class _Call:
         _affine(self.shape[0], rows, *found[3:], y.reshape(self.shape), self.form.rows, work=self.work)
         return found
 
-    def backward(self, grad: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Any, dbias: Any) -> None:
-        """The gradients, from statistics (samples, channels)."""
+    def backward(self, grad: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Any, dweight: Any, dbias: Any) -> None:
+        """The gradients, from statistics (samples, channels); None for what is left out."""
         form, shape = self.form, self.shape
         sums, doubles = np.empty((2, self.blocks, form.channels), self.dtype), np.empty((2, form.samples, form.channels))
         found = np.empty((3, form.samples, form.channels), self.dtype)
@@ -255,7 +255,8 @@ class _Call:
         _products(self.blocks, *map(address, (g, rows, mean, rstd, *sums)), *self.numbers, self.ones, work=_WORK * self.work)
         parameter = self.ones if weight is None else weight.reshape(-1)
         _slopes(form.samples, *sums, parameter, rstd, *doubles, *found, form.rows, self.size, form.groups, work=self.blocks * form.channels)
-        _gradient(shape[0], g, rows, mean, *found, dx.reshape(shape), form.rows, work=2 * self.work)
+        if dx is not None:
+            _gradient(shape[0], g, rows, mean, *found, dx.reshape(shape), form.rows, work=2 * self.work)
         for out, totals in ((dbias, doubles[0]), (dweight, doubles[1])):
             if out is not None:
                 _parameter(form.channels, totals, out.reshape(-1))
