@@ -1540,7 +1540,7 @@ def prelu(x, weight, /, *, out=None, workspace=None):
 
 
 @operation(problems.prelu_backward)
-def prelu_backward(grad, x, weight, /, *, out=None, workspace=None):
+def prelu_backward(grad, x, weight, /, *, needs=None, out=None, workspace=None):
     """Gradients of `prelu`.
 
     With respect to `x`: ``grad`` where ``x > 0``, else ``weight * grad``. With respect to `weight`: the sum of ``grad * x`` over
@@ -1552,6 +1552,9 @@ def prelu_backward(grad, x, weight, /, *, out=None, workspace=None):
         Gradient of the output.
     x, weight : array
         As in `prelu`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of arrays, optional
         Where to write the two results.
     workspace : uint8 array, optional
@@ -1689,7 +1692,7 @@ def swiglu(gate, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.gated_backward("silu"))
-def swiglu_backward(grad, gate, x, /, *, out=None, workspace=None):
+def swiglu_backward(grad, gate, x, /, *, needs=None, out=None, workspace=None):
     """Gradients of `swiglu`: ``grad * x * silu'(gate)`` with respect to `gate`, ``grad * silu(gate)`` with respect to `x`.
 
     Parameters
@@ -1698,6 +1701,9 @@ def swiglu_backward(grad, gate, x, /, *, out=None, workspace=None):
         Gradient of the output.
     gate, x : array
         Inputs of the forward.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of arrays, optional
         Where to write the two results.
     workspace : uint8 array, optional
@@ -1757,7 +1763,7 @@ def geglu(gate, x, /, *, out=None, workspace=None):
 
 
 @operation(problems.gated_backward("gelu"))
-def geglu_backward(grad, gate, x, /, *, out=None, workspace=None):
+def geglu_backward(grad, gate, x, /, *, needs=None, out=None, workspace=None):
     """Gradients of `geglu`: ``grad * x * gelu'(gate)`` with respect to `gate`, ``grad * gelu(gate)`` with respect to `x`.
 
     Parameters
@@ -1766,6 +1772,9 @@ def geglu_backward(grad, gate, x, /, *, out=None, workspace=None):
         Gradient of the output.
     gate, x : array
         Inputs of the forward.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of arrays, optional
         Where to write the two results.
     workspace : uint8 array, optional
@@ -1834,7 +1843,7 @@ def bias_activation(x, bias, /, *, activation, axis=1, residual=None, out=None, 
 
 
 @operation(problems.bias_activation_backward, arrays=("residual",))
-def bias_activation_backward(grad, x, bias, /, *, activation, axis=1, residual=None, out=None, workspace=None):
+def bias_activation_backward(grad, x, bias, /, *, activation, axis=1, residual=None, needs=None, out=None, workspace=None):
     """Gradients of `bias_activation`.
 
     With respect to `x` and `residual`: ``g = grad * activation'(x + bias + residual)``. With respect to `bias`: the sum of g over
@@ -1848,6 +1857,9 @@ def bias_activation_backward(grad, x, bias, /, *, activation, axis=1, residual=N
         As in `bias_activation`.
     activation, axis, residual
         As in `bias_activation`.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of arrays, optional
         Where to write the two results, or three with a residual.
     workspace : uint8 array, optional

@@ -144,7 +144,7 @@ def bias_dropout_add(x, bias, residual, /, *, p, seed, offset=0, out=None, works
 
 
 @operation(problems.bias_dropout_add_backward, runtime=_RUNTIME)
-def bias_dropout_add_backward(grad, x, bias, residual, /, *, p, seed, offset=0, out=None, workspace=None):
+def bias_dropout_add_backward(grad, x, bias, residual, /, *, p, seed, offset=0, needs=None, out=None, workspace=None):
     """Gradients of `bias_dropout_add`.
 
     With respect to `x`: ``g = grad * keep / (1 - p)``; to `bias`: the sum of g over all axes but the last; to `residual`: ``grad``.
@@ -157,6 +157,9 @@ def bias_dropout_add_backward(grad, x, bias, residual, /, *, p, seed, offset=0, 
         As in `bias_dropout_add`; only their shapes and dtypes are looked at.
     p, seed, offset
         As in `bias_dropout_add`, the same as in the forward.
+    needs : tuple of str, optional
+        Names of the arrays whose gradients are wanted: nothing is computed for the others, whose fields are None. None (the
+        default) for all.
     out : tuple of arrays, optional
         Where to write the three results.
     workspace : uint8 array, optional

@@ -74,10 +74,14 @@ def _prelu(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: Any, x: A
 
 def _prelu_backward(problem: PReLUProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, x: Array, weight: Array) -> None:
     out, weight_out = outputs
-    # The result for x first serves as memory for the terms of the other.
-    for source, part, target in blocks(grad, x, out):
-        drop(source * part, part > 0, target)
-    weight_out[...] = total(out, problem.shared).reshape(weight.shape)
+    if weight_out is not None:
+        # The result for x first serves as memory for the terms of the other.
+        terms = np.empty_like(grad) if out is None else out
+        for source, part, target in blocks(grad, x, terms):
+            drop(source * part, part > 0, target)
+        weight_out[...] = total(terms, problem.shared).reshape(weight.shape)
+    if out is None:
+        return
     for source, part, slope, target in blocks(grad, x, weight.reshape(problem.slope_shape), out):
         select(part > 0, source, source * slope, target)
 
@@ -96,16 +100,21 @@ def _gated(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, gate
     _spread(block, gate, x, outputs[0])
 
 
-def _gated_backward(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, gate: Array, x: Array) -> None:
-    forward, gradient = FORMULAS[problem.activation.name]
-    parameters = problem.activation.parameters
+def _gated_backward(problem: GatedProblem, outputs: tuple[Any, ...], scratch: Any, grad: Array, gate: Array, x: Array) -> None:
+    gradient, parameters = FORMULAS[problem.activation.name][1], problem.activation.parameters
+    gate_out, x_out = outputs
+    if gate_out is None:  # what the gate lets through of grad
+        _gated(problem, (x_out,), scratch, gate, grad)
+        return
+    forward = FORMULAS[problem.activation.name][0]
 
-    def block(source: Array, door: Array, part: Array, gate_target: Array, x_target: Array) -> None:
+    def block(source: Array, door: Array, part: Array, gate_target: Array, *targets: Array) -> None:
         gradient(source * part, door, gate_target, *parameters)
-        forward(door, x_target, *parameters)
-        x_target *= source
+        for x_target in targets:
+            forward(door, x_target, *parameters)
+            x_target *= source
 
-    _spread(block, grad, gate, x, *outputs)
+    _spread(block, grad, gate, x, gate_out, *(() if x_out is None else (x_out,)))
 
 
 def _glu(problem: GatedProblem, outputs: tuple[Array, ...], scratch: Any, x: Array) -> None:
@@ -137,12 +146,16 @@ def _bias_activation_backward(
     problem: BiasActivationProblem, outputs: tuple[Any, ...], scratch: Any, grad: Array, x: Array, bias: Array, residual: Array | None
 ) -> None:
     out, bias_out, residual_out = outputs
+    before = grad
     if problem.activation is not None:
-        _add_bias(problem, x, bias, residual, out)
-    gradient_into(problem.activation, grad, out, out)
-    bias_out[...] = total(out, problem.others).reshape(bias.shape)
-    if residual_out is not None:
-        residual_out[...] = out
+        before = out if out is not None else residual_out if residual_out is not None else np.empty_like(grad)
+        _add_bias(problem, x, bias, residual, before)
+        gradient_into(problem.activation, grad, before, before)
+    if bias_out is not None:
+        bias_out[...] = total(before, problem.others).reshape(bias.shape)
+    for target in (out, residual_out):
+        if target is not None and target is not before:
+            target[...] = before
 
 
 def _add_bias(problem: BiasActivationProblem, x: Array, bias: Array, residual: Array | None, out: Array) -> None:

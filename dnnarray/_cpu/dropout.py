@@ -68,10 +68,21 @@ def _bias_dropout_add_backward(
     seed: int,
     offset: int,
 ) -> None:
+    backward_by(_dropout, problem, outputs, grad, seed, offset)
+
+
+def backward_by(
+    dropped: Callable[..., None], problem: DropoutProblem, outputs: tuple[Any, ...], grad: Array, seed: int, offset: int
+) -> None:
+    """The gradients of `bias_dropout_add`; ``dropped(problem, (out,), scratch, grad, ...)`` draws the mask."""
     out, bias_out, residual_out = outputs
-    _dropout(problem, (out,), scratch, grad, seed=seed, offset=offset)
-    bias_out[...] = total(out, tuple(range(out.ndim - 1))).reshape(bias.shape)
-    residual_out[...] = grad
+    if out is not None or bias_out is not None:
+        masked = np.empty_like(grad) if out is None else out
+        dropped(problem, (masked,), None, grad, seed=seed, offset=offset)
+        if bias_out is not None:
+            bias_out[...] = total(masked, tuple(range(masked.ndim - 1))).reshape(bias_out.shape)
+    if residual_out is not None:
+        residual_out[...] = grad
 
 
 _CALLS = 100  # ten rounds of Philox, and what is around them

@@ -21,6 +21,7 @@ from dnnarray._cuda.channels import (
     whole_lines,
 )
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, ahead_if_small, vector_length
+from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._problems.activation import (
     PARAMETERS,
     Activation,
@@ -63,9 +64,9 @@ def formula(activation: Activation | None, dtype: np.dtype) -> Formula:
 
 
 def _spec(problem: ElementwiseProblem | GatedProblem | PReLUProblem | BiasActivationProblem, index: int = 0) -> Spec:
-    spec = problem.outputs[index]
-    assert spec is not None
-    return spec
+    """A result, or what it would be where it is not wanted: the gradient of one of the arrays behind the incoming one."""
+    found: Spec = problem.outputs[index] or problem.inputs[index + 1].like()
+    return found
 
 
 # --- one array --------------------------------------------------------------------------------------------------------
@@ -106,18 +107,23 @@ class GatedConfig(Config):
 
     element: str
     activation: str
-    gradient: bool
+    of_gate: bool
+    of_x: bool
     rows: bool
     vector: int
     threads: int
 
 
-def _gated_plan(problem: GatedProblem, aligned: bool, n: int, row: int, pitch: int, pointers: tuple[Array, ...]) -> Plan:
-    f, dtype = formula(problem.activation, _spec(problem).dtype), _spec(problem).dtype
-    gradient = problem.op.endswith("_backward")
+def _gated_plan(
+    problem: GatedProblem, aligned: bool, n: int, row: int, pitch: int, pointers: tuple[Array | int, ...], gradients: str = ""
+) -> Plan:
+    """A launch; `gradients` is empty for the forward, and else names those that are wanted."""
+    dtype = problem.inputs[0].dtype
+    f = formula(problem.activation, dtype)
     vector, rows = vector_length(dtype, aligned, row), pitch != row
-    name = f"{f.name}_gated_{'backward' if gradient else 'forward'}_{'rows_' if rows else ''}{SHORT[dtype]}x{vector}"
-    kernel = Kernel("activation/gated.cu", name, GatedConfig(TYPES[dtype], f.type, gradient, rows, vector, THREADS), ("activation",))
+    name = f"{f.name}_gated_{gradients or 'forward'}_{'rows_' if rows else ''}{SHORT[dtype]}x{vector}"
+    wanted = (gradients in ("backward", "backward_gate"), gradients in ("backward", "backward_x"))
+    kernel = Kernel("activation/gated.cu", name, GatedConfig(TYPES[dtype], f.type, *wanted, rows, vector, THREADS), ("activation",))
     return Plan(kernel, (-(-n // (THREADS * vector)), 1, 1), THREADS, (*pointers, n, row, pitch))
 
 
@@ -130,10 +136,11 @@ def glu(problem: GatedProblem, device: Device, aligned: bool) -> Program:
     row = math.prod(x.shape[a] for a in order[order.index(axis) :]) // 2
     half = row * x.dtype.itemsize
     if problem.op.endswith("_backward"):
-        pointers = (Array(0), Array(1, half), Array(1), Array(2), Array(2, half), Array(2))
+        pointers, gradients = (Array(0), Array(1, half), Array(1), Array(2), Array(2, half), Array(2)), "backward"
     else:
-        pointers = (Array(0), Array(0, half), Array(0), Array(1), Array(1), Array(1))
-    return Program((_gated_plan(problem, aligned, x.size // 2, row, 2 * row, pointers),), (order,) * len(problem.inputs))
+        pointers, gradients = (Array(0), Array(0, half), Array(0), Array(1), Array(1), Array(1)), ""
+    plan = _gated_plan(problem, aligned, x.size // 2, row, 2 * row, pointers, gradients)
+    return Program((plan,), (order,) * len(problem.inputs))
 
 
 def gated(problem: GatedProblem, device: Device, aligned: bool) -> Program:
@@ -146,27 +153,28 @@ def gated(problem: GatedProblem, device: Device, aligned: bool) -> Program:
 
 
 def gated_backward(problem: GatedProblem, device: Device, aligned: bool) -> Program:
-    """Both gradients over flat memory in the order of x; that of the gate is brought to its own order where it has another."""
+    """The gradients over flat memory in the order of x; that of the gate is brought to its own order where it has another."""
     gate, x = _spec(problem, 0), _spec(problem, 1)
     if x.size == 0:
         return Program(())
-    order, target = order_of(x), Array(3)
-    plans = []
-    if not lies(gate, order):
-        target = Array(5)
-        plans = [reorder(gate, order, target, Array(3))]
-    pointers = (Array(0), Array(1), Array(2), target, target, Array(4))
-    return Program((_gated_plan(problem, aligned, x.size, x.size, x.size, pointers), *plans), (order,) * 3)
+    order, (given, (dgate, dx), scratch) = order_of(x), pointers(problem)
+    target, plans = dgate, []
+    if dgate != NOTHING and not lies(gate, order):
+        target = Array(scratch)
+        plans = [reorder(gate, order, target, dgate)]
+    gradients = "backward_x" if dgate == NOTHING else "backward_gate" if dx == NOTHING else "backward"
+    arrays = (*given, target, target, dx)
+    return Program((_gated_plan(problem, aligned, x.size, x.size, x.size, arrays, gradients), *plans), (order,) * 3)
 
 
 def _gated_workspace(problem: GatedProblem) -> int:
     gate, x = _spec(problem, 0), _spec(problem, 1)
-    return 0 if lies(gate, order_of(x)) else whole_lines(gate.nbytes)
+    return 0 if problem.outputs[0] is None or lies(gate, order_of(x)) else whole_lines(gate.nbytes)
 
 
 def _gated_rejects(problem: GatedProblem, device: Device) -> str | None:
     gate, x = _spec(problem, 0), _spec(problem, 1)
-    return too_scattered(x.shape, order_of(gate), order_of(x))
+    return None if problem.outputs[0] is None else too_scattered(x.shape, order_of(gate), order_of(x))
 
 
 # --- bias, residual, activation ---------------------------------------------------------------------------------------
@@ -197,6 +205,7 @@ class BiasBackwardConfig(Config):
 
 
 def _bias_view(problem: BiasActivationProblem) -> View:
+    """Of x; the gradient of the residual alone is in the memory order of x too, until it is brought to its own."""
     x = _spec(problem)
     v = view(x.shape, order_of(x), [a for a in range(x.ndim) if a not in problem.others])
     assert v is not None
@@ -221,33 +230,30 @@ def bias_activation(problem: BiasActivationProblem, device: Device, aligned: boo
 
 
 def bias_activation_backward(problem: BiasActivationProblem, device: Device, aligned: bool) -> Program:
-    """All gradients in one pass, then the second stage of the sums for the bias."""
-    x, bias, residual = problem.outputs
-    assert x is not None
-    assert bias is not None
+    """The gradients in one pass, then the second stage of the sums for the bias."""
+    x, bias, residual = _spec(problem), _spec(problem, 1), problem.outputs[2]
     if bias.size == 0:
         return Program(())
-    f, dtype, order = formula(problem.activation, x.dtype), x.dtype, order_of(x)
+    f, dtype, order, read = formula(problem.activation, x.dtype), x.dtype, order_of(x), problem.inputs[3] is not None
     s = sums(_bias_view(problem), dtype, aligned)
-    name = f"bias_{f.name}{'_residual' if residual else ''}_backward_{SHORT[dtype]}x{s.vector}_{s.name}"
-    config = BiasBackwardConfig(TYPES[dtype], f.type, residual is not None, s.columns, s.vector, THREADS)
+    name = f"bias_{f.name}{'_residual' if read else ''}_backward_{SHORT[dtype]}x{s.vector}_{s.name}"
+    config = BiasBackwardConfig(TYPES[dtype], f.type, read, s.columns, s.vector, THREADS)
     kernel = Kernel("activation/bias_backward.cu", name, config, ("activation",))
-    given = 3 if residual is None else 4
-    dx, dbias, dresidual, partial = map(Array, (given, given + 1, given + 2, given + 3 - (residual is None)))
-    plans: list[Plan] = []
-    if residual is None:
-        dresidual = dx
-    elif not lies(residual, order):  # dx, written to the same place twice, is brought to the order of the residual afterwards
-        plans.append(reorder(residual, order, dx, dresidual))
-        dresidual = dx
-    arguments = (Array(0), Array(1), Array(2), Array(given - 1), dx, dresidual, partial, *s.sizes, f.p, f.q)
+    (g, *given), (dx, dbias, dresidual), last = pointers(problem)
+    partial, after = Array(last), []
+    if residual is not None and not lies(residual, order):  # dx is brought to the order of the residual afterwards
+        dx = Array(last, partial_bytes(_bias_view(problem), dtype)) if dx == NOTHING else dx
+        after, dresidual = [reorder(residual, order, dx, dresidual)], NOTHING
+    arguments = (g, *given[:2], given[2] if read else given[0], dx, dresidual, partial, *s.sizes, f.p, f.q)
     first = Plan(kernel, (s.blocks, 1, 1), THREADS, arguments)
     orders = (order, order, (0,), order)[: len(leaves(problem.inputs))]
-    return Program((first, second_stage(s, dtype, partial, dbias), *plans), orders)
+    return Program((first, *([] if dbias == NOTHING else [second_stage(s, dtype, partial, dbias)]), *after), orders)
 
 
 def _bias_workspace(problem: BiasActivationProblem) -> int:
-    return partial_bytes(_bias_view(problem), _spec(problem).dtype)
+    x, _, residual = problem.outputs
+    beside = x is None and residual is not None and not lies(residual, order_of(_spec(problem)))
+    return partial_bytes(_bias_view(problem), _spec(problem).dtype) + (whole_lines(_spec(problem).nbytes) if beside else 0)
 
 
 def _bias_rejects(problem: BiasActivationProblem, device: Device) -> str | None:
@@ -315,7 +321,7 @@ def prelu(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
 
 
 def prelu_backward(problem: PReLUProblem, device: Device, aligned: bool) -> Program:
-    """Both gradients in one pass, then the second stage of the sums for the weight."""
+    """The gradients in one pass, then the second stage of the sums for the weight."""
     x, weight, v = _spec(problem), _spec(problem, 1), _prelu_view(problem)
     assert v is not None
     if weight.size == 0:
@@ -324,18 +330,22 @@ def prelu_backward(problem: PReLUProblem, device: Device, aligned: bool) -> Prog
     s = sums(v, dtype, aligned)
     config = PReLUBackwardConfig(TYPES[dtype], s.columns, s.vector, THREADS)
     kernel = Kernel("activation/prelu_backward.cu", f"prelu_backward_{SHORT[dtype]}x{s.vector}_{s.name}", config, ("activation",))
-    partial, target, plans = Array(5), Array(4), []
-    if not lies(weight, slope):
-        target = Array(5, partial_bytes(v, dtype))
-        plans = [reorder(weight, slope, target, Array(4))]
-    first = Plan(kernel, (s.blocks, 1, 1), THREADS, (Array(0), Array(1), Array(2), Array(3), partial, *s.sizes))
-    return Program((first, second_stage(s, dtype, partial, target), *plans), (order, order, slope))
+    given, (dx, dweight), last = pointers(problem)
+    partial, target, plans = Array(last), dweight, []
+    if dweight != NOTHING:
+        if not lies(weight, slope):
+            target = Array(last, partial_bytes(v, dtype))
+            plans = [reorder(weight, slope, target, dweight)]
+        plans.insert(0, second_stage(s, dtype, partial, target))
+    first = Plan(kernel, (s.blocks, 1, 1), THREADS, (*given, dx, partial, *s.sizes))
+    return Program((first, *plans), (order, order, slope))
 
 
 def _prelu_workspace(problem: PReLUProblem) -> int:
     x, weight, v = _spec(problem), _spec(problem, 1), _prelu_view(problem)
     assert v is not None
-    return partial_bytes(v, x.dtype) + (0 if lies(weight, _slope_order(problem)) else whole_lines(weight.nbytes))
+    turned = problem.outputs[1] is not None and not lies(weight, _slope_order(problem))
+    return partial_bytes(v, x.dtype) + (whole_lines(weight.nbytes) if turned else 0)
 
 
 _METHOD = Method("elementwise", elementwise, "the formula over each element", in_place=True)

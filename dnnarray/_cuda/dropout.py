@@ -20,6 +20,7 @@ from dnnarray._cuda.channels import (
     view,
 )
 from dnnarray._cuda.core.plan import SHORT, TYPES, Array, Config, Kernel, Plan, Program, Runtime, vector_length
+from dnnarray._cuda.loss_sums import NOTHING, pointers
 from dnnarray._problems.base import leaves
 from dnnarray._problems.dropout import DropoutProblem
 from dnnarray._records import frozen
@@ -65,9 +66,9 @@ class BiasAddBackwardConfig(Config):
 
 
 def _x(problem: DropoutProblem) -> Spec:
-    spec = problem.outputs[0]
-    assert spec is not None
-    return spec
+    """The first result, or what it would be where it is not wanted."""
+    found: Spec = problem.outputs[0] or problem.inputs[1].like()
+    return found
 
 
 def _permuted(spec: Spec) -> bool:
@@ -129,29 +130,29 @@ def bias_dropout_add(problem: DropoutProblem, device: Device, aligned: bool) -> 
 
 
 def bias_dropout_add_backward(problem: DropoutProblem, device: Device, aligned: bool) -> Program:
-    """All gradients in one pass, then the second stage of the sums for the bias. Of the forward's arrays only the shapes are needed."""
-    x, bias, residual = problem.outputs
-    assert x is not None
-    assert bias is not None
-    assert residual is not None
-    if bias.size == 0:
+    """The gradients in one pass, then the second stage of the sums for the bias. Of the forward's arrays only the shapes are needed."""
+    x, residual, given = _x(problem), problem.outputs[2], leaves(problem.inputs)
+    if x.shape[-1] == 0:
         return Program(())
     dtype, order, permuted = x.dtype, order_of(x), _permuted(x)
+    (g, _, bias, _), (dx, dbias, dresidual), last = pointers(problem)
+    orders, same = (order, order, (0,), order_of(given[3])), residual is None or lies(residual, order)
+    copied = [] if residual is None or same else [reorder(residual, order, g, dresidual)]
+    if residual is not None and not problem.draws:
+        return Program((reorder(residual, order, g, dresidual),), orders)
     s = sums(_view(problem), dtype, aligned and not permuted, _RESIDENT * device.units)
-    same = lies(residual, order)
     name = f"bias_dropout_add_backward_{SHORT[dtype]}x{s.vector}_{s.name}{'_permuted' if permuted else ''}{'' if same else '_alone'}"
     config = BiasAddBackwardConfig(TYPES[dtype], permuted, same, s.columns, s.vector, THREADS)
     kernel = Kernel("dropout/bias_add_backward.cu", name, config, ("philox",))
-    partial = Array(7)
-    plans = [] if same else [reorder(residual, order, Array(0), Array(6))]
-    arguments = (Array(0), Array(2), Array(4), Array(6), partial, *s.sizes, *_numbers(problem))
+    partial = Array(last)
+    arguments = (g, bias, dx, dresidual, partial, *s.sizes, *_numbers(problem))
     first = Plan(kernel, (s.blocks, 1, 1), THREADS, arguments)
-    orders = (order, order, (0,), order_of(leaves(problem.inputs)[3]))
-    return Program((first, second_stage(s, dtype, partial, Array(5)), *plans), orders)
+    added = [] if dbias == NOTHING else [second_stage(s, dtype, partial, dbias)]
+    return Program((first, *added, *copied), orders)
 
 
 def _workspace(problem: DropoutProblem) -> int:
-    return partial_bytes(_view(problem), _x(problem).dtype)
+    return partial_bytes(_view(problem), _x(problem).dtype) if problem.draws else 0
 
 
 _SUMMARY = "the mask drawn where it is used"

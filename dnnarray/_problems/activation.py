@@ -137,6 +137,11 @@ class PReLUProblem(Overwriting):
     slope_shape: tuple[int, ...]
     shared: tuple[int, ...]
 
+    @property
+    def unread(self) -> frozenset[int]:
+        """The gradient of the weight alone takes none of its values."""
+        return frozenset((2,)) if self.outputs[0] is None else frozenset()
+
 
 def prelu(op: str, x: Spec, weight: Spec) -> PReLUProblem:
     """The builder for `prelu`."""
@@ -179,6 +184,11 @@ class GatedProblem(Overwriting):
 
     activation: Activation
     axis: int | None = None
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """The gradient of x alone takes none of its values."""
+        return frozenset((2,)) if self.outputs[0] is None else frozenset()
 
 
 def gated(name: str) -> Callable[..., GatedProblem]:
@@ -243,6 +253,11 @@ class BiasActivationProblem(Overwriting):
     activation: Activation | None
     bias_shape: tuple[int, ...]
     others: tuple[int, ...]
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Without an activation gradients are sums and copies of the incoming one."""
+        return frozenset() if self.activation is not None or self.returns is None else frozenset((1, 2, 3))
 
 
 def bias_activation(op: str, x: Spec, bias: Spec, residual: Spec | None, *, activation: Any, axis: Any) -> BiasActivationProblem:

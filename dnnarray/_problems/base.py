@@ -42,12 +42,14 @@ class Problem:
     inputs : a `Spec` per array in signature order, None where omitted (nested where the function takes a list of weights)
     outputs : a `Spec` per result, None for a result that is absent
     returns : builds what the user gets from the outputs (a NamedTuple class, usually); None gives the first output itself
+    shapes : the inputs, by their place, that an operation is given for their shape and dtype alone
     """
 
     op: str
     inputs: tuple[Any, ...]
     outputs: tuple[Spec | None, ...]
     returns: Callable[..., Any] | None = field(default=None, repr=False)  # the tuning table is keyed by the repr, functions show addresses
+    shapes: frozenset[int] = field(default=frozenset(), repr=False)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -56,8 +58,8 @@ class Problem:
 
     @property
     def unread(self) -> frozenset[int]:
-        """The inputs, by their place, of which no value enters the outputs: a gradient may depend on the shape of an array alone."""
-        return frozenset()
+        """The inputs, by their place, of which no value enters the outputs: `shapes`, and what is asked for may read fewer still."""
+        return self.shapes
 
     @cached_property
     def reads(self) -> tuple[bool, ...]:

@@ -30,8 +30,13 @@ class DropoutProblem(Overwriting):
     scale: float
 
     @property
+    def draws(self) -> bool:
+        """Whether a result takes the mask: the gradient of a residual does not."""
+        return any(self.outputs[:2])
+
+    @property
     def flops(self) -> int:
-        return _FLOPS * self.inputs[0].size
+        return _FLOPS * self.inputs[0].size * self.draws
 
 
 def dropout(op: str, x: Spec, *, p: Any) -> DropoutProblem:
@@ -46,7 +51,7 @@ def dropout_backward(op: str, grad: Spec, x: Spec, *, p: Any) -> DropoutProblem:
     forward = dropout(op, x, p=p)
     checks.same_dtype(op, x=x, grad=grad)
     checks.gradient(op, grad, x)
-    return replace(forward, inputs=(grad, x))
+    return replace(forward, inputs=(grad, x), shapes=frozenset((1,)))
 
 
 def bias_dropout_add(op: str, x: Spec, bias: Spec, residual: Spec, *, p: Any) -> DropoutProblem:
@@ -64,4 +69,5 @@ def bias_dropout_add_backward(op: str, grad: Spec, x: Spec, bias: Spec, residual
     forward = bias_dropout_add(op, x, bias, residual, p=p)
     checks.gradient(op, grad, x)
     outputs = (x.like(), bias.like(), residual.like())
-    return replace(forward, inputs=(grad, x, bias, residual), outputs=outputs, returns=BiasDropoutAddGradients)
+    inputs = (grad, x, bias, residual)
+    return replace(forward, inputs=inputs, outputs=outputs, returns=BiasDropoutAddGradients, shapes=frozenset((1, 2, 3)))

@@ -57,11 +57,11 @@ struct Body {
     }
     const Vec<T, N> out = narrow_all<T, N>(terms);
     if (dx) store(dx + i, out);
-    if constexpr (Config::kResidual) store(dresidual + i, out);
+    if (Config::kResidual && dresidual) store(dresidual + i, out);
   }
 };
 
-// `residual` and `dresidual` are `x` and `dx` where there is none; `dx` is null where only the sums are wanted.
+// `residual` is `x` where there is none; `dx` and `dresidual` are null where they are not wanted.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ bias, const T* __restrict__ residual,
                    T* __restrict__ dx, T* __restrict__ dresidual, A* __restrict__ partial, long long outer, long long channels,

@@ -1,4 +1,4 @@
-// y = f(gate) x, a gated linear unit; for the gradient dgate = f'(g x, gate) and dx = g f(gate).
+// y = f(gate) x, a gated linear unit; for the gradient dgate = f'(g x, gate) (kOfGate) and dx = g f(gate) (kOfX).
 //
 // Layout:  gate, x and their gradients in rows of `row` elements that lie `pitch` apart: the two halves of one array (glu), or one row
 //          where they are arrays of their own. g and y are dense. A thread owns one vector of kVector elements.
@@ -13,7 +13,8 @@
 struct Config {
   using Element = float;
   using Activation = dnnarray::Sigmoid;
-  static constexpr bool kGradient = false;
+  static constexpr bool kOfGate = false;
+  static constexpr bool kOfX = false;
   static constexpr bool kRows = true;
   static constexpr int kVector = 4;
   static constexpr int kThreads = 128;
@@ -36,19 +37,20 @@ __device__ __forceinline__ void forward(const T* gate, const T* x, T* y) {
 }
 
 __device__ __forceinline__ void backward(const T* g, const T* gate, const T* x, T* gate_out, T* x_out) {
-  const Vec<T, V> reg_g = load<T, V>(g), reg_gate = load<T, V>(gate), reg_x = load<T, V>(x);
-  Vec<T, V> d_gate, d_x;
+  const Vec<T, V> reg_g = load<T, V>(g), reg_gate = load<T, V>(gate);
+  Vec<T, V> reg_x, d_gate, d_x;
+  if constexpr (Config::kOfGate) reg_x = load<T, V>(x);
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     const A source = widen(reg_g.at[j]), door = widen(reg_gate.at[j]);
-    d_gate.at[j] = narrow<T>(F::gradient(source * widen(reg_x.at[j]), door, A(1), A(0)));
-    d_x.at[j] = narrow<T>(F::forward(door, A(1), A(0)) * source);
+    if constexpr (Config::kOfGate) d_gate.at[j] = narrow<T>(F::gradient(source * widen(reg_x.at[j]), door, A(1), A(0)));
+    if constexpr (Config::kOfX) d_x.at[j] = narrow<T>(F::forward(door, A(1), A(0)) * source);
   }
-  store(gate_out, d_gate);
-  store(x_out, d_x);
+  if constexpr (Config::kOfGate) store(gate_out, d_gate);
+  if constexpr (Config::kOfX) store(x_out, d_x);
 }
 
-// The forward writes `y`; the gradient reads `g` and writes `gate_out` and `x_out`.
+// The forward writes `y`; the gradient reads `g`, and x for that of the gate alone, and writes `gate_out` and `x_out`.
 extern "C" __global__ void __launch_bounds__(Config::kThreads)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ gate, const T* __restrict__ x, T* __restrict__ y, T* __restrict__ gate_out,
                    T* __restrict__ x_out, long long n, long long row, long long pitch) {
@@ -59,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(Config::kThreads)
     const Divided place = divide_index(i, row);
     at = place.quotient * pitch + place.remainder;
   }
-  if constexpr (Config::kGradient) {
+  if constexpr (Config::kOfGate || Config::kOfX) {
     backward(g + i, gate + at, x + at, gate_out + at, x_out + at);
   } else {
     forward(gate + at, x + at, y + i);

@@ -46,10 +46,11 @@ struct Body {
       result[j] = LeakyRelu::gradient(source[j], value[j], slope[j], A(0));
       terms[j] = value[j] > A(0) ? A(0) : source[j] * value[j];
     }
-    store(dx + i, narrow_all<T, N>(result));
+    if (dx) store(dx + i, narrow_all<T, N>(result));
   }
 };
 
+// `dx` is null where only the sums are wanted.
 extern "C" __global__ void __launch_bounds__(Config::kThreads, sizeof(T) == 8 ? 1 : 8)
     DNNARRAY_ENTRY(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ dx, A* __restrict__ partial,
                    long long outer, long long channels, long long inner, long long splits) {

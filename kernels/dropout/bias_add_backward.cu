@@ -5,7 +5,7 @@
 //          is computed from its place in memory.
 // Needs:   kColumns 0: inner a multiple of kVector; else channels x inner; pointers aligned to kVector elements;
 //          kVector 1 where permuted.
-// Bound:   memory: g read once, dx and dresidual written once (kResidual; else it is left to another launch).
+// Bound:   memory: g read once, dx and dresidual written once (kResidual; else it is left to another launch), each where it is not null.
 
 #include "dnnarray/channels.cuh"
 #include "dnnarray/philox.cuh"
@@ -49,8 +49,8 @@ struct Body {
     widen_all(terms, reg_g);
 #pragma unroll
     for (int j = 0; j < N; ++j) terms[j] *= factor[j];
-    store(dx + i, narrow_all<T, N>(terms));
-    if constexpr (Config::kResidual) store(dresidual + i, reg_g);
+    if (dx) store(dx + i, narrow_all<T, N>(terms));
+    if (Config::kResidual && dresidual) store(dresidual + i, reg_g);
   }
 };
 

@@ -17,7 +17,7 @@ from dnnarray._cpu.compiled.dense import Plan, planned
 from dnnarray._cpu.compiled.kernel import In1, Kernel, Out1, device, kernel, wide
 from dnnarray._cpu.compiled.memory import fetch_after
 from dnnarray._cpu.compiled.scalar import const
-from dnnarray._problems.activation import ElementwiseProblem
+from dnnarray._problems.activation import ElementwiseProblem, GatedProblem
 
 _WORK = 4  # a formula with an exponential in it, beside a copy
 _SQRT_2_OVER_PI = 0.7978845608028654
@@ -257,6 +257,14 @@ def {name}(start: int, stop: int, gate: In1, x: In1, y: Out1, p: float, q: float
     for i in range(len(y)):
         y[i] = forward(gate[i], p_, q_) * x[i]
 """
+_GATE_BACKWARD = """
+def {name}(start: int, stop: int, g: In1, gate: In1, x: In1, dgate: Out1, p: float, q: float) -> None:
+    wide()
+    g, gate, x, dgate = g[start:stop], gate[start:stop], x[start:stop], dgate[start:stop]
+    p_, q_ = x.dtype.type(p), x.dtype.type(q)
+    for i in range(len(dgate)):
+        dgate[i] = backward(g[i] * x[i], gate[i], p_, q_)
+"""
 _GATED_BACKWARD = """
 def {name}(start: int, stop: int, g: In1, gate: In1, x: In1, dgate: Out1, dx: Out1, p: float, q: float) -> None:
     wide()
@@ -291,13 +299,13 @@ def _two(values: tuple[Any, ...]) -> tuple[float, float]:
 
 
 def _plan(kernel: Kernel, parameters: Parameters, problem: Any) -> Plan:
-    size = problem.result.size
-    values, work = parameters(problem.activation.parameters), _WORK * size
+    made = next(spec for spec in problem.outputs if spec is not None)
+    size, values, work = made.size, parameters(problem.activation.parameters), _WORK * made.size
 
     def run(*arrays: np.ndarray) -> None:
         kernel(size, *[a.reshape(-1) for a in arrays], *values, work=work)
 
-    return run, problem.result.axis_order()
+    return run, made.axis_order()
 
 
 def _drivers(name: str, forward: Any, backward: Any, parameters: Parameters = _two) -> tuple[Any, Any]:
@@ -358,9 +366,21 @@ gelu_backward = _either(
 
 def _gated_drivers(name: str, forward: Any, backward: Any, parameters: Parameters) -> tuple[Any, Any]:
     there = _kernel(_GATED, name, forward=forward)
+    of_gate = _kernel(_GATE_BACKWARD, f"{name}_gate_backward", backward=backward)
     back = _kernel(_GATED_BACKWARD, f"{name}_backward", forward=forward, backward=backward)
 
-    return _driver_of(there, parameters), _driver_of(back, parameters)
+    @planned(there, of_gate, back)
+    def gradients(problem: GatedProblem) -> Plan:
+        gate, x = problem.outputs
+        if x is None:
+            run, order = _plan(of_gate, parameters, problem)
+            return lambda grad, gate, x, dgate, dx: run(grad, gate, x, dgate), order
+        if gate is None:  # what the gate lets through of grad
+            run, order = _plan(there, parameters, problem)
+            return lambda grad, gate, x, dgate, dx: run(gate, grad, dx), order
+        return _plan(back, parameters, problem)
+
+    return _driver_of(there, parameters), gradients
 
 
 swiglu, swiglu_backward = _gated_drivers("swiglu", _silu, _silu_slope, _two)

@@ -11,7 +11,7 @@ from dnnarray._cpu.compiled.dense import Written, taken
 from dnnarray._cpu.compiled.kernel import In1, Out1, device, driver, kernel, wide
 from dnnarray._cpu.compiled.memory import fetch_after
 from dnnarray._cpu.compiled.philox import GROUP, keep_factors
-from dnnarray._cpu.sums import total
+from dnnarray._cpu.dropout import backward_by
 from dnnarray._problems.dropout import DropoutProblem
 
 Array = np.ndarray
@@ -98,7 +98,4 @@ def bias_dropout_add(
 def bias_dropout_add_backward(
     problem: DropoutProblem, outputs: tuple[Array, ...], scratch: Any, grad: Array, *arrays: Array, seed: int, offset: int
 ) -> None:
-    out, bias_out, residual_out = outputs
-    dropout(problem, (out,), scratch, grad, seed=seed, offset=offset)
-    bias_out[...] = total(out, tuple(range(out.ndim - 1))).reshape(bias_out.shape)
-    residual_out[...] = grad
+    backward_by(dropout, problem, outputs, grad, seed, offset)
