@@ -159,7 +159,8 @@ def _layout(cls: Any, layouts: tuple[tuple[str, str, int, int], ...]) -> _Layout
             continue
         size, widest = round_up(size, alignment), max(widest, alignment)
         members.append(f"  {type_} {name}{bounds};\n")
-        checks.append(f"static_assert(__builtin_offsetof(Arguments, {name}) == {size});\n")
+        # offsetof as NVRTC spells it without headers: NVRTC 13.0 does not know __builtin_offsetof.
+        checks.append(f"static_assert(__INTADDR__(&(((Arguments*)0)->{name})) == {size});\n")
         offsets.append(size)
         size += bytes_
     size = round_up(size, widest)
