@@ -145,6 +145,11 @@ def test_a_refusal_of_a_call_that_is_right_is_a_fault(monkeypatch):
     assert judge(_call(), Host()).kind == "REFUSED"
 
 
+def test_results_that_are_wrong_where_they_are_written_over_an_input_are_found(monkeypatch):
+    _with_fault(monkeypatch, lambda there, out, results: results.__iadd__(1) if any(a is there[0] for a in out) else results)
+    assert judge(_call(out=True), Host()).kind == "WRONG"
+
+
 def test_other_bits_at_other_addresses_are_a_fault(monkeypatch):
     _with_fault(monkeypatch, lambda there, outputs, results: results + np.float32(there[0].ctypes.data % 64 * 1e-8))
     assert judge(_call(repeat=True), Host()).kind == "BITS"

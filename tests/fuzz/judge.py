@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dnnarray as dnn
+from dnnarray._introspect import question
 from dnnarray._operation import dispatch, find
+from dnnarray._outputs import pairs_in_place
 from dnnarray._problems.base import leaves, tree_map
 from dnnarray._spec import FLOAT32, FLOATING, HALF
 from dnnarray._vjp import _by_name
@@ -124,6 +126,8 @@ class Trial:
             made.append(self._once(tuple(tree_map(self._elsewhere, a) for a in arrays), False, False))
             if not self.call.out and self.aligned:  # memory of another order may be gone through another way
                 self._same_bits(*made)
+        if self.call.out and beside and (over := self._in_place(arrays)):
+            made.append(over)
         return made
 
     def _drawn_cotangents(self, arrays: tuple[Any, ...]) -> list[Leaf | None]:
@@ -171,6 +175,24 @@ class Trial:
         if not all(p.guarded() for p in (*outputs, *([scratch] if scratch else []))):
             raise Failed("GUARD", "memory around out or workspace was written")
         return found
+
+    def _in_place(self, arrays: tuple[Any, ...]) -> list[np.ndarray]:
+        """The results where they are written over the arrays that they may be written over; nothing where there is no such array."""
+        there, inputs = self._there(tuple(tree_map(_writable, a) for a in arrays))
+        problem, flat = question(self.operation.name, there, self._asked()).problem, leaves(there)
+        over: dict[int, int] = {}  # places of inputs by those of the results that are written over them
+        for i, j in sorted(pairs_in_place(problem)):
+            if j not in over and i not in over.values() and self.late.maybe(0.8):
+                over[j] = i
+        if not over:
+            return []
+        outputs = self._results(there)
+        out = [flat[over[j]] if j in over else output.array for j, output in enumerate(outputs)]
+        results = leaves(self._called(there, out, None))
+        self.place.wait()
+        if not all(p.guarded() if any(p.array is a for a in out) else p.unchanged() for p in (*inputs, *outputs) if p.array is not None):
+            raise Failed("CHANGED", "memory beside an array that was written over, or another array, was changed")
+        return [np.array(self.place.back(r)) for r in results]
 
     def _spoilt(self, there: tuple[Any, ...], out: list[Any], workspace: Any) -> None:
         """Make the call with memory that it must refuse."""
@@ -322,6 +344,15 @@ class Trial:
         gradients = _of_leaves(self.forward, arrays, exact)
         said = oracle.derivative_agrees(self.forward.base, arrays, self.call.drawn.options, cotangents, gradients, self.late.rng)
         return Verdict("WRONG", f"gradient in float64: {said}") if said else Verdict("ok")
+
+
+def _writable(leaf: Any) -> Any:
+    """An array of the same values that can be written over."""
+    if not isinstance(leaf, Leaf):
+        return leaf
+    repeated = any(n > 1 and not stride for n, stride in zip(leaf.values.shape, leaf.layout.strides, strict=True))
+    layout = dense(leaf.values.shape) if repeated else replace(leaf.layout, readonly=False, swapped=False)
+    return Leaf(leaf.values, layout, leaf.role)
 
 
 def _is_aligned(leaf: Any) -> bool:

@@ -24,7 +24,7 @@ _VALUES = (
 )  # fmt: skip
 # What may be wrong with the memory that a caller gives.
 SPOILT = (
-    "out of another shape", "out of another dtype", "out read-only", "out broadcast", "out across an input", "too many outs", "workspace too small",
+    "out of another shape", "out of another dtype", "out read-only", "out broadcast", "out on an input turned round", "too many outs", "workspace too small",
     "workspace of another dtype", "workspace strided", "workspace read-only",
 )  # fmt: skip
 _ABSURD = 1e6  # numbers from here on, and what is none, overflow on the way
@@ -49,8 +49,8 @@ def spoil(how: str, out: list[Any], scratch: Any, inputs: list[Any]) -> tuple[li
             first.flags.writeable = False
         case "out broadcast":
             first = np.lib.stride_tricks.as_strided(first, strides=(0,) * first.ndim)
-        case "out across an input":
-            first = same[0][::-1] if same and len(first) > 1 else first  # an input itself may be overwritten by elementwise functions
+        case "out on an input turned round":
+            first = same[0][::-1] if same and len(first) > 1 else first
         case "too many outs":
             others = [*others, first.copy()]
     return [first, *others], scratch
