@@ -79,7 +79,7 @@ class Trial:
     algorithm : the one that is named, None for the one that is chosen
     options : of `operation`
     cotangents : the incoming gradients as leaves, one for each result of the forward, None where a result gets none
-    aligned : whether every array begins at a multiple of its itemsize
+    aligned : whether every array begins at a multiple of its itemsize, scratch memory at one of 8
     """
 
     def __init__(self, call: Call, place: Any) -> None:
@@ -89,7 +89,7 @@ class Trial:
         self.options: dict[str, Any] = call.drawn.options
         self.cotangents: list[Leaf | None] = []
         self.late = call.drawer()
-        self.aligned = all(map(_is_aligned, leaves(call.drawn.arrays)))
+        self.aligned = all(map(_is_aligned, leaves(call.drawn.arrays))) and not (call.pages and call.workspace)
 
     def run(self) -> Verdict:
         """Make the call, look at its memory, and compare."""
@@ -162,7 +162,7 @@ class Trial:
         there, inputs = self._there(arrays)
         outputs, scratch = self._results(there) if with_out else [], self._scratch(there) if with_workspace else None
         out, workspace = [o.array for o in outputs], scratch.array if scratch else None
-        if self.call.spoilt:
+        if self.call.spoilt and (with_out or with_workspace):
             self._spoilt(there, out, workspace)
         results = self._called(there, out, workspace)
         self.place.wait()
@@ -272,13 +272,27 @@ class Trial:
         """A named error is right for a call that was made wrong, for values that are no numbers, and where scratch memory is limited."""
         text = f"{type(error).__name__}: {error}"
         limited = isinstance(error, dnn.WorkspaceError) and self.call.context.get("workspace_limit") is not None
-        absent = isinstance(error, dnn.UnsupportedError) and self.place.name == "cuda"
         if self.call.change or self.call.lenient:
             named = any(f" {name}: " in text for name in (self.forward.name, f"{self.forward.base}_backward"))
             return Verdict("refused", text) if named else Verdict("UNNAMED", f"without the function's name: {text}")
-        if (limited and self._all_need_more()) or (absent and self.algorithm is None):
+        if (limited and self._all_need_more()) or (isinstance(error, dnn.UnsupportedError) and self._is_absent()):
             return Verdict("refused", text)
         return Verdict("REFUSED", text)
+
+    def _is_absent(self) -> bool:
+        """Whether the engine has no algorithm for the call, whichever is named; the CPU engine has one for every call."""
+        if self.place.name != "cuda":
+            return False
+        if self.algorithm is None:
+            return True
+        if self.call.mode != "vjp":  # an algorithm that was offered
+            return False
+        self.algorithm = None
+        try:
+            self._once(self.call.drawn.arrays, False, False)
+        except dnn.UnsupportedError:
+            return True
+        return False
 
     def _all_need_more(self) -> bool:
         """Whether no algorithm stays within the limit of scratch memory: of the call, or of the gradient that `vjp` calls."""
